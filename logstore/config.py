@@ -1,0 +1,181 @@
+"""LogConfig: the settings of one topic, as Kafka names them.
+
+One frozen field per setting. Key, unit and help stand beside the field, so that the checks, the `--help` pages and
+docs/configuration.md come from one place. Kafka's limits are kept; an unknown key or a bad value is an
+InvalidConfigError that says what is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field as DataclassField
+from typing import Any, Self
+
+from logstore.errors import InvalidConfigError, did_you_mean
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+CLEANUP_POLICIES = frozenset({"delete", "compact"})
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+
+
+def _setting(key: str, default: Any, help_text: str, **bounds: Any) -> Any:
+    return field(default=default, metadata={"key": key, "help": help_text, **bounds})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """The settings of one topic.
+
+    A stand-alone store keeps everything unless told otherwise: retention_ms is -1 here and 168 hours in a broker.
+    """
+
+    cleanup_policy: frozenset[str] = _setting(
+        "cleanup.policy",
+        frozenset({"delete"}),
+        "What happens to old records: delete whole segments, compact to the last record of each key, or both.",
+        members=CLEANUP_POLICIES,
+    )
+    compression_type: str = _setting(
+        "compression.type",
+        "producer",
+        "Codec of stored batches; 'producer' keeps what the writer chose (none, unless it asks for one).",
+        choices=COMPRESSION_TYPES,
+    )
+    delete_retention_ms: int = _setting(
+        "delete.retention.ms", 86_400_000, "How long compaction keeps tombstones.", minimum=0
+    )
+    file_delete_delay_ms: int = _setting(
+        "file.delete.delay.ms", 60_000, "How long a deleted file stays for those who still read it.", minimum=0
+    )
+    flush_messages: int = _setting(
+        "flush.messages", INT64_MAX, "fsync after this many records; 1 makes every append durable.", minimum=1
+    )
+    flush_ms: int = _setting(
+        "flush.ms", INT64_MAX, "fsync at an append when the last fsync is this long ago.", minimum=0
+    )
+    index_interval_bytes: int = _setting(
+        "index.interval.bytes", 4096, "Bytes of log between two index entries.", minimum=0, maximum=INT32_MAX
+    )
+    max_message_bytes: int = _setting(
+        "max.message.bytes", 1_048_588, "Largest batch, as stored.", minimum=0, maximum=INT32_MAX
+    )
+    message_timestamp_type: str = _setting(
+        "message.timestamp.type",
+        "CreateTime",
+        "Timestamp of a record: the writer's (CreateTime) or the time of the append (LogAppendTime).",
+        choices=TIMESTAMP_TYPES,
+    )
+    min_cleanable_dirty_ratio: float = _setting(
+        "min.cleanable.dirty.ratio", 0.5, "Compact once this part of the log is dirty.", minimum=0.0, maximum=1.0
+    )
+    min_insync_replicas: int = _setting(
+        "min.insync.replicas", 1, "In-sync replicas that acks=all needs.", minimum=1, maximum=INT32_MAX
+    )
+    retention_bytes: int = _setting(
+        "retention.bytes", -1, "Delete old segments of a partition above this size; -1: never.", minimum=-1
+    )
+    retention_ms: int = _setting("retention.ms", -1, "Delete segments older than this; -1: never.", minimum=-1)
+    segment_bytes: int = _setting(
+        "segment.bytes", 1_073_741_824, "A segment file is closed at this size.", minimum=14, maximum=INT32_MAX
+    )
+    segment_index_bytes: int = _setting(
+        "segment.index.bytes", 10_485_760, "A segment is closed when its index has this size.", minimum=12,
+        maximum=INT32_MAX,
+    )
+    segment_jitter_ms: int = _setting(
+        "segment.jitter.ms", 0, "Up to this much is taken off segment.ms, at random per segment.", minimum=0
+    )
+    segment_ms: int = _setting(
+        "segment.ms", 604_800_000, "A segment is closed at this age, even if it is not full.", minimum=1
+    )
+    unclean_leader_election_enable: bool = _setting(
+        "unclean.leader.election.enable", False, "May a replica that is not in sync become leader (data may be lost)?"
+    )
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """The largest batch that may be appended, in bytes, header included."""
+        return min(self.max_message_bytes, self.segment_bytes)
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any], base: Self | None = None) -> Self:
+        """Return `base` (or the defaults) with these settings, keys and values as Kafka writes them.
+
+        Raises: InvalidConfigError: an unknown key, or a value that the setting does not allow.
+        """
+        known = {f.metadata["key"]: f for f in fields(cls)}
+        values = {}
+        for key, text in properties.items():
+            if key not in known:
+                raise InvalidConfigError(f"unknown topic setting {key!r}{did_you_mean(key, known)}", key=key)
+            values[known[key].name] = _parse(known[key], text)
+        return replace(base or cls(), **values)
+
+    def to_properties(self) -> dict[str, str]:
+        """Every setting as Kafka writes it, sorted by key."""
+        return dict(sorted((f.metadata["key"], _format(getattr(self, f.name))) for f in fields(self)))
+
+
+def canonical_properties(properties: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings as they are stored: checked, as text, sorted by key."""
+    config = LogConfig.from_properties(properties).to_properties()
+    return {key: config[key] for key in sorted(properties)}
+
+
+def _parse(setting: DataclassField[Any], value: Any) -> Any:
+    """`value` (text, or already of the right type) as the field's type, within its bounds."""
+    key, default = setting.metadata["key"], setting.default
+    text = _format(value).strip()
+    try:
+        parsed: Any = _convert(text, default)
+    except ValueError:
+        kind = {bool: "true or false", int: "a whole number", float: "a number"}.get(type(default), "text")
+        raise InvalidConfigError(f"{key}={text!r}: this setting takes {kind}", key=key, value=text) from None
+    _check(setting, parsed, text)
+    return parsed
+
+
+def _convert(text: str, default: Any) -> Any:
+    match default:
+        case bool():
+            if text.lower() not in ("true", "false"):
+                raise ValueError(text)
+            return text.lower() == "true"
+        case int():
+            return int(text)
+        case float():
+            return float(text)
+        case frozenset():
+            return frozenset(part.strip() for part in text.split(",") if part.strip())
+        case _:
+            return text
+
+
+def _check(setting: DataclassField[Any], value: Any, text: str) -> None:
+    rule, key = setting.metadata, setting.metadata["key"]
+    if "choices" in rule and value not in rule["choices"]:
+        raise InvalidConfigError(f"{key}={text!r}: one of {', '.join(rule['choices'])}", key=key, value=text)
+    if "members" in rule and not (value and value <= rule["members"]):
+        allowed = ", ".join(sorted(rule["members"]))
+        raise InvalidConfigError(f"{key}={text!r}: one or more of {allowed}, separated by commas", key=key, value=text)
+    low, high = rule.get("minimum"), rule.get("maximum", INT64_MAX)
+    if low is not None and not low <= value <= high:
+        raise InvalidConfigError(f"{key}={text}: must be between {low} and {high}", key=key, value=text)
+
+
+def _format(value: Any) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case frozenset() | set() | list() | tuple():
+            return ",".join(sorted(value))
+        case _:
+            return str(value)

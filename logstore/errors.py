@@ -1,0 +1,180 @@
+"""Everything that logstore raises on purpose.
+
+::
+
+    PylogError                         what went wrong, where, and what to do about it, in one line
+    ├── InvalidRequestError            the caller is wrong: nothing was changed
+    │   ├── InvalidConfigError         a setting that does not exist, or a value out of its range
+    │   ├── InvalidTopicError          a topic name that Kafka would refuse
+    │   ├── TopicExistsError
+    │   ├── UnknownTopicError          (lists the names that look alike)
+    │   ├── UnknownPartitionError
+    │   ├── InvalidRecordError         a record or column that cannot be stored
+    │   │   └── RecordTooLargeError    larger than max.message.bytes
+    │   ├── OffsetOutOfRangeError
+    │   └── ReadOnlyStoreError         a write to a store that was opened (or may only be) read
+    ├── StoreError                     the directory cannot be used as it is
+    │   ├── NotAStoreError             not ours, or of a format that this version does not know
+    │   └── StoreLockedError           held by a broker, or by `pylog recover`
+    ├── CorruptLogError                bytes on disk are not what was written: file, position, reason
+    └── StorageError                   the environment failed: disk, permissions
+        ├── DiskFullError              the append was undone; reads go on
+        └── FailedStoreError           an fsync failed earlier: nothing may be written until `pylog recover`
+
+Facts are attributes; the message carries the remedy. Every class survives pickling, because Spark sends exceptions
+between processes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+class PylogError(Exception):
+    """Base of the package. `str(error)` is one line for a person; the facts are attributes."""
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.__dict__.update(facts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), str(self), self.__dict__.copy())
+
+
+def _rebuild(kind: type[PylogError], message: str, facts: dict[str, Any]) -> PylogError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, message)
+    error.__dict__.update(facts)
+    return error
+
+
+class InvalidRequestError(PylogError, ValueError):
+    """The caller is wrong; nothing was changed."""
+
+
+class InvalidConfigError(InvalidRequestError):
+    """A setting that does not exist, or a value out of its range."""
+
+
+class InvalidTopicError(InvalidRequestError):
+    """A topic name that cannot be used."""
+
+
+class TopicExistsError(InvalidRequestError):
+    """The topic is there already."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} exists already; delete it first, or choose another name", topic=topic)
+
+
+class UnknownTopicError(InvalidRequestError):
+    """No such topic in this store."""
+
+    topic: str
+
+    def __init__(self, topic: str, known: Iterable[str], where: str) -> None:
+        super().__init__(f"no topic {topic!r} in {where}{did_you_mean(topic, known)}", topic=topic)
+
+
+class UnknownPartitionError(InvalidRequestError):
+    """No such partition in this topic."""
+
+    def __init__(self, topic: str, partition: int, partitions: int) -> None:
+        super().__init__(
+            f"topic {topic!r} has no partition {partition}: it has {partitions}, numbered 0 to {partitions - 1}",
+            topic=topic,
+            partition=partition,
+            partitions=partitions,
+        )
+
+
+class InvalidRecordError(InvalidRequestError):
+    """A record or column that cannot be stored."""
+
+
+class RecordTooLargeError(InvalidRecordError):
+    """A record or batch larger than max.message.bytes (or segment.bytes)."""
+
+    size_bytes: int
+    limit_bytes: int
+
+    def __init__(self, size_bytes: int, limit_bytes: int, what: str = "record") -> None:
+        super().__init__(
+            f"{what} of {size_bytes:,} bytes is larger than the topic allows ({limit_bytes:,}); "
+            "raise max.message.bytes (and segment.bytes), or send smaller records",
+            size_bytes=size_bytes,
+            limit_bytes=limit_bytes,
+        )
+
+
+class OffsetOutOfRangeError(InvalidRequestError):
+    """The offset is not in [start, end)."""
+
+    offset: int
+    start: int
+    end: int
+
+    def __init__(self, offset: int, start: int, end: int, where: str = "the log") -> None:
+        super().__init__(
+            f"offset {offset} is outside {where}, which holds offsets {start} to {end} (exclusive)",
+            offset=offset,
+            start=start,
+            end=end,
+        )
+
+
+class ReadOnlyStoreError(InvalidRequestError):
+    """A write to a store that is open for reading only."""
+
+
+class StoreError(PylogError):
+    """The directory cannot be used as it is."""
+
+
+class NotAStoreError(StoreError):
+    """Not a pylog directory, or of a format that this version does not know."""
+
+
+class StoreLockedError(StoreError):
+    """Another process holds the directory for itself."""
+
+
+class CorruptLogError(PylogError):
+    """Bytes on disk are not what was written. Nothing was dropped: the damage is reported, not repaired."""
+
+    path: str
+    position: int
+    reason: str
+
+    def __init__(self, path: object, position: int, reason: str, remedy: str = "run `pylog verify`") -> None:
+        super().__init__(
+            f"{path}: damaged at byte {position}: {reason}; {remedy}",
+            path=str(path),
+            position=position,
+            reason=reason,
+        )
+
+
+class StorageError(PylogError, OSError):
+    """The environment failed: disk, permissions, or the like."""
+
+
+class DiskFullError(StorageError):
+    """No space left: what could not be written whole was undone, and reads go on."""
+
+
+class FailedStoreError(StorageError):
+    """An fsync failed earlier, so what is on disk is unknown: nothing may be written until it is checked."""
+
+
+def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:
+    """Return '; did you mean a, b?' for the known words nearest to `word`, or what is known, or ''."""
+    names = sorted(set(known))
+    if near := difflib.get_close_matches(word, names, n=limit, cutoff=0.6):
+        return f"; did you mean {', '.join(map(repr, near))}?"
+    if not names:
+        return "; there are none yet"
+    shown = ", ".join(map(repr, names[:10]))
+    return f"; there are {shown}{', …' if len(names) > 10 else ''}"
