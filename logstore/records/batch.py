@@ -1,0 +1,395 @@
+"""Record batch v2: the header as a view over bytes, the checks, and the two stamps of an append.
+
+Needs `struct` and `crc32c` only, so that batches pass through a broker without numpy, numba or pyarrow.
+Layout, all big-endian::
+
+    at  type   field                                at  type   field
+     0  int64  base offset                          23  int32  last offset delta
+     8  int32  length of what follows               27  int64  base timestamp, ms
+    12  int32  partition leader epoch               35  int64  max timestamp, ms
+    16  int8   magic = 2                            43  int64  producer id
+    17  uint32 CRC-32C of everything from 21 on     51  int16  producer epoch
+    21  int16  attributes: bits 0-2 codec,          53  int32  base sequence
+               3 LogAppendTime, 4 transactional,    57  int32  count of records
+               5 control, 6 delete horizon          61         records, compressed as one piece
+
+The first 21 bytes are outside the CRC: an append stamps base offset and leader epoch and leaves the rest.
+`records` and `build` are plain Python, for tools and tests; bulk work is in `records.arrow`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from logstore.records.compression import Buffer, Codec, CompressionError, compress, decompress
+
+HEADER_BYTES = 61
+LENGTH_END = 12  # base offset and length: what the stored length does not count
+MAGIC = 2
+NO_LEADER_EPOCH = -1
+NO_PRODUCER = -1
+NO_TIMESTAMP = -1
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+RECORD_BYTES_MIN = 7  # length, attributes, two deltas, key length, value length, header count
+# By its format a batch may hold 2 GB. This is far above what writers send, and small enough to allocate.
+DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_OFFSET_LENGTH = struct.Struct(">qi")
+_LEADER_EPOCH_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 12, 17, 21, 35
+_INT64_MAX = 2**63 - 1
+
+
+class InvalidBatchError(ValueError):
+    """The bytes at `position` are no batch; `reason` is one phrase. Who knows the file adds it."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(f"no valid batch at byte {position}: {reason}")
+        self.position = position
+        self.reason = reason
+
+
+class BatchHeader(NamedTuple):
+    """The header of one batch. `size_bytes` counts all of it, from the base offset to the last record."""
+
+    base_offset: int
+    size_bytes: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # (hides tuple.count, which nobody needs here)
+
+    @property
+    def length(self) -> int:
+        """Bytes of the whole batch, as `size_bytes`."""
+        return self.size_bytes
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record, even if compaction removed it."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Base offset of the batch that follows."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of the records."""
+        return Codec(self.attributes & CODEC_MASK)
+
+    @property
+    def timestamp_type(self) -> int:
+        """0: CreateTime, 1: LogAppendTime."""
+        return 1 if self.attributes & LOG_APPEND_TIME else 0
+
+    @property
+    def is_transactional(self) -> bool:
+        """The batch is part of a transaction."""
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """The batch holds a COMMIT or ABORT marker, not data."""
+        return bool(self.attributes & CONTROL)
+
+
+class Record(NamedTuple):
+    """One record, decoded."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class ControlMarker(NamedTuple):
+    """What a control record says."""
+
+    kind: str
+    coordinator_epoch: int
+
+
+def header_at(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Return the header at `position`; its 61 bytes must be in `buffer`, its records need not be.
+
+    Raises: InvalidBatchError: too few bytes, or fields that no batch has. The CRC is `check`'s business.
+    """
+    if position < 0 or position + HEADER_BYTES > len(buffer):
+        raise InvalidBatchError(position, f"{len(buffer) - position} bytes where a header has {HEADER_BYTES}")
+    base_offset, length, *rest = _HEADER.unpack_from(buffer, position)
+    header = BatchHeader(base_offset, length + LENGTH_END, *rest)
+    if reason := _wrong(header):
+        raise InvalidBatchError(position, reason)
+    return header
+
+
+def batches(buffer: Buffer, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of the whole batches from `start`; a partial batch at the end is left out.
+
+    Raises: InvalidBatchError: a header that no batch has.
+    """
+    position = start
+    while position + HEADER_BYTES <= len(buffer):
+        header = header_at(buffer, position)
+        if position + header.size_bytes > len(buffer):
+            return
+        yield position, header
+        position += header.size_bytes
+
+
+def whole_bytes(buffer: Buffer, n: int, *, start: int = 0, upper: int | None = None) -> tuple[int, int]:
+    """Return (end, position) of the last whole batch in `buffer[start:n]` with base offset below `upper`.
+
+    Both are `start` if there is none. Looks at base offsets and lengths only (about 0.2 µs per batch) and
+    stops at a length that no batch has: whoever needs to know why asks `header_at(buffer, end)`.
+    """
+    end = position = start
+    limit = _INT64_MAX if upper is None else upper
+    unpack = _OFFSET_LENGTH.unpack_from
+    last = n - HEADER_BYTES
+    while end <= last:
+        base_offset, length = unpack(buffer, end)
+        following = end + LENGTH_END + length
+        if following > n or base_offset >= limit or length < HEADER_BYTES - LENGTH_END:
+            break
+        position, end = end, following
+    return end, position
+
+
+def check(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """Return if the batch of this header is whole in `buffer` and its CRC-32C is right.
+
+    Raises: InvalidBatchError: it is not.
+    """
+    end = position + header.size_bytes
+    if end > len(buffer):
+        raise InvalidBatchError(position, f"{len(buffer) - position} bytes of a batch of {header.size_bytes}")
+    crc = crc32c(memoryview(buffer)[position + _ATTRIBUTES_AT : end])
+    if crc != header.crc:
+        raise InvalidBatchError(position, f"CRC-32C is {crc:#010x}, the header says {header.crc:#010x}")
+
+
+def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Set base offset and leader epoch of the batch at `position`; both are outside the CRC."""
+    struct.pack_into(">q", buffer, position, base_offset)
+    struct.pack_into(">i", buffer, position + _LEADER_EPOCH_AT, leader_epoch)
+
+
+def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
+    """Make the batch at `position` a LogAppendTime batch of `now_ms`, with a new CRC."""
+    header = header_at(buffer, position)
+    struct.pack_into(">h", buffer, position + _ATTRIBUTES_AT, header.attributes | LOG_APPEND_TIME)
+    struct.pack_into(">q", buffer, position + _MAX_TIMESTAMP_AT, now_ms)
+    seal(buffer, position, header.size_bytes)
+
+
+def seal(buffer: bytearray | memoryview, position: int, size_bytes: int) -> None:
+    """Write the CRC of the batch at `position`."""
+    crc = crc32c(memoryview(buffer)[position + _ATTRIBUTES_AT : position + size_bytes])
+    struct.pack_into(">I", buffer, position + _CRC_AT, crc)
+
+
+def write_header(buffer: bytearray | memoryview, position: int, header: BatchHeader) -> None:
+    """Write `header` in front of its records, with the right CRC (`header.crc` is ignored)."""
+    _HEADER.pack_into(buffer, position, header.base_offset, header.size_bytes - LENGTH_END, *header[2:])
+    seal(buffer, position, header.size_bytes)
+
+
+def records(buffer: Buffer, position: int = 0) -> Iterator[Record]:
+    """Yield the records of the whole batch at `position`, after its CRC was checked.
+
+    Raises: InvalidBatchError: damage of any kind.
+    """
+    header = header_at(buffer, position)
+    check(buffer, position, header)
+    stored = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
+    try:
+        section = memoryview(decompress(header.codec, stored, limit_bytes=DECOMPRESSED_BYTES_MAX))
+        yield from _Section(section, header).records()
+    except (CompressionError, _BadRecordError) as exc:
+        raise InvalidBatchError(position, str(exc)) from None
+
+
+def control_marker(record: Record) -> ControlMarker:
+    """Return what a record of a control batch says; an unknown type has the kind 'UNKNOWN'."""
+    key, value = record.key or b"", record.value or b""
+    kind = {0: "ABORT", 1: "COMMIT"}.get(int.from_bytes(key[2:4], "big", signed=True), "UNKNOWN")
+    epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
+    return ControlMarker(kind if len(key) >= 4 else "UNKNOWN", epoch)
+
+
+def build(
+    items: Iterable[Record],
+    *,
+    codec: Codec = Codec.NONE,
+    attributes: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    producer: tuple[int, int, int] = (NO_PRODUCER, -1, -1),
+) -> bytearray:
+    """Return one batch that holds these records (at least one, offsets increasing); slow.
+
+    `attributes` are added to the codec's bits; `producer` is (id, epoch, base sequence).
+    """
+    rows = list(items)
+    first, body = rows[0], bytearray()
+    for row in rows:
+        record = _record(row, row.offset - first.offset, row.timestamp - first.timestamp)
+        body += _varint(len(record)) + record
+    stored = compress(codec, body)
+    header = BatchHeader(
+        base_offset=first.offset,
+        size_bytes=HEADER_BYTES + len(stored),
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=attributes | codec,
+        last_offset_delta=rows[-1].offset - first.offset,
+        base_timestamp=first.timestamp,
+        max_timestamp=max(row.timestamp for row in rows),
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+        count=len(rows),
+    )
+    batch = bytearray(HEADER_BYTES) + stored
+    write_header(batch, 0, header)
+    return batch
+
+
+def _wrong(header: BatchHeader) -> str | None:
+    """The reason why no batch has this header, or None."""
+    if header.size_bytes < HEADER_BYTES:
+        return f"length {header.size_bytes - LENGTH_END} is shorter than a header"
+    if header.magic != MAGIC:
+        return f"magic {header.magic} where 2 is known"
+    if header.base_offset < 0 or header.last_offset_delta < 0 or header.next_offset > _INT64_MAX:
+        return f"offsets {header.base_offset} + {header.last_offset_delta} are out of range"
+    if not 0 <= header.count <= header.last_offset_delta + 1:
+        return f"{header.count} records in {header.last_offset_delta + 1} offsets"
+    if header.attributes & CODEC_MASK > Codec.ZSTD:
+        return f"unknown codec {header.attributes & CODEC_MASK}"
+    return None
+
+
+class _BadRecordError(ValueError):
+    pass
+
+
+class _Section:
+    """A cursor over the uncompressed records of one batch; every read is checked against the end."""
+
+    def __init__(self, view: memoryview, header: BatchHeader) -> None:
+        self._view = view
+        self._header = header
+        self._at = 0
+
+    def records(self) -> Iterator[Record]:
+        header, last_delta = self._header, -1
+        for _ in range(header.count):
+            size = self._varint()
+            end = self._at + size
+            if size < RECORD_BYTES_MIN - 1 or end > len(self._view):
+                raise _BadRecordError(f"a record of {size} bytes where {len(self._view) - self._at} are left")
+            self._at += 1  # attributes: unused
+            timestamp, delta = _wrapped(header.base_timestamp + self._varint(64)), self._varint()
+            if not last_delta < delta <= header.last_offset_delta:
+                raise _BadRecordError(
+                    f"offset delta {delta} after {last_delta}, of {header.last_offset_delta}"
+                )
+            last_delta = delta
+            key, value = self._bytes(), self._bytes()
+            headers = self._headers()
+            if self._at != end:
+                raise _BadRecordError(f"a record ends at byte {self._at} and not where it says, {end}")
+            if header.timestamp_type:
+                timestamp = header.max_timestamp
+            yield Record(header.base_offset + delta, timestamp, key, value, headers)
+        if self._at != len(self._view):
+            raise _BadRecordError(f"{len(self._view) - self._at} bytes after the last record")
+
+    def _headers(self) -> tuple[tuple[str, bytes | None], ...]:
+        count = self._varint()
+        if not 0 <= count <= (len(self._view) - self._at) // 2:
+            raise _BadRecordError(f"{count} headers")
+        headers = []
+        for _ in range(count):
+            key = self._bytes()
+            if key is None:
+                raise _BadRecordError("a header without a key")
+            headers.append((key.decode("utf-8", "replace"), self._bytes()))
+        return tuple(headers)
+
+    def _bytes(self) -> bytes | None:
+        size = self._varint()
+        if size == -1:
+            return None
+        if not 0 <= size <= len(self._view) - self._at:
+            raise _BadRecordError(f"{size} bytes where {len(self._view) - self._at} are left")
+        self._at += size
+        return bytes(self._view[self._at - size : self._at])
+
+    def _varint(self, bits: int = 32) -> int:
+        """Return a zigzag varint of at most 5 (32 bits) or 10 bytes (64 bits)."""
+        result = 0
+        for shift in range(0, bits + 6, 7):
+            if self._at >= len(self._view):
+                raise _BadRecordError("the records end within a number")
+            byte = self._view[self._at]
+            self._at += 1
+            result |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                result &= (1 << bits) - 1
+                return (result >> 1) ^ -(result & 1)
+        raise _BadRecordError("a number is too long")
+
+
+def _wrapped(number: int) -> int:
+    """`number` as an int64 that wraps around, as timestamps do in Java."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _varint(number: int) -> bytes:
+    rest = ((number << 1) ^ (number >> 63)) & (2**64 - 1)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+def _sized(data: bytes | None) -> bytes:
+    return _varint(-1) if data is None else _varint(len(data)) + data
+
+
+def _record(row: Record, offset_delta: int, timestamp_delta: int) -> bytes:
+    parts = [
+        b"\x00",
+        _varint(_wrapped(timestamp_delta)),
+        _varint(offset_delta),
+        _sized(row.key),
+        _sized(row.value),
+    ]
+    parts.append(_varint(len(row.headers)))
+    for key, value in row.headers:
+        parts += (_sized(key.encode()), _sized(value))
+    return b"".join(parts)
