@@ -1,0 +1,32 @@
+# One command per need; each is one line of tools, so that CI and people run the same.
+PYTHON ?= python
+
+.PHONY: check lint types imports docs docs-check test bench clean
+
+check: lint types imports docs-check  ## everything that must be green before a commit (about a minute)
+	$(PYTHON) -m pytest tests/unit tests/model tests/architecture
+
+lint:
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+
+types:
+	$(PYTHON) -m mypy
+
+imports:
+	$(PYTHON) -c "from importlinter.cli import lint_imports_command; lint_imports_command()"
+
+docs:  ## write the generated pages
+	$(PYTHON) docs/generate.py
+
+docs-check:
+	$(PYTHON) docs/generate.py --check
+
+test:  ## all tests, Spark's too
+	$(PYTHON) -m pytest
+
+bench:  ## every benchmark, one after the other; each prints its ratio and the noise
+	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; $(PYTHON) $$bench || exit 1; done
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

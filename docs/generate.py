@@ -1,0 +1,138 @@
+"""Write the pages that come from the code: docs/configuration.md and docs/cli.md.
+
+Run `python docs/generate.py` (or `make docs`) after a change of a setting or a command; `--check` only says whether the
+pages are current, and tests/architecture does the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from logstore.cli import cli
+from logstore.config import INT64_MAX, LogConfig
+
+HERE = Path(__file__).parent
+
+# Settings that are checked and stored, but whose action is not built yet: key -> what it waits for.
+NOT_YET = {
+    "cleanup.policy": "retention and compaction passes (`compact` already asks for keys)",
+    "delete.retention.ms": "compaction",
+    "min.cleanable.dirty.ratio": "compaction",
+    "min.insync.replicas": "brokers",
+    "retention.bytes": "retention passes",
+    "retention.ms": "retention passes",
+    "unclean.leader.election.enable": "brokers",
+}
+
+
+def configuration() -> str:
+    """docs/configuration.md: every topic setting, from the fields of LogConfig."""
+    rows = [f"| `{f.metadata['key']}` | {_default(f.default)} | {_allowed(f)} | {_help(f)} |" for f in fields(LogConfig)]
+    return "\n".join(
+        [
+            "# Topic settings",
+            "",
+            "<!-- Written by docs/generate.py from logstore/config.py: change that, then run `make docs`. -->",
+            "",
+            "Kafka's names and limits. Give them with `pylog topics create --config KEY=VALUE`, change them with",
+            "`pylog topics alter --config KEY=VALUE`, go back to the default with `--delete-config KEY`; in Python they are the",
+            "`config` of `create_topic` and `alter_topic`. An unknown key or a value out of range is refused.",
+            "",
+            "| key | default | allowed | what it does |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "*Not yet*: the value is checked and kept with the topic, and acts once the named part exists. Until then",
+            "nothing is deleted or compacted, whatever the setting.",
+            "",
+        ]
+    )
+
+
+def _help(setting: Any) -> str:
+    waits_for = NOT_YET.get(setting.metadata["key"])
+    return setting.metadata["help"] + (f" *Not yet: waits for {waits_for}.*" if waits_for else "")
+
+
+def _default(value: object) -> str:
+    match value:
+        case bool():
+            return f"`{str(value).lower()}`"
+        case frozenset():
+            return f"`{','.join(sorted(value))}`"
+        case _ if value == INT64_MAX:
+            return f"`{value}` (never)"
+        case _:
+            return f"`{value}`"
+
+
+def _allowed(setting: Any) -> str:
+    rule = setting.metadata
+    if "choices" in rule:
+        return ", ".join(f"`{choice}`" for choice in rule["choices"])
+    if "members" in rule:
+        return " and/or ".join(f"`{member}`" for member in sorted(rule["members"]))
+    if isinstance(setting.default, bool):
+        return "`true`, `false`"
+    if "maximum" in rule:
+        return f"{rule['minimum']} … {rule['maximum']}"
+    return f"≥ {rule['minimum']}"
+
+
+def command_line() -> str:
+    """docs/cli.md: the help page of every command, as the terminal shows it."""
+    parts = [
+        "# Command line",
+        "",
+        "<!-- Written by docs/generate.py from the commands' own help: change that, then run `make docs`. -->",
+        "",
+        "Data goes to stdout, talk to stderr. Exit codes: 0 it worked, 1 it failed (or damage was found), 2 wrong usage.",
+        "`--path` can also come from the environment variable `PYLOG_PATH`.",
+        "",
+    ]
+    for words, page in help_pages(cli, ("pylog",)):
+        parts += [f"## {' '.join(words)}", "", "```text", page, "```", ""]
+    return "\n".join(parts)
+
+
+def help_pages(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """(words, help text) of a command and of everything below it."""
+    context = click.Context(command, info_name=" ".join(words), terminal_width=100, max_content_width=100)
+    yield words, command.get_help(context)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None, name
+            yield from help_pages(child, (*words, name))
+
+
+PAGES = {"configuration.md": configuration, "cli.md": command_line}
+
+
+def stale() -> list[str]:
+    """The generated pages that do not match the code."""
+    return [name for name, page in PAGES.items() if not _is_current(HERE / name, page())]
+
+
+def _is_current(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
+def main(arguments: list[str]) -> int:
+    if "--check" in arguments:
+        for name in stale():
+            print(f"docs/{name} is not current: run `make docs`", file=sys.stderr)  # noqa: T201
+        return 1 if stale() else 0
+    for name, page in PAGES.items():
+        (HERE / name).write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

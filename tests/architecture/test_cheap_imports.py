@@ -1,0 +1,33 @@
+"""What a plain import pulls in, by module names: in a fresh interpreter, so that other tests do not blur it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = {"numba", "numpy", "pandas", "pyarrow", "pyspark"}
+SPARKLESS = {"pyspark", "py4j", "pandas", "matplotlib"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "banned"),
+    [
+        ("import logstore", HEAVY),
+        ("import logstore.records.batch, logstore.log, logstore.segment", HEAVY),
+        ("import logstore.cli", HEAVY),
+        ("import logstore.records.arrow, logstore.partitioner", SPARKLESS),
+        ("import datasource.options, datasource.planning", {"numba", "matplotlib"}),
+        ("import datasource.cli", {"numba", "matplotlib"}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_import_stays_cheap(statement, banned):
+    assert not loaded_by(statement) & banned

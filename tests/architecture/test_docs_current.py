@@ -1,0 +1,34 @@
+"""The generated pages say what the code says."""
+
+import importlib.util
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from logstore.config import LogConfig
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def generate():
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_current(generate):
+    assert generate.stale() == [], "run `make docs`"
+
+
+def test_every_setting_is_in_the_page(generate):
+    page = generate.configuration()
+    assert all(f"| `{setting.metadata['key']}` |" in page for setting in fields(LogConfig))
+
+
+def test_every_command_has_help_and_an_example(generate):
+    for words, page in generate.help_pages(generate.cli, ("pylog",)):
+        assert "Usage:" in page
+        assert f"$ {' '.join(words)}" in page, f"{' '.join(words)} --help shows no example"

@@ -1,0 +1,58 @@
+"""Time, chance and the disk come in through `Env`: nothing but logstore/env.py reaches for them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(p for package in ("logstore", "replication", "datasource", "pyspark_pylog") for p in (ROOT / package).rglob("*.py"))
+
+BANNED_MODULES = {"time", "random", "secrets", "mmap"}
+BANNED_CALLS = {"open", "input", "print", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+BANNED_OS = {"os." + name for name in (
+    "fsync", "fdatasync", "open", "read", "write", "pread", "pwrite", "rename", "replace", "unlink", "remove", "truncate",
+    "ftruncate", "listdir", "scandir", "stat", "mkdir", "makedirs", "urandom", "getrandom",
+)}  # fmt: skip
+BANNED_METHODS = {"read_text", "write_text", "read_bytes", "write_bytes", "touch", "unlink", "mkdir", "iterdir", "glob"}
+
+# file -> what it may do all the same, and why.
+ALLOWED = {
+    "logstore/env.py": None,
+}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_only_env_reaches_time_chance_and_disk(path):
+    name = str(path.relative_to(ROOT))
+    found = set(reaches(ast.parse(path.read_text())))
+    allowed = ALLOWED.get(name, ())
+    if allowed is not None:
+        assert found <= set(allowed), f"{name}: {sorted(found - set(allowed))}: take it from Env"
+
+
+def reaches(tree: ast.AST):
+    """The banned names that a module imports or calls."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names if alias.name in BANNED_MODULES)
+            case ast.ImportFrom(module=module) if module in BANNED_MODULES:
+                yield module
+            case ast.Call(func=func):
+                called = ast.unparse(func)
+                if called in BANNED_CALLS or called in BANNED_OS:
+                    yield called
+                elif isinstance(func, ast.Attribute) and func.attr in BANNED_METHODS and is_path(func.value):
+                    yield f"{called}()"
+
+
+def is_path(value: ast.expr) -> bool:
+    """A call on something that is plainly a pathlib path: `path.x`, `directory.x`, `Path(…).x`, `(a / b).x`."""
+    text = ast.unparse(value)
+    return text.startswith("Path(") or isinstance(value, ast.BinOp) or text.rsplit(".", 1)[-1].strip("_") in ("path", "directory")
+
+
+def test_the_check_sees_what_it_bans():
+    code = "import time\nfrom random import choice\nopen('x')\nos.fsync(3)\n(a / b).read_text()\ndatetime.now()"
+    assert set(reaches(ast.parse(code))) == {"time", "random", "open", "os.fsync", "(a / b).read_text()", "datetime.now"}

@@ -1,0 +1,31 @@
+"""Files and functions that a person can hold in mind. A limit here is a question: split it by noun?"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(p for package in ("logstore", "replication", "datasource", "pyspark_pylog") for p in (ROOT / package).rglob("*.py"))
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+
+# file or file:function -> its own limit, and why it may be longer.
+LONGER: dict[str, int] = {}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_file_and_its_functions_fit_in_mind(path):
+    name, text = str(path.relative_to(ROOT)), path.read_text()
+    assert len(text.splitlines()) <= LONGER.get(name, FILE_LINES_MAX), f"{name}: split it by noun"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = node.end_lineno - node.lineno + 1
+            assert lines <= LONGER.get(f"{name}:{node.name}", FUNCTION_LINES_MAX), f"{name}: {node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_nothing_is_left_for_later(path):
+    for mark in ("TODO", "FIXME", "XXX", "NotImplementedError", "pragma: no cover"):
+        assert mark not in path.read_text(), f"{path}: {mark}"
