@@ -15,7 +15,8 @@
     │   └── ReadOnlyStoreError         a write to a store that was opened (or may only be) read
     ├── StoreError                     the directory cannot be used as it is
     │   ├── NotAStoreError             not ours, or of a format that this version does not know
-    │   └── StoreLockedError           held by a broker, or by `pylog recover`
+    │   ├── StoreLockedError           held by a broker, or by `pylog recover`
+    │   └── StaleLogError              the partition was deleted (and perhaps created anew) since it was opened
     ├── CorruptLogError                bytes on disk are not what was written: file, position, reason
     └── StorageError                   the environment failed: disk, permissions
         ├── DiskFullError              the append was undone; reads go on
@@ -139,6 +140,10 @@ class NotAStoreError(StoreError):
 
 class StoreLockedError(StoreError):
     """Another process holds the directory for itself."""
+
+
+class StaleLogError(StoreError):
+    """The partition was deleted, and perhaps created anew, since this log was opened: look the topic up again."""
 
 
 class CorruptLogError(PylogError):

@@ -1,0 +1,102 @@
+"""Small files that are either old or new, never half written: settings, checkpoints, and the mark of a failed disk.
+
+A Kafka checkpoint is text: a line with the version (0), a line with the number of entries, one line per entry. After
+a crash a file may still be garbage (an older writer, a broken disk): `read_checkpoint` then raises CheckpointError, and
+the caller goes back to the log itself, which is the truth.
+
+The mark `.fsync-failed` in a store's directory says that an fsync failed there. The kernel then forgets which pages
+were never written and reports success at the next try, so no process may trust the directory until it was checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from logstore.env import Env, StrPath
+from logstore.errors import FailedStoreError, StorageError, StoreError
+
+VERSION = "0"
+TEMPORARY_SUFFIX = ".tmp"
+FSYNC_FAILED = ".fsync-failed"
+
+
+class CheckpointError(StoreError):
+    """A checkpoint file is not one: fall back to what it was made from."""
+
+
+def write_atomic(env: Env, path: StrPath, data: bytes) -> None:
+    """Put `data` at `path`, durably: a reader or a crash sees the old content or the new one, never a mixture."""
+    path = Path(path)
+    # A name of its own length: that of a topic may leave no room for a suffix.
+    temporary = path.with_name(f".{os.getpid()}-{threading.get_ident()}{TEMPORARY_SUFFIX}")
+    try:
+        env.files.create(temporary)
+        env.files.truncate(temporary, 0)
+        env.files.write(temporary, 0, data)
+        env.files.fsync(temporary)
+        env.files.rename(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            env.files.unlink(temporary)
+        raise
+    env.files.fsync(path.parent)
+
+
+def read_checkpoint(env: Env, path: StrPath) -> list[list[str]]:
+    """Return the entries, each split at its blanks.
+
+    Raises: FileNotFoundError; CheckpointError: version, count or text are not those of a checkpoint.
+    """
+    raw = env.files.read_all(path)
+    try:
+        version, count, *lines = raw.decode().splitlines()
+        entries = [line.split() for line in lines if line.strip()]
+        if version != VERSION or int(count) != len(entries):
+            raise ValueError(f"version {version}, {count} entries announced, {len(entries)} found")
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not a checkpoint: {error}; it is rebuilt from the log") from error
+    return entries
+
+
+def write_checkpoint(env: Env, path: StrPath, entries: Iterable[Iterable[object]]) -> None:
+    """Write the entries, durably and atomically, as Kafka does."""
+    lines = [" ".join(map(str, entry)) for entry in entries]
+    write_atomic(env, path, "\n".join([VERSION, str(len(lines)), *lines, ""]).encode())
+
+
+def fsync_or_mark(env: Env, path: StrPath, root: StrPath) -> None:
+    """Make `path` durable, or leave the mark in `root` for every process and raise FailedStoreError."""
+    try:
+        env.files.fsync(path)
+    except FailedStoreError as error:
+        mark = Path(root) / FSYNC_FAILED
+        # Best effort, and in place: the disk is failing, and an empty mark says enough.
+        with contextlib.suppress(StorageError):
+            env.files.create(mark)
+            env.files.write(mark, 0, f"{env.clock.now_ms()} {error}\n".encode())
+            env.files.fsync(mark)
+            env.files.fsync(root)
+        raise
+
+
+def check_mark(env: Env, root: StrPath) -> None:
+    """Raise FailedStoreError if an fsync failed in this store, in whatever process. One stat."""
+    mark = os.path.join(root, FSYNC_FAILED)  # noqa: PTH118  once per append
+    if env.files.stat(mark) is None:
+        return
+    said = env.files.read_all(mark).decode(errors="replace").strip()
+    raise FailedStoreError(
+        f"{root}: an fsync failed here ({said}); nothing is written until `pylog recover` has checked the store",
+        path=str(root),
+        reason=said,
+    )
+
+
+def clear_mark(env: Env, root: StrPath) -> None:
+    """Remove the mark: the store was checked. For `pylog recover`."""
+    env.files.unlink(Path(root) / FSYNC_FAILED)
+    env.files.fsync(root)

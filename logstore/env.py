@@ -1,0 +1,463 @@
+"""Env: the clock and the files of a store, as arguments, so that tests can move time and break disks.
+
+Only this module touches `time`, file descriptors, fsync and flock. What it promises:
+
+- `Files.write` writes everything or raises; what was written of it then is for the caller to cut.
+- The environment's errors become StorageError here, once (DiskFullError when there is no room, FailedStoreError when
+  an fsync fails). A missing file is an answer and not a failure: FileNotFoundError passes as it is.
+- `OsFiles` keeps a bounded number of descriptors open, whatever the number of partitions. A descriptor that leaves the
+  pool is closed when its last user lets go, so that a read in another thread never meets a closed or a reused one.
+- After a fork the child shares no lock with its parent: see `reset_after_fork`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import Any, NamedTuple, Protocol
+
+from logstore.errors import DiskFullError, FailedStoreError, StorageError
+
+StrPath = str | Path
+Bytes = bytes | bytearray | memoryview
+
+# Enough for the files that one Spark task or broker thread works on; far below the usual limit of 1,024.
+OPEN_FILES_MAX = 256
+# A directory that changed less than this before it was listed may change again within the same time stamp.
+SETTLED_NS = 100_000_000
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# Where flock may be missing or local to one host. Magic numbers of statfs(2).
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "ceph",
+        "lustre",
+        "glusterfs",
+        "gpfs",
+        "beegfs",
+        "afs",
+        "fuse.sshfs",
+    }
+)
+
+
+class Clock(Protocol):
+    """Wall time for records, monotonic time for waits."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970; may jump."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since some time; never goes back."""
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        """Wait."""
+
+
+class FileStat(NamedTuple):
+    """What identifies a file's content cheaply."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+
+
+class Listing(NamedTuple):
+    """A directory's names, and whether a later change is sure to change `stat` too."""
+
+    names: tuple[str, ...]
+    stat: FileStat
+    settled: bool
+
+
+class Lock(Protocol):
+    """A held file lock."""
+
+    def release(self) -> None:
+        """Let others in; a second call does nothing."""
+
+
+class Files(Protocol):
+    """The file system as the engine uses it; tests put crashing, full and lying ones here."""
+
+    def read_into(self, path: StrPath, position: int, space: memoryview) -> int:
+        """Fill `space` from `position`; return the number of bytes, short only at the end of the file."""
+
+    def read(self, path: StrPath, position: int, size: int) -> bytes:
+        """Return `size` bytes from `position`, fewer at the end of the file."""
+
+    def read_all(self, path: StrPath) -> bytes:
+        """Return what is at `path` now (the file is opened anew: for small files that others replace)."""
+
+    def write(self, path: StrPath, position: int, data: Bytes) -> None:
+        """Write all of `data` at `position`. The file must exist (`create`)."""
+
+    def create(self, path: StrPath) -> None:
+        """Make an empty file, or leave the one that is there."""
+
+    def truncate(self, path: StrPath, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    def stat(self, path: StrPath) -> FileStat | None:
+        """Identity and size of what is at `path` now; None when there is nothing."""
+
+    def list(self, path: StrPath) -> Listing:
+        """The names in a directory."""
+
+    def fsync(self, path: StrPath) -> None:
+        """Make the file (or directory) durable.
+
+        Raises: FailedStoreError: it failed, so what is on disk is unknown from now on.
+        """
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        """Atomically put `source` in the place of `target`."""
+
+    def unlink(self, path: StrPath) -> None:
+        """Remove a file; nothing happens if it is gone already."""
+
+    def mkdir(self, path: StrPath) -> None:
+        """Make a directory and those above it, where they are missing."""
+
+    def rmdir(self, path: StrPath) -> None:
+        """Remove an empty directory; nothing happens if it is gone already."""
+
+    def lock(self, path: StrPath, *, shared: bool = False, wait: bool = True) -> Lock | None:
+        """Hold a file lock until it is released or the process dies; None if it is taken and `wait` is false.
+
+        Other processes and other threads of this one are kept out alike. The lock file is made when it is missing;
+        where it cannot be made (a read-only directory), a shared lock raises FileNotFoundError.
+        """
+
+    def is_writable(self, path: StrPath) -> bool:
+        """May this process write there?"""
+
+    def network_file_system(self, path: StrPath) -> str | None:
+        """Name of the network file system that holds `path`; None on a local one."""
+
+    def forget(self, prefix: StrPath) -> None:
+        """Open paths that begin with `prefix` anew at their next use: they may name other files now."""
+
+
+class SystemClock:
+    """The machine's time."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        time.sleep(duration_ms / 1000)
+
+
+class _Descriptor:
+    """An open file, closed when its last user lets go."""
+
+    __slots__ = ("fd", "writable")
+
+    def __init__(self, path: str, flags: int, *, writable: bool) -> None:
+        self.fd = -1
+        self.fd = os.open(path, flags, 0o644)
+        self.writable = writable
+
+    def __del__(self, close: Any = os.close) -> None:
+        if self.fd >= 0:
+            close(self.fd)
+
+
+class _FileLock:
+    """A flock on a descriptor of its own, so that neither a fork nor another thread shares it."""
+
+    __slots__ = ("__weakref__", "_fd")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        reset_after_fork(self)
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            # Unlock before closing: a child that is just being forked may hold a copy of the descriptor.
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
+
+    def after_fork(self) -> None:
+        """Close the child's copy without unlocking: the lock belongs to the parent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class OsFiles:
+    """Files of the operating system, through a pool of at most `open_files_max` descriptors."""
+
+    def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
+        self._open: dict[str, _Descriptor] = {}  # least recently used first
+        self._open_files_max = open_files_max
+        self._mutex = threading.Lock()
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        self._mutex = threading.Lock()
+
+    def read_into(self, path: StrPath, position: int, space: memoryview) -> int:
+        file = self._descriptor(str(path))
+        try:
+            count = os.preadv(file.fd, [space], position)
+            while 0 < count < len(space):
+                more = os.preadv(file.fd, [space[count:]], position + count)
+                if more == 0:
+                    break
+                count += more
+        except OSError as error:
+            raise _failure("read", path, error) from error
+        return count
+
+    def read(self, path: StrPath, position: int, size: int) -> bytes:
+        file = self._descriptor(str(path))
+        try:
+            return os.pread(file.fd, size, position)
+        except OSError as error:
+            raise _failure("read", path, error) from error
+
+    def read_all(self, path: StrPath) -> bytes:
+        with _mapped("read", path), open(path, "rb", buffering=0) as file:
+            return file.readall()
+
+    def write(self, path: StrPath, position: int, data: Bytes) -> None:
+        file = self._descriptor(str(path), writable=True)
+        try:
+            written = os.pwrite(file.fd, data, position)
+            while written < len(data):
+                rest = memoryview(data)[written:]
+                written += os.pwrite(file.fd, rest, position + written)
+        except OSError as error:
+            raise _failure("write", path, error) from error
+
+    def create(self, path: StrPath) -> None:
+        with _mapped("create", path):
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+
+    def truncate(self, path: StrPath, size: int) -> None:
+        file = self._descriptor(str(path), writable=True)
+        try:
+            os.ftruncate(file.fd, size)
+        except OSError as error:
+            raise _failure("truncate", path, error) from error
+
+    def stat(self, path: StrPath) -> FileStat | None:
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _failure("look at", path, error) from error
+        return FileStat(found.st_ino, found.st_size, found.st_mtime_ns)
+
+    def list(self, path: StrPath) -> Listing:
+        now_ns = time.time_ns()
+        before = self.stat(path)  # first, so that a change while listing shows in the next stat
+        if before is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        with _mapped("list", path):
+            names = tuple(os.listdir(path))
+        return Listing(names, before, now_ns - before.mtime_ns >= SETTLED_NS)
+
+    def fsync(self, path: StrPath) -> None:
+        try:
+            if Path(path).is_dir():
+                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+            else:
+                os.fsync(self._descriptor(str(path)).fd)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise FailedStoreError(
+                f"{path}: fsync failed ({error.strerror}), so what is on disk is unknown; "
+                "check the disk, then run `pylog recover`",
+                path=str(path),
+                reason=error.strerror,
+            ) from error
+
+    def rename(self, source: StrPath, target: StrPath) -> None:
+        with _mapped("rename", source):
+            os.rename(source, target)
+        self.forget(source)
+        self.forget(target)
+
+    def unlink(self, path: StrPath) -> None:
+        with _mapped("remove", path), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        self.forget(path)
+
+    def mkdir(self, path: StrPath) -> None:
+        with _mapped("create", path):
+            os.makedirs(path, exist_ok=True)
+
+    def rmdir(self, path: StrPath) -> None:
+        with _mapped("remove", path), contextlib.suppress(FileNotFoundError):
+            os.rmdir(path)
+
+    def lock(self, path: StrPath, *, shared: bool = False, wait: bool = True) -> _FileLock | None:
+        mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+        with _mapped("lock", path):
+            fd = _open_to_lock(path, shared=shared)
+        try:
+            fcntl.flock(fd, mode)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException as error:
+            os.close(fd)
+            if isinstance(error, OSError):
+                raise _failure("lock", path, error) from error
+            raise
+        return _FileLock(fd)
+
+    def is_writable(self, path: StrPath) -> bool:
+        return os.access(path, os.W_OK)
+
+    def network_file_system(self, path: StrPath) -> str | None:
+        kind = _file_system_of(os.path.realpath(path))
+        return kind if kind in NETWORK_FILE_SYSTEMS else None
+
+    def forget(self, prefix: StrPath) -> None:
+        start = str(prefix)
+        with self._mutex:
+            for path in [path for path in self._open if path.startswith(start)]:
+                del self._open[path]
+
+    @property
+    def open_files(self) -> int:
+        """How many descriptors the pool holds now."""
+        return len(self._open)
+
+    def _descriptor(self, path: str, *, writable: bool = False) -> _Descriptor:
+        """The pooled descriptor of `path`, opened if need be; a full pool drops the least recently used."""
+        with self._mutex:
+            file = self._open.pop(path, None)
+            if file is None or (writable and not file.writable):
+                with _mapped("open", path):
+                    file = _Descriptor(path, os.O_RDWR if writable else os.O_RDONLY, writable=writable)
+            self._open[path] = file
+            if len(self._open) > self._open_files_max:
+                del self._open[next(iter(self._open))]
+        return file
+
+
+@dataclass(frozen=True, slots=True)
+class Env:
+    """What the engine needs from the machine."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    files: Files = field(default_factory=OsFiles)
+    random: Random = field(default_factory=SystemRandom)  # forked children draw different numbers
+
+
+SYSTEM = Env()
+
+
+class _HasLocks(Protocol):
+    def after_fork(self) -> None: ...
+
+
+_has_locks: weakref.WeakSet[_HasLocks] = weakref.WeakSet()
+
+
+def reset_after_fork(owner: _HasLocks) -> None:
+    """Call `owner.after_fork()` in every forked child for as long as `owner` lives.
+
+    A lock that another thread of the parent holds at the fork would never be released in the child.
+    """
+    _has_locks.add(owner)
+
+
+def _reset_all() -> None:
+    for owner in list(_has_locks):
+        owner.after_fork()
+
+
+os.register_at_fork(after_in_child=_reset_all)
+
+
+def _open_to_lock(path: StrPath, *, shared: bool) -> int:
+    """A descriptor to lock; a reader of a directory that it may not write locks the file that is there."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        if shared and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return os.open(path, os.O_RDONLY)
+        raise
+
+
+def _open_lock(path: StrPath, *, shared: bool) -> int:
+    """A descriptor of the lock file. A reader needs no right to write, unless it must make the file."""
+    if shared:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, os.O_RDONLY)
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        if shared and error.errno in (errno.EROFS, errno.EACCES):
+            raise FileNotFoundError(errno.ENOENT, "no lock file", str(path)) from error
+        raise
+
+
+class _mapped:  # noqa: N801  reads like the context manager it is
+    """Raise the environment's errors as StorageError; a missing file stays FileNotFoundError."""
+
+    __slots__ = ("_action", "_path")
+
+    def __init__(self, action: str, path: StrPath) -> None:
+        self._action = action
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError | StorageError):
+            raise _failure(self._action, self._path, error) from error
+
+
+def _failure(action: str, path: StrPath, error: OSError) -> StorageError:
+    reason = error.strerror or str(error)
+    if error.errno in NO_ROOM:
+        return DiskFullError(
+            f"{path}: cannot {action}: {reason}; free some space", path=str(path), reason=reason
+        )
+    return StorageError(f"{path}: cannot {action}: {reason}", path=str(path), reason=reason)
+
+
+def _file_system_of(path: str) -> str:
+    """The type of the file system mounted at, or nearest above, `path`; '' where the system does not say."""
+    kind, longest = "", -1
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts,
+    ):
+        for line in mounts:
+            _device, mount, name, *_rest = line.split(" ")
+            point = mount.encode().decode("unicode_escape").rstrip("/") + "/"
+            if len(point) >= longest and (path + "/").startswith(point):
+                kind, longest = name, len(point)
+    return kind
