@@ -1,0 +1,97 @@
+"""Which partition a record goes to.
+
+========== ==================================================================================================
+murmur3    the key's MurmurHash3 (32 bits, seed 0), made positive, modulo the partitions; the default
+murmur2    the key's hash as Kafka's Java clients compute it, so that both put a key into the same partition
+roundrobin one row each in turn, keys or not
+sticky     all rows of the call in one partition; the next call may take the next
+========== ==================================================================================================
+
+Rows without a key go round robin under the two hashes. An explicit partition wins over all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from logstore.errors import InvalidRecordError, InvalidRequestError, did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PARTITIONERS = ("murmur3", "murmur2", "roundrobin", "sticky")
+
+
+def partition_ids(
+    data: pa.RecordBatch | pa.Table, partitions: int, *, partitioner: str = "murmur3", start: int = 0
+) -> Any:
+    """Return the partition (int32) of every row of `data`, by its columns `partition` and `key` if there.
+
+    `start` is where round robin and sticky begin: pass something that differs from call to call.
+
+    Raises: InvalidRecordError: a partition out of range, or columns of a wrong type.
+        InvalidRequestError: no such partitioner.
+    """
+    import numpy as np
+
+    if partitioner not in PARTITIONERS:
+        hint = did_you_mean(partitioner, PARTITIONERS)
+        raise InvalidRequestError(f"unknown partitioner {partitioner!r}{hint}", partitioner=partitioner)
+    rows = data.num_rows
+    if partitioner == "sticky":
+        ids = np.full(rows, start % partitions, dtype=np.int32)
+    else:
+        ids = ((np.arange(rows, dtype=np.int64) + start % partitions) % partitions).astype(np.int32)
+    if partitioner.startswith("murmur") and "key" in data.schema.names:
+        _hash_keys(data.column("key"), partitions, partitioner, ids)
+    if "partition" in data.schema.names:
+        _explicit(data.column("partition"), partitions, ids)
+    return ids
+
+
+def group_by_partition(ids: Any, partitions: int) -> list[tuple[int, Any]]:
+    """Return (partition, its row numbers in order) for every partition that has rows, ascending."""
+    import numpy as np
+
+    order = np.argsort(ids, kind="stable")
+    ends = np.cumsum(np.bincount(ids, minlength=partitions))
+    starts = np.concatenate(([0], ends[:-1]))
+    return [(p, order[starts[p] : ends[p]]) for p in range(partitions) if starts[p] < ends[p]]
+
+
+def _hash_keys(column: Any, partitions: int, partitioner: str, ids: Any) -> None:
+    """Replace the partition of every row that has a key."""
+    from logstore.records import kernels
+    from logstore.records.columns import cells
+
+    keys = cells(column, "key")
+    kernels.partitions_of(*keys.pointers(), len(ids), partitions, partitioner == "murmur2", ids.ctypes.data)
+
+
+def _explicit(column: Any, partitions: int, ids: Any) -> None:
+    """Replace the partition of every row that names one."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_null(column.type):
+        return
+    if not pa.types.is_integer(column.type):
+        raise InvalidRecordError(f"column 'partition' is {column.type}: it must be a whole number")
+    named = pc.is_valid(column).to_numpy(**_copying(column))
+    chosen = pc.fill_null(column, 0).to_numpy(**_copying(column))
+    wrong = np.flatnonzero(named & ((chosen < 0) | (chosen >= partitions)))
+    if len(wrong):
+        row = int(wrong[0])
+        raise InvalidRecordError(
+            f"partition {chosen[row]} in row {row}: the topic has partitions 0 to {partitions - 1}",
+            row=row,
+            partition=int(chosen[row]),
+        )
+    ids[named] = chosen[named]
+
+
+def _copying(column: Any) -> dict[str, bool]:
+    import pyarrow as pa
+
+    return {} if isinstance(column, pa.ChunkedArray) else {"zero_copy_only": False}

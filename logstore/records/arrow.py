@@ -1,0 +1,364 @@
+"""Record batches to Arrow and back: no Python object per record on any path.
+
+Decoding checks every CRC and every length and answers hostile bytes with CorruptLogError only; encoding yields
+batches that any Kafka client can read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from logstore.errors import CorruptLogError, InvalidRecordError, RecordTooLargeError
+from logstore.records import batch as batches
+from logstore.records import kernels
+from logstore.records.batch import DECOMPRESSED_BYTES_MAX, HEADER_BYTES, RECORD_BYTES_MIN
+from logstore.records.columns import Cells, cells, header_cells, timestamps_ms
+from logstore.records.compression import Buffer, Codec, CompressionError, compress, decompress
+
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+RECORD_SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("ms", tz="UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", HEADERS_TYPE),
+    ]
+)
+
+# One piece of the input at a time becomes one RecordBatch: far below the 2 GiB of Arrow's int32 offsets even with a
+# last batch of DECOMPRESSED_BYTES_MAX, and small enough that compressible logs do not fill the memory.
+_PIECE_BYTES = 64 * 1024 * 1024
+
+# Large enough that the header (61 bytes) and the work per batch vanish and codecs find their repetitions; small
+# enough to stay in a core's L2 cache between encoding, CRC and write, and to decode at once for one record.
+BATCH_BYTES = 256 * 1024
+_CHUNK_BYTES = 1024 * 1024  # what one append takes: a lock and a write call each
+
+
+def decode(
+    data: Buffer,
+    *,
+    start: int,
+    end: int,
+    columns: Sequence[str] | None = None,
+    where: tuple[object, int] = ("records", 0),
+) -> pa.RecordBatch:
+    """Return the records with start <= offset < end of the whole batches in `data`.
+
+    The columns are those of RECORD_SCHEMA, or the given ones in their order. Every batch up to `end` has its CRC
+    checked; control batches are left out. `where` is the path and the position of `data`, for errors. See
+    `decode_pieces` for data that expands a lot.
+
+    Raises: CorruptLogError: damage of any kind, also a partial batch at the end.
+        InvalidRecordError: the records expand to more than one RecordBatch can hold (2 GiB a column).
+    """
+    pieces = list(decode_pieces(data, start=start, end=end, columns=columns, where=where))
+    if len(pieces) == 1:
+        return pieces[0]
+    if sum(piece.nbytes for piece in pieces) >= 2**31:
+        raise InvalidRecordError("these records expand to more than 2 GiB: read fewer batches at a time")
+    return pa.concat_batches(pieces)
+
+
+def decode_pieces(
+    data: Buffer,
+    *,
+    start: int,
+    end: int,
+    columns: Sequence[str] | None = None,
+    where: tuple[object, int] = ("records", 0),
+) -> Iterator[pa.RecordBatch]:
+    """Yield what `decode` returns, at least one batch, each of about 64 MiB of records at most.
+
+    So memory stays bounded however well the data was compressed.
+    """
+    names = RECORD_SCHEMA.names if columns is None else list(columns)
+    source = pa.py_buffer(data)
+    at = 0
+    while True:
+        try:
+            piece = _Piece(source, data, at, start, end)
+            yield piece.record_batch(names)
+        except batches.InvalidBatchError as exc:
+            raise CorruptLogError(where[0], where[1] + exc.position, exc.reason) from None
+        if piece.stop == at or piece.stop >= source.size:
+            return
+        at = piece.stop
+
+
+class _Piece:
+    """Some whole batches of the data, from `at` to `stop`, compressed ones expanded."""
+
+    def __init__(self, source: pa.Buffer, data: Buffer, at: int, start: int, end: int) -> None:
+        self._source, self._at, self._start, self._end = source, at, start, end
+        compressed = np.empty((source.size - at) // HEADER_BYTES + 1, dtype=np.int64)
+        scanned = kernels.scan(
+            source.address + at, source.size - at, _PIECE_BYTES, min(end, 2**63 - 1), compressed.ctypes.data
+        )
+        if scanned.error:
+            raise batches.InvalidBatchError(at + scanned.end, kernels.REASONS[scanned.error])
+        self.stop = at + scanned.end
+        self._rows, self._bytes = scanned.rows, scanned.bytes
+        self._expand(data, compressed[: scanned.compressed])
+
+    def _expand(self, data: Buffer, compressed: Any) -> None:
+        """Check and decompress, and stop the piece early once that gives more than its size."""
+        self._sections: list[pa.Buffer] = []
+        for relative in compressed.tolist():
+            position = self._at + relative
+            if self._bytes > _PIECE_BYTES:
+                self.stop = position
+                return
+            header = batches.header_at(data, position)
+            batches.check(data, position, header)
+            stored = memoryview(data)[position + HEADER_BYTES : position + header.size_bytes]
+            try:
+                section = pa.py_buffer(decompress(header.codec, stored, limit_bytes=DECOMPRESSED_BYTES_MAX))
+            except CompressionError as exc:
+                raise batches.InvalidBatchError(position, str(exc)) from None
+            if header.count * RECORD_BYTES_MIN > section.size:
+                raise batches.InvalidBatchError(position, f"{header.count} records in {section.size} bytes")
+            self._sections.append(section)
+            self._rows += header.count
+            self._bytes += section.size
+
+    def record_batch(self, names: list[str]) -> pa.RecordBatch:
+        """The wanted records, as these columns."""
+        table = np.array([(s.address, s.size) for s in self._sections], dtype=np.int64)
+        source = kernels.Source(
+            self._source.address + self._at, self.stop - self._at, table.ctypes.data, self._start, self._end
+        )
+        out = _Columns(names, max(0, min(self._rows, self._end - self._start)), self._bytes)
+        decoded = kernels.decode(source, out.addresses())
+        if decoded.error:
+            raise batches.InvalidBatchError(self._at + decoded.position, kernels.REASONS[decoded.error])
+        return out.record_batch(names, decoded)
+
+
+class _Columns:
+    """Buffers that `kernels.decode` fills: as large as they could need to be, cut to size afterwards."""
+
+    def __init__(self, names: list[str], rows: int, size: int) -> None:
+        self._rows = rows
+        self.keys = _Binary(rows, size) if "key" in names else None
+        self.values = _Binary(rows, size) if "value" in names else None
+        self.offsets = _allocate(8 * rows) if "offset" in names else None
+        self.timestamps = _allocate(8 * rows) if "timestamp" in names else None
+        self.types = _allocate(4 * rows) if "timestampType" in names else None
+        self.spots = np.empty(rows + 1, dtype=np.int64) if "headers" in names else None
+
+    def addresses(self) -> kernels.Columns:
+        """Where the kernel writes."""
+        spots = 0 if self.spots is None else self.spots.ctypes.data
+        fixed = (0 if b is None else b.address for b in (self.offsets, self.timestamps, self.types))
+        return kernels.Columns(*_addresses(self.keys), *_addresses(self.values), *fixed, spots)
+
+    def record_batch(self, names: list[str], decoded: kernels.Decoded) -> pa.RecordBatch:
+        """The columns `names`, cut to what was decoded."""
+        arrays = [self._array(name, decoded) for name in names]
+        return pa.RecordBatch.from_arrays(
+            arrays, schema=pa.schema([RECORD_SCHEMA.field(name) for name in names])
+        )
+
+    def _array(self, name: str, decoded: kernels.Decoded) -> pa.Array:
+        rows = decoded.rows
+        match name:
+            case "key":
+                assert self.keys is not None
+                return self.keys.array(rows, decoded.key_bytes, decoded.key_nulls)
+            case "value":
+                assert self.values is not None
+                return self.values.array(rows, decoded.value_bytes, decoded.value_nulls)
+            case "headers":
+                return self._headers(decoded)
+            case _:
+                fixed = {"offset": self.offsets, "timestamp": self.timestamps, "timestampType": self.types}[
+                    name
+                ]
+                kind = RECORD_SCHEMA.field(name).type
+                return pa.Array.from_buffers(kind, rows, [None, _cut(fixed, rows * kind.byte_width)], 0)
+
+    def _headers(self, decoded: kernels.Decoded) -> pa.Array:
+        rows, n = decoded.rows, decoded.headers
+        if not n:
+            return pa.nulls(rows, HEADERS_TYPE)
+        assert self.spots is not None
+        keys, values = _Binary(n, decoded.header_key_bytes), _Binary(n, decoded.header_value_bytes)
+        lists = _Binary(rows, 0)
+        into = kernels.HeaderColumns(
+            lists.ends, lists.validity.address, keys.ends, keys.data.address, *_addresses(values)
+        )
+        without, nulls = kernels.decode_headers(self.spots.ctypes.data, rows, into)
+        pairs = pa.StructArray.from_arrays(
+            [
+                _text(keys.array(n, decoded.header_key_bytes, 0)),
+                values.array(n, decoded.header_value_bytes, nulls),
+            ],
+            fields=list(HEADERS_TYPE.value_type),
+        )
+        validity = lists.validity if without else None
+        return pa.Array.from_buffers(HEADERS_TYPE, rows, [validity, lists.offsets], without, children=[pairs])
+
+
+class _Binary:
+    """The buffers of a binary column of at most `rows` rows and `size` bytes."""
+
+    def __init__(self, rows: int, size: int) -> None:
+        self.offsets = _allocate(4 * (rows + 1))
+        np.frombuffer(self.offsets, dtype=np.int32)[0] = 0
+        self.ends = self.offsets.address + 4
+        self.data = _allocate(size)
+        self.validity = _allocate((rows + 7) // 8)
+        np.frombuffer(self.validity, dtype=np.uint8)[:] = 0xFF
+
+    def array(self, rows: int, size: int, nulls: int) -> pa.Array:
+        """The column, cut to `rows` rows with `size` bytes in all."""
+        offsets, data = _cut(self.offsets, 4 * (rows + 1)), _cut(self.data, size)
+        validity = _cut(self.validity, (rows + 7) // 8) if nulls else None
+        return pa.Array.from_buffers(pa.binary(), rows, [validity, offsets, data], nulls)
+
+
+def _addresses(column: _Binary | None) -> tuple[int, int, int]:
+    return (column.ends, column.data.address, column.validity.address) if column else (0, 0, 0)
+
+
+def _allocate(size: int) -> pa.Buffer:
+    """A buffer of at least one byte, so that it has an address."""
+    return pa.allocate_buffer(max(size, 1), resizable=True)
+
+
+def _cut(buffer: pa.Buffer, size: int) -> pa.Buffer:
+    buffer.resize(size, shrink_to_fit=True)
+    return buffer
+
+
+def _text(keys: pa.Array) -> pa.Array:
+    """`keys` as strings; bytes that are not UTF-8 are replaced, as Java's clients do."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
+
+
+def encode(
+    data: pa.RecordBatch | pa.Table,
+    rows: Any = None,
+    *,
+    codec: Codec = Codec.NONE,
+    batch_bytes_max: int,
+    now_ms: int,
+    batch_bytes: int = BATCH_BYTES,
+) -> Iterator[memoryview]:
+    """Yield writable buffers of whole batches for these rows, of about 1 MiB or one batch, to be appended in order.
+
+    Base offsets count from 0 across the whole iteration; the append stamps the real ones, and the leader epoch.
+    Columns used, if there: `key`, `value`, `headers`, `timestamp` (null or none: `now_ms`). `rows` (int64, by
+    default all) selects and orders the rows. No batch is larger than `batch_bytes_max`; compression does not let
+    larger records in, and a batch that it would make larger is stored as it is.
+
+    Raises: InvalidRecordError: a column that cannot be stored. RecordTooLargeError: names the row.
+    """
+    source = _Rows(data, rows, now_ms)
+    target = min(batch_bytes, batch_bytes_max)
+    chunk = _Chunk(target)
+    done = 0
+    while done < source.count:
+        if chunk.room < target:
+            yield chunk.take()
+            chunk = _Chunk(target)
+        encoded = chunk.append(source, done, target, target)
+        if not encoded.size:
+            if encoded.needed > batch_bytes_max:
+                raise RecordTooLargeError(
+                    encoded.needed, batch_bytes_max, f"record in row {encoded.next_row}"
+                )
+            if chunk.used:
+                yield chunk.take()
+            chunk = _Chunk(encoded.needed)
+            encoded = chunk.append(source, done, target, encoded.needed)
+        chunk.close(codec, done, encoded)
+        done = encoded.next_row
+    if chunk.used:
+        yield chunk.take()
+
+
+class _Rows:
+    """The columns to encode as addresses and sizes; keeps what they point into alive."""
+
+    def __init__(self, data: pa.RecordBatch | pa.Table, rows: Any, now_ms: int) -> None:
+        self._order = None if rows is None else np.ascontiguousarray(rows, dtype=np.int64)
+        self.count = data.num_rows if self._order is None else len(self._order)
+        if (
+            self._order is not None
+            and self.count
+            and not 0 <= self._order.min() <= self._order.max() < data.num_rows
+        ):
+            raise InvalidRecordError(f"rows outside the {data.num_rows} rows of the data")
+        empty = Cells.none()
+        names = data.schema.names
+        self._key = cells(data.column("key"), "key") if "key" in names else empty
+        self._value = cells(data.column("value"), "value") if "value" in names else empty
+        self._headers = header_cells(data.column("headers")) if "headers" in names else None
+        self._times = timestamps_ms(data, now_ms)
+        order = 0 if self._order is None else self._order.ctypes.data
+        headers = self._headers.addresses() if self._headers else (0,) * 6
+        self.addresses = kernels.Rows(
+            order, *self._key.pointers(), *self._value.pointers(), self._times.ctypes.data, *headers
+        )
+
+
+class _Chunk:
+    """A buffer that is filled batch by batch."""
+
+    def __init__(self, batch_bytes: int) -> None:
+        self._data = np.empty(max(_CHUNK_BYTES, batch_bytes), dtype=np.uint8)
+        self._view = memoryview(self._data)
+        self.used = 0
+
+    @property
+    def room(self) -> int:
+        return len(self._view) - self.used
+
+    def append(self, source: _Rows, done: int, target: int, largest: int) -> kernels.Encoded:
+        """Write the records of one batch behind where its header will be."""
+        to = self._data.ctypes.data + self.used + HEADER_BYTES
+        return kernels.encode(source.addresses, done, source.count, to, target, largest)
+
+    def close(self, codec: Codec, first: int, encoded: kernels.Encoded) -> None:
+        """Compress the records that `append` wrote, if that helps, and write their header."""
+        at, size = self.used + HEADER_BYTES, encoded.size
+        if codec is not Codec.NONE:
+            packed = compress(codec, self._view[at : at + size])
+            if len(packed) < size:
+                size = len(packed)
+                self._view[at : at + size] = packed
+            else:
+                codec = Codec.NONE
+        count = encoded.next_row - first
+        header = batches.BatchHeader(
+            base_offset=first,
+            size_bytes=HEADER_BYTES + size,
+            leader_epoch=batches.NO_LEADER_EPOCH,
+            magic=batches.MAGIC,
+            crc=0,
+            attributes=int(codec),
+            last_offset_delta=count - 1,
+            base_timestamp=encoded.base_timestamp,
+            max_timestamp=encoded.max_timestamp,
+            producer_id=batches.NO_PRODUCER,
+            producer_epoch=-1,
+            base_sequence=-1,
+            count=count,
+        )
+        batches.write_header(self._view, self.used, header)
+        self.used += header.size_bytes
+
+    def take(self) -> memoryview:
+        """What was written."""
+        return self._view[: self.used]
