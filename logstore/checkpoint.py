@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from logstore.env import Env, StrPath
@@ -70,16 +70,19 @@ def write_checkpoint(env: Env, path: StrPath, entries: Iterable[Iterable[object]
 
 def fsync_or_mark(env: Env, path: StrPath, root: StrPath) -> None:
     """Make `path` durable, or leave the mark in `root` for every process and raise FailedStoreError."""
-    try:
+    with marking_failure(env, root):
         env.files.fsync(path)
+
+
+@contextlib.contextmanager
+def marking_failure(env: Env, root: StrPath) -> Iterator[None]:
+    """Leave the mark in `root` if an fsync fails inside."""
+    try:
+        yield
     except FailedStoreError as error:
-        mark = Path(root) / FSYNC_FAILED
-        # Best effort, and in place: the disk is failing, and an empty mark says enough.
+        # Best effort: the disk is failing. This process has the exception in any case.
         with contextlib.suppress(StorageError):
-            env.files.create(mark)
-            env.files.write(mark, 0, f"{env.clock.now_ms()} {error}\n".encode())
-            env.files.fsync(mark)
-            env.files.fsync(root)
+            write_atomic(env, Path(root) / FSYNC_FAILED, f"{env.clock.now_ms()} {error}\n".encode())
         raise
 
 

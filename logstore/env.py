@@ -373,9 +373,6 @@ class Env:
     random: Random = field(default_factory=SystemRandom)  # forked children draw different numbers
 
 
-SYSTEM = Env()
-
-
 class _HasLocks(Protocol):
     def after_fork(self) -> None: ...
 
@@ -461,3 +458,6 @@ def _file_system_of(path: str) -> str:
             if len(point) >= longest and (path + "/").startswith(point):
                 kind, longest = name, len(point)
     return kind
+
+
+SYSTEM = Env()

@@ -1,0 +1,124 @@
+"""OffsetIndex and TimeIndex: small sorted files that say where in a segment to start looking.
+
+Entries are big-endian and of fixed width, as Kafka's, keyed by their first field::
+
+    .index       int32 offset - base offset      int32 position    of a batch: its last offset, its first byte
+    .timeindex   int64 max timestamp so far, ms  int32 offset - base offset    last offset of the batch that has it
+
+An index is a hint and never an authority: whoever uses an entry checks it against the batch header it leads to, and an
+index that is damaged, short, or of another file costs time and no correctness. Files grow by whole entries and are
+never allocated ahead; a partial entry at the end does not count.
+
+A look-up costs O(log n) small reads: no index is ever loaded whole, so a large partition is read like a small one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from logstore.env import Env
+
+# Below this many entries one read (of a quarter page) is cheaper than more halving.
+BLOCK_ENTRIES = 64
+
+Entry = tuple[int, int]
+
+
+class SortedEntries:
+    """A file of pairs of integers, sorted by the first; both only grow."""
+
+    __slots__ = ("_env", "_entry", "path")
+
+    def __init__(self, env: Env, path: str, entry: struct.Struct) -> None:
+        self._env = env
+        self._entry = entry
+        self.path = path
+
+    def count(self) -> int:
+        """How many whole entries there are; 0 if there is no file."""
+        stat = self._env.files.stat(self.path)
+        return 0 if stat is None else stat.size // self._entry.size
+
+    def last(self) -> Entry | None:
+        """The last entry."""
+        return self._last_of(self.count())
+
+    def floor(self, key: int, *, by: int = 0) -> Entry | None:
+        """Return the last entry whose first field (second with by=1) is <= `key`; None if there is none."""
+        return self._last_of(self._count_below(key + 1, by))
+
+    def ceiling(self, key: int, *, by: int = 0) -> Entry | None:
+        """Return the first entry whose first field (second with by=1) is >= `key`; None if there is none."""
+        number = self._count_below(key, by)
+        return next(iter(self._read(number, number + 1)), None)
+
+    def entries(self) -> list[Entry]:
+        """Every entry: for checks and tools."""
+        return self._read(0, self.count())
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        """Add entries behind the last whole one, in one write."""
+        data = b"".join(self._entry.pack(*entry) for entry in entries)
+        stat = self._env.files.stat(self.path)
+        if stat is None:
+            self._env.files.create(self.path)
+        size = 0 if stat is None else stat.size
+        self._env.files.write(self.path, size - size % self._entry.size, data)
+
+    def truncate_below(self, key: int, *, by: int = 0) -> None:
+        """Keep the entries whose first field (second with by=1) is below `key`."""
+        if self._env.files.stat(self.path) is not None:
+            self._env.files.truncate(self.path, self._count_below(key, by) * self._entry.size)
+
+    def rewrite(self, entries: Iterable[Entry]) -> None:
+        """Replace everything, in place: other processes have the file open."""
+        self._env.files.create(self.path)
+        self._env.files.truncate(self.path, 0)
+        self.append(entries)
+
+    def _count_below(self, key: int, by: int) -> int:
+        """How many entries have field `by` below `key`."""
+        low, high = 0, self.count()
+        while high - low > BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            entry = self._read(middle, middle + 1)
+            if entry and entry[0][by] < key:
+                low = middle + 1
+            else:
+                high = middle
+        for entry_ in self._read(low, high):
+            if entry_[by] >= key:
+                break
+            low += 1
+        return low
+
+    def _last_of(self, count: int) -> Entry | None:
+        return next(iter(self._read(count - 1, count)), None) if count else None
+
+    def _read(self, low: int, high: int) -> list[Entry]:
+        """Entries [low, high), fewer if the file has been cut meanwhile."""
+        if high <= low:
+            return []
+        width = self._entry.size
+        try:
+            data = self._env.files.read(self.path, low * width, (high - low) * width)
+        except FileNotFoundError:
+            return []
+        return list(self._entry.iter_unpack(data[: len(data) - len(data) % width]))
+
+
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+OFFSET_ENTRY_BYTES = _OFFSET_ENTRY.size
+TIME_ENTRY_BYTES = _TIME_ENTRY.size
+
+
+def offset_index(env: Env, path: str) -> SortedEntries:
+    """Pairs (last offset of a batch - base offset of the segment, position of the batch)."""
+    return SortedEntries(env, path, _OFFSET_ENTRY)
+
+
+def time_index(env: Env, path: str) -> SortedEntries:
+    """Pairs (max timestamp so far, offset that has it - base offset of the segment)."""
+    return SortedEntries(env, path, _TIME_ENTRY)

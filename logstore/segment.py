@@ -1,0 +1,341 @@
+"""Segment: one .log file of whole batches in offset order, and the two indexes that say where to look in it.
+
+Invariant: offsets increase, every batch starts where the one before it ends, and every index entry was written after
+the batch it points to. The file is the truth; what is known of it (`Tail`) is a value that its log keeps, so that a
+Segment has no state and any thread may read while one appends.
+
+Index entries are written as Kafka writes them: for a batch that begins more than index.interval.bytes behind the batch
+of the last entry, and, in the time index, once more when the segment is closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from logstore.env import Env
+from logstore.errors import CorruptLogError
+from logstore.index import Entry, offset_index, time_index
+from logstore.records.batch import (
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    InvalidBatchError,
+    header_at,
+    records,
+    whole_bytes,
+)
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+
+# A walk over headers reads this much at a time: a few pages cost little more than one header does.
+WINDOW_BYTES = 16 * 1024
+
+
+class Tail(NamedTuple):
+    """How far a segment is known: everything below `position` is whole batches.
+
+    `damage` says why the walk ended before the end of the file, if what is there is not the beginning of a batch;
+    `index_ok` is false when the offset index does not fit the log.
+    """
+
+    position: int
+    next_offset: int
+    indexed_position: int = 0
+    indexed_entries: int = 0
+    first_timestamp_ms: int = -1
+    max_timestamp_ms: int = -1
+    max_timestamp_offset: int = 0
+    index_ok: bool = True
+    damage: str | None = None
+
+    def behind(self, batch: BatchHeader, position: int) -> Tail:
+        """The tail behind this batch at `position`, index entries aside."""
+        newest = batch.max_timestamp > self.max_timestamp_ms
+        return self._replace(
+            position=position + batch.size_bytes,
+            next_offset=batch.next_offset,
+            first_timestamp_ms=self.first_timestamp_ms if position else batch.max_timestamp,
+            max_timestamp_ms=batch.max_timestamp if newest else self.max_timestamp_ms,
+            max_timestamp_offset=batch.last_offset if newest else self.max_timestamp_offset,
+        )
+
+
+class Slice(NamedTuple):
+    """Whole batches as stored, from `position`; `next_offset` follows the last one."""
+
+    data: memoryview
+    position: int
+    next_offset: int
+
+
+class Segment:
+    """One segment; see the module. Paths are text: a Path per call would cost more than the read."""
+
+    __slots__ = ("_env", "base_offset", "index", "path", "time_index")
+
+    def __init__(self, env: Env, directory: str, base_offset: int) -> None:
+        stem = f"{directory}/{base_offset:020d}"
+        self._env = env
+        self.base_offset = base_offset
+        self.path = stem + LOG_SUFFIX
+        self.index = offset_index(env, stem + INDEX_SUFFIX)
+        self.time_index = time_index(env, stem + TIME_INDEX_SUFFIX)
+
+    @property
+    def paths(self) -> tuple[str, str, str]:
+        """The log and its indexes."""
+        return self.path, self.index.path, self.time_index.path
+
+    def size_bytes(self) -> int:
+        """Size of the log file; 0 if it is gone."""
+        stat = self._env.files.stat(self.path)
+        return 0 if stat is None else stat.size
+
+    def create(self) -> None:
+        """Make the three files, empty. Stale indexes of an earlier segment of this name are emptied."""
+        for index in (self.index, self.time_index):
+            self._env.files.create(index.path)
+            self._env.files.truncate(index.path, 0)
+        self._env.files.create(self.path)
+
+    # ------------------------------------------------------------------ append
+
+    def append(
+        self, data: memoryview, batches: Sequence[BatchHeader], tail: Tail, interval_bytes: int
+    ) -> Tail:
+        """Write `data`, which is exactly `batches`, behind `tail` in one write; return the new tail.
+
+        The time index is written before the offset index: a walk from the last offset entry then finds every
+        timestamp that the time index lacks, wherever the process died.
+        """
+        positions = accumulate((batch.size_bytes for batch in batches), initial=tail.position)
+        end, entries, times = self._entries(tail, zip(positions, batches, strict=False), interval_bytes)
+        self._env.files.write(self.path, tail.position, data)
+        if entries:
+            self._append_times(times)
+            self.index.append(entries)
+        return end
+
+    def _entries(
+        self, tail: Tail, batches: Iterable[tuple[int, BatchHeader]], interval_bytes: int
+    ) -> tuple[Tail, list[Entry], list[Entry]]:
+        """The tail behind the batches that follow `tail`, and the entries for both indexes."""
+        entries, times = list[Entry](), list[Entry]()
+        for position, batch in batches:
+            tail = tail.behind(batch, position)
+            if position - tail.indexed_position > interval_bytes:
+                entries.append((batch.last_offset - self.base_offset, position))
+                times.append((tail.max_timestamp_ms, tail.max_timestamp_offset - self.base_offset))
+                tail = tail._replace(indexed_position=position, indexed_entries=tail.indexed_entries + 1)
+        return tail, entries, times
+
+    def seal(self, tail: Tail) -> None:
+        """Note the largest timestamp: nothing will be appended any more."""
+        if tail.position:
+            self._append_times([(tail.max_timestamp_ms, tail.max_timestamp_offset - self.base_offset)])
+
+    def _append_times(self, times: list[Entry]) -> None:
+        """Add the entries that are newer than those before them."""
+        last = self.time_index.last()
+        newest = (
+            last[0] if last else NO_TIMESTAMP - 1
+        )  # so that no index of a segment with batches stays empty
+        added = []
+        for entry in times:
+            if entry[0] > newest:
+                newest = entry[0]
+                added.append(entry)
+        if added:
+            self.time_index.append(added)
+
+    # -------------------------------------------------------------------- walk
+
+    def headers(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield (position, header) of the whole batches in [position, end); a partial one ends the walk.
+
+        About 2 µs per batch, a read per 16 KiB of small batches or per large batch. CRCs are not looked at.
+
+        Raises: CorruptLogError: a header that no batch has, or offsets that go back.
+        """
+        window, window_at, next_offset = b"", position, self.base_offset
+        while position + HEADER_BYTES <= end:
+            if position + HEADER_BYTES > window_at + len(window):
+                window, window_at = self._env.files.read(self.path, position, WINDOW_BYTES), position
+                if len(window) < HEADER_BYTES:
+                    return
+            try:
+                header = header_at(window, position - window_at)
+            except InvalidBatchError as error:
+                raise CorruptLogError(self.path, position, error.reason) from error
+            if header.base_offset < next_offset:
+                raise CorruptLogError(
+                    self.path,
+                    position,
+                    f"offset {header.base_offset} where {next_offset} or more must follow",
+                )
+            if position + header.size_bytes > end:
+                return
+            yield position, header
+            position += header.size_bytes
+            next_offset = header.next_offset
+
+    def tail(self, size_bytes: int, known: Tail | None = None) -> Tail:
+        """Return how far the first `size_bytes` are whole batches, from what is known or from the last index entry."""
+        tail = known._replace(damage=None) if known else self._indexed_tail(size_bytes)
+        try:
+            for position, batch in self.headers(tail.position, size_bytes):
+                if batch.base_offset < tail.next_offset:
+                    raise CorruptLogError(self.path, position, f"offset {batch.base_offset} appears twice")
+                tail = tail.behind(batch, position)
+        except CorruptLogError as error:
+            return tail._replace(damage=error.reason)
+        return tail
+
+    def _indexed_tail(self, size_bytes: int) -> Tail:
+        """The tail before the batch of the last index entry: a place to walk on from."""
+        tail = Tail(position=0, next_offset=self.base_offset)
+        entry = self.index.last()
+        if entry is None:
+            return tail
+        batch = self._agreeing(entry, size_bytes)
+        if batch is None:
+            return tail._replace(index_ok=False)
+        newest, first = self.time_index.last(), self._header(0)
+        if newest is None or first is None or not self._agreeing_time(newest):
+            return tail._replace(index_ok=False)
+        return Tail(
+            position=entry[1],
+            next_offset=batch.base_offset,
+            indexed_position=entry[1],
+            indexed_entries=self.index.count(),
+            first_timestamp_ms=first.max_timestamp,
+            max_timestamp_ms=newest[0],
+            max_timestamp_offset=newest[1] + self.base_offset,
+        )
+
+    def _agreeing(self, entry: Entry, size_bytes: int) -> BatchHeader | None:
+        """The batch that an index entry points to, if it is the one that the entry speaks of."""
+        last_offset, position = entry[0] + self.base_offset, entry[1]
+        batch = self._header(position) if 0 < position <= size_bytes - HEADER_BYTES else None
+        return batch if batch and batch.last_offset == last_offset else None
+
+    def _agreeing_time(self, entry: Entry) -> bool:
+        """Is there a batch of this time, where a time index entry says?"""
+        found = self.batch_at(entry[1] + self.base_offset) if entry[1] >= 0 else None
+        return found is not None and found[1].max_timestamp == entry[0]
+
+    def _header(self, position: int) -> BatchHeader | None:
+        try:
+            return header_at(self._env.files.read(self.path, position, HEADER_BYTES))
+        except InvalidBatchError:
+            return None
+
+    # -------------------------------------------------------------------- read
+
+    def floor_position(self, offset: int) -> int:
+        """Return where a batch begins, at or shortly before the one that holds `offset`."""
+        entry = self.index.floor(offset - self.base_offset)
+        if entry is None:
+            return 0
+        batch = self._agreeing(entry, self.size_bytes())
+        if batch is None:
+            return 0  # the index is damaged: slow, but right
+        return entry[1] if batch.last_offset >= offset else entry[1] + batch.size_bytes
+
+    def batch_at(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Return (position, header) of the batch that holds `offset` or, in a gap, of the next; None at the end."""
+        for position, batch in self.headers(self.floor_position(offset), self.size_bytes()):
+            if batch.last_offset >= offset:
+                return position, batch
+        return None
+
+    def offset_at(self, position: int) -> int:
+        """Return the offset behind the last batch that ends at or before `position`."""
+        entry, offset = self.index.floor(position, by=1), self.base_offset
+        start = entry[1] if entry and self._agreeing(entry, self.size_bytes()) else 0
+        for _, batch in self.headers(start, position):
+            offset = batch.next_offset
+        return offset
+
+    def first_since(self, timestamp_ms: int, size_bytes: int) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record in `size_bytes` that is not older than `timestamp_ms`.
+
+        Raises: CorruptLogError: a batch that had to be decoded is damaged.
+        """
+        entry = self.time_index.floor(timestamp_ms)
+        start = (
+            self.floor_position(entry[1] + self.base_offset) if entry and self._agreeing_time(entry) else 0
+        )
+        for position, batch in self.headers(start, size_bytes):
+            if batch.max_timestamp < timestamp_ms:
+                continue
+            try:
+                for record in records(self._env.files.read(self.path, position, batch.size_bytes)):
+                    if record.timestamp >= timestamp_ms:
+                        return record.offset, record.timestamp
+            except InvalidBatchError as error:
+                raise CorruptLogError(self.path, position, error.reason) from error
+        return None
+
+    def read(self, offset: int, position: int, upper: int, space: memoryview) -> Slice | None:
+        """Return whole batches from the one that holds `offset` (or the next), with base offsets below `upper`.
+
+        `position` is where a batch begins, at or before that one. As many as fit into `space`, or one batch in a
+        buffer of its own if the first does not fit. None if the file ends before `offset`. Two looks at eight
+        bytes per batch; no record is touched.
+
+        Raises: CorruptLogError: there is something else than a batch.
+        """
+        while True:
+            count = self._env.files.read_into(self.path, position, space)
+            end, floor = whole_bytes(space, count, upper=offset + 1)
+            begin = floor if end and header_at(space, floor).last_offset >= offset else end
+            stop, last = whole_bytes(space, count, start=begin, upper=upper)
+            if stop > begin:
+                return Slice(space[begin:stop], position + begin, header_at(space, last).next_offset)
+            if begin == count < len(space):
+                return None
+            position += begin
+            if begin == 0:
+                batch = self._batch_too_large(position, space[:count])
+                if batch.base_offset >= upper:
+                    return Slice(space[:0], position, upper)
+                space = memoryview(bytearray(batch.size_bytes))
+
+    def _batch_too_large(self, position: int, start: memoryview) -> BatchHeader:
+        """The header of the batch that begins with `start`, of which no more was read."""
+        try:
+            batch = header_at(start)
+        except InvalidBatchError as error:
+            raise CorruptLogError(self.path, position, error.reason) from error
+        if position + batch.size_bytes > self.size_bytes():
+            raise CorruptLogError(
+                self.path, position, f"the file ends within a batch of {batch.size_bytes} bytes"
+            )
+        return batch
+
+    # ------------------------------------------------------- truncate, rebuild
+
+    def truncate(self, position: int, next_offset: int) -> None:
+        """Cut everything from `position` on, where `next_offset` would follow. Indexes first: they never lead astray."""
+        self.index.truncate_below(position, by=1)
+        self.time_index.truncate_below(next_offset - self.base_offset, by=1)
+        self._env.files.truncate(self.path, position)
+
+    def remove(self) -> None:
+        """Remove the files, the log first: indexes without one are swept up by recovery."""
+        for path in (self.path, self.index.path, self.time_index.path):
+            self._env.files.unlink(path)
+
+    def rebuild_indexes(self, size_bytes: int, interval_bytes: int) -> Tail:
+        """Write both indexes anew from the batches in the first `size_bytes`; return the tail there."""
+        start = Tail(position=0, next_offset=self.base_offset)
+        tail, entries, times = self._entries(start, self.headers(0, size_bytes), interval_bytes)
+        self.index.rewrite(entries)
+        self.time_index.rewrite(())
+        self._append_times(times)
+        return tail
