@@ -1,11 +1,11 @@
 """Which partition a record goes to.
 
-========== ==================================================================================================
-murmur3    the key's MurmurHash3 (32 bits, seed 0), made positive, modulo the partitions; the default
-murmur2    the key's hash as Kafka's Java clients compute it, so that both put a key into the same partition
-roundrobin one row each in turn, keys or not
-sticky     all rows of the call in one partition; the next call may take the next
-========== ==================================================================================================
+=========== ==================================================================================================
+murmur3     the key's MurmurHash3 (32 bits, seed 0), made positive, modulo the partitions; the default
+murmur2     the key's hash as Kafka's Java clients compute it, so that both put a key into the same partition
+round_robin one row each in turn, keys or not
+sticky      all rows of the call in one partition; the next call may take the next
+=========== ==================================================================================================
 
 Rows without a key go round robin under the two hashes. An explicit partition wins over all of them.
 """
@@ -19,7 +19,7 @@ from logstore.errors import InvalidRecordError, InvalidRequestError, did_you_mea
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PARTITIONERS = ("murmur3", "murmur2", "roundrobin", "sticky")
+PARTITIONERS = ("murmur3", "murmur2", "round_robin", "sticky")
 
 
 def partition_ids(

@@ -1,7 +1,7 @@
 """Record batches to Arrow and back: no Python object per record on any path.
 
-Decoding checks every CRC and every length and answers hostile bytes with CorruptLogError only; encoding yields
-batches that any Kafka client can read.
+Decoding checks every CRC and every length and answers hostile bytes with CorruptLogError only; encoding
+yields batches that any Kafka client can read.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ RECORD_SCHEMA = pa.schema(
     ]
 )
 
-# One piece of the input at a time becomes one RecordBatch: far below the 2 GiB of Arrow's int32 offsets even with a
-# last batch of DECOMPRESSED_BYTES_MAX, and small enough that compressible logs do not fill the memory.
+# One piece of the input at a time becomes one RecordBatch: far below the 2 GiB of Arrow's int32 offsets even
+# with a last batch of DECOMPRESSED_BYTES_MAX, and small enough that compressible logs do not fill the memory.
 _PIECE_BYTES = 64 * 1024 * 1024
 
-# Large enough that the header (61 bytes) and the work per batch vanish and codecs find their repetitions; small
-# enough to stay in a core's L2 cache between encoding, CRC and write, and to decode at once for one record.
+# Large enough that the header (61 bytes) and the work per batch vanish and codecs find their repetitions;
+# small enough to stay in a core's L2 cache between encoding, CRC and write, and to decode for one record.
 BATCH_BYTES = 256 * 1024
 _CHUNK_BYTES = 1024 * 1024  # what one append takes: a lock and a write call each
 
@@ -51,9 +51,9 @@ def decode(
 ) -> pa.RecordBatch:
     """Return the records with start <= offset < end of the whole batches in `data`.
 
-    The columns are those of RECORD_SCHEMA, or the given ones in their order. Every batch up to `end` has its CRC
-    checked; control batches are left out. `where` is the path and the position of `data`, for errors. See
-    `decode_pieces` for data that expands a lot.
+    The columns are those of RECORD_SCHEMA, or the given ones in their order. Every batch up to `end` has its
+    CRC checked; control batches are left out. `where` is the path and the position of `data`, for errors.
+    Readers of logs of any size take `decode_pieces`: compressed data may expand a lot.
 
     Raises: CorruptLogError: damage of any kind, also a partial batch at the end.
         InvalidRecordError: the records expand to more than one RecordBatch can hold (2 GiB a column).
@@ -156,8 +156,8 @@ class _Columns:
     def addresses(self) -> kernels.Columns:
         """Where the kernel writes."""
         spots = 0 if self.spots is None else self.spots.ctypes.data
-        fixed = (0 if b is None else b.address for b in (self.offsets, self.timestamps, self.types))
-        return kernels.Columns(*_addresses(self.keys), *_addresses(self.values), *fixed, spots)
+        fixed = [0 if b is None else b.address for b in (self.offsets, self.timestamps, self.types)]
+        return kernels.Columns._make([*_addresses(self.keys), *_addresses(self.values), *fixed, spots])
 
     def record_batch(self, names: list[str], decoded: kernels.Decoded) -> pa.RecordBatch:
         """The columns `names`, cut to what was decoded."""
@@ -255,12 +255,12 @@ def encode(
     now_ms: int,
     batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[memoryview]:
-    """Yield writable buffers of whole batches for these rows, of about 1 MiB or one batch, to be appended in order.
+    """Yield writable buffers of whole batches for these rows, about 1 MiB or one batch each, in order.
 
-    Base offsets count from 0 across the whole iteration; the append stamps the real ones, and the leader epoch.
+    Base offsets count from 0 across the whole iteration; the append stamps the real ones, and the epoch.
     Columns used, if there: `key`, `value`, `headers`, `timestamp` (null or none: `now_ms`). `rows` (int64, by
-    default all) selects and orders the rows. No batch is larger than `batch_bytes_max`; compression does not let
-    larger records in, and a batch that it would make larger is stored as it is.
+    default all) selects and orders the rows. No batch is larger than `batch_bytes_max`, before compression as
+    after it: a batch that a codec makes larger is stored as it is.
 
     Raises: InvalidRecordError: a column that cannot be stored. RecordTooLargeError: names the row.
     """
@@ -272,18 +272,18 @@ def encode(
         if chunk.room < target:
             yield chunk.take()
             chunk = _Chunk(target)
-        encoded = chunk.append(source, done, target, target)
+        encoded = chunk.append(source, done, target)
         if not encoded.size:
             if encoded.needed > batch_bytes_max:
                 raise RecordTooLargeError(
-                    encoded.needed, batch_bytes_max, f"record in row {encoded.next_row}"
+                    encoded.needed, batch_bytes_max, f"record in row {source.row(done)}"
                 )
             if chunk.used:
                 yield chunk.take()
             chunk = _Chunk(encoded.needed)
-            encoded = chunk.append(source, done, target, encoded.needed)
+            encoded = chunk.append(source, done, encoded.needed)
         chunk.close(codec, done, encoded)
-        done = encoded.next_row
+        done = encoded.end
     if chunk.used:
         yield chunk.take()
 
@@ -312,23 +312,27 @@ class _Rows:
             order, *self._key.pointers(), *self._value.pointers(), self._times.ctypes.data, *headers
         )
 
+    def row(self, i: int) -> int:
+        """The number of the `i`th row in the data."""
+        return i if self._order is None else int(self._order[i])
+
 
 class _Chunk:
     """A buffer that is filled batch by batch."""
 
     def __init__(self, batch_bytes: int) -> None:
         self._data = np.empty(max(_CHUNK_BYTES, batch_bytes), dtype=np.uint8)
-        self._view = memoryview(self._data)
+        self._view = self._data.data
         self.used = 0
 
     @property
     def room(self) -> int:
         return len(self._view) - self.used
 
-    def append(self, source: _Rows, done: int, target: int, largest: int) -> kernels.Encoded:
-        """Write the records of one batch behind where its header will be."""
+    def append(self, source: _Rows, done: int, limit: int) -> kernels.Encoded:
+        """Write the records of one batch, of `limit` bytes at most, behind where its header will be."""
         to = self._data.ctypes.data + self.used + HEADER_BYTES
-        return kernels.encode(source.addresses, done, source.count, to, target, largest)
+        return kernels.encode(source.addresses, done, source.count, to, limit)
 
     def close(self, codec: Codec, first: int, encoded: kernels.Encoded) -> None:
         """Compress the records that `append` wrote, if that helps, and write their header."""
@@ -340,7 +344,7 @@ class _Chunk:
                 self._view[at : at + size] = packed
             else:
                 codec = Codec.NONE
-        count = encoded.next_row - first
+        count = encoded.end - first
         header = batches.BatchHeader(
             base_offset=first,
             size_bytes=HEADER_BYTES + size,

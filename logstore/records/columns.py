@@ -1,7 +1,7 @@
 """Arrow columns as the kernels take them: an address and a size per row, whatever the column's layout is.
 
-String, binary, their large and view forms, fixed-size binary, slices, chunks and dictionaries all become the same two
-int64 arrays, so that selecting and reordering rows costs no copy of the data.
+String, binary, their large and view forms, fixed-size binary, slices, chunks and dictionaries all become the
+same two int64 arrays, so that selecting and reordering rows costs no copy of the data.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import pyarrow.compute as pc
 from logstore.errors import InvalidRecordError
 
 _NS_PER_MS = 1_000_000
+# A zigzag varint needs one byte more from each of these on.
+_VARINT_LIMITS = np.array([1 << 6, 1 << 13, 1 << 20, 1 << 27])
+_VARINT_LIMITS = np.array([1 << 6, 1 << 13, 1 << 20, 1 << 27])  # from here on one byte more
 _PER_MS = {"us": 1_000, "ns": _NS_PER_MS}
 
 
@@ -42,6 +45,12 @@ class HeaderCells:
     def __init__(self, first: Any, counts: Any, keys: Cells, values: Cells) -> None:
         self._first, self._counts, self._keys, self._values = first, counts, keys, values
 
+    def stored_bytes(self) -> Any:
+        """How many bytes the headers of every row take in a record."""
+        each = field_bytes(self._keys.sizes) + field_bytes(self._values.sizes)
+        sums = np.concatenate(([0], np.cumsum(each)))
+        return varint_bytes(self._counts) + sums[self._first + self._counts] - sums[self._first]
+
     def addresses(self) -> tuple[int, ...]:
         """The last six fields of `kernels.Rows`."""
         return (
@@ -50,6 +59,32 @@ class HeaderCells:
             *self._keys.pointers(),
             *self._values.pointers(),
         )
+
+    def stored_bytes(self) -> Any:
+        """Bytes that the headers of every row take in a record, their count included."""
+        each = stored_field_bytes(self._keys.sizes) + stored_field_bytes(self._values.sizes)
+        until = np.concatenate(([0], np.cumsum(each)))
+        return varint_bytes(self._counts) + until[self._first + self._counts] - until[self._first]
+
+
+def varint_bytes(sizes: Any) -> Any:
+    """Bytes that each of these sizes (-1: null) takes as a zigzag varint."""
+    return 1 + np.searchsorted(_VARINT_LIMITS, sizes, side="right")
+
+
+def stored_field_bytes(sizes: Any) -> Any:
+    """Bytes that fields of these sizes take in a record, their length included."""
+    return varint_bytes(sizes) + np.maximum(sizes, 0)
+
+
+def varint_bytes(numbers: Any) -> Any:
+    """Return how many bytes the zigzag varint of each number >= -1 takes."""
+    return 1 + np.searchsorted(_VARINT_LIMITS, numbers, side="right")
+
+
+def field_bytes(sizes: Any) -> Any:
+    """Return how many bytes a field of each size (-1: null) takes in a record."""
+    return varint_bytes(sizes) + np.maximum(sizes, 0)
 
 
 def cells(column: pa.Array | pa.ChunkedArray, name: str) -> Cells:
@@ -93,7 +128,7 @@ def header_cells(column: pa.Array | pa.ChunkedArray) -> HeaderCells:
 
 
 def timestamps_ms(data: pa.RecordBatch | pa.Table, now_ms: int) -> Any:
-    """Return the `timestamp` column as int64 milliseconds, rounded down; `now_ms` where it is null or missing.
+    """Return the `timestamp` column as int64 milliseconds, rounded down; `now_ms` where null or missing.
 
     Raises: InvalidRecordError: neither a timestamp nor int64.
     """

@@ -1,0 +1,35 @@
+"""The numba kernels: batches to columns, columns to batches, key hashes. Import it where it is used.
+
+Kernels take plain addresses and sizes (int64) and return plain numbers: nothing is boxed, a call costs about
+a microsecond, and the GIL is free while they run. Python callers keep the memory alive. What `decode` reads
+may be anything: every length is checked against the end of its section before it is used.
+
+Signatures are explicit, so importing compiles, or loads what an earlier import compiled (see `native`).
+"""
+
+from logstore.records.kernels.crc import crc32c
+from logstore.records.kernels.decoding import REASONS, Columns, Decoded, Source, decode, scan
+from logstore.records.kernels.encoding import Encoded, Rows, encode
+from logstore.records.kernels.hashing import partitions_of
+from logstore.records.kernels.headers import HeaderColumns, decode_headers
+
+__all__ = [
+    "REASONS",
+    "Columns",
+    "Decoded",
+    "Encoded",
+    "HeaderColumns",
+    "Rows",
+    "Source",
+    "crc32c",
+    "decode",
+    "decode_headers",
+    "encode",
+    "partitions_of",
+    "scan",
+    "warm_up",
+]
+
+
+def warm_up() -> None:
+    """Return when all kernels are ready here and cached for other processes: the import did the work."""

@@ -1,0 +1,76 @@
+"""The headers of records: checked while records are decoded, written to columns by a second pass."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from numba import types
+
+from logstore.records.kernels.native import I64, clear_bit, copy, i64, inner, kernel, numbers, put32
+from logstore.records.kernels.varints import BAD, field, varint
+
+_UNBOUNDED = 2**63 - 1
+
+
+class HeaderColumns(NamedTuple):
+    """Where headers go: int32 ends, bytes, and validity bitmaps that start with every bit set."""
+
+    list_ends: int
+    list_validity: int
+    key_ends: int
+    key_bytes: int
+    value_ends: int
+    value_bytes: int
+    value_validity: int
+
+
+@inner
+def headers_at(at: int, end: int) -> tuple[int, int, int, int]:
+    """(what follows, count or BAD, bytes of keys, bytes of values) of the headers at `at`."""
+    count, at = varint(at, end)
+    keys = values = 0
+    if count < 0 or count > (end - at) >> 1:
+        return at, BAD, keys, values
+    for _ in range(count):
+        size, at = field(at, end)
+        if size < 0:
+            return at, BAD, keys, values
+        at += size
+        keys += size
+        size, at = field(at, end)
+        if size == BAD:
+            return at, BAD, keys, values
+        at += max(size, 0)
+        values += max(size, 0)
+    return at, count, keys, values
+
+
+_PAIR: Any = types.UniTuple(I64, 2)  # type: ignore[no-untyped-call]
+
+
+@kernel(_PAIR(I64, I64, numbers(HeaderColumns)))
+def decode_headers(spots: int, rows: int, into: HeaderColumns) -> tuple[int, int]:
+    """Write the headers at `spots`, which `decode` checked, and return (rows without any, null values)."""
+    total = keys = values = without = nulls = 0
+    for row in range(rows):
+        count, at = varint(i64(spots + 8 * row), _UNBOUNDED)
+        if count == 0:
+            clear_bit(into.list_validity, row)
+            without += 1
+        for _ in range(count):
+            size, at = varint(at, _UNBOUNDED)
+            copy(into.key_bytes + keys, at, size)
+            keys += size
+            put32(into.key_ends + 4 * total, keys)
+            size, at = varint(at + size, _UNBOUNDED)
+            if size < 0:
+                clear_bit(into.value_validity, total)
+                nulls += 1
+            else:
+                copy(into.value_bytes + values, at, size)
+                values += size
+                at += size
+            put32(into.value_ends + 4 * total, values)
+            total += 1
+        put32(into.list_ends + 4 * row, total)
+    return without, nulls

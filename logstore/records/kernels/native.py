@@ -1,0 +1,165 @@
+"""How kernels are compiled and where the result is kept; loads and stores at plain addresses.
+
+Compiled code is kept beside the sources, or in the user's cache directory, or, where neither may be
+written, in a private directory under the system's temporary directory. Processes that compile at once do the work twice
+and keep one result. numba compiles anew when the file of a kernel changes, not when a file changes whose
+functions it uses: remove `__pycache__` then.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+I64: Any = types.int64
+VOID: Any = types.void
+
+_config: Any = numba.config
+
+
+def _private_directory() -> str | None:
+    """A directory of this user alone, or None: what is loaded from it is executed."""
+    path = Path(tempfile.gettempdir()) / f"pylog-numba-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        status = path.lstat()
+    except OSError:
+        return None
+    mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+    return str(path) if mine and os.access(path, os.W_OK) else None
+
+
+def _place() -> tuple[bool, str]:
+    """Whether to cache, and numba's CACHE_DIR for it ('': numba finds a place by itself)."""
+    try:
+        numba.njit(cache=True)(_private_directory)  # looks for a place, compiles nothing
+    except RuntimeError:
+        directory = _private_directory()
+        return directory is not None, directory or ""
+    return True, _config.CACHE_DIR
+
+
+_CACHE, _CACHE_DIR = _place()
+
+
+def kernel(signature: Any) -> Callable[[F], F]:
+    """Compile now, or load."""
+
+    def compiled(function: F) -> F:
+        before, _config.CACHE_DIR = _config.CACHE_DIR, _CACHE_DIR
+        try:
+            result = numba.njit(signature, nogil=True, error_model="numpy", cache=_CACHE)(function)
+        finally:
+            _config.CACHE_DIR = before
+        return result  # type: ignore[no-any-return]
+
+    return compiled
+
+
+def inner(function: F) -> F:
+    """Compile as a part of the kernels that call it."""
+    compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
+    return compiled  # type: ignore[no-any-return]
+
+
+def numbers(kind: Any) -> Any:
+    """The numba type of a NamedTuple of int64."""
+    return types.NamedUniTuple(I64, len(kind._fields), kind)  # type: ignore[no-untyped-call]
+
+
+def _pointer(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _load(bits: int, *, swap: bool = False, signed: bool = False) -> Any:
+    """An intrinsic: the integer of `bits` at an address of any alignment, as int64."""
+
+    @intrinsic
+    def load(context: Any, address: Any) -> Any:
+        def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            kind = ir.IntType(bits)
+            number = builder.load(_pointer(builder, args[0], kind), align=1)
+            if swap:
+                number = builder.bswap(number)
+            if bits == 64:
+                return number
+            return (builder.sext if signed else builder.zext)(number, ir.IntType(64))
+
+        return I64(I64), code
+
+    return load
+
+
+def _store(bits: int) -> Any:
+    """An intrinsic: write the low `bits` of an int64 at an address of any alignment."""
+
+    @intrinsic
+    def store(context: Any, address: Any, number: Any) -> Any:
+        def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            kind = ir.IntType(bits)
+            low = args[1] if bits == 64 else builder.trunc(args[1], kind)
+            builder.store(low, _pointer(builder, args[0], kind), align=1)
+            return context.get_dummy_value()
+
+        return VOID(I64, I64), code
+
+    return store
+
+
+u8 = _load(8)
+u32 = _load(32)
+i64 = _load(64)
+be16 = _load(16, swap=True, signed=True)
+be32 = _load(32, swap=True, signed=True)
+be64 = _load(64, swap=True)
+put8 = _store(8)
+put32 = _store(32)
+put64 = _store(64)
+
+
+@intrinsic
+def _copy_call(context: Any, to: Any, source: Any, size: Any) -> Any:
+    def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8)
+        pointer = byte.as_pointer()
+        function = builder.module.declare_intrinsic("llvm.memcpy", [pointer, pointer, ir.IntType(64)])
+        to, source = (_pointer(builder, address, byte) for address in args[:2])
+        builder.call(function, [to, source, args[2], ir.IntType(1)(0)])
+        return context.get_dummy_value()
+
+    return VOID(I64, I64, I64), code
+
+
+_memcpy: Any = _copy_call
+
+
+@inner
+def copy(to: int, source: int, size: int) -> None:
+    """Copy `size` bytes; short ones without a call."""
+    if size > 32:
+        _memcpy(to, source, size)
+    elif size >= 8:
+        last = size - 8
+        for i in range(0, last, 8):
+            put64(to + i, i64(source + i))
+        put64(to + last, i64(source + last))
+    else:
+        for i in range(size):
+            put8(to + i, u8(source + i))
+
+
+@inner
+def clear_bit(bitmap: int, row: int) -> None:
+    """Make `row` null in a validity bitmap."""
+    at = bitmap + (row >> 3)
+    put8(at, u8(at) & ~(1 << (row & 7)))
