@@ -49,7 +49,10 @@ class LogConfig:
         "delete.retention.ms", 86_400_000, "How long compaction keeps tombstones.", minimum=0
     )
     file_delete_delay_ms: int = _setting(
-        "file.delete.delay.ms", 60_000, "How long a deleted file stays for those who still read it.", minimum=0
+        "file.delete.delay.ms",
+        60_000,
+        "How long a deleted file stays for those who still read it.",
+        minimum=0,
     )
     flush_messages: int = _setting(
         "flush.messages", INT64_MAX, "fsync after this many records; 1 makes every append durable.", minimum=1
@@ -70,7 +73,11 @@ class LogConfig:
         choices=TIMESTAMP_TYPES,
     )
     min_cleanable_dirty_ratio: float = _setting(
-        "min.cleanable.dirty.ratio", 0.5, "Compact once this part of the log is dirty.", minimum=0.0, maximum=1.0
+        "min.cleanable.dirty.ratio",
+        0.5,
+        "Compact once this part of the log is dirty.",
+        minimum=0.0,
+        maximum=1.0,
     )
     min_insync_replicas: int = _setting(
         "min.insync.replicas", 1, "In-sync replicas that acks=all needs.", minimum=1, maximum=INT32_MAX
@@ -78,12 +85,21 @@ class LogConfig:
     retention_bytes: int = _setting(
         "retention.bytes", -1, "Delete old segments of a partition above this size; -1: never.", minimum=-1
     )
-    retention_ms: int = _setting("retention.ms", -1, "Delete segments older than this; -1: never.", minimum=-1)
+    retention_ms: int = _setting(
+        "retention.ms", -1, "Delete segments older than this; -1: never.", minimum=-1
+    )
     segment_bytes: int = _setting(
-        "segment.bytes", 1_073_741_824, "A segment file is closed at this size.", minimum=14, maximum=INT32_MAX
+        "segment.bytes",
+        1_073_741_824,
+        "A segment file is closed at this size.",
+        minimum=14,
+        maximum=INT32_MAX,
     )
     segment_index_bytes: int = _setting(
-        "segment.index.bytes", 10_485_760, "A segment is closed when its index has this size.", minimum=12,
+        "segment.index.bytes",
+        10_485_760,
+        "A segment is closed when its index has this size.",
+        minimum=12,
         maximum=INT32_MAX,
     )
     segment_jitter_ms: int = _setting(
@@ -93,7 +109,9 @@ class LogConfig:
         "segment.ms", 604_800_000, "A segment is closed at this age, even if it is not full.", minimum=1
     )
     unclean_leader_election_enable: bool = _setting(
-        "unclean.leader.election.enable", False, "May a replica that is not in sync become leader (data may be lost)?"
+        "unclean.leader.election.enable",
+        False,
+        "May a replica that is not in sync become leader (data may be lost)?",
     )
 
     @property
@@ -165,7 +183,9 @@ def _check(setting: DataclassField[Any], value: Any, text: str) -> None:
         raise InvalidConfigError(f"{key}={text!r}: one of {', '.join(rule['choices'])}", key=key, value=text)
     if "members" in rule and not (value and value <= rule["members"]):
         allowed = ", ".join(sorted(rule["members"]))
-        raise InvalidConfigError(f"{key}={text!r}: one or more of {allowed}, separated by commas", key=key, value=text)
+        raise InvalidConfigError(
+            f"{key}={text!r}: one or more of {allowed}, separated by commas", key=key, value=text
+        )
     low, high = rule.get("minimum"), rule.get("maximum", INT64_MAX)
     if low is not None and not low <= value <= high:
         raise InvalidConfigError(f"{key}={text}: must be between {low} and {high}", key=key, value=text)

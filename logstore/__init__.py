@@ -1,0 +1,65 @@
+"""The log engine of pylog: partitions of append-only segment files, in Kafka's format, in one directory.
+
+::
+
+    import logstore
+
+    with logstore.open("data") as store:
+        store.create_topic("orders", partitions=6)
+        store.append("orders", table)
+        table = store.read("orders", partition=0).read_all()
+
+Importing this package loads neither numba nor pyarrow: they come with the first append or read.
+"""
+
+from logstore.catalog import TopicInfo
+from logstore.config import LogConfig
+from logstore.errors import (
+    CorruptLogError,
+    DiskFullError,
+    FailedStoreError,
+    InvalidConfigError,
+    InvalidRecordError,
+    InvalidRequestError,
+    InvalidTopicError,
+    NotAStoreError,
+    OffsetOutOfRangeError,
+    PylogError,
+    ReadOnlyStoreError,
+    RecordTooLargeError,
+    StorageError,
+    StoreError,
+    StoreLockedError,
+    TopicExistsError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from logstore.store import LogStore, OffsetRange, recover
+from logstore.store import open_store as open  # noqa: A001 - the one name people look for
+
+__all__ = [
+    "CorruptLogError",
+    "DiskFullError",
+    "FailedStoreError",
+    "InvalidConfigError",
+    "InvalidRecordError",
+    "InvalidRequestError",
+    "InvalidTopicError",
+    "LogConfig",
+    "LogStore",
+    "NotAStoreError",
+    "OffsetOutOfRangeError",
+    "OffsetRange",
+    "PylogError",
+    "ReadOnlyStoreError",
+    "RecordTooLargeError",
+    "StorageError",
+    "StoreError",
+    "StoreLockedError",
+    "TopicExistsError",
+    "TopicInfo",
+    "UnknownPartitionError",
+    "UnknownTopicError",
+    "open",
+    "recover",
+]

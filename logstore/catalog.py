@@ -1,0 +1,213 @@
+"""Catalog: the topics of a stand-alone directory, one small JSON file each.
+
+::
+
+    topics/orders.json                 {"version": 1, "name": …, "topic_id": …, "partitions": 6, "config": {…}}
+    topics/.deleted/<topic id>.json    the same plus "deleted_at_ms": a deletion that is not finished yet
+    topics/.lock                       held while topics change, so that two processes do not
+
+Every file is replaced whole, so a reader needs no lock. A deletion is decided by its `.deleted` file: whoever opens
+the store next finishes it, however the first one ended.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from logstore.checkpoint import write_atomic
+from logstore.config import LogConfig, canonical_properties
+from logstore.env import Env, FileStat
+from logstore.errors import (
+    InvalidRequestError,
+    InvalidTopicError,
+    StoreError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+
+TOPIC_NAME_CHARS_MAX = 249
+PARTITIONS_MAX = 100_000
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """One topic: `overrides` are the settings given for it, `config` all of them."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    overrides: Mapping[str, str]
+    config: LogConfig = field(repr=False)
+
+    @classmethod
+    def of(cls, name: str, topic_id: str, partitions: int, overrides: Mapping[str, Any]) -> Self:
+        return cls(
+            name=name,
+            topic_id=topic_id,
+            partitions=partitions,
+            overrides=canonical_properties(overrides),
+            config=LogConfig.from_properties(overrides),
+        )
+
+    def to_json(self, **more: Any) -> bytes:
+        body = {
+            "version": 1,
+            "name": self.name,
+            "topic_id": self.topic_id,
+            "partitions": self.partitions,
+            "config": dict(self.overrides),
+        }
+        return (json.dumps(body | more, indent=1) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, text: bytes, path: Path) -> Self:
+        try:
+            body = json.loads(text)
+            if body["version"] != 1:
+                raise StoreError(
+                    f"{path}: format {body['version']} is newer than this version of pylog: upgrade it"
+                )
+            return cls.of(body["name"], body["topic_id"], int(body["partitions"]), body["config"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(
+                f"{path}: not a topic description ({error}); restore it from a backup"
+            ) from error
+
+
+class Catalog:
+    """The topics of one directory. Reads take no lock; a change holds `lock()`."""
+
+    def __init__(self, directory: Path, env: Env) -> None:
+        self._directory = directory
+        self._deleted = directory / ".deleted"
+        self._env = env
+        self._cache: dict[str, tuple[FileStat, TopicInfo]] = {}
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the catalog against other threads and processes."""
+        self._env.files.mkdir(self._deleted)
+        lock = self._env.files.lock(self._directory / ".lock")
+        assert lock is not None, "a lock that is waited for is granted"
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def names(self) -> list[str]:
+        """The topic names, sorted."""
+        return sorted(name.removesuffix(".json") for name in self._json_files(self._directory))
+
+    def topics(self) -> list[TopicInfo]:
+        return [info for info in map(self.find, self.names()) if info]
+
+    def find(self, name: str) -> TopicInfo | None:
+        """Return the topic as it is now, or None. One stat when it has not changed."""
+        path = self._directory / f"{name}.json"
+        stat = self._env.files.stat(path)
+        if stat is None:
+            self._cache.pop(name, None)
+            return None
+        known = self._cache.get(name)
+        if known is None or known[0] != stat:
+            self._env.files.forget(path)
+            try:
+                known = stat, TopicInfo.from_json(self._env.files.read_all(path), path)
+            except FileNotFoundError:
+                return None
+            self._cache[name] = known
+        return known[1]
+
+    def topic(self, name: str) -> TopicInfo:
+        """Return the topic. Raises: UnknownTopicError, with the names that look alike."""
+        check_topic_name(name)
+        info = self.find(name)
+        if info is None:
+            raise UnknownTopicError(name, self.names(), str(self._directory.parent))
+        return info
+
+    def check_new(self, name: str) -> None:
+        """Raise unless a topic of this name may be created (Kafka's rules)."""
+        check_topic_name(name)
+        if self.find(name):
+            raise TopicExistsError(name)
+        for other in self.names():
+            if other.replace(".", "_") == name.replace(".", "_"):
+                raise InvalidTopicError(
+                    f"topic {name!r} collides with {other!r}: names that differ only in '.' and '_' are not allowed"
+                )
+
+    def put(self, info: TopicInfo) -> None:
+        """Write the topic; on return it is durable."""
+        write_atomic(self._env, self._directory / f"{info.name}.json", info.to_json())
+
+    def mark_deleted(self, info: TopicInfo, now_ms: int) -> None:
+        """Decide the deletion: from here on the topic is gone, whatever happens next."""
+        write_atomic(self._env, self._deleted / f"{info.topic_id}.json", info.to_json(deleted_at_ms=now_ms))
+        self.finish_mark(info)
+
+    def finish_mark(self, info: TopicInfo) -> None:
+        """Take a topic whose deletion is decided off the list, if a crash left it there."""
+        current = self.find(info.name)
+        if current and current.topic_id == info.topic_id:
+            self._env.files.unlink(self._directory / f"{info.name}.json")
+            self._env.files.fsync(self._directory)
+
+    def deletions(self) -> list[tuple[TopicInfo, int]]:
+        """(topic, deleted_at_ms) of every deletion whose files may still be there."""
+        found = []
+        for name in self._json_files(self._deleted):
+            path = self._deleted / name
+            text = self._env.files.read_all(path)
+            found.append((TopicInfo.from_json(text, path), int(json.loads(text)["deleted_at_ms"])))
+        return found
+
+    def forget(self, info: TopicInfo) -> None:
+        """The files of a deleted topic are gone: so is the record of it."""
+        self._env.files.unlink(self._deleted / f"{info.topic_id}.json")
+
+    def _json_files(self, directory: Path) -> list[str]:
+        try:
+            names = self._env.files.list(directory).names
+        except FileNotFoundError:
+            return []
+        return sorted(name for name in names if name.endswith(".json"))
+
+
+def check_topic_name(name: str) -> None:
+    """Raise InvalidTopicError unless Kafka would take this name."""
+    if not isinstance(name, str) or not name:
+        raise InvalidTopicError("the topic name is empty")
+    if name in (".", ".."):
+        raise InvalidTopicError(f"topic name {name!r} is not allowed")
+    if len(name) > TOPIC_NAME_CHARS_MAX:
+        raise InvalidTopicError(
+            f"topic name of {len(name)} characters: at most {TOPIC_NAME_CHARS_MAX} are allowed"
+        )
+    if not _TOPIC_NAME.fullmatch(name):
+        raise InvalidTopicError(
+            f"topic name {name!r}: only ASCII letters, digits, '.', '_' and '-' are allowed"
+        )
+
+
+def check_partitions(partitions: int) -> int:
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidRequestError(f"{partitions} partitions: must be between 1 and {PARTITIONS_MAX:,}")
+    return partitions
+
+
+def new_topic_id() -> str:
+    """A random UUID as Kafka prints it: 22 characters of URL-safe base64, never starting with '-'."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text

@@ -1,0 +1,276 @@
+"""LogDir: a store directory as a whole: whose it is, who may use it now, and what of it is known to be on disk.
+
+::
+
+    meta.properties                       format version and id of the directory
+    .lock                                 shared by library processes, exclusive for a broker or `pylog recover`
+    .kafka_cleanshutdown                  everything was flushed and nobody had it open: written last, removed first
+    recovery-point-offset-checkpoint      per partition: below this offset everything was fsynced
+    topics/                               the catalog
+    <topic>-<partition>/                  the logs
+    <topic>-<partition>.<id>.deleted/     a deleted partition that may still be read
+
+A process alone with the directory (it got `.lock` for itself) may do what nobody may watch: recover it after a crash,
+and note a clean end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from logstore.checkpoint import (
+    TEMPORARY_SUFFIX,
+    CheckpointError,
+    read_checkpoint,
+    write_atomic,
+    write_checkpoint,
+)
+from logstore.env import Env, Lock
+from logstore.errors import NotAStoreError, StoreLockedError
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+META = "meta.properties"
+LOCK = ".lock"
+CLEAN_MARKER = ".kafka_cleanshutdown"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+
+# Another process may be recovering the store as it opens it: waiting beats failing. Reading is about 1 GB/s.
+LOCK_WAIT_MS = 60_000
+LOCK_POLL_MS = 20
+
+# Who holds the lock for long, as `.lock` says it.
+_LONG_HOLDERS = ("broker", "recovery")
+
+# What else an empty directory may hold when it becomes a store.
+_HARMLESS = frozenset({LOCK, "lost+found", ".DS_Store"})
+
+
+class LogDir:
+    """One store directory, opened by this process.
+
+    Invariant: `.lock` is held, shared or (while `is_alone`) exclusively, from `open` to `close`.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool, env: Env) -> None:
+        self.path = path
+        self.read_only = read_only
+        self.is_alone = False
+        self._lock: Lock | None = None
+        self._env = env
+        self._pid = os.getpid()
+        self._may_be_clean = True
+
+    @classmethod
+    def open(cls, path: Path, *, read_only: bool, create: bool, env: Env, alone_for: str = "") -> LogDir:
+        """Return the directory, locked: for this process alone if nobody else has it (`is_alone`), else shared.
+
+        `alone_for` names a purpose that needs it alone (shown to others who ask).
+
+        Raises: NotAStoreError, StoreLockedError.
+        """
+        path = path.absolute()
+        files = env.files
+        if files.stat(path) is None:
+            if read_only or not create:
+                raise NotAStoreError(f"{path}: no such directory; create a topic there first")
+            files.mkdir(path)
+        if not path.is_dir():
+            raise NotAStoreError(f"{path} is a file; a store is a directory")
+        if kind := files.network_file_system(path):
+            logger.warning(
+                "path=%s is on a network file system (%s): locks and fsync may not hold between hosts; "
+                "let the processes of one host only write here",
+                path,
+                kind,
+            )
+        log_dir = cls(path, read_only=read_only or not files.is_writable(path), env=env)
+        log_dir._check_ours(create)
+        log_dir._enter(alone_for)
+        try:
+            log_dir._check_meta()
+        except BaseException:
+            log_dir.close()
+            raise
+        return log_dir
+
+    def _enter(self, alone_for: str) -> None:
+        """Take the lock: exclusively if that can be had at once, else shared, waiting for short holders."""
+        waited_ms = 0
+        while not (self._take_exclusive(alone_for or "opening") or (not alone_for and self._take_shared())):
+            holder = self._holder()
+            if alone_for:
+                raise StoreLockedError(
+                    f"{self.path} is open in another process; {alone_for} needs it alone: close it there"
+                )
+            if waited_ms >= LOCK_WAIT_MS or holder.startswith(_LONG_HOLDERS):
+                raise StoreLockedError(
+                    f"{self.path} is held by another process ({holder or 'unknown'}); "
+                    "if that is a broker, go through it, else wait until it has finished"
+                )
+            self._env.clock.sleep_ms(LOCK_POLL_MS)
+            waited_ms += LOCK_POLL_MS
+
+    def _take_exclusive(self, purpose: str) -> bool:
+        if self.read_only:
+            return False
+        self._lock = self._env.files.lock(self.path / LOCK, wait=False)
+        self.is_alone = self._lock is not None
+        if self.is_alone:
+            self._note(f"{purpose}, process {os.getpid()}")
+        return self.is_alone
+
+    def _take_shared(self) -> bool:
+        """True when the lock is held, or there is none to hold: a read-only directory that nobody ever wrote in place."""
+        try:
+            self._lock = self._env.files.lock(self.path / LOCK, shared=True, wait=False)
+        except FileNotFoundError:
+            return True
+        return self._lock is not None
+
+    def share(self) -> None:
+        """Let other processes in."""
+        if self.is_alone:
+            self._leave()
+            self._enter_shared()
+
+    def try_alone(self) -> bool:
+        """Give up the shared lock for the exclusive one, if nobody else has the directory open. For the way out."""
+        self._leave()
+        return self._take_exclusive("closing")
+
+    def _enter_shared(self) -> None:
+        for _ in range(LOCK_WAIT_MS // LOCK_POLL_MS):
+            if self._take_shared():
+                return
+            self._env.clock.sleep_ms(LOCK_POLL_MS)
+        raise StoreLockedError(f"{self.path} is held by another process ({self._holder() or 'unknown'})")
+
+    def _leave(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            if self.is_alone:
+                self._note("")
+            self.is_alone = False
+            lock.release()
+
+    def _note(self, text: str) -> None:
+        """Say who holds the lock, for those who must wait."""
+        path = self.path / LOCK
+        self._env.files.truncate(path, 0)
+        self._env.files.write(path, 0, text.encode())
+
+    def _holder(self) -> str:
+        try:
+            return self._env.files.read(self.path / LOCK, 0, 200).decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+    @property
+    def belongs_to_this_process(self) -> bool:
+        """False in a forked child, until `reopen_after_fork`."""
+        return os.getpid() == self._pid
+
+    def reopen_after_fork(self) -> None:
+        """A forked child has its parent's lock, not one of its own: take one."""
+        self._pid = os.getpid()
+        self._lock = None
+        self.is_alone = False
+        self._enter_shared()
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        if self.belongs_to_this_process:
+            self._leave()
+
+    # ------------------------------------------------------------ clean marker
+
+    @property
+    def is_clean(self) -> bool:
+        """True if the last process that had the directory open closed it, with everything on disk."""
+        return self._env.files.stat(self.path / CLEAN_MARKER) is not None
+
+    def mark_dirty(self) -> None:
+        """Remove the clean marker, before the first change. It cannot come back while this process is here."""
+        if self._may_be_clean:
+            if self.is_clean:
+                self._env.files.unlink(self.path / CLEAN_MARKER)
+                self._env.files.fsync(self.path)
+            self._may_be_clean = False
+
+    def mark_clean(self) -> None:
+        """Note that everything is on disk. Only while alone."""
+        assert self.is_alone, "the clean marker is written by a process that is alone with the directory"
+        write_atomic(self._env, self.path / CLEAN_MARKER, b"")
+        self._may_be_clean = True
+
+    # --------------------------------------------------------- recovery points
+
+    def recovery_points(self) -> dict[tuple[str, int], int]:
+        """Per (topic, partition): below this offset everything was fsynced.
+
+        Empty when the file is missing or unreadable: then all of a log is checked when it is recovered.
+        """
+        path = self.path / RECOVERY_POINTS
+        try:
+            self._env.files.forget(path)
+            return {(topic, int(p)): int(offset) for topic, p, offset in read_checkpoint(self._env, path)}
+        except FileNotFoundError:
+            return {}
+        except (CheckpointError, ValueError) as error:
+            logger.warning("path=%s unreadable (%s): logs are checked from their start", path, error)
+            return {}
+
+    def advance_recovery_points(self, points: Mapping[tuple[str, int], int]) -> None:
+        """Note that these partitions are on disk up to these offsets. Other processes' points are kept, none is lowered."""
+        if not points:
+            return
+        lock = self._env.files.lock(self.path / "topics" / ".recovery-points.lock")
+        assert lock is not None, "a lock that is waited for is granted"
+        try:
+            known = self.recovery_points()
+            merged = known | {tp: max(offset, known.get(tp, 0)) for tp, offset in points.items()}
+            if merged != known:
+                entries = [(topic, p, offset) for (topic, p), offset in sorted(merged.items())]
+                write_checkpoint(self._env, self.path / RECOVERY_POINTS, entries)
+        finally:
+            lock.release()
+
+    # --------------------------------------------------------------------- meta
+
+    def _check_ours(self, create: bool) -> None:
+        """Refuse a directory of something else, before a lock file is put there."""
+        if self._env.files.stat(self.path / META) is not None:
+            return
+        names = self._env.files.list(self.path).names
+        foreign = sorted(n for n in names if n not in _HARMLESS and not n.endswith(TEMPORARY_SUFFIX))
+        if foreign:
+            raise NotAStoreError(
+                f"{self.path} is not a pylog store: it has no {META}, and other files ({', '.join(foreign[:3])}); "
+                "give a new or empty directory"
+            )
+        if self.read_only or not create:
+            raise NotAStoreError(f"{self.path} is not a pylog store: it is empty; create a topic there first")
+
+    def _check_meta(self) -> None:
+        path = self.path / META
+        if self._env.files.stat(path) is None:
+            text = f"version=0\npylog.format={FORMAT_VERSION}\ndirectory.id={uuid.uuid4()}\n"
+            write_atomic(self._env, path, text.encode())
+            self._env.files.mkdir(self.path / "topics")
+        lines = self._env.files.read_all(path).decode("utf-8", "replace").splitlines()
+        properties = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        version = properties.get("pylog.format", "").strip()
+        if not version.isdecimal():
+            raise NotAStoreError(
+                f"{path} has no pylog.format: this is not a pylog store, or the file is damaged"
+            )
+        if int(version) > FORMAT_VERSION:
+            raise NotAStoreError(
+                f"{self.path} has format {version}; this version of pylog knows up to {FORMAT_VERSION}: upgrade pylog"
+            )

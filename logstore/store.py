@@ -1,0 +1,613 @@
+"""LogStore: one directory of topics, used in process. `logstore.open(path)` returns one.
+
+The append path, top to bottom: `LogStore.append` (which partition does each row go to?) → `records.arrow.encode`
+(rows to batches) → `Log.append_as_leader` (offsets) → `Segment.append` (one write). The read path: `LogStore.read` →
+`Log.read` (whole batches, as stored) → `records.arrow.decode`.
+
+Threads, processes and forks may share a directory: each `LogStore` belongs to one process, and notices a fork.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from logstore.catalog import Catalog, TopicInfo, check_partitions, new_topic_id
+from logstore.checkpoint import check_mark, clear_mark, marking_failure
+from logstore.config import LogConfig, canonical_properties
+from logstore.env import SYSTEM, Env
+from logstore.errors import (
+    CorruptLogError,
+    InvalidRequestError,
+    OffsetOutOfRangeError,
+    PylogError,
+    ReadOnlyStoreError,
+    StoreError,
+    UnknownPartitionError,
+    did_you_mean,
+)
+from logstore.log import Log, OffsetAndTimestamp
+from logstore.log import create as create_partition
+from logstore.log import topic_id_of
+from logstore.log_dir import LogDir
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from logstore.recovery import RecoveryReport
+    from logstore.records.compression import Codec
+
+logger = logging.getLogger(__name__)
+
+# One read: large enough to amortise the calls, small enough to be decoded out of the second-level cache.
+READ_BYTES = 1024 * 1024
+
+Position = int | Literal["earliest", "latest"]
+Progress = Callable[[int, int], None]  # (done, total)
+
+
+def no_progress(done: int, total: int) -> None:
+    """Show nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [start, end)."""
+
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.start
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    mode: Literal["auto", "r"] = "auto",
+    create: bool = True,
+    env: Env = SYSTEM,
+) -> LogStore:
+    """Return the store in this directory, which is made if it is not there.
+
+    With mode "r", or where the directory may only be read, the store can only be read. The first process to open a
+    store after a crash recovers it (tails that were not flushed are checked, torn ones cut).
+
+    Raises: NotAStoreError: other files are there, or a newer format; StoreLockedError: a broker has it; CorruptLogError:
+    flushed data is damaged.
+    """
+    if mode not in ("auto", "r"):
+        raise InvalidRequestError(f"mode={mode!r}: 'auto', or 'r' for reading only")
+    log_dir = LogDir.open(Path(path), read_only=mode == "r", create=create, env=env)
+    store = LogStore(log_dir, env)
+    try:
+        if log_dir.is_alone:
+            store.take_over()
+        log_dir.share()
+    except BaseException:
+        log_dir.close()
+        raise
+    return store
+
+
+def recover(
+    path: str | os.PathLike[str], *, progress: Progress = no_progress, env: Env = SYSTEM
+) -> list[RecoveryReport]:
+    """Check and mend a store that nobody else has open, and take it back into service after a failed fsync.
+
+    Raises: StoreLockedError: others have it open; CorruptLogError: flushed data is damaged; nothing of it was dropped.
+    """
+    log_dir = LogDir.open(Path(path), read_only=False, create=False, env=env, alone_for="recovery")
+    with LogStore(log_dir, env) as store:
+        log_dir.mark_dirty()
+        reports = store.recover(progress)
+        clear_mark(env, log_dir.path)
+    return reports
+
+
+class LogStore:
+    """The topics of one directory. Use it in a `with` block, or call `close()`: that makes everything durable.
+
+    An append is in the page cache when `append` returns (it survives the process, not the power) and on disk after
+    `flush()`, `close()`, or as `flush.messages` and `flush.ms` say.
+    """
+
+    def __init__(self, log_dir: LogDir, env: Env) -> None:
+        self._log_dir = log_dir
+        self._env = env
+        self._catalog = Catalog(log_dir.path / "topics", env)
+        self._logs: dict[tuple[str, int], Log] = {}
+        self._unflushed: set[tuple[str, int]] = set()
+        self._mutex = threading.RLock()
+        # Where rows without a key begin: in turn, and elsewhere in every process.
+        self._turns = itertools.count(os.getpid())
+        self._closed = False
+
+    path = property(lambda self: self._log_dir.path, doc="The directory.")
+    read_only = property(lambda self: self._log_dir.read_only, doc="True when nothing can be written.")
+
+    # ------------------------------------------------------------------ topics
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic, by name."""
+        self._check_open()
+        return self._catalog.topics()
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises: UnknownTopicError (with the names that look alike)."""
+        self._check_open()
+        return self._catalog.topic(name)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        config: Mapping[str, Any] | None = None,
+        if_not_exists: bool = False,
+    ) -> TopicInfo:
+        """Create a topic; on return it is durable.
+
+        Raises: TopicExistsError (unless `if_not_exists`), InvalidTopicError, InvalidConfigError, ReadOnlyStoreError.
+        """
+        info = TopicInfo.of(name, new_topic_id(), check_partitions(partitions), config or {})
+        with self._changing_topics():
+            if if_not_exists and (existing := self._catalog.find(name)):
+                return existing
+            self._catalog.check_new(name)
+            self._sweep()
+            self._create_partitions(info, range(partitions))
+            self._catalog.put(info)
+        return info
+
+    def alter_topic(
+        self, name: str, *, partitions: int | None = None, config: Mapping[str, Any] | None = None
+    ) -> TopicInfo:
+        """Change settings (a value of None removes the override) or add partitions; never fewer.
+
+        Keys hash over the number of partitions: after it has grown, new records of a key may go elsewhere.
+        """
+        with self._changing_topics():
+            old = self._catalog.topic(name)
+            count = old.partitions if partitions is None else check_partitions(partitions)
+            if count < old.partitions:
+                raise InvalidRequestError(
+                    f"topic {name!r} has {old.partitions} partitions; their number can grow, not shrink to {count}"
+                )
+            changed = canonical_properties({k: v for k, v in (config or {}).items() if v is not None})
+            removed = canonical_properties({k: old.config.to_properties().get(k, "") for k in config or {}})
+            kept = {k: v for k, v in old.overrides.items() if k not in removed}
+            info = TopicInfo.of(name, old.topic_id, count, kept | changed)
+            self._create_partitions(info, range(old.partitions, count))
+            self._catalog.put(info)
+        return info
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic: it is gone at once, its files after `file.delete.delay.ms`."""
+        with self._changing_topics():
+            info = self._catalog.topic(name)
+            self._catalog.mark_deleted(info, self._env.clock.now_ms())
+            with self._mutex:
+                for partition in range(info.partitions):
+                    if log := self._logs.pop((name, partition), None):
+                        log.close()
+                    self._unflushed.discard((name, partition))
+            self._sweep()
+
+    # ----------------------------------------------------------------- records
+
+    def append(
+        self,
+        topic: str,
+        data: pa.Table | pa.RecordBatch,
+        *,
+        partitioner: str = "murmur3",
+        compression: str | None = None,
+        flush: bool = False,
+    ) -> dict[int, OffsetRange]:
+        """Append rows; return the offsets that they got, per partition. Rows of one partition keep their order.
+
+        Columns: `value` (binary or string), and optionally `key`, `headers` (list of struct key, value), `timestamp`
+        (any Arrow timestamp, or int64 milliseconds; null: now) and `partition` (null: `partitioner` decides, by key).
+        Each partition gets its rows as one unbroken range. Nothing is appended when a row is not acceptable.
+
+        Raises: InvalidRecordError (column, row), RecordTooLargeError, UnknownTopicError, DiskFullError: `appended` then
+        holds the ranges that were written before, and the message names them.
+        """
+        from logstore.partitioner import group_by_partition, partition_ids
+        from logstore.records.arrow import encode
+        from logstore.records.rows import check_rows
+
+        self._check_writable()
+        info = self.topic(topic)
+        codec = _codec(info.config, compression)
+        check_rows(data, batch_bytes_max=info.config.batch_bytes_max, keys_required=info.config.is_compacted)
+        ids = partition_ids(data, info.partitions, partitioner=partitioner, start=next(self._turns))
+        now_ms = self._env.clock.now_ms()
+        appended: dict[int, OffsetRange] = {}
+        try:
+            for partition, rows in group_by_partition(ids, info.partitions):
+                batches = encode(
+                    data,
+                    rows,
+                    codec=codec,
+                    batch_bytes_max=info.config.batch_bytes_max,
+                    now_ms=now_ms,
+                )
+                for extent in self._append_batches(self.log(topic, partition), batches):
+                    appended[partition] = extent
+                self._unflushed.add((topic, partition))
+        except PylogError as error:
+            raise _with_appended(error, topic, appended) from error
+        if flush:
+            self.flush(topic)
+        return appended
+
+    def _append_batches(self, log: Log, batches: Iterator[bytearray]) -> Iterator[OffsetRange]:
+        """Append under one lock, so that the range has no one else's records in it; yields it as it grows."""
+        with log.lock():
+            start = None
+            for records in batches:
+                done = log.append_as_leader(records)
+                start = done.first_offset if start is None else start
+                yield OffsetRange(start, done.next_offset)
+
+    def read(
+        self,
+        topic: str,
+        *,
+        partition: int,
+        start: int | None = None,
+        end: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pa.RecordBatchReader:
+        """Return the records with start <= offset < end (from the first, to the last now there) as a RecordBatchReader.
+
+        Schema: `records.arrow.RECORD_SCHEMA`, or those of its `columns`. CRCs are checked. Memory: a few MiB, whatever
+        the range. Offsets may have gaps.
+
+        Raises: OffsetOutOfRangeError; CorruptLogError (while iterating: file, position, reason).
+        """
+        import pyarrow as pa
+
+        log = self.log(topic, partition)
+        extent = self._extent(log)
+        start = extent.start if start is None else start
+        end = extent.end if end is None else end
+        for offset in (start, end):
+            if not extent.start <= offset <= extent.end:
+                raise OffsetOutOfRangeError(offset, extent.start, extent.end, f"{topic}-{partition}")
+        return pa.RecordBatchReader.from_batches(_schema_of(columns), read_batches(log, start, end, columns))
+
+    def tail(
+        self,
+        topic: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        start: Position | Mapping[int, int] = "latest",
+        poll_ms: int = 100,
+        timeout_ms: int | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield batches as they are appended, with a first column `partition`; new partitions are picked up.
+
+        Ends when nothing came for `timeout_ms` (never, without it).
+        """
+        positions = self._start_positions(topic, partitions, start)
+        clock = self._env.clock
+        quiet_since = clock.monotonic_ms()
+        while True:
+            found = False
+            for partition in sorted(positions):
+                log = self.log(topic, partition)
+                end = log.log_end_offset
+                for batch in read_batches(log, max(positions[partition], log.log_start_offset), end):
+                    found = True
+                    yield _with_partition(batch, partition)
+                positions[partition] = max(end, positions[partition])
+            if partitions is None:
+                for partition in range(len(positions), self.topic(topic).partitions):
+                    positions[partition] = 0
+            if found:
+                quiet_since = clock.monotonic_ms()
+            elif timeout_ms is not None and clock.monotonic_ms() - quiet_since >= timeout_ms:
+                return
+            else:
+                clock.sleep_ms(poll_ms)
+
+    def offsets(self, topic: str) -> dict[int, OffsetRange]:
+        """The offsets [log start, log end) of every partition, as they are now."""
+        return {p: self._extent(self.log(topic, p)) for p in range(self.topic(topic).partitions)}
+
+    def offsets_for_times(
+        self, topic: str, timestamps_ms: int | Mapping[int, int]
+    ) -> dict[int, OffsetAndTimestamp | None]:
+        """The first record at or after a time (one for all partitions, or one each); None when there is none."""
+        if isinstance(timestamps_ms, int):
+            timestamps_ms = dict.fromkeys(range(self.topic(topic).partitions), timestamps_ms)
+        return {p: self.log(topic, p).offset_for_time(ms) for p, ms in timestamps_ms.items()}
+
+    def flush(self, topic: str | None = None) -> None:
+        """Make every append of this store (to this topic) durable: fsync, then note how far."""
+        with self._mutex:
+            names = sorted(key for key in self._unflushed if topic in (None, key[0]))
+        points = {}
+        for name, partition in names:
+            points[name, partition] = self.log(name, partition).flush()
+            self._unflushed.discard((name, partition))
+        self._log_dir.advance_recovery_points(points)
+
+    # ------------------------------------------------------------------- logs
+
+    def log(self, topic: str, partition: int) -> Log:
+        """The log of one partition: for planning, tools and tests. It belongs to the store: do not close it."""
+        info = self.topic(topic)
+        if not 0 <= partition < info.partitions:
+            raise UnknownPartitionError(topic, partition, info.partitions)
+        with self._mutex:
+            log = self._logs.get((topic, partition))
+            if log is not None and log.topic_id != info.topic_id:
+                log.close()
+                log = None
+            if log is None:
+                log = self._open_log(info, partition)
+                self._logs[topic, partition] = log
+            elif log.config is not info.config:
+                log.reconfigure(info.config)
+            return log
+
+    def _open_log(self, info: TopicInfo, partition: int) -> Log:
+        directory = self._partition_dir(info.name, partition)
+        if self._env.files.stat(directory) is None:
+            raise StoreError(
+                f"{directory}: the directory of {info.name}-{partition} is missing; restore it from a backup, or "
+                "delete the topic and create it again"
+            )
+        return Log.open(
+            directory,
+            topic_id=info.topic_id,
+            config=info.config,
+            env=self._env,
+            recovery_point=self._log_dir.recovery_points().get((info.name, partition), 0),
+            read_only=self.read_only,
+        )
+
+    # ---------------------------------------------------------------- opening, closing
+
+    def take_over(self) -> None:
+        """What the only process on the directory does first: recover it unless it was closed well, finish deletions."""
+        if not self._log_dir.is_clean:
+            for report in self._recoveries():
+                if isinstance(report, PylogError):
+                    # The other partitions are fine; this one says it again to whoever writes there.
+                    logger.error("not recovered: %s", report)
+        with self._catalog.lock(), marking_failure(self._env, self.path):
+            self._sweep()
+
+    def recover(self, progress: Progress = no_progress) -> list[RecoveryReport]:
+        """Check and mend what lies above the recovery point of every partition; return what was found in each.
+
+        Raises: CorruptLogError: flushed data is damaged; nothing of it was dropped.
+        """
+        self._check_open()
+        if self.read_only:
+            raise self._read_only()
+        self._log_dir.mark_dirty()
+        reports = []
+        for report in self._recoveries(progress):
+            if isinstance(report, PylogError):
+                raise report
+            reports.append(report)
+        return reports
+
+    def _recoveries(
+        self, progress: Progress = no_progress
+    ) -> Iterator[RecoveryReport | CorruptLogError | StoreError]:
+        """Recover partition by partition; a damaged one does not keep the others from it."""
+        partitions = []
+        for name in self._catalog.names():
+            try:
+                partitions += [(name, p) for p in range(self._catalog.topic(name).partitions)]
+            except StoreError as error:
+                yield error
+        points = {}
+        for done, (topic, partition) in enumerate(partitions):
+            progress(done, len(partitions))
+            try:
+                log = self.log(topic, partition)
+                yield log.recover()
+                points[topic, partition] = log.recovery_point
+            except (CorruptLogError, StoreError) as error:
+                yield error
+        progress(len(partitions), len(partitions))
+        self._log_dir.advance_recovery_points(points)
+
+    def close(self) -> None:
+        """Flush, and note a clean end when no other process has the store open. Closing twice is fine."""
+        with self._mutex:
+            if self._closed:
+                return
+            try:
+                if not self.read_only and self._log_dir.belongs_to_this_process:
+                    self.flush()
+                    self._mark_clean()
+            finally:
+                self._closed = True
+                for log in self._logs.values():
+                    log.close()
+                self._logs.clear()
+                self._log_dir.close()
+
+    def _mark_clean(self) -> None:
+        """Note a clean end, if nobody else is here: what a killed process left unflushed is flushed first."""
+        if self._log_dir.is_clean or not self._log_dir.try_alone():
+            return
+        try:
+            topics = self._catalog.topics()
+            self._unflushed.update((info.name, p) for info in topics for p in range(info.partitions))
+            self.flush()
+        except (CorruptLogError, StoreError) as error:
+            logger.warning("path=%s not closed cleanly: %s", self.path, error)
+            return
+        self._log_dir.mark_clean()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ helpers
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidRequestError(f"the store {self.path} is closed; open it again")
+        if not self._log_dir.belongs_to_this_process:
+            with self._mutex:
+                self._unflushed.clear()  # the parent's appends are the parent's to flush
+                self._log_dir.reopen_after_fork()
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.read_only:
+            raise self._read_only()
+        check_mark(self._env, self.path)
+        self._log_dir.mark_dirty()
+
+    def _read_only(self) -> ReadOnlyStoreError:
+        return ReadOnlyStoreError(
+            f"{self.path} is open for reading only; open it with mode='auto', as a user who may write there"
+        )
+
+    @contextmanager
+    def _changing_topics(self) -> Iterator[None]:
+        self._check_writable()
+        with self._catalog.lock(), marking_failure(self._env, self.path):
+            yield
+
+    def _partition_dir(self, topic: str, partition: int) -> Path:
+        return self.path / f"{topic}-{partition}"
+
+    def _create_partitions(self, info: TopicInfo, partitions: range) -> None:
+        for partition in partitions:
+            directory = self._partition_dir(info.name, partition)
+            if self._env.files.stat(directory) is not None:  # left by a creation that did not finish
+                self._env.files.rename(
+                    directory, self.path / _deleted_name(info.name, partition, new_topic_id())
+                )
+            create_partition(directory, topic_id=info.topic_id, env=self._env)
+        self._env.files.fsync(self.path)
+
+    def _sweep(self) -> None:
+        """Go on with every deletion: hide the directories, and remove them when their delay is over. Catalog locked."""
+        now_ms = self._env.clock.now_ms()
+        for info, deleted_at_ms in self._catalog.deletions():
+            self._catalog.finish_mark(info)
+            hidden = []
+            for partition in range(info.partitions):
+                live = self._partition_dir(info.name, partition)
+                hidden.append(self.path / _deleted_name(info.name, partition, info.topic_id))
+                if self._env.files.stat(live) is not None and topic_id_of(live, self._env) == info.topic_id:
+                    self._env.files.rename(live, hidden[-1])
+            if now_ms >= deleted_at_ms + info.config.file_delete_delay_ms:
+                for directory in hidden:
+                    self._remove_tree(directory)
+                self._catalog.forget(info)
+
+    def _remove_tree(self, directory: Path) -> None:
+        """Remove a partition's directory, which holds files only."""
+        if self._env.files.stat(directory) is not None:
+            for name in self._env.files.list(directory).names:
+                self._env.files.unlink(directory / name)
+            self._env.files.rmdir(directory)
+
+    def _extent(self, log: Log) -> OffsetRange:
+        end = log.log_end_offset
+        return OffsetRange(min(log.log_start_offset, end), end)
+
+    def _start_positions(
+        self, topic: str, partitions: Sequence[int] | None, start: Position | Mapping[int, int]
+    ) -> dict[int, int]:
+        extents = self.offsets(topic)
+        chosen = extents if partitions is None else {p: self._extent(self.log(topic, p)) for p in partitions}
+        if isinstance(start, Mapping):
+            return {p: start.get(p, extent.end) for p, extent in chosen.items()}
+        if start in ("earliest", "latest"):
+            return {p: extent.start if start == "earliest" else extent.end for p, extent in chosen.items()}
+        if isinstance(start, int):
+            return dict.fromkeys(chosen, start)
+        raise InvalidRequestError(
+            f"start={start!r}: 'earliest', 'latest', an offset, or an offset per partition"
+        )
+
+
+def read_batches(
+    log: Log, start: int, end: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records with start <= offset < end, about `READ_BYTES` of log at a time."""
+    from logstore.records.arrow import decode
+
+    buffer = bytearray(READ_BYTES)
+    while start < end:
+        result = log.read(start, max_bytes=READ_BYTES, upper=end, buffer=buffer)
+        if not result.data:
+            return
+        batch = decode(
+            result.data, start=start, end=end, columns=columns, where=(result.path, result.position)
+        )
+        if batch.num_rows:
+            yield batch
+        start = result.next_offset
+
+
+def _schema_of(columns: Sequence[str] | None) -> pa.Schema:
+    import pyarrow as pa
+
+    from logstore.records.arrow import RECORD_SCHEMA
+
+    names = RECORD_SCHEMA.names if columns is None else columns
+    for name in names:
+        if name not in RECORD_SCHEMA.names:
+            raise InvalidRequestError(f"no column {name!r}{did_you_mean(name, RECORD_SCHEMA.names)}")
+    return pa.schema([RECORD_SCHEMA.field(name) for name in names])
+
+
+def _with_partition(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    column = pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows)
+    return pa.RecordBatch.from_arrays([column, *batch.columns], names=["partition", *batch.schema.names])
+
+
+def _codec(config: LogConfig, compression: str | None) -> Codec:
+    """The topic's codec; where it leaves the choice to the writer, the one asked for."""
+    from logstore.records.compression import Codec
+
+    if config.compression_type != "producer":
+        return Codec.from_name(config.compression_type)
+    return Codec.from_name(compression or "none")
+
+
+def _with_appended(error: PylogError, topic: str, appended: Mapping[int, OffsetRange]) -> PylogError:
+    """The same error, saying what had been appended before it."""
+    if not appended:
+        return error
+    done = ", ".join(f"{topic}-{p} offsets {r.start} to {r.end - 1}" for p, r in sorted(appended.items()))
+    error.args = (f"{error}; appended before that: {done}",)
+    error.__dict__["appended"] = dict(appended)
+    return error
+
+
+def _deleted_name(topic: str, partition: int, topic_id: str) -> str:
+    # A file name has at most 255 bytes, and a topic name up to 249 of them.
+    return f"{topic[:200]}-{partition}.{topic_id}.deleted"

@@ -1,0 +1,198 @@
+"""Topics of a store: names, settings, growth, deletion that survives a crash."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore import InvalidTopicError, StoreError, TopicExistsError, UnknownPartitionError, UnknownTopicError
+from logstore.env import Env, OsFiles
+from tests.unit.store.conftest import rows
+
+
+class SteppedClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.now += int(duration_ms)
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    clock: SteppedClock
+    env: Env
+
+
+@pytest.fixture
+def machine() -> Machine:
+    clock = SteppedClock()
+    return Machine(clock, Env(clock=clock, files=OsFiles()))
+
+
+def test_a_created_topic_is_there_after_reopening(tmp_path: Path) -> None:
+    with logstore.open(tmp_path) as store:
+        made = store.create_topic("orders", partitions=3, config={"retention.ms": "5", "segment.bytes": 4096})
+    with logstore.open(tmp_path) as store:
+        assert store.topics() == [made]
+        assert (made.partitions, made.overrides) == (3, {"retention.ms": "5", "segment.bytes": "4096"})
+        assert made.config.segment_bytes == 4096
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "-leading", "9"])
+def test_names_that_kafka_takes(store: logstore.LogStore, name: str) -> None:
+    store.create_topic(name)
+    store.append(name, rows(["v"]))
+    store.delete_topic(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "ä", "a/b", "x" * 250, "a\n"])
+def test_names_that_kafka_refuses(store: logstore.LogStore, name: str) -> None:
+    with pytest.raises(InvalidTopicError):
+        store.create_topic(name)
+    assert store.topics() == []
+
+
+def test_names_that_differ_in_dots_and_underscores_collide(store: logstore.LogStore) -> None:
+    store.create_topic("a.b")
+    with pytest.raises(InvalidTopicError, match=r"collides with 'a\.b'"):
+        store.create_topic("a_b")
+
+
+def test_creating_twice_is_refused_unless_allowed(store: logstore.LogStore) -> None:
+    first = store.create_topic("orders", partitions=2)
+    with pytest.raises(TopicExistsError, match="'orders' exists already"):
+        store.create_topic("orders")
+    assert store.create_topic("orders", partitions=5, if_not_exists=True) == first
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 100_001])
+def test_a_number_of_partitions_has_bounds(store: logstore.LogStore, partitions: int) -> None:
+    with pytest.raises(logstore.InvalidRequestError, match="partitions: must be between 1"):
+        store.create_topic("orders", partitions=partitions)
+
+
+def test_an_unknown_topic_lists_the_near_ones(store: logstore.LogStore) -> None:
+    store.create_topic("orders")
+    with pytest.raises(UnknownTopicError, match="no topic 'order' in .*did you mean 'orders'"):
+        store.append("order", rows(["v"]))
+
+
+def test_an_unknown_partition_says_how_many_there_are(store: logstore.LogStore) -> None:
+    store.create_topic("orders", partitions=2)
+    for partition in (2, -1):
+        with pytest.raises(UnknownPartitionError, match="it has 2, numbered 0 to 1"):
+            store.read("orders", partition=partition)
+
+
+def test_partitions_grow_and_never_shrink(store: logstore.LogStore) -> None:
+    store.create_topic("orders", partitions=2)
+    store.alter_topic("orders", partitions=4)
+    assert sorted(store.offsets("orders")) == [0, 1, 2, 3]
+    with pytest.raises(logstore.InvalidRequestError, match="can grow, not shrink to 3"):
+        store.alter_topic("orders", partitions=3)
+
+
+def test_settings_change_live_and_overrides_can_be_removed(store: logstore.LogStore) -> None:
+    store.create_topic("orders", config={"segment.bytes": 1000, "retention.ms": 7})
+    store.append("orders", rows(["x" * 600]))
+    store.alter_topic("orders", config={"segment.bytes": 5000, "retention.ms": None})
+    assert store.topic("orders").overrides == {"segment.bytes": "5000"}
+    store.append("orders", rows(["x" * 600]))
+    assert len(store.log("orders", 0).segments()) == 1, "the new segment.bytes acts on a log that is open"
+    with pytest.raises(logstore.InvalidConfigError, match="unknown topic setting"):
+        store.alter_topic("orders", config={"no.such": None})
+
+
+def test_another_store_sees_changes_at_once(tmp_path: Path) -> None:
+    with logstore.open(tmp_path) as one, logstore.open(tmp_path) as two:
+        one.create_topic("orders")
+        assert two.topic("orders").partitions == 1
+        one.alter_topic("orders", partitions=2)
+        assert two.topic("orders").partitions == 2
+        two.append("orders", rows(["v"]))
+        one.delete_topic("orders")
+        with pytest.raises(UnknownTopicError):
+            two.append("orders", rows(["v"]))
+        one.create_topic("orders")
+        two.append("orders", rows(["w"]))
+        assert one.read("orders", partition=0).read_all()["value"].to_pylist() == [b"w"]
+
+
+def test_a_deleted_topic_is_gone_at_once_and_its_files_after_the_delay(
+    tmp_path: Path, machine: Machine
+) -> None:
+    with logstore.open(tmp_path, env=machine.env) as store:
+        store.create_topic("orders", partitions=2, config={"file.delete.delay.ms": 5000})
+        store.append("orders", rows(["v"], partition=[1]))
+        store.delete_topic("orders")
+        assert store.topics() == []
+        hidden = sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("orders"))
+        assert [name.split(".")[0] for name in hidden] == ["orders-0", "orders-1"]
+        assert all(name.endswith(".deleted") for name in hidden)
+    machine.clock.now += 4_999
+    logstore.open(tmp_path, env=machine.env).close()
+    assert len(list(tmp_path.glob("orders-*.deleted"))) == 2
+    machine.clock.now += 1
+    logstore.open(tmp_path, env=machine.env).close()
+    assert list(tmp_path.glob("orders-*")) == []
+    assert list((tmp_path / "topics" / ".deleted").iterdir()) == []
+
+
+def test_a_deletion_that_was_cut_short_is_finished_at_the_next_open(tmp_path: Path) -> None:
+    with logstore.open(tmp_path) as store:
+        info = store.create_topic("orders")
+        description = (tmp_path / "topics" / "orders.json").read_bytes()
+    body = json.loads(description) | {"deleted_at_ms": 1}
+    (tmp_path / "topics" / ".deleted" / f"{info.topic_id}.json").write_text(json.dumps(body))
+    with logstore.open(tmp_path) as store:
+        assert store.topics() == []
+    assert list(tmp_path.glob("orders-*")) == []
+
+
+def test_a_topic_created_again_does_not_see_the_old_files(tmp_path: Path) -> None:
+    with logstore.open(tmp_path) as store:
+        old = store.create_topic("orders")
+        store.append("orders", rows(["old"]))
+        store.delete_topic("orders")
+        new = store.create_topic("orders")
+        assert new.topic_id != old.topic_id
+        assert store.offsets("orders")[0].count == 0
+
+
+def test_directories_left_by_a_creation_that_failed_do_not_get_in_the_way(tmp_path: Path) -> None:
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders")
+        store.append("orders", rows(["half"]))
+    (tmp_path / "topics" / "orders.json").unlink()
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders")
+        assert store.offsets("orders")[0].count == 0
+
+
+def test_a_lost_partition_directory_is_reported(tmp_path: Path) -> None:
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders")
+    (tmp_path / "orders-0").rename(tmp_path / "elsewhere")
+    with logstore.open(tmp_path) as store, pytest.raises(StoreError, match="orders-0 is missing; restore it"):
+        store.offsets("orders")
+
+
+def test_a_damaged_topic_description_is_named(tmp_path: Path) -> None:
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders")
+        (tmp_path / "topics" / "orders.json").write_text("{")
+        with pytest.raises(StoreError, match=r"orders\.json: not a topic description"):
+            store.topics()
