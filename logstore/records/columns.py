@@ -17,7 +17,6 @@ from logstore.errors import InvalidRecordError
 _NS_PER_MS = 1_000_000
 # A zigzag varint needs one byte more from each of these on.
 _VARINT_LIMITS = np.array([1 << 6, 1 << 13, 1 << 20, 1 << 27])
-_VARINT_LIMITS = np.array([1 << 6, 1 << 13, 1 << 20, 1 << 27])  # from here on one byte more
 _PER_MS = {"us": 1_000, "ns": _NS_PER_MS}
 
 
@@ -45,12 +44,6 @@ class HeaderCells:
     def __init__(self, first: Any, counts: Any, keys: Cells, values: Cells) -> None:
         self._first, self._counts, self._keys, self._values = first, counts, keys, values
 
-    def stored_bytes(self) -> Any:
-        """How many bytes the headers of every row take in a record."""
-        each = field_bytes(self._keys.sizes) + field_bytes(self._values.sizes)
-        sums = np.concatenate(([0], np.cumsum(each)))
-        return varint_bytes(self._counts) + sums[self._first + self._counts] - sums[self._first]
-
     def addresses(self) -> tuple[int, ...]:
         """The last six fields of `kernels.Rows`."""
         return (
@@ -74,16 +67,6 @@ def varint_bytes(sizes: Any) -> Any:
 
 def stored_field_bytes(sizes: Any) -> Any:
     """Bytes that fields of these sizes take in a record, their length included."""
-    return varint_bytes(sizes) + np.maximum(sizes, 0)
-
-
-def varint_bytes(numbers: Any) -> Any:
-    """Return how many bytes the zigzag varint of each number >= -1 takes."""
-    return 1 + np.searchsorted(_VARINT_LIMITS, numbers, side="right")
-
-
-def field_bytes(sizes: Any) -> Any:
-    """Return how many bytes a field of each size (-1: null) takes in a record."""
     return varint_bytes(sizes) + np.maximum(sizes, 0)
 
 
