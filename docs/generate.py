@@ -1,7 +1,7 @@
 """Write the pages that come from the code: docs/configuration.md and docs/cli.md.
 
-Run `python docs/generate.py` (or `make docs`) after a change of a setting or a command; `--check` only says whether the
-pages are current, and tests/architecture does the same.
+Run `python docs/generate.py` (or `make docs`) after a change of a setting or a command; `--check` only says
+whether the pages are current, and tests/architecture does the same.
 """
 
 from __future__ import annotations
@@ -33,23 +33,27 @@ NOT_YET = {
 
 def configuration() -> str:
     """docs/configuration.md: every topic setting, from the fields of LogConfig."""
-    rows = [f"| `{f.metadata['key']}` | {_default(f.default)} | {_allowed(f)} | {_help(f)} |" for f in fields(LogConfig)]
+    rows = [
+        f"| `{f.metadata['key']}` | {_default(f.default)} | {_allowed(f)} | {_help(f)} |"
+        for f in fields(LogConfig)
+    ]
     return "\n".join(
         [
             "# Topic settings",
             "",
-            "<!-- Written by docs/generate.py from logstore/config.py: change that, then run `make docs`. -->",
+            "<!-- Written by docs/generate.py from logstore/config.py: change that and run `make docs`. -->",
             "",
             "Kafka's names and limits. Give them with `pylog topics create --config KEY=VALUE`, change them with",
-            "`pylog topics alter --config KEY=VALUE`, go back to the default with `--delete-config KEY`; in Python they are the",
-            "`config` of `create_topic` and `alter_topic`. An unknown key or a value out of range is refused.",
+            "`pylog topics alter --config KEY=VALUE`, go back to the default with `--delete-config KEY`. In",
+            "Python they are the `config` of `create_topic` and `alter_topic`. An unknown key, or a value out",
+            "of range, is refused.",
             "",
             "| key | default | allowed | what it does |",
             "|---|---|---|---|",
             *rows,
             "",
-            "*Not yet*: the value is checked and kept with the topic, and acts once the named part exists. Until then",
-            "nothing is deleted or compacted, whatever the setting.",
+            "*Not yet*: the value is checked and kept with the topic, and acts once the part it waits for exists.",
+            "Until then nothing is deleted or compacted, whatever the setting.",
             "",
         ]
     )
@@ -90,9 +94,10 @@ def command_line() -> str:
     parts = [
         "# Command line",
         "",
-        "<!-- Written by docs/generate.py from the commands' own help: change that, then run `make docs`. -->",
+        "<!-- Written by docs/generate.py from the commands' own help: change that and run `make docs`. -->",
         "",
-        "Data goes to stdout, talk to stderr. Exit codes: 0 it worked, 1 it failed (or damage was found), 2 wrong usage.",
+        "Data goes to stdout, talk to stderr. Exit codes: 0 it worked, 1 it failed (or found damage),",
+        "2 wrong usage.",
         "`--path` can also come from the environment variable `PYLOG_PATH`.",
         "",
     ]
@@ -125,6 +130,7 @@ def _is_current(path: Path, text: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
+    """Write the pages, or with --check say which are stale; return the exit code."""
     if "--check" in arguments:
         for name in stale():
             print(f"docs/{name} is not current: run `make docs`", file=sys.stderr)  # noqa: T201

@@ -1,4 +1,4 @@
-"""What a plain import pulls in, by module names: in a fresh interpreter, so that other tests do not blur it."""
+"""What a plain import pulls in, by module names, in a fresh interpreter."""
 
 import subprocess
 import sys

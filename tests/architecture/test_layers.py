@@ -27,4 +27,6 @@ def test_every_module_has_a_place_in_a_layer():
     for container in containers:
         folder = ROOT / container.replace(".", "/")
         found = {p.stem for p in folder.glob("*.py")} | {p.parent.name for p in folder.glob("*/__init__.py")}
-        assert {name for name in found if name not in ("__init__", "__main__")} == {n for c, n in placed if c == container}
+        assert {name for name in found if name not in ("__init__", "__main__")} == {
+            n for c, n in placed if c == container
+        }

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted(p for package in ("logstore", "replication", "datasource", "pyspark_pylog") for p in (ROOT / package).rglob("*.py"))
+SOURCES = sorted(
+    p
+    for package in ("logstore", "replication", "datasource", "pyspark_pylog")
+    for p in (ROOT / package).rglob("*.py")
+)
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
@@ -22,7 +26,9 @@ def test_a_file_and_its_functions_fit_in_mind(path):
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = node.end_lineno - node.lineno + 1
-            assert lines <= LONGER.get(f"{name}:{node.name}", FUNCTION_LINES_MAX), f"{name}: {node.name} has {lines} lines"
+            assert lines <= LONGER.get(f"{name}:{node.name}", FUNCTION_LINES_MAX), (
+                f"{name}: {node.name} has {lines} lines"
+            )
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -1,0 +1,90 @@
+"""`pylog`: the root command. It parses and prints; the work is done by functions that return values.
+
+Other packages add commands by entry points of the group `pylog.commands`, so that nothing here imports
+upwards.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+from logstore.cli.terminal import Failure, failures
+
+__all__ = ["cli", "main"]
+
+# name -> module:attribute, loaded when the command is used.
+_OWN = {
+    "topics": "logstore.cli.topics:topics",
+    "produce": "logstore.cli.records:produce",
+    "consume": "logstore.cli.records:consume",
+    "dump-log": "logstore.cli.files:dump_log",
+    "verify": "logstore.cli.files:verify",
+    "recover": "logstore.cli.files:recover",
+}
+
+
+class Root(click.Group):
+    """The commands of this package, and those that installed packages add."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*_OWN, *sorted(_added())]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _OWN:
+            module, _, attribute = _OWN[cmd_name].partition(":")
+            command = getattr(importlib.import_module(module), attribute)
+            assert isinstance(command, click.Command), cmd_name
+            return command
+        added = _added().get(cmd_name)
+        return _load(added) if added else None
+
+    def invoke(self, ctx: click.Context) -> object:
+        with failures():
+            return super().invoke(ctx)
+
+
+def _added() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group="pylog.commands") if entry.name not in _OWN}
+
+
+def _load(entry: EntryPoint) -> click.Command:
+    """The command of an entry point. One that cannot be loaded says so when used, and hides no other."""
+    try:
+        command = entry.load()
+        assert isinstance(command, click.Command), entry.value
+    except ImportError as error:
+        reason = f"{entry.name} cannot be loaded ({error}); install what it needs"
+
+        @click.command(entry.name, short_help="(cannot be loaded)")
+        def broken() -> None:
+            raise Failure(reason)
+
+        return broken
+    return command
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="pyspark-pylog", prog_name="pylog")
+@click.option("-v", "--verbose", is_flag=True, help="Say on stderr what happens inside.")
+def cli(verbose: bool) -> None:
+    """Work with the topics of a pylog directory: durable, partitioned logs in Kafka's file format.
+
+    \b
+    $ pylog topics create orders --partitions 3 --path data
+    $ echo 'Ada:first order' | pylog produce orders --key-separator : --path data
+    $ pylog consume orders --path data
+    """
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(levelname)s %(name)s: %(message)s",
+        force=True,
+    )
+
+
+def main() -> None:
+    """Run `pylog`; never returns."""
+    cli(prog_name="pylog")

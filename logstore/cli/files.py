@@ -1,0 +1,138 @@
+"""`pylog dump-log`, `pylog verify`, `pylog recover`: what is in the files, and whether it is sound."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from logstore.cli.terminal import Failure, open_store, output_option, path_option, progress_bar, show, talk
+from logstore.dump import BatchLine, DamageLine, Line, OffsetEntryLine, RecordLine, TimeEntryLine, dump
+from logstore.verify import PartitionReport, verify_store
+
+_TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+
+
+@click.command("dump-log")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--print-data-log", is_flag=True, help="Show the records too (and check the CRCs).")
+@click.option("--verify", is_flag=True, help="Check the CRCs; an index is checked against the log beside it.")
+@output_option
+def dump_log(files: tuple[Path, ...], print_data_log: bool, verify: bool, output: str) -> None:
+    """Show the batches of .log files, and the entries of .index and .timeindex files.
+
+    \b
+    $ pylog dump-log --print-data-log data/orders-0/00000000000000000000.log
+
+    No store is needed, and nothing is changed. --output json prints one line of JSON per batch, record
+    or entry. Exit code 1 if there is damage.
+    """
+    damaged = 0
+    for path in files:
+        if output == "table":
+            click.echo(f"Dumping {path}")
+        for line in dump(path, with_records=print_data_log, verify=verify):
+            damaged += isinstance(line, DamageLine)
+            facts = _facts(line)
+            click.echo(json.dumps({"file": str(path)} | facts) if output == "json" else _text(line, facts))
+    if damaged:
+        raise Failure(
+            f"damaged: {damaged} places; a store repairs what a crash left when it is next opened for writing"
+        )
+
+
+def _facts(line: Line) -> dict[str, object]:
+    """The line under the names that Kafka's DumpLogSegments gives to these fields."""
+    match line:
+        case BatchLine(position, header, is_valid):
+            valid = {} if is_valid is None else {"isvalid": is_valid}
+            return {
+                "baseOffset": header.base_offset,
+                "lastOffset": header.last_offset,
+                "count": header.count,
+                "baseSequence": header.base_sequence,
+                "producerId": header.producer_id,
+                "producerEpoch": header.producer_epoch,
+                "partitionLeaderEpoch": header.leader_epoch,
+                "isTransactional": header.is_transactional,
+                "isControl": header.is_control,
+                "position": position,
+                _TIMESTAMP_TYPES[header.timestamp_type]: header.max_timestamp,
+                "size": header.size_bytes,
+                "magic": header.magic,
+                "compresscodec": header.codec.name.lower(),
+                "crc": header.crc,
+            } | valid
+        case RecordLine(record, marker):
+            more: dict[str, object] = {
+                "headerKeys": [key for key, _ in record.headers],
+                "key": _shown(record.key),
+                "payload": _shown(record.value),
+            }
+            if marker is not None:
+                more = {"endTxnMarker": marker.kind, "coordinatorEpoch": marker.coordinator_epoch}
+            return {
+                "offset": record.offset,
+                "timestamp": record.timestamp,
+                "keySize": -1 if record.key is None else len(record.key),
+                "valueSize": -1 if record.value is None else len(record.value),
+            } | more
+        case OffsetEntryLine(offset, position):
+            return {"offset": offset, "position": position}
+        case TimeEntryLine(timestamp, offset):
+            return {"timestamp": timestamp, "offset": offset}
+        case DamageLine(position, reason):
+            return {"position": position, "damage": reason}
+
+
+def _text(line: Line, facts: dict[str, object]) -> str:
+    words = " ".join(
+        f"{name}: {str(fact).lower() if isinstance(fact, bool) else fact}" for name, fact in facts.items()
+    )
+    match line:
+        case RecordLine():
+            return f"| {words}"
+        case DamageLine():
+            return click.style(f"DAMAGED {words}", fg="red")
+        case _:
+            return words
+
+
+def _shown(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "backslashreplace")
+
+
+@click.command()
+@click.option("--topic", metavar="TOPIC", help="Only this topic.")
+@path_option
+@output_option
+def verify(topic: str | None, path: Path, output: str) -> None:
+    """Read everything in a store and report damage. Nothing is changed.
+
+    \b
+    $ pylog verify --path data
+
+    Exit code 1 if there is damage; `--output json` lists every place.
+    """
+    with open_store(path, mode="r") as store, progress_bar("verify", unit="bytes") as progress:
+        reports = list(verify_store(store, topic, progress))
+    damage = [place for report in reports for place in report.damage]
+    show(map(_verified, reports), ("topic", "partition", "segments", "bytes", "damage"), output)
+    for file, position, reason in damage:
+        talk(f"{file}: damaged at byte {position}: {reason}")
+    if damage:
+        raise Failure(f"{len(damage)} damaged places; restore these files from a copy, or read around them")
+
+
+def _verified(report: PartitionReport) -> dict[str, object]:
+    places = [
+        {"file": file, "position": position, "reason": reason} for file, position, reason in report.damage
+    ]
+    return {
+        "topic": report.topic,
+        "partition": report.partition,
+        "segments": report.segments,
+        "bytes": report.size_bytes,
+        "damage": places,
+    }

@@ -1,0 +1,188 @@
+"""`pylog produce` and `pylog consume`: the console producer and consumer."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import click
+
+from logstore.cli.terminal import open_store, output_option, path_option, show, talk
+from logstore.cli.topics import topic_argument
+from logstore.console import (
+    CONSUME_PROPERTIES,
+    PRODUCE_PROPERTIES,
+    Formatter,
+    LineParser,
+    append_lines,
+    followed_records,
+    json_formatter,
+    properties,
+    stored_records,
+    template_formatter,
+    text_formatter,
+)
+
+# What a pipe may hold at once: one append per read keeps a slow writer's lines from waiting for more.
+CHUNK_BYTES = 1024 * 1024
+
+property_option = click.option(
+    "--property", "given", multiple=True, metavar="NAME=VALUE", help="See below; may be repeated."
+)
+
+
+@click.command()
+@topic_argument()
+@click.option("--key-separator", metavar="TEXT", help="Each line is key, TEXT, value.")
+@click.option(
+    "--headers", "with_headers", is_flag=True, help="Each line begins with name:value,name:value and a tab."
+)
+@property_option
+@click.option("--partition", type=click.IntRange(min=0), help="Write to this partition, whatever the key.")
+@click.option(
+    "--compression-codec",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    help="Codec of the batches; else as the topic says.",
+)
+@path_option
+@output_option
+def produce(
+    name: str,
+    key_separator: str | None,
+    with_headers: bool,
+    given: tuple[str, ...],
+    partition: int | None,
+    compression_codec: str | None,
+    path: Path,
+    output: str,
+) -> None:
+    """Append the lines of stdin as records. At the end they are on disk, and the offsets they got are shown.
+
+    \b
+    $ printf 'Ada:1\\nBob:2\\n' | pylog produce orders --key-separator : --path data
+
+    Properties, as the console producer has them: parse.key, key.separator, parse.headers, headers.delimiter,
+    headers.separator, headers.key.separator, null.marker (the text that means null).
+    """
+    chosen = properties(given, PRODUCE_PROPERTIES)
+    if key_separator is not None:
+        chosen |= {"parse.key": "true", "key.separator": key_separator}
+    if with_headers:
+        chosen["parse.headers"] = "true"
+    parser = LineParser.of(chosen)
+    with open_store(path) as store:
+        appended = append_lines(
+            store, name, parser, _chunks(), partition=partition, compression=compression_codec
+        )
+    if output == "table":
+        talk(f"{sum(r.count for r in appended.values())} records to {name}")
+    show(
+        (
+            {"topic": name, "partition": p, "start": r.start, "end": r.end, "records": r.count}
+            for p, r in sorted(appended.items())
+        ),
+        ("partition", "start", "end", "records"),
+        output,
+    )
+
+
+def _chunks() -> Iterator[bytes]:
+    stdin = cast(BinaryIO, click.get_binary_stream("stdin"))
+    if sys.stdin.isatty():
+        talk("one record per line; end with Ctrl-D")
+    return iter(lambda: stdin.read1(CHUNK_BYTES), b"")  # type: ignore[attr-defined]
+
+
+# --------------------------------------------------------------------------------------------- consume
+
+
+@click.command()
+@topic_argument()
+@click.option("--from-beginning", is_flag=True, help="Start at the first record there is.")
+@click.option("--offset", metavar="N|earliest|latest", help="Start here; a number needs --partition.")
+@click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
+@click.option("--max-messages", type=click.IntRange(min=1), metavar="N", help="End after N records.")
+@click.option("--follow", is_flag=True, help="Wait for new records, until Ctrl-C.")
+@click.option(
+    "--timeout-ms", type=click.IntRange(min=0), metavar="MS", help="Follow, and end when nothing came for MS."
+)
+@property_option
+@click.option("-f", "--format", "template", metavar="TEXT", help="As in kcat: '%p %o %k: %s\\n'.")
+@path_option
+@output_option
+def consume(
+    name: str,
+    from_beginning: bool,
+    offset: str | None,
+    partition: int | None,
+    max_messages: int | None,
+    follow: bool,
+    timeout_ms: int | None,
+    given: tuple[str, ...],
+    template: str | None,
+    path: Path,
+    output: str,
+) -> None:
+    """Print records: all that are there now, partition by partition, or with --follow what comes from now on.
+
+    \b
+    $ pylog consume orders --from-beginning --property print.key=true --path data
+
+    \b
+    --output json prints one line of JSON per record.
+    -f knows %t topic, %p partition, %o offset, %T timestamp (ms), %k key, %s value, %K and %S
+    their sizes in bytes, %h headers, and \\n, \\t.
+
+    Properties, as the console consumer has them: print.timestamp, print.partition, print.offset,
+    print.headers, print.key, print.value, key.separator, line.separator, headers.separator, null.literal.
+    """
+    format_record = _formatter(output, template, given)
+    follow = follow or timeout_ms is not None
+    start = _start(from_beginning, offset, partition)
+    out = click.get_binary_stream("stdout")
+    count = 0
+    with open_store(path, mode="r") as store:
+        if follow:
+            found = followed_records(store, name, partition, start, timeout_ms)
+        else:
+            found = stored_records(store, name, partition, start or "earliest")
+        try:
+            for count, record in enumerate(itertools.islice(found, max_messages), start=1):  # noqa: B007
+                out.write(format_record(record))
+                if follow:
+                    out.flush()
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+    out.flush()
+    talk(f"{count} records")
+
+
+def _formatter(output: str, template: str | None, given: tuple[str, ...]) -> Formatter:
+    if (template is not None) + bool(given) + (output == "json") > 1:
+        raise click.UsageError("give one of --format, --property and --output json")
+    if output == "json":
+        return json_formatter
+    if template is not None:
+        return template_formatter(template)
+    return text_formatter(properties(given, CONSUME_PROPERTIES))
+
+
+def _start(from_beginning: bool, offset: str | None, partition: int | None) -> int | str | None:
+    """The offset, or "earliest" or "latest"; None when nothing was asked for."""
+    if from_beginning and offset is not None:
+        raise click.UsageError("give --from-beginning or --offset, not both")
+    if from_beginning or offset is None:
+        return "earliest" if from_beginning else None
+    if offset in ("earliest", "latest"):
+        return offset
+    if not offset.isdecimal():
+        raise click.BadParameter(
+            f"{offset!r} is neither a number nor earliest nor latest", param_hint="--offset"
+        )
+    if partition is None:
+        raise click.UsageError("an offset is a place in one partition: give --partition too")
+    return int(offset)

@@ -1,0 +1,136 @@
+"""What all commands share: the options `--path` and `--output`, tables, JSON, progress bars, errors.
+
+Data goes to stdout, talk to stderr. Exit codes: 0 it worked, 1 it failed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+import logstore
+from logstore.errors import PylogError
+
+Mode = Literal["auto", "r"]
+Progress = Callable[[int, int], None]
+
+path_option = click.option(
+    "--path",
+    required=True,
+    envvar="PYLOG_PATH",
+    show_envvar=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The store's directory.",
+)
+output_option = click.option(
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people, or for programs.",
+)
+
+
+class Failure(click.ClickException):
+    """Ends a command with exit code 1 and one line."""
+
+    exit_code = 1
+
+    def show(self, file: Any = None) -> None:
+        """Print the line to stderr."""
+        click.echo(f"pylog: {self.message}", err=True)
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Turn the package's errors into one line and exit code 1, and a closed pipe into a quiet end."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Whoever read our output has enough. Nothing more may be written, not even at interpreter exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(0) from None
+    except PylogError as error:
+        raise Failure(str(error)) from error
+
+
+def open_store(path: Path, *, mode: Mode = "auto", create: bool = False) -> logstore.LogStore:
+    """Return the store. Commands make no directory by the way: only `topics create` passes `create`."""
+    return logstore.open(path, mode=mode, create=create)
+
+
+def talk(text: str) -> None:
+    """Say something to the person, beside the data."""
+    click.echo(text, err=True)
+
+
+def show_json(value: object) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def show_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """Print aligned columns under upper-case titles, numbers to the right; nothing when there are no rows."""
+    if not rows:
+        return
+    cells = [[_cell(row[column]) for column in columns] for row in rows]
+    titles = [column.replace("_", " ").upper() for column in columns]
+    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    numeric = [all(isinstance(row[column], int | None) for row in rows) for column in columns]
+    click.echo(click.style(_aligned(titles, widths, numeric), bold=True))
+    for line in cells:
+        click.echo(_aligned(line, widths, numeric))
+
+
+def show(rows: Iterable[Mapping[str, object]], columns: Sequence[str], output: str) -> None:
+    """Print the rows as a table of these columns, or all they have as JSON."""
+    found = list(rows)
+    if output == "json":
+        show_json(found)
+    else:
+        show_table(found, columns)
+
+
+@contextmanager
+def progress_bar(what: str, *, unit: Literal["bytes", "items"] = "items") -> Iterator[Progress]:
+    """Give a function (done, total) that moves a bar on stderr; without a terminal there it shows nothing."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), count, TimeRemainingColumn())
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
+        task = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case Mapping():
+            return ",".join(f"{key}={setting}" for key, setting in value.items()) or "-"
+        case list():
+            return str(len(value)) if value else "-"
+        case _:
+            return str(value)
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
+    padded = (
+        text.rjust(width) if right else text.ljust(width)
+        for text, width, right in zip(cells, widths, numeric, strict=True)
+    )
+    return "  ".join(padded).rstrip()

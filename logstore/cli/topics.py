@@ -1,0 +1,207 @@
+"""`pylog topics`: create, list, describe, alter, delete, with the flags of kafka-topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from logstore.catalog import TopicInfo
+from logstore.cli.terminal import open_store, output_option, path_option, show, show_json, show_table, talk
+from logstore.describe import describe_topic
+from logstore.errors import UnknownTopicError
+from logstore.store import LogStore
+
+
+def topic_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Take the topic's name by position or by `--topic`, and pass it on as `name`."""
+
+    def chosen(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        given = ctx.params.pop("topic_option", None)
+        if value and given and value != given:
+            raise click.UsageError(f"two topics are named: {value} and {given}", ctx)
+        if required and not (value or given) and not ctx.resilient_parsing:
+            raise click.UsageError("name a topic", ctx)
+        return value or given
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        named = click.option(
+            "--topic", "topic_option", metavar="TOPIC", is_eager=True, help="The topic; also by position."
+        )
+        placed = click.argument(
+            "name", metavar="TOPIC" if required else "[TOPIC]", required=False, callback=chosen
+        )
+        return placed(named(function))
+
+    return decorate
+
+
+def settings(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """Turn KEY=VALUE texts into a dict."""
+    pairs = [text.partition("=") for text in given]
+    for key, equals, _ in pairs:
+        if not equals:
+            raise click.BadParameter(f"{key!r} is not of the form KEY=VALUE")
+    return {key.strip(): value for key, _, value in pairs}
+
+
+config_option = click.option(
+    "--config",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=settings,
+    help="A topic setting; may be repeated.",
+)
+
+
+@click.group()
+def topics() -> None:
+    """Create, list, describe, alter and delete topics.
+
+    \b
+    $ pylog topics list --path data
+    """
+
+
+@topics.command()
+@topic_argument()
+@click.option(
+    "--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Number of partitions."
+)
+@config_option
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic that is there as it is.")
+@path_option
+@output_option
+def create(
+    name: str, partitions: int, config: dict[str, str], if_not_exists: bool, path: Path, output: str
+) -> None:
+    """Create a topic, and the directory if it is not there.
+
+    \b
+    $ pylog topics create orders --partitions 6 --config retention.ms=86400000 --path data
+    """
+    with open_store(path, create=True) as store:
+        if if_not_exists and name in (info.name for info in store.topics()):
+            talk(f"topic {name} exists already")
+        else:
+            store.create_topic(name, partitions=partitions, config=config, if_not_exists=if_not_exists)
+            talk(f"created topic {name}")
+        show([_summary(store.topic(name))], _SUMMARY, output)
+
+
+@topics.command("list")
+@click.option("--topics-with-overrides", is_flag=True, help="Only topics with settings of their own.")
+@path_option
+@output_option
+def list_topics(topics_with_overrides: bool, path: Path, output: str) -> None:
+    """List the topics.
+
+    \b
+    $ pylog topics list --path data
+    """
+    with open_store(path, mode="r") as store:
+        show(map(_summary, _selected(store, None, topics_with_overrides)), _SUMMARY, output)
+
+
+@topics.command()
+@topic_argument(required=False)
+@click.option("--topics-with-overrides", is_flag=True, help="Only topics with settings of their own.")
+@path_option
+@output_option
+def describe(name: str | None, topics_with_overrides: bool, path: Path, output: str) -> None:
+    """Show the partitions, offsets, segments and settings of one topic, or of all.
+
+    \b
+    $ pylog topics describe orders --path data
+    """
+    with open_store(path, mode="r") as store:
+        found = [describe_topic(store, info) for info in _selected(store, name, topics_with_overrides)]
+    if output == "json":
+        show_json(found)
+        return
+    for number, topic in enumerate(found):
+        overrides = ",".join(f"{key}={value}" for key, value in topic["config"].items())
+        click.echo("\n" * bool(number) + click.style(f"Topic: {topic['topic']}", bold=True), nl=False)
+        click.echo(
+            f"  TopicId: {topic['topic_id']}  Partitions: {len(topic['partitions'])}  Configs: {overrides}"
+        )
+        show_table(topic["partitions"], _PARTITION)
+
+
+@topics.command()
+@topic_argument()
+@click.option("--partitions", type=click.IntRange(min=1), help="New number of partitions; it can only grow.")
+@config_option
+@click.option(
+    "--delete-config", multiple=True, metavar="KEY", help="Go back to the default; may be repeated."
+)
+@path_option
+@output_option
+def alter(
+    name: str,
+    partitions: int | None,
+    config: dict[str, str],
+    delete_config: tuple[str, ...],
+    path: Path,
+    output: str,
+) -> None:
+    """Change settings, or add partitions.
+
+    \b
+    $ pylog topics alter orders --config segment.bytes=104857600 --delete-config retention.ms --path data
+    """
+    if partitions is None and not config and not delete_config:
+        raise click.UsageError("nothing to change: give --partitions, --config or --delete-config")
+    with open_store(path) as store:
+        before = store.topic(name)
+        info = store.alter_topic(name, partitions=partitions, config=config | dict.fromkeys(delete_config))
+        if info.partitions > before.partitions:
+            talk("keys hash over the number of partitions: new records of a key may go to another one")
+        talk(f"altered topic {name}")
+        show([_summary(info)], _SUMMARY, output)
+
+
+@topics.command()
+@topic_argument()
+@click.option("--if-exists", is_flag=True, help="Say nothing if there is no such topic.")
+@path_option
+@output_option
+def delete(name: str, if_exists: bool, path: Path, output: str) -> None:
+    """Delete a topic and its records. It is gone at once; its files go after file.delete.delay.ms.
+
+    \b
+    $ pylog topics delete orders --path data
+    """
+    with open_store(path) as store:
+        try:
+            info = store.topic(name)
+            store.delete_topic(name)
+        except UnknownTopicError:
+            if not if_exists:
+                raise
+            talk(f"there is no topic {name}")
+            show([], _SUMMARY, output)
+            return
+        talk(f"deleted topic {name}")
+        if output == "json":
+            show([_summary(info)], _SUMMARY, output)
+
+
+_SUMMARY = ("topic", "partitions", "config")
+_PARTITION = ("partition", "start", "end", "offsets", "segments", "bytes")
+
+
+def _summary(info: TopicInfo) -> dict[str, object]:
+    return {
+        "topic": info.name,
+        "topic_id": info.topic_id,
+        "partitions": info.partitions,
+        "config": dict(info.overrides),
+    }
+
+
+def _selected(store: LogStore, name: str | None, with_overrides: bool) -> Iterable[TopicInfo]:
+    found = store.topics() if name is None else [store.topic(name)]
+    return [info for info in found if info.overrides or not with_overrides]
