@@ -1,9 +1,9 @@
 """How kernels are compiled and where the result is kept; loads and stores at plain addresses.
 
-Compiled code is kept beside the sources, or in the user's cache directory, or, where neither may be written,
-in a private directory under the system's temporary directory. Processes that compile at once do the work
-twice and keep one result. numba compiles anew when the file of a kernel changes, not when a file changes whose
-functions it uses: remove `__pycache__` then.
+Compiled code is kept beside the sources, or in the user's cache directory, or, where neither may be
+written, in a private directory under the system's temporary directory. Processes that compile at once do the
+work twice and keep one result. numba compiles anew when the file of a kernel changes, not when a file changes
+whose functions it uses: remove `__pycache__` then.
 """
 
 from __future__ import annotations
