@@ -7,6 +7,7 @@ yields batches that any Kafka client can read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,11 @@ def decode_pieces(
         at = piece.stop
 
 
+@cache
+def _schema(names: tuple[str, ...]) -> pa.Schema:
+    return pa.schema([RECORD_SCHEMA.field(name) for name in names])
+
+
 class _Piece:
     """Some whole batches of the data, from `at` to `stop`, compressed ones expanded."""
 
@@ -162,9 +168,7 @@ class _Columns:
     def record_batch(self, names: list[str], decoded: kernels.Decoded) -> pa.RecordBatch:
         """The columns `names`, cut to what was decoded."""
         arrays = [self._array(name, decoded) for name in names]
-        return pa.RecordBatch.from_arrays(
-            arrays, schema=pa.schema([RECORD_SCHEMA.field(name) for name in names])
-        )
+        return pa.RecordBatch.from_arrays(arrays, schema=_schema(tuple(names)))
 
     def _array(self, name: str, decoded: kernels.Decoded) -> pa.Array:
         rows = decoded.rows
@@ -192,7 +196,11 @@ class _Columns:
         keys, values = _Binary(n, decoded.header_key_bytes), _Binary(n, decoded.header_value_bytes)
         lists = _Binary(rows, 0)
         into = kernels.HeaderColumns(
-            lists.ends, lists.validity.address, keys.ends, keys.data.address, *_addresses(values)
+            lists.offsets.address,
+            lists.validity.address,
+            keys.offsets.address,
+            keys.data.address,
+            *_addresses(values),
         )
         without, nulls = kernels.decode_headers(self.spots.ctypes.data, rows, into)
         pairs = pa.StructArray.from_arrays(
@@ -211,11 +219,8 @@ class _Binary:
 
     def __init__(self, rows: int, size: int) -> None:
         self.offsets = _allocate(4 * (rows + 1))
-        np.frombuffer(self.offsets, dtype=np.int32)[0] = 0
-        self.ends = self.offsets.address + 4
         self.data = _allocate(size)
         self.validity = _allocate((rows + 7) // 8)
-        np.frombuffer(self.validity, dtype=np.uint8)[:] = 0xFF
 
     def array(self, rows: int, size: int, nulls: int) -> pa.Array:
         """The column, cut to `rows` rows with `size` bytes in all."""
@@ -225,7 +230,7 @@ class _Binary:
 
 
 def _addresses(column: _Binary | None) -> tuple[int, int, int]:
-    return (column.ends, column.data.address, column.validity.address) if column else (0, 0, 0)
+    return (column.offsets.address, column.data.address, column.validity.address) if column else (0, 0, 0)
 
 
 def _allocate(size: int) -> pa.Buffer:

@@ -12,7 +12,6 @@ from logstore.records.kernels.native import (
     be16,
     be32,
     be64,
-    clear_bit,
     copy,
     i64,
     inner,
@@ -20,6 +19,7 @@ from logstore.records.kernels.native import (
     numbers,
     put32,
     put64,
+    put_valid,
     u8,
 )
 from logstore.records.kernels.varints import BAD, field, varint, varlong
@@ -59,15 +59,15 @@ class Source(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Where the columns go; 0: not wanted. Ends are int32, validity bitmaps start with every bit set.
+    """Where the columns go, as Arrow lays them out; 0: not wanted.
 
     `header_spots` is int64 per row: where `decode_headers` finds the row's headers.
     """
 
-    key_ends: int
+    key_offsets: int
     key_bytes: int
     key_validity: int
-    value_ends: int
+    value_offsets: int
     value_bytes: int
     value_validity: int
     offsets: int
@@ -104,7 +104,7 @@ class Decoded(NamedTuple):
 class _Binary(NamedTuple):
     """One of the two binary columns."""
 
-    ends: int
+    offsets: int
     bytes: int
     validity: int
 
@@ -219,12 +219,11 @@ def _record(at: int, limit: int) -> _Record:
 @inner
 def _put_binary(into: _Binary, row: int, total: int, source: int, size: int) -> int:
     """Write one cell of a binary column after `total` bytes and return the new total."""
+    put_valid(into.validity, row, size >= 0)
     if size > 0:
         copy(into.bytes + total, source, size)
         total += size
-    elif size < 0:
-        clear_bit(into.validity, row)
-    put32(into.ends + 4 * row, total)
+    put32(into.offsets + 4 * row + 4, total)
     return total
 
 
@@ -245,8 +244,8 @@ def _put_numbers(into: Columns, row: int, batch: _Batch, record: _Record) -> Non
 def _records(batch: _Batch, count: int, source: Source, into: Columns, done: Decoded) -> Decoded:
     """`done` and the wanted records of this batch."""
     at, before = batch.at, -1
-    key_column = _Binary(into.key_ends, into.key_bytes, into.key_validity)
-    value_column = _Binary(into.value_ends, into.value_bytes, into.value_validity)
+    key_column = _Binary(into.key_offsets, into.key_bytes, into.key_validity)
+    value_column = _Binary(into.value_offsets, into.value_bytes, into.value_validity)
     _, position, row, keys, values, key_nulls, value_nulls, headers, header_keys, header_values = done
     for _ in range(count):
         record = _record(at, batch.end)
@@ -259,11 +258,11 @@ def _records(batch: _Batch, count: int, source: Source, into: Columns, done: Dec
         if offset < source.start or offset >= source.end:
             continue
         _put_numbers(into, row, batch, record)
-        if into.key_ends:
+        if into.key_offsets:
             size = record.key_size
             keys = _put_binary(key_column, row, keys, record.key, size)
             key_nulls += size < 0
-        if into.value_ends:
+        if into.value_offsets:
             size = record.value_size
             values = _put_binary(value_column, row, values, record.value, size)
             value_nulls += size < 0
@@ -298,6 +297,9 @@ def decode(source: Source, into: Columns) -> Decoded:
     at, stop = source.address, source.address + source.size
     sections, next_offset = source.sections, 0
     done = _failed(0, 0)
+    for offsets in (into.key_offsets, into.value_offsets):
+        if offsets:
+            put32(offsets, 0)
     while at < stop:
         position = at - source.address
         error = _header_error(at, stop - at)

@@ -6,20 +6,20 @@ from typing import Any, NamedTuple
 
 from numba import types
 
-from logstore.records.kernels.native import I64, clear_bit, copy, i64, inner, kernel, numbers, put32
+from logstore.records.kernels.native import I64, copy, i64, inner, kernel, numbers, put32, put_valid
 from logstore.records.kernels.varints import BAD, field, varint
 
 _UNBOUNDED = 2**63 - 1
 
 
 class HeaderColumns(NamedTuple):
-    """Where headers go: int32 ends, bytes, and validity bitmaps that start with every bit set."""
+    """Where headers go, as Arrow lays them out."""
 
-    list_ends: int
+    list_offsets: int
     list_validity: int
-    key_ends: int
+    key_offsets: int
     key_bytes: int
-    value_ends: int
+    value_offsets: int
     value_bytes: int
     value_validity: int
 
@@ -52,25 +52,26 @@ _PAIR: Any = types.UniTuple(I64, 2)  # type: ignore[no-untyped-call]
 def decode_headers(spots: int, rows: int, into: HeaderColumns) -> tuple[int, int]:
     """Write the headers at `spots`, which `decode` checked, and return (rows without any, null values)."""
     total = keys = values = without = nulls = 0
+    for offsets in (into.list_offsets, into.key_offsets, into.value_offsets):
+        put32(offsets, 0)
     for row in range(rows):
         count, at = varint(i64(spots + 8 * row), _UNBOUNDED)
-        if count == 0:
-            clear_bit(into.list_validity, row)
-            without += 1
+        put_valid(into.list_validity, row, count > 0)
+        without += count == 0
         for _ in range(count):
             size, at = varint(at, _UNBOUNDED)
             copy(into.key_bytes + keys, at, size)
             keys += size
-            put32(into.key_ends + 4 * total, keys)
+            put32(into.key_offsets + 4 * total + 4, keys)
             size, at = varint(at + size, _UNBOUNDED)
+            put_valid(into.value_validity, total, size >= 0)
             if size < 0:
-                clear_bit(into.value_validity, total)
                 nulls += 1
             else:
                 copy(into.value_bytes + values, at, size)
                 values += size
                 at += size
-            put32(into.value_ends + 4 * total, values)
+            put32(into.value_offsets + 4 * total + 4, values)
             total += 1
-        put32(into.list_ends + 4 * row, total)
+        put32(into.list_offsets + 4 * row + 4, total)
     return without, nulls

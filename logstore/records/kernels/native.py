@@ -159,7 +159,10 @@ def copy(to: int, source: int, size: int) -> None:
 
 
 @inner
-def clear_bit(bitmap: int, row: int) -> None:
-    """Make `row` null in a validity bitmap."""
-    at = bitmap + (row >> 3)
-    put8(at, u8(at) & ~(1 << (row & 7)))
+def put_valid(bitmap: int, row: int, valid: bool) -> None:
+    """Write the bit of `row` in a validity bitmap; rows come in order."""
+    at, bit = bitmap + (row >> 3), row & 7
+    if bit == 0:
+        put8(at, 0xFF)
+    if not valid:
+        put8(at, u8(at) & ~(1 << bit))
