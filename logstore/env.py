@@ -334,7 +334,7 @@ class OsFiles:
         return _FileLock(fd)
 
     def is_writable(self, path: StrPath) -> bool:
-        return os.access(path, os.W_OK)
+        return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
     def network_file_system(self, path: StrPath) -> str | None:
         kind = _file_system_of(os.path.realpath(path))

@@ -35,8 +35,8 @@ from logstore.errors import (
     did_you_mean,
 )
 from logstore.log import Log, OffsetAndTimestamp
-from logstore.log import create as create_partition
-from logstore.log import topic_id_of
+from logstore.partition_dir import create as create_partition
+from logstore.partition_dir import topic_id_of
 from logstore.log_dir import LogDir
 
 if TYPE_CHECKING:

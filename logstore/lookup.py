@@ -1,0 +1,102 @@
+"""Look-ups in a log: where a batch is, how many bytes lie between two offsets, which record is of a time.
+
+Functions over a `View`, for planning reads; none takes a lock. Each costs a few small reads per segment it looks
+into: indexes are bisected, not loaded, and at most one batch is decoded.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from logstore.partition_dir import PartitionDir, View
+from logstore.records.batch import BatchHeader
+
+
+class Place(NamedTuple):
+    """A batch: in which segment (its number in the view), and where in it."""
+
+    number: int
+    position: int
+    batch: BatchHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentInfo:
+    """One segment as it is now; `next_offset` is the base offset of the next one, or the end of the log."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    path: str
+    max_timestamp_ms: int
+
+
+def number_of(view: View, offset: int) -> int:
+    """The number of the segment that `offset` falls into."""
+    return max(0, bisect.bisect_right(view.bases, offset) - 1)
+
+
+def place_of(files: PartitionDir, view: View, offset: int) -> Place | None:
+    """The batch that holds `offset`, in a gap the next one; None at the end of the log."""
+    if offset >= view.end:
+        return None
+    for number in range(number_of(view, offset), len(view.bases)):
+        if found := files.segment(view.bases[number]).batch_at(offset):
+            return Place(number, *found)
+    return None
+
+
+def bytes_between(files: PartitionDir, view: View, start: int, end: int) -> int:
+    """Stored bytes from the batch that holds `start` to the one before that of `end`."""
+    low, high = place_of(files, view, start), place_of(files, view, end)
+    if low is None:
+        return 0
+    number, position = (high.number, high.position) if high else (len(view.bases) - 1, view.tail.position)
+    between = sum(files.segment(base).size_bytes() for base in view.bases[low.number : number])
+    return max(0, between + position - low.position)
+
+
+def offset_after_bytes(files: PartitionDir, view: View, start: int, max_bytes: int) -> int:
+    """The largest batch end such that [start, end) has at most `max_bytes`, or one batch."""
+    place = place_of(files, view, start)
+    if place is None:
+        return view.end
+    end, budget_bytes = place.batch.next_offset, max_bytes + place.position
+    for number in range(place.number, len(view.bases)):
+        segment = files.segment(view.bases[number])
+        is_active = number == len(view.bases) - 1
+        size_bytes = view.tail.position if is_active else segment.size_bytes()
+        if budget_bytes < size_bytes:
+            return max(end, segment.offset_at(budget_bytes))
+        end = max(end, view.end if is_active else view.bases[number + 1])
+        budget_bytes -= size_bytes
+    return end
+
+
+def first_since(files: PartitionDir, view: View, timestamp_ms: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record that is not older than `timestamp_ms`."""
+    for info in segment_infos(files, view):
+        if info.max_timestamp_ms >= timestamp_ms:
+            found = files.segment(info.base_offset).first_since(timestamp_ms, info.size_bytes)
+            if found:
+                return found
+    return None
+
+
+def segment_infos(files: PartitionDir, view: View) -> Iterator[SegmentInfo]:
+    """Every segment, oldest first."""
+    ends = (*view.bases[1:], view.end)[: len(view.bases)]
+    for base, following in zip(view.bases, ends, strict=True):
+        segment, is_active = files.segment(base), base == view.bases[-1]
+        size_bytes = view.tail.position if is_active else segment.size_bytes()
+        tail = view.tail if is_active else segment.tail(size_bytes)
+        yield SegmentInfo(
+            base_offset=base,
+            next_offset=following,
+            size_bytes=size_bytes,
+            path=segment.path,
+            max_timestamp_ms=tail.max_timestamp_ms,
+        )
