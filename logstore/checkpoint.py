@@ -1,11 +1,12 @@
-"""Small files that are either old or new, never half written: settings, checkpoints, and the mark of a failed disk.
+"""Small files that are old or new and never half written: settings, checkpoints, the mark of a failed disk.
 
-A Kafka checkpoint is text: a line with the version (0), a line with the number of entries, one line per entry. After
-a crash a file may still be garbage (an older writer, a broken disk): `read_checkpoint` then raises CheckpointError, and
-the caller goes back to the log itself, which is the truth.
+A Kafka checkpoint is text: a line with the version (0), a line with the number of entries, one line per
+entry. After a crash a file may still be garbage (an older writer, a broken disk): `read_checkpoint` then
+raises CheckpointError, and the caller goes back to the log itself, which is the truth.
 
-The mark `.fsync-failed` in a store's directory says that an fsync failed there. The kernel then forgets which pages
-were never written and reports success at the next try, so no process may trust the directory until it was checked.
+The mark `.fsync-failed` in a store's directory says that an fsync failed there. The kernel then forgets which
+pages were never written and reports success at the next try, so no process may trust the directory until it
+was checked.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class CheckpointError(StoreError):
 
 
 def write_atomic(env: Env, path: StrPath, data: bytes) -> None:
-    """Put `data` at `path`, durably: a reader or a crash sees the old content or the new one, never a mixture."""
+    """Put `data` at `path`, durably: readers and crashes see the old content or the new one."""
     path = Path(path)
     # A name of its own length: that of a topic may leave no room for a suffix.
     temporary = path.with_name(f".{os.getpid()}-{threading.get_ident()}{TEMPORARY_SUFFIX}")
@@ -93,7 +94,7 @@ def check_mark(env: Env, root: StrPath) -> None:
         return
     said = env.files.read_all(mark).decode(errors="replace").strip()
     raise FailedStoreError(
-        f"{root}: an fsync failed here ({said}); nothing is written until `pylog recover` has checked the store",
+        f"{root}: an fsync failed here ({said}); run `pylog recover`: nothing is written until then",
         path=str(root),
         reason=said,
     )

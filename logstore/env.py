@@ -3,10 +3,13 @@
 Only this module touches `time`, file descriptors, fsync and flock. What it promises:
 
 - `Files.write` writes everything or raises; what was written of it then is for the caller to cut.
-- The environment's errors become StorageError here, once (DiskFullError when there is no room, FailedStoreError when
+- The environment's errors become StorageError here, once (DiskFullError when there is no room,
+  FailedStoreError when
   an fsync fails). A missing file is an answer and not a failure: FileNotFoundError passes as it is.
-- `OsFiles` keeps a bounded number of descriptors open, whatever the number of partitions. A descriptor that leaves the
-  pool is closed when its last user lets go, so that a read in another thread never meets a closed or a reused one.
+- `OsFiles` keeps a bounded number of descriptors open, whatever the number of partitions. A descriptor that
+  leaves the
+  pool is closed when its last user lets go, so that a read in another thread never meets a closed or a reused
+  one.
 - After a fork the child shares no lock with its parent: see `reset_after_fork`.
 """
 
@@ -138,8 +141,8 @@ class Files(Protocol):
     def lock(self, path: StrPath, *, shared: bool = False, wait: bool = True) -> Lock | None:
         """Hold a file lock until it is released or the process dies; None if it is taken and `wait` is false.
 
-        Other processes and other threads of this one are kept out alike. The lock file is made when it is missing;
-        where it cannot be made (a read-only directory), a shared lock raises FileNotFoundError.
+        Other processes and other threads of this one are kept out alike. The lock file is made when it is
+        missing; where it cannot be made (a read-only directory), a shared lock raises FileNotFoundError.
         """
 
     def is_writable(self, path: StrPath) -> bool:

@@ -1,7 +1,7 @@
 """LeaderEpochs: which leader epoch began at which offset (`leader-epoch-checkpoint`).
 
-Invariant: epochs and start offsets both increase strictly. The file is a cache of what the batches say: when it is
-missing or garbage, it is rebuilt from the log. Not thread-safe: its log's lock guards it.
+Invariant: epochs and start offsets both increase strictly. The file is a cache of what the batches say: when
+it is missing or garbage, it is rebuilt from the log. Not thread-safe: its log's lock guards it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import logging
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 from logstore.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
@@ -93,7 +94,4 @@ class LeaderEpochs:
 
 
 def _increases(starts: list[EpochStart]) -> bool:
-    return all(
-        a.epoch < b.epoch and a.start_offset < b.start_offset
-        for a, b in zip(starts, starts[1:], strict=False)
-    )
+    return all(a.epoch < b.epoch and a.start_offset < b.start_offset for a, b in pairwise(starts))

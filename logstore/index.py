@@ -3,13 +3,15 @@
 Entries are big-endian and of fixed width, as Kafka's, keyed by their first field::
 
     .index       int32 offset - base offset      int32 position    of a batch: its last offset, its first byte
-    .timeindex   int64 max timestamp so far, ms  int32 offset - base offset    last offset of the batch that has it
+    .timeindex   int64 max timestamp so far, ms  int32 offset - base offset    last offset of the batch that
+    has it
 
-An index is a hint and never an authority: whoever uses an entry checks it against the batch header it leads to, and an
-index that is damaged, short, or of another file costs time and no correctness. Files grow by whole entries and are
-never allocated ahead; a partial entry at the end does not count.
+An index is a hint and never an authority: whoever uses an entry checks it against the batch header it leads
+to, and an index that is damaged, short, or of another file costs time and no correctness. Files grow by whole
+entries and are never allocated ahead; a partial entry at the end does not count.
 
-A look-up costs O(log n) small reads: no index is ever loaded whole, so a large partition is read like a small one.
+A look-up costs O(log n) small reads: no index is ever loaded whole, so a large partition is read like a small
+one.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ Entry = tuple[int, int]
 class SortedEntries:
     """A file of pairs of integers, sorted by the first; both only grow."""
 
-    __slots__ = ("_env", "_entry", "path")
+    __slots__ = ("_entry", "_env", "path")
 
     def __init__(self, env: Env, path: str, entry: struct.Struct) -> None:
         self._env = env
@@ -47,11 +49,6 @@ class SortedEntries:
     def floor(self, key: int, *, by: int = 0) -> Entry | None:
         """Return the last entry whose first field (second with by=1) is <= `key`; None if there is none."""
         return self._last_of(self._count_below(key + 1, by))
-
-    def ceiling(self, key: int, *, by: int = 0) -> Entry | None:
-        """Return the first entry whose first field (second with by=1) is >= `key`; None if there is none."""
-        number = self._count_below(key, by)
-        return next(iter(self._read(number, number + 1)), None)
 
     def entries(self) -> list[Entry]:
         """Every entry: for checks and tools."""
@@ -82,13 +79,13 @@ class SortedEntries:
         low, high = 0, self.count()
         while high - low > BLOCK_ENTRIES:
             middle = (low + high) // 2
-            entry = self._read(middle, middle + 1)
-            if entry and entry[0][by] < key:
+            found = self._read(middle, middle + 1)
+            if found and found[0][by] < key:
                 low = middle + 1
             else:
                 high = middle
-        for entry_ in self._read(low, high):
-            if entry_[by] >= key:
+        for entry in self._read(low, high):
+            if entry[by] >= key:
                 break
             low += 1
         return low

@@ -9,72 +9,66 @@
         partition.metadata                             the topic's id
         .lock                                          held by whoever appends
 
-Invariant: `log_start_offset <= recovery_point <= log_end_offset` once a log is recovered; every offset is given once.
+Invariant: every offset is given once, in order; below `recovery_point` everything is on disk.
 
-Many processes may have one partition open. Who changes it holds `lock()`: a thread lock and a file lock. On entry the
-holder catches up with what other processes did, and cuts what a killed one left half written. Readers hold nothing:
-what they know of the log (`_View`) is a value that is checked against the directory and the active file by two stats
-before it is used, and a read that meets something odd plans once more from the disk before it reports damage.
+Many processes may have one partition open. Who changes it holds `lock()`: a thread lock and a file lock. On
+entry the holder catches up with what other processes did, and cuts what a killed one left half written.
+Readers hold nothing: they work on a `View`, which two stats confirm, and a read that meets something odd
+plans once more from the disk before it reports damage. They may thus see records of an append that fails
+later, for want of space.
 
-The append path: `append_as_leader` (check, stamp) → `_append` (roll where needed) → `Segment.append` → one write.
+The append path: `append_as_leader` (check, stamp) → `_append` (roll where needed) → `Segment.append` → one
+write.
 """
 
 from __future__ import annotations
 
-import bisect
 import logging
-import re
-import threading
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from logstore.checkpoint import check_mark, fsync_or_mark, write_atomic
-from logstore.config import INT32_MAX, LogConfig
-from logstore.env import Env, FileStat, reset_after_fork
+from logstore import lookup
+from logstore.append_rules import must_roll, roll_jitter_ms, valid_batches
+from logstore.checkpoint import check_mark, fsync_or_mark
+from logstore.config import INT32_MAX, INT64_MAX, LogConfig
+from logstore.env import Env
 from logstore.epochs import LeaderEpochs
 from logstore.errors import (
     CorruptLogError,
     InvalidRecordError,
     OffsetOutOfRangeError,
     ReadOnlyStoreError,
-    RecordTooLargeError,
-    StaleLogError,
     StorageError,
-    StoreError,
 )
-from logstore.index import TIME_ENTRY_BYTES
+from logstore.lookup import SegmentInfo
+from logstore.partition_dir import PartitionDir, View, create, topic_id_of
 from logstore.records.batch import (
-    LOG_APPEND_TIME,
     BatchHeader,
-    InvalidBatchError,
-    batches,
-    check,
     header_at,
     stamp,
     stamp_append_time,
 )
-from logstore.segment import LOG_SUFFIX, Segment, Slice, Tail
+from logstore.recovery import Damage, RecoveryReport, recover, verify
+from logstore.segment import Request, Segment, Slice, Tail
 
-if TYPE_CHECKING:
-    from logstore.recovery import Damage, RecoveryReport
+__all__ = [
+    "AppendInfo",
+    "Log",
+    "OffsetAndTimestamp",
+    "ReadResult",
+    "SegmentInfo",
+    "create",
+    "topic_id_of",
+]
 
 logger = logging.getLogger(__name__)
-
-METADATA = "partition.metadata"
-LOCK = ".lock"
 
 # The least that is worth one read call.
 READ_BYTES_MIN = 16 * 1024
 # Scans in progress whose place is remembered; more of them fall back to the index.
 CURSORS_MAX = 32
-# How often a listing may be overtaken by other processes before that is an error.
-LOOKS_MAX = 5
-
-_LOG_NAME = re.compile(r"\d{20}\.log")
 
 
 class AppendInfo(NamedTuple):
@@ -102,43 +96,6 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentInfo:
-    """One segment as it is now; `next_offset` is the base offset of the next one, or the end of the log."""
-
-    base_offset: int
-    next_offset: int
-    size_bytes: int
-    path: str
-    max_timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """What one look at the directory showed. `directory` and `active` are the stats it rests on."""
-
-    directory: FileStat | None
-    bases: tuple[int, ...]
-    active: FileStat | None
-    tail: Tail
-
-
-def create(directory: Path, *, topic_id: str, env: Env) -> None:
-    """Make the directory of an empty partition, durably but for the entry in its parent."""
-    env.files.mkdir(directory)
-    write_atomic(env, directory / METADATA, f"version: 0\ntopic_id: {topic_id}\n".encode())
-
-
-def topic_id_of(directory: Path | str, env: Env) -> str | None:
-    """Return the id of the topic that this partition belongs to; None if the directory is no partition."""
-    try:
-        text = env.files.read_all(f"{directory}/{METADATA}").decode("utf-8", "replace")
-    except FileNotFoundError:
-        return None
-    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
-    return fields.get("topic_id")
-
-
 class Log:
     """One partition; see the module. Safe for threads, and for processes of one host."""
 
@@ -151,16 +108,12 @@ class Log:
         self.read_only = read_only
         self.recovery_point = 0
         self._env = env
-        self._path = str(directory)
         self._root = str(directory.parent)
-        self._view = _View(None, (), None, Tail(0, 0))
-        self._segments: dict[int, Segment] = {}
+        self._files = PartitionDir(directory, topic_id=topic_id, env=env)
         self._cursors: dict[int, tuple[int, int]] = {}  # next offset of a read -> (segment, position)
         self._epochs: LeaderEpochs | None = None
         self._last_flush_ms = env.clock.monotonic_ms()
         self._durable_base = -1  # the newest segment whose directory entry is known to be on disk
-        self.after_fork()
-        reset_after_fork(self)
 
     @classmethod
     def open(
@@ -179,14 +132,8 @@ class Log:
         """
         log = cls(directory, topic_id=topic_id, config=config, env=env, read_only=read_only)
         log.recovery_point = recovery_point
-        log._view = log._look(log._view, check_end=False)
+        log._files.list_segments()
         return log
-
-    def after_fork(self) -> None:
-        """Forget the locks of the parent process."""
-        self._mutex = threading.RLock()
-        self._view_mutex = threading.Lock()
-        self._is_locked = False
 
     def reconfigure(self, config: LogConfig) -> None:
         """Use these settings from the next append on."""
@@ -194,26 +141,25 @@ class Log:
 
     def close(self) -> None:
         """Let go of the files. Nothing is flushed; a later call opens them again."""
-        self._env.files.forget(self._path + "/")
+        self._files.close()
 
     # ----------------------------------------------------------------- offsets
 
     @property
     def log_start_offset(self) -> int:
         """The first offset that may be read."""
-        view = self._refresh()
-        return view.bases[0] if view.bases else view.tail.next_offset
+        return self._files.refresh().start
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record will get, appends of other processes included. Two stats if none."""
-        return self._refresh().tail.next_offset
+        """The offset of the next record, appends of other processes included. Two stats if there are none."""
+        return self._files.refresh().end
 
     @property
     def epochs(self) -> LeaderEpochs:
         """The leader epochs, read at first use."""
         if self._epochs is None:
-            self._epochs = LeaderEpochs(self._env, self._path)
+            self._epochs = LeaderEpochs(self._env, self._files.path)
         return self._epochs
 
     # -------------------------------------------------------------------- lock
@@ -226,87 +172,63 @@ class Log:
 
         Raises: StaleLogError; FailedStoreError: an fsync failed here; CorruptLogError: the end is damaged.
         """
-        with self._hold() as is_first:
-            if is_first:
+        self._check_writable()
+        with self._files.hold() as is_outermost:
+            if is_outermost:
                 check_mark(self._env, self._root)
                 self._catch_up()
             yield
 
-    @contextmanager
-    def _hold(self) -> Iterator[bool]:
-        """Hold both locks; yields whether this is the outermost hold. The lock file is opened at each of them.
-
-        So a forked child never shares a lock, and a partition that was created anew is locked as it is now.
-        """
+    def _check_writable(self) -> None:
         if self.read_only:
             raise ReadOnlyStoreError(f"{self.directory} is open for reading only")
-        with self._mutex:
-            if self._is_locked:
-                yield False
-                return
-            try:
-                lock = self._env.files.lock(f"{self._path}/{LOCK}")
-            except FileNotFoundError:
-                raise self._stale() from None
-            assert lock is not None, "a lock that is waited for is granted"
-            self._is_locked = True
-            try:
-                yield True
-            finally:
-                self._is_locked = False
-                lock.release()
 
     def _catch_up(self) -> None:
-        """Under the lock: what is on disk is what is known, and the active segment ends with a whole batch."""
-        view = self._refresh()
+        """Under the lock: know what is on disk, and make the active segment end with a whole batch."""
+        view = self._files.refresh()
         if view.active is None:
             return
-        tail, active = view.tail, self._segment(view.bases[-1])
-        if tail.damage or (tail.position < view.active.size and tail.next_offset < self.recovery_point):
-            reason = (
-                tail.damage
-                or f"records {tail.next_offset} to {self.recovery_point} were flushed and are gone"
-            )
+        tail, active = view.tail, self._files.segment(view.bases[-1])
+        is_torn = tail.position < view.active.size
+        if is_torn and (tail.damage or tail.next_offset < self.recovery_point):
+            # No killed writer leaves this: cutting it might drop what was flushed.
+            reason = tail.damage or f"half a batch, and records up to {self.recovery_point} were flushed"
             raise CorruptLogError(active.path, tail.position, reason, "run `pylog recover`")
-        if not tail.index_ok:
-            logger.warning("path=%s does not fit its log: rebuilding it", active.index.path)
-            tail = active.rebuild_indexes(view.active.size, self.config.index_interval_bytes)
-        if tail.position < view.active.size:
-            # A process was killed while it wrote: nobody was told that this append succeeded.
+        if is_torn:
             torn_bytes = view.active.size - tail.position
-            logger.warning(
-                "path=%s cutting torn_bytes=%d at offset=%d", active.path, torn_bytes, tail.next_offset
-            )
+            logger.warning("path=%s offset=%d cut torn_bytes=%d", active.path, tail.next_offset, torn_bytes)
             active.truncate(tail.position, tail.next_offset)
-        if tail is not view.tail or tail.position < view.active.size:
-            self._know(view.bases, tail)
+        if not tail.index_ok:
+            logger.warning("path=%s does not fit its log: rebuilt", active.index.path)
+            tail = active.rebuild_indexes(tail.position, self.config.index_interval_bytes)
+        if is_torn or tail is not view.tail:
+            self._files.know(view.bases, tail)
 
     # ------------------------------------------------------------------ append
 
     def append_as_leader(self, records: bytearray, *, leader_epoch: int = 0) -> AppendInfo:
         """Give the batches in `records` the next offsets, in place, and append them: all of them or none.
 
-        Batches are checked (header, CRC-32C, size) and not decoded. With LogAppendTime they are stamped with the
-        time of the append. Not flushed, unless flush.messages or flush.ms say so. After DiskFullError the log is as
-        it was before.
+        Batches are checked (header, CRC-32C, size) and not decoded. With LogAppendTime they are stamped with
+        the time of the append. Not flushed, unless flush.messages or flush.ms say so. After DiskFullError the
+        log is as it was before.
 
         Raises: InvalidRecordError, RecordTooLargeError, DiskFullError; as `lock`.
         """
-        checked = self._checked(records, dense=True)
+        checked = valid_batches(records, self.config, dense=True)
         log_append_time = self.config.message_timestamp_type == "LogAppendTime"
         with self.lock():
             now_ms = self._env.clock.now_ms() if log_append_time else -1
-            first = offset = self._view.tail.next_offset
+            first = offset = self._files.view.end
             stamped = []
             for position, batch in checked:
                 stamp(records, position, offset, leader_epoch)
+                placed = batch._replace(base_offset=offset, leader_epoch=leader_epoch)
                 if log_append_time:
                     stamp_append_time(records, position, now_ms)
-                    batch = batch._replace(
-                        max_timestamp=now_ms, attributes=batch.attributes | LOG_APPEND_TIME
-                    )
-                stamped.append(batch._replace(base_offset=offset, leader_epoch=leader_epoch))
-                offset += batch.last_offset_delta + 1
+                    placed = placed._replace(max_timestamp=now_ms)
+                stamped.append(placed)
+                offset = placed.next_offset
             self._append(records, stamped)
         self._maybe_flush(offset)
         return AppendInfo(first, offset, now_ms, len(records))
@@ -318,9 +240,9 @@ class Log:
 
         Raises: as `append_as_leader`; InvalidRecordError: offsets that go back.
         """
-        checked = [batch for _, batch in self._checked(records, dense=False)]
+        checked = [batch for _, batch in valid_batches(records, self.config, dense=False)]
         with self.lock():
-            end = first = self._view.tail.next_offset
+            end = first = self._files.view.end
             for batch in checked:
                 if batch.base_offset < end:
                     raise InvalidRecordError(f"{self.directory}: offset {batch.base_offset} after {end - 1}")
@@ -329,99 +251,62 @@ class Log:
         self._maybe_flush(end)
         return AppendInfo(checked[0].base_offset if checked else first, end, -1, len(records))
 
-    def _checked(self, data: bytes | bytearray | memoryview, *, dense: bool) -> list[tuple[int, BatchHeader]]:
-        """The batches that `data` consists of, each one valid. `dense`: a record for every offset, as writers send."""
-        found, end, limit = [], 0, self.config.batch_bytes_max
-        try:
-            for position, batch in batches(data):
-                check(data, position, batch)
-                if batch.size_bytes > limit:
-                    raise RecordTooLargeError(batch.size_bytes, limit, "batch")
-                if dense and batch.count != batch.last_offset_delta + 1:
-                    raise InvalidBatchError(
-                        position, f"{batch.count} records in {batch.last_offset_delta + 1} offsets"
-                    )
-                found.append((position, batch))
-                end = position + batch.size_bytes
-        except InvalidBatchError as error:
-            raise InvalidRecordError(f"{self.directory}: not appended: {error}") from error
-        if end < len(data):
-            raise InvalidRecordError(
-                f"{self.directory}: not appended: half a batch at byte {end} of {len(data)}"
-            )
-        return found
-
     def _append(self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader]) -> None:
         """Write the batches behind the end, one write per segment; what cannot be written whole is undone."""
-        before, rest = self._view, memoryview(data)
+        before, rest = self._files.view, memoryview(data)
         try:
             while batches:
                 active, count = self._active_for(batches)
                 size_bytes = sum(batch.size_bytes for batch in batches[:count])
+                self._note_epochs(batches[:count])  # first: a crash may leave it too early, never too late
                 tail = active.append(
-                    rest[:size_bytes], batches[:count], self._view.tail, self.config.index_interval_bytes
+                    rest[:size_bytes],
+                    batches[:count],
+                    self._files.view.tail,
+                    self.config.index_interval_bytes,
                 )
-                self._know(self._view.bases, tail)
-                self._note_epochs(batches[:count])
+                self._files.know(self._files.view.bases, tail)
                 rest, batches = rest[size_bytes:], batches[count:]
         except StorageError:
             self._undo(before)
             raise
 
     def _active_for(self, batches: Sequence[BatchHeader]) -> tuple[Segment, int]:
-        """The segment that takes the next batches, new if need be, and how many of them it takes in one write."""
-        first, view = batches[0], self._view
+        """The segment for the next batches, new if need be, and how many of them it takes in one write."""
+        first, view = batches[0], self._files.view
         if not view.bases:
             self._add_segment(first.base_offset)
-        elif self._is_full(view.bases[-1], view.tail.position, view.tail, first):
+        elif self._must_roll(view.bases[-1], view.tail.position, view.tail, first):
             self.roll()  # named after the end of the log: segments follow each other without a gap
-        base, tail = self._view.bases[-1], self._view.tail
+        base, tail = self._files.view.bases[-1], self._files.view.tail
         if first.last_offset - base > INT32_MAX:
-            self._segment(base).remove()
+            self._files.segment(base).remove()
             self._add_segment(first.base_offset, instead=True)
-            base, tail = first.base_offset, self._view.tail
+            base, tail = first.base_offset, self._files.view.tail
         position, count = tail.position, 0
         for batch in batches:
-            if count and self._is_full(base, position, tail, batch):
+            if count and self._must_roll(base, position, tail, batch):
                 break
             if position == 0:
                 tail = tail._replace(first_timestamp_ms=batch.max_timestamp)
             position += batch.size_bytes
             count += 1
-        return self._segment(base), count
+        return self._files.segment(base), count
 
-    def _is_full(self, base: int, position: int, tail: Tail, batch: BatchHeader) -> bool:
-        """Must the log roll before this batch (segment.bytes, segment.ms, segment.index.bytes, relative offsets)?
+    def _must_roll(self, base_offset: int, position: int, tail: Tail, batch: BatchHeader) -> bool:
+        jitter_ms = roll_jitter_ms(self.config, self.directory.name, base_offset)
+        return must_roll(self.config, base_offset, jitter_ms, tail=tail, position=position, batch=batch)
 
-        `position` is where the batch would begin; `tail` is from before the append that it belongs to.
-        """
-        config = self.config
-        entries = tail.indexed_entries + (position - tail.position) // max(1, config.index_interval_bytes)
-        if (
-            batch.last_offset - base > INT32_MAX
-            or (entries + 1) * TIME_ENTRY_BYTES > config.segment_index_bytes
-        ):
-            return True
-        age_ms = batch.max_timestamp - tail.first_timestamp_ms if tail.first_timestamp_ms >= 0 else 0
-        return position > 0 and (
-            position + batch.size_bytes > config.segment_bytes
-            or age_ms > config.segment_ms - self._jitter_ms(base)
-        )
-
-    def _jitter_ms(self, base_offset: int) -> int:
-        """At random per segment, but the same in every process."""
-        return zlib.crc32(f"{self._path}@{base_offset}".encode()) % (self.config.segment_jitter_ms + 1)
-
-    def _undo(self, before: _View) -> None:
-        """Take back what a failed append wrote. What cannot be taken back is torn, and the next holder cuts it."""
+    def _undo(self, before: View) -> None:
+        """Take back what a failed append wrote; what cannot be is torn, and the next holder cuts it."""
         try:
-            for base in reversed(self._view.bases[len(before.bases) :]):
-                self._segment(base).remove()
+            for base in reversed(self._files.view.bases[len(before.bases) :]):
+                self._files.segment(base).remove()
             if before.bases:
-                self._segment(before.bases[-1]).truncate(before.tail.position, before.tail.next_offset)
-            self._know(before.bases, before.tail)
+                self._files.segment(before.bases[-1]).truncate(before.tail.position, before.tail.next_offset)
+            self._files.know(before.bases, before.tail)
         except StorageError:
-            logger.warning("dir=%s could not undo a failed append", self._path, exc_info=True)
+            logger.warning("dir=%s could not undo a failed append", self.directory, exc_info=True)
 
     def _note_epochs(self, batches: Sequence[BatchHeader]) -> None:
         """Keep `leader-epoch-checkpoint` in step; the epoch changes rarely, so this is one comparison."""
@@ -433,42 +318,40 @@ class Log:
     # -------------------------------------------------------------------- roll
 
     def roll(self) -> None:
-        """Close the active segment and begin a new one at the end of the log; nothing happens if it is empty."""
+        """Close the active segment and begin a new one at the log's end; nothing happens if it is empty."""
         with self.lock():
-            view = self._view
+            view = self._files.view
             if view.bases and view.tail.position:
-                self._segment(view.bases[-1]).seal(view.tail)
-                self._add_segment(view.tail.next_offset)
+                self._files.segment(view.bases[-1]).seal(view.tail)
+                self._add_segment(view.end)
 
     def _add_segment(self, base_offset: int, *, instead: bool = False) -> None:
         """Make an empty active segment (`instead` of the empty one that is there)."""
-        bases = self._view.bases[:-1] if instead else self._view.bases
-        self._segment(base_offset).create()
-        self._know((*bases, base_offset), Tail(0, base_offset))
+        bases = self._files.view.bases[:-1] if instead else self._files.view.bases
+        self._files.segment(base_offset).create()
+        self._files.know((*bases, base_offset), Tail(0, base_offset))
 
     # ------------------------------------------------------------------- flush
 
     def flush(self) -> int:
-        """fsync everything up to the log's end as it is now; return it: the new recovery point.
+        """Make everything durable up to the log's end of now (fsync); return that: the new recovery point.
 
         Takes no lock, so that writers of several processes can wait for the disk at the same time.
 
         Raises: FailedStoreError: what is on disk is unknown; a mark keeps every process from writing.
         """
-        view = self._refresh()
-        end = view.tail.next_offset
-        if end > self.recovery_point or self._durable_base < 0:
-            first = max(0, bisect.bisect_right(view.bases, self.recovery_point) - 1)
-            for base in view.bases[first:]:
-                segment = self._segment(base)
+        view = self._files.refresh()
+        end = view.end
+        if end > self.recovery_point:
+            for base in view.bases[lookup.number_of(view, self.recovery_point) :]:
+                segment = self._files.segment(base)
                 files = [segment.path] if base == view.bases[-1] else segment.paths
                 for path in files:
                     fsync_or_mark(self._env, path, self._root)
             if view.bases and view.bases[-1] > self._durable_base:
-                fsync_or_mark(self._env, self._path, self._root)
+                fsync_or_mark(self._env, self._files.path, self._root)
                 self._durable_base = view.bases[-1]
-            with self._view_mutex:
-                self.recovery_point = max(self.recovery_point, end)
+            self.recovery_point = max(self.recovery_point, end)
         self._last_flush_ms = self._env.clock.monotonic_ms()
         return end
 
@@ -485,176 +368,118 @@ class Log:
     ) -> ReadResult:
         """Return whole batches from the one that holds `offset`, as stored, with base offsets below `upper`.
 
-        About `max_bytes` of one segment, at least one batch however large, so that a reader always advances; empty
-        only at `upper` or the log's end, or where a gap reaches up to there. The first batch may begin before
-        `offset`. `data` lies in `buffer` if it fits there. Takes no lock.
+        At most `max_bytes` of one segment, but at least one batch, so that a reader always advances; empty
+        only at
+        `upper` or the log's end, or where a gap reaches up to there. The first batch may begin before
+        `offset`.
+        `data` lies in `buffer` if it fits there, and is good until the next use of it. Takes no lock.
 
         Raises: OffsetOutOfRangeError; CorruptLogError: damage, also at a second look at the disk.
         """
-        view = self._view
-        if upper is None or upper > view.tail.next_offset or not view.bases or offset < view.bases[0]:
-            view = self._refresh()
+        view = self._files.view
+        if upper is None or upper > view.end or offset < view.start:
+            view = self._files.refresh()
         size_bytes = max(max_bytes, READ_BYTES_MIN)
-        space = memoryview(
-            buffer if buffer is not None and len(buffer) >= size_bytes else bytearray(size_bytes)
-        )
-        space = space[:size_bytes]
+        if buffer is None or len(buffer) < size_bytes:
+            buffer = bytearray(size_bytes)
+        request = Request(offset, max_bytes, upper=INT64_MAX, space=memoryview(buffer)[:size_bytes])
         for is_last_look in (False, True):
-            end = view.tail.next_offset
-            self._check_range(offset, view)
-            limit = end if upper is None else min(upper, end)
-            if offset >= limit:
-                return ReadResult(space[:0], self._path, 0, offset)
+            if not view.start <= offset <= view.end:
+                raise OffsetOutOfRangeError(offset, view.start, view.end, self.directory.name)
+            request = request._replace(upper=view.end if upper is None else min(upper, view.end))
+            if offset >= request.upper:
+                break
             try:
-                return self._read(view, offset, limit, space)
+                return self._read(view, request)
             except (CorruptLogError, FileNotFoundError):
                 if is_last_look:
                     raise
-            view = self._look_anew()
-        raise AssertionError("unreachable: the second look returns or raises")
+            self._cursors.clear()
+            view = self._files.look_anew()
+        return ReadResult(request.space[:0], self._files.path, 0, offset)
 
-    def _read(self, view: _View, offset: int, upper: int, space: memoryview) -> ReadResult:
-        number = bisect.bisect_right(view.bases, offset) - 1
-        segment, found = self._segment(view.bases[number]), None
-        cursor = self._cursors.pop(offset, None)
-        if cursor and cursor[0] == segment.base_offset:
-            found = self._read_at_cursor(segment, offset, cursor[1], upper, space)
+    def _read(self, view: View, request: Request) -> ReadResult:
+        number = lookup.number_of(view, request.offset)
+        segment = self._files.segment(view.bases[number])
+        found = self._read_on(segment, request)
         if found is None:
-            found = segment.read(offset, segment.floor_position(offset), upper, space)
+            found = segment.read(request, segment.floor_position(request.offset))
         while found is None:  # the segment ends in a gap
             number += 1
-            if number == len(view.bases) or view.bases[number] >= upper:
-                return ReadResult(space[:0], segment.path, 0, upper)
-            segment = self._segment(view.bases[number])
-            found = segment.read(offset, 0, upper, space)
+            if number == len(view.bases):
+                return ReadResult(request.space[:0], segment.path, 0, request.upper)
+            segment = self._files.segment(view.bases[number])
+            found = segment.read(request, 0)
         if len(self._cursors) >= CURSORS_MAX:
             self._cursors.clear()
         self._cursors[found.next_offset] = (segment.base_offset, found.position + len(found.data))
         return ReadResult(found.data, segment.path, found.position, found.next_offset)
 
-    def _read_at_cursor(
-        self, segment: Segment, offset: int, position: int, upper: int, space: memoryview
-    ) -> Slice | None:
-        """Read on where the last read ended, if the batch there is still the next one."""
+    def _read_on(self, segment: Segment, request: Request) -> Slice | None:
+        """Read where another read ended, if the next batch is there: a scan needs no index."""
+        base_offset, position = self._cursors.pop(request.offset, (-1, 0))
+        if base_offset != segment.base_offset:
+            return None
         try:
-            found = segment.read(offset, position, upper, space)
+            found = segment.read(request, position)
         except CorruptLogError:
             return None
-        return found if found and found.data and header_at(found.data).base_offset == offset else None
-
-    def _check_range(self, offset: int, view: _View) -> None:
-        start, end = (view.bases[0] if view.bases else view.tail.next_offset), view.tail.next_offset
-        if not start <= offset <= end:
-            raise OffsetOutOfRangeError(offset, start, end, self.directory.name)
+        return found if found and found.data and header_at(found.data).base_offset == request.offset else None
 
     # ---------------------------------------------------------------- look-ups
 
     def floor_batch(self, offset: int) -> int:
-        """Return the base offset of the batch that holds `offset`; in a gap of the next one; at the end, the end."""
-        view = self._refresh()
-        self._check_range(offset, view)
-        place = self._place(view, offset)
-        return place[2].base_offset if place else view.tail.next_offset
-
-    def _place(self, view: _View, offset: int) -> tuple[int, int, BatchHeader] | None:
-        """(number of the segment, position, header) of the batch that holds `offset` or follows it."""
-        if offset >= view.tail.next_offset:
-            return None
-        for number in range(max(0, bisect.bisect_right(view.bases, offset) - 1), len(view.bases)):
-            if found := self._segment(view.bases[number]).batch_at(offset):
-                return number, *found
-        return None
+        """Return the base offset of the batch that holds `offset`, in a gap of the next; or the end."""
+        view = self._files.refresh()
+        place = lookup.place_of(self._files, view, offset)
+        return place.batch.base_offset if place else view.end
 
     def bytes_between(self, start: int, end: int) -> int:
-        """Return the stored bytes of the batches from the one that holds `start` to the one before `end`."""
-        view = self._refresh()
-        low, high = self._place(view, start), self._place(view, end)
-        if low is None:
-            return 0
-        last = len(view.bases) - 1
-        number, position = high[:2] if high else (last, view.tail.position)
-        between = sum(self._segment(base).size_bytes() for base in view.bases[low[0] : number])
-        return max(0, between + position - low[1])
+        """Return the stored bytes from the batch that holds `start` to the one before `end`'s."""
+        return lookup.bytes_between(self._files, self._files.refresh(), start, end)
 
     def offset_after_bytes(self, start: int, max_bytes: int) -> int:
         """Return the largest end where a batch ends and [start, end) has at most `max_bytes` stored bytes.
 
         At least one batch is inside, unless `start` is the end of the log.
         """
-        view = self._refresh()
-        place = self._place(view, start)
-        if place is None:
-            return view.tail.next_offset
-        number, position, batch = place
-        end, budget_bytes = batch.next_offset, max_bytes + position
-        while number < len(view.bases):
-            segment = self._segment(view.bases[number])
-            is_active = number == len(view.bases) - 1
-            size_bytes = view.tail.position if is_active else segment.size_bytes()
-            if budget_bytes < size_bytes:
-                return max(end, segment.offset_at(budget_bytes))
-            end = max(end, view.tail.next_offset if is_active else view.bases[number + 1])
-            budget_bytes -= size_bytes
-            number += 1
-        return end
+        return lookup.offset_after_bytes(self._files, self._files.refresh(), start, max_bytes)
 
     def offset_for_time(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """Return the first record whose timestamp is at least `timestamp_ms`; None if there is none."""
-        view = self._refresh()
-        for info in self._infos(view):
-            if info.max_timestamp_ms < timestamp_ms:
-                continue
-            if found := self._segment(info.base_offset).first_since(timestamp_ms, info.size_bytes):
-                return OffsetAndTimestamp(*found)
-        return None
+        found = lookup.first_since(self._files, self._files.refresh(), timestamp_ms)
+        return OffsetAndTimestamp(*found) if found else None
 
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Every segment as it is now, oldest first."""
-        return tuple(self._infos(self._refresh()))
-
-    def _infos(self, view: _View) -> Iterator[SegmentInfo]:
-        for base, following in zip(view.bases, (*view.bases[1:], view.tail.next_offset), strict=True):
-            segment, is_active = self._segment(base), base == view.bases[-1]
-            size_bytes = view.tail.position if is_active else segment.size_bytes()
-            tail = view.tail if is_active else segment.tail(size_bytes)
-            yield SegmentInfo(
-                base_offset=base,
-                next_offset=following,
-                size_bytes=size_bytes,
-                path=segment.path,
-                max_timestamp_ms=tail.max_timestamp_ms,
-            )
+        return tuple(lookup.segment_infos(self._files, self._files.refresh()))
 
     # ---------------------------------------------------------------- truncate
 
     def truncate_to(self, offset: int) -> None:
         """Remove every batch that holds `offset` or a later one, and the leader epochs that began there.
 
-        Below the log's start everything goes, and the log begins anew at `offset`. The caller lowers its checkpoint
-        of the recovery point first: what is flushed and missing counts as damage.
+        Below the log's start everything goes, and the log begins anew at `offset`. The caller lowers its
+        checkpoint of the recovery point first: what is flushed and missing counts as damage.
         """
         with self.lock():
-            view = self._view
-            if offset >= view.tail.next_offset:
+            view = self._files.view
+            if offset >= view.end:
                 return
             self.recovery_point = min(self.recovery_point, offset)
-            place = self._place(view, offset) if offset >= view.bases[0] else None
-            keep = place[0] + 1 if place else 0
-            for base in reversed(view.bases[keep:]):
-                self._segment(base).remove()
+            place = lookup.place_of(self._files, view, offset) if offset >= view.start else None
+            bases = view.bases[: place.number + 1] if place else ()
+            for base in reversed(view.bases[len(bases) :]):
+                self._files.segment(base).remove()
             if place is None:
-                self._know((), Tail(0, offset))
+                self._files.know((), Tail(0, offset))
                 self._add_segment(offset)
             else:
-                self._cut(view.bases[:keep], place[1], place[2].base_offset)
+                segment = self._files.segment(bases[-1])
+                segment.truncate(place.position, place.batch.base_offset)
+                self._files.know(bases, segment.tail(place.position))
             self.epochs.load()
-            self.epochs.trim(self._view.tail.next_offset)
-
-    def _cut(self, bases: tuple[int, ...], position: int, next_offset: int) -> None:
-        """Make `position` the end of the last of these segments."""
-        segment = self._segment(bases[-1])
-        segment.truncate(position, next_offset)
-        self._know(bases, segment.tail(position))
+            self.epochs.trim(self._files.view.end)
 
     # ---------------------------------------------------------- recover, verify
 
@@ -663,98 +488,13 @@ class Log:
 
         Raises: CorruptLogError: damage below the recovery point. Nothing is dropped then.
         """
-        from logstore.recovery import recover
-
-        return recover(self)
+        self._check_writable()
+        with self._files.hold():
+            report = recover(self._files, self.epochs, self.config, self.recovery_point)
+            self._files.look_anew()
+        self.recovery_point = min(self.recovery_point, report.log_end_offset)
+        return report
 
     def verify(self) -> Iterator[Damage]:
         """Read everything, and yield what is damaged."""
-        from logstore.recovery import verify
-
-        return verify(self)
-
-    # -------------------------------------------------------------------- look
-
-    def _segment(self, base_offset: int) -> Segment:
-        segment = self._segments.get(base_offset)
-        if segment is None:
-            segment = self._segments[base_offset] = Segment(self._env, self._path, base_offset)
-        return segment
-
-    def _refresh(self) -> _View:
-        """What is known of the log, after two stats that show whether it is still so."""
-        known = self._view
-        return self._publish(known, self._look(known))
-
-    def _look_anew(self) -> _View:
-        """What the disk shows, nothing remembered."""
-        self._env.files.forget(self._path + "/")
-        self._cursors.clear()
-        known = self._view
-        return self._publish(known, self._look(_View(None, known.bases, None, known.tail)))
-
-    def _publish(self, known: _View, seen: _View) -> _View:
-        """Remember what was seen, unless another thread was faster: it may be the writer, who knows better."""
-        if seen is not known:
-            with self._view_mutex:
-                if self._view is known:
-                    self._view = seen
-        return seen
-
-    def _know(self, bases: tuple[int, ...], tail: Tail) -> None:
-        """Under the lock: this is the log now, because this thread has made it so."""
-        view = self._view
-        active = self._env.files.stat(self._segment(bases[-1]).path) if bases else None
-        with self._view_mutex:
-            self._view = _View(view.directory if bases == view.bases else None, bases, active, tail)
-
-    def _look(self, known: _View, *, check_end: bool = True) -> _View:
-        """Return `known` if it still holds, else what is true now."""
-        for _ in range(LOOKS_MAX):
-            directory, bases = known.directory, known.bases
-            if directory is None or self._env.files.stat(self._path) != directory:
-                directory, bases = self._list()
-            if not bases or not check_end:
-                same = bases == known.bases and directory == known.directory
-                return known if same else _View(directory, bases, None, Tail(0, 0))
-            active = self._segment(bases[-1])
-            stat = self._env.files.stat(active.path)
-            if stat is not None:
-                return self._look_at_end(known, _View(directory, bases, stat, known.tail))
-            known = _View(None, (), None, Tail(0, 0))  # it went between listing and looking
-        raise StorageError(f"{self._path}: segments come and go faster than they can be listed")
-
-    def _look_at_end(self, known: _View, now: _View) -> _View:
-        """`now` with the right tail: walk on from what is known if the active file has only grown."""
-        assert now.active is not None
-        is_same_file = (
-            known.active is not None and known.bases == now.bases and known.active.inode == now.active.inode
-        )
-        if is_same_file and known.active == now.active:
-            return known if known.directory == now.directory else now
-        segment, tail = self._segment(now.bases[-1]), None
-        if is_same_file and known.active is not None and known.active.size < now.active.size:
-            tail = segment.tail(now.active.size, known.tail)
-            if tail.damage:  # perhaps it was cut and has grown again
-                tail = None
-        return _View(now.directory, now.bases, now.active, tail or segment.tail(now.active.size))
-
-    def _list(self) -> tuple[FileStat | None, tuple[int, ...]]:
-        """The directory's stat (None: do not rely on it yet) and the segments there, if it is still this partition."""
-        try:
-            listing = self._env.files.list(self._path)
-        except FileNotFoundError:
-            raise self._stale() from None
-        if topic_id_of(self._path, self._env) != self.topic_id:
-            raise self._stale()
-        self._env.files.forget(self._path + "/")  # a name may stand for another file now
-        bases = sorted(
-            int(name.removesuffix(LOG_SUFFIX)) for name in listing.names if _LOG_NAME.fullmatch(name)
-        )
-        return (listing.stat if listing.settled else None), tuple(bases)
-
-    def _stale(self) -> StoreError:
-        return StaleLogError(
-            f"{self.directory.name} was deleted, or created anew, since it was opened; look the topic up again",
-            path=self._path,
-        )
+        return verify(self._files, self.config)

@@ -1,7 +1,7 @@
 """Look-ups in a log: where a batch is, how many bytes lie between two offsets, which record is of a time.
 
-Functions over a `View`, for planning reads; none takes a lock. Each costs a few small reads per segment it looks
-into: indexes are bisected, not loaded, and at most one batch is decoded.
+Functions over a `View`, for planning reads; none takes a lock. Each costs a few small reads per segment it
+looks into: indexes are bisected, not loaded, and at most one batch is decoded.
 """
 
 from __future__ import annotations

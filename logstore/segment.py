@@ -1,11 +1,11 @@
 """Segment: one .log file of whole batches in offset order, and the two indexes that say where to look in it.
 
-Invariant: offsets increase, every batch starts where the one before it ends, and every index entry was written after
-the batch it points to. The file is the truth; what is known of it (`Tail`) is a value that its log keeps, so that a
-Segment has no state and any thread may read while one appends.
+Invariant: offsets increase, every batch starts where the one before it ends, and every index entry was
+written after the batch it points to. The file is the truth; what is known of it (`Tail`) is a value that its
+log keeps, so that a Segment has no state and any thread may read while one appends.
 
-Index entries are written as Kafka writes them: for a batch that begins more than index.interval.bytes behind the batch
-of the last entry, and, in the time index, once more when the segment is closed.
+Index entries are written as Kafka writes them: for a batch that begins more than index.interval.bytes behind
+the batch of the last entry, and, in the time index, once more when the segment is closed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ WINDOW_BYTES = 16 * 1024
 class Tail(NamedTuple):
     """How far a segment is known: everything below `position` is whole batches.
 
-    `damage` says why the walk ended before the end of the file, if what is there is not the beginning of a batch;
+    `damage` says why the walk ended before the end of the file, if what is there is not the beginning of a
+    batch;
     `index_ok` is false when the offset index does not fit the log.
     """
 
@@ -70,6 +71,18 @@ class Slice(NamedTuple):
     data: memoryview
     position: int
     next_offset: int
+
+
+class Request(NamedTuple):
+    """What a reader wants: whole batches from the one that holds `offset`, with base offsets below `upper`.
+
+    At most `max_bytes` of them, but at least one; in `space`, if it fits there.
+    """
+
+    offset: int
+    max_bytes: int
+    upper: int
+    space: memoryview
 
 
 class Segment:
@@ -184,7 +197,7 @@ class Segment:
             next_offset = header.next_offset
 
     def tail(self, size_bytes: int, known: Tail | None = None) -> Tail:
-        """Return how far the first `size_bytes` are whole batches, from what is known or from the last index entry."""
+        """Return how far the first `size_bytes` are whole batches, going on from what is known or indexed."""
         tail = known._replace(damage=None) if known else self._indexed_tail(size_bytes)
         try:
             for position, batch in self.headers(tail.position, size_bytes):
@@ -204,7 +217,7 @@ class Segment:
         batch = self._agreeing(entry, size_bytes)
         if batch is None:
             return tail._replace(index_ok=False)
-        newest, first = self.time_index.last(), self._header(0)
+        newest, first = self.time_index.last(), self.header(0)
         if newest is None or first is None or not self._agreeing_time(newest):
             return tail._replace(index_ok=False)
         return Tail(
@@ -220,7 +233,7 @@ class Segment:
     def _agreeing(self, entry: Entry, size_bytes: int) -> BatchHeader | None:
         """The batch that an index entry points to, if it is the one that the entry speaks of."""
         last_offset, position = entry[0] + self.base_offset, entry[1]
-        batch = self._header(position) if 0 < position <= size_bytes - HEADER_BYTES else None
+        batch = self.header(position) if 0 < position <= size_bytes - HEADER_BYTES else None
         return batch if batch and batch.last_offset == last_offset else None
 
     def _agreeing_time(self, entry: Entry) -> bool:
@@ -228,7 +241,8 @@ class Segment:
         found = self.batch_at(entry[1] + self.base_offset) if entry[1] >= 0 else None
         return found is not None and found[1].max_timestamp == entry[0]
 
-    def _header(self, position: int) -> BatchHeader | None:
+    def header(self, position: int) -> BatchHeader | None:
+        """The batch header at `position`, if there is one."""
         try:
             return header_at(self._env.files.read(self.path, position, HEADER_BYTES))
         except InvalidBatchError:
@@ -247,7 +261,7 @@ class Segment:
         return entry[1] if batch.last_offset >= offset else entry[1] + batch.size_bytes
 
     def batch_at(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Return (position, header) of the batch that holds `offset` or, in a gap, of the next; None at the end."""
+        """Return (position, batch) of the one that holds `offset`, in a gap of the next; None at the end."""
         for position, batch in self.headers(self.floor_position(offset), self.size_bytes()):
             if batch.last_offset >= offset:
                 return position, batch
@@ -262,7 +276,7 @@ class Segment:
         return offset
 
     def first_since(self, timestamp_ms: int, size_bytes: int) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record in `size_bytes` that is not older than `timestamp_ms`.
+        """Return (offset, timestamp) of the first record that is not older than `timestamp_ms`, if any.
 
         Raises: CorruptLogError: a batch that had to be decoded is damaged.
         """
@@ -281,32 +295,36 @@ class Segment:
                 raise CorruptLogError(self.path, position, error.reason) from error
         return None
 
-    def read(self, offset: int, position: int, upper: int, space: memoryview) -> Slice | None:
-        """Return whole batches from the one that holds `offset` (or the next), with base offsets below `upper`.
+    def read(self, request: Request, position: int) -> Slice | None:
+        """Return what is asked for; None if the file ends before it; empty if a gap reaches to `upper`.
 
-        `position` is where a batch begins, at or before that one. As many as fit into `space`, or one batch in a
-        buffer of its own if the first does not fit. None if the file ends before `offset`. Two looks at eight
-        bytes per batch; no record is touched.
+        `position` is where a batch begins, at or before the one that holds the offset. No record is touched:
+        two looks at a dozen bytes per batch.
 
         Raises: CorruptLogError: there is something else than a batch.
         """
+        offset, max_bytes, upper, space = request
         while True:
             count = self._env.files.read_into(self.path, position, space)
             end, floor = whole_bytes(space, count, upper=offset + 1)
             begin = floor if end and header_at(space, floor).last_offset >= offset else end
-            stop, last = whole_bytes(space, count, start=begin, upper=upper)
+            stop, last = whole_bytes(space, min(count, begin + max_bytes), start=begin, upper=upper)
             if stop > begin:
                 return Slice(space[begin:stop], position + begin, header_at(space, last).next_offset)
             if begin == count < len(space):
                 return None
             position += begin
-            if begin == 0:
-                batch = self._batch_too_large(position, space[:count])
+            if begin == 0:  # more than was asked for, or than there is space for: take this batch alone
+                batch = self._large_batch(position, space[:count])
                 if batch.base_offset >= upper:
                     return Slice(space[:0], position, upper)
-                space = memoryview(bytearray(batch.size_bytes))
+                if batch.last_offset < offset:
+                    position += batch.size_bytes
+                    continue
+                max_bytes = batch.size_bytes
+                space = space[:max_bytes] if max_bytes <= len(space) else memoryview(bytearray(max_bytes))
 
-    def _batch_too_large(self, position: int, start: memoryview) -> BatchHeader:
+    def _large_batch(self, position: int, start: memoryview) -> BatchHeader:
         """The header of the batch that begins with `start`, of which no more was read."""
         try:
             batch = header_at(start)
@@ -321,7 +339,7 @@ class Segment:
     # ------------------------------------------------------- truncate, rebuild
 
     def truncate(self, position: int, next_offset: int) -> None:
-        """Cut everything from `position` on, where `next_offset` would follow. Indexes first: they never lead astray."""
+        """Cut everything from `position` on, where `next_offset` follows; the indexes first."""
         self.index.truncate_below(position, by=1)
         self.time_index.truncate_below(next_offset - self.base_offset, by=1)
         self._env.files.truncate(self.path, position)

@@ -1,0 +1,64 @@
+"""What batches must be like to be appended, and when a log begins a new segment. Decides, and touches nothing."""
+
+from __future__ import annotations
+
+import zlib
+
+from logstore.config import INT32_MAX, LogConfig
+from logstore.errors import InvalidRecordError, RecordTooLargeError
+from logstore.index import TIME_ENTRY_BYTES
+from logstore.records.batch import BatchHeader, InvalidBatchError, batches, check
+from logstore.segment import Tail
+
+
+def valid_batches(
+    data: bytes | bytearray | memoryview, config: LogConfig, *, dense: bool
+) -> list[tuple[int, BatchHeader]]:
+    """Return (position, header) of the batches that `data` consists of; header, CRC-32C and size of each are good.
+
+    `dense`: every offset must have its record, as in what writers send; compaction leaves gaps in what leaders send.
+
+    Raises: InvalidRecordError, RecordTooLargeError.
+    """
+    found, end, limit = [], 0, config.batch_bytes_max
+    try:
+        for position, batch in batches(data):
+            check(data, position, batch)
+            if batch.size_bytes > limit:
+                raise RecordTooLargeError(batch.size_bytes, limit, "batch")
+            if dense and batch.count != batch.last_offset_delta + 1:
+                raise InvalidBatchError(
+                    position, f"{batch.count} records, {batch.last_offset_delta + 1} offsets"
+                )
+            found.append((position, batch))
+            end = position + batch.size_bytes
+    except InvalidBatchError as error:
+        raise InvalidRecordError(f"nothing was appended: {error}") from error
+    if end < len(data):
+        raise InvalidRecordError(f"nothing was appended: half a batch at byte {end} of {len(data)}")
+    return found
+
+
+def must_roll(
+    config: LogConfig, base_offset: int, jitter_ms: int, *, tail: Tail, position: int, batch: BatchHeader
+) -> bool:
+    """Must a new segment begin before this batch: are bytes, age, index or relative offset above their limit?
+
+    `position` is where the batch would begin; `tail` is from before the append that it belongs to. Age is measured
+    in record time, as Kafka does, so that retention by time works on whole segments.
+    """
+    entries = tail.indexed_entries + (position - tail.position) // max(1, config.index_interval_bytes)
+    if (
+        batch.last_offset - base_offset > INT32_MAX
+        or (entries + 1) * TIME_ENTRY_BYTES > config.segment_index_bytes
+    ):
+        return True
+    if position == 0:
+        return False
+    age_ms = batch.max_timestamp - tail.first_timestamp_ms if tail.first_timestamp_ms >= 0 else 0
+    return position + batch.size_bytes > config.segment_bytes or age_ms > config.segment_ms - jitter_ms
+
+
+def roll_jitter_ms(config: LogConfig, partition: str, base_offset: int) -> int:
+    """What segment.jitter.ms takes off segment.ms: different per segment, the same in every process."""
+    return zlib.crc32(f"{partition}@{base_offset}".encode()) % (config.segment_jitter_ms + 1)

@@ -1,0 +1,210 @@
+"""PartitionDir: what is in a partition's directory now, and where its log ends, for as few reads as possible.
+
+What one look showed is a value, `View`. It rests on the stats of the directory and of the active file: while
+those are the same, so is the log. Two stats thus answer "did another process do anything?", and any thread
+may ask. A listing made in the same moment as the last change is not relied on (two changes may share a time
+stamp).
+
+The end of the log is found from the last index entry that its batch confirms, and a walk over the headers
+behind it; when the file has only grown, from the end known before.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from logstore.checkpoint import write_atomic
+from logstore.env import Env, FileStat, reset_after_fork
+from logstore.errors import StaleLogError, StorageError
+from logstore.segment import LOG_SUFFIX, Segment, Tail
+
+METADATA = "partition.metadata"
+LOCK = ".lock"
+
+# How often a listing may be overtaken by other processes before that is an error.
+LOOKS_MAX = 5
+
+_LOG_NAME = re.compile(r"\d{20}\.log")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one look showed: segments by base offset, and the end of the last one, the active segment.
+
+    `directory` and `active` are the stats that this rests on; None: look again before relying on it.
+    """
+
+    directory: FileStat | None
+    bases: tuple[int, ...]
+    active: FileStat | None
+    tail: Tail
+
+    @property
+    def start(self) -> int:
+        """The log start offset."""
+        return self.bases[0] if self.bases else self.tail.next_offset
+
+    @property
+    def end(self) -> int:
+        """The log end offset."""
+        return self.tail.next_offset
+
+
+NOTHING = View(None, (), None, Tail(0, 0))
+
+
+def create(directory: Path, *, topic_id: str, env: Env) -> None:
+    """Make the directory of an empty partition, durable but for the entry in its parent."""
+    env.files.mkdir(directory)
+    write_atomic(env, directory / METADATA, f"version: 0\ntopic_id: {topic_id}\n".encode())
+
+
+def topic_id_of(directory: Path | str, env: Env) -> str | None:
+    """Return the id of the topic that this partition belongs to; None if the directory is no partition."""
+    try:
+        text = env.files.read_all(f"{directory}/{METADATA}").decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    return fields.get("topic_id")
+
+
+class PartitionDir:
+    """The directory of one partition; see the module. Its log alone changes what is in it."""
+
+    def __init__(self, path: Path, *, topic_id: str, env: Env) -> None:
+        self.path = str(path)
+        self.name = path.name
+        self._topic_id = topic_id
+        self.env = env
+        self._segments: dict[int, Segment] = {}
+        self.view = NOTHING
+        self.after_fork()
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Forget the locks of the parent process."""
+        self._mutex = threading.RLock()
+        self._view_mutex = threading.Lock()
+        self._is_locked = False
+
+    def segment(self, base_offset: int) -> Segment:
+        """The segment of this base offset, there or not."""
+        segment = self._segments.get(base_offset)
+        if segment is None:
+            segment = self._segments[base_offset] = Segment(self.env, self.path, base_offset)
+        return segment
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.env.files.forget(self.path + "/")
+
+    @contextmanager
+    def hold(self) -> Iterator[bool]:
+        """Keep other threads and processes out; may be nested in a thread. Yields whether it is outermost.
+
+        The lock file is opened at each hold: a forked child thus never shares a lock with its parent, and a
+        partition that was deleted and created anew is locked as it is now.
+
+        Raises: StaleLogError.
+        """
+        with self._mutex:
+            if self._is_locked:
+                yield False
+                return
+            try:
+                lock = self.env.files.lock(f"{self.path}/{LOCK}")
+            except FileNotFoundError:
+                raise self._stale() from None
+            assert lock is not None, "a lock that is waited for is granted"
+            self._is_locked = True
+            try:
+                yield True
+            finally:
+                self._is_locked = False
+                lock.release()
+
+    # -------------------------------------------------------------------- look
+
+    def list_segments(self) -> None:
+        """Look at the names only: cheap, for opening many logs."""
+        directory, bases = self._list()
+        self.view = View(directory, bases, None, Tail(0, 0))
+
+    def refresh(self) -> View:
+        """Return what is true now: what is known, if two stats confirm it."""
+        known = self.view
+        return self._publish(known, self._look(known))
+
+    def look_anew(self) -> View:
+        """Return what the disk shows, nothing remembered."""
+        self.env.files.forget(self.path + "/")
+        return self._publish(self.view, self._look(NOTHING))
+
+    def know(self, bases: tuple[int, ...], tail: Tail) -> None:
+        """Under the lock: this is the log now, because this thread has made it so."""
+        view = self.view
+        active = self.env.files.stat(self.segment(bases[-1]).path) if bases else None
+        with self._view_mutex:
+            self.view = View(view.directory if bases == view.bases else None, bases, active, tail)
+
+    def _publish(self, known: View, seen: View) -> View:
+        """Remember what was seen, unless another thread was faster: a writer knows better."""
+        if seen is not known:
+            with self._view_mutex:
+                if self.view is known:
+                    self.view = seen
+        return seen
+
+    def _look(self, known: View) -> View:
+        """Return `known` if it still holds, else what is true now."""
+        for _ in range(LOOKS_MAX):
+            directory, bases = known.directory, known.bases
+            if directory is None or self.env.files.stat(self.path) != directory:
+                directory, bases = self._list()
+            if not bases:
+                same = not known.bases and directory == known.directory
+                return known if same else View(directory, (), None, Tail(0, 0))
+            active = self.env.files.stat(self.segment(bases[-1]).path)
+            if active is not None:
+                return self._look_at_end(known, View(directory, bases, active, known.tail))
+            known = NOTHING  # it went between listing and looking
+        raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
+
+    def _look_at_end(self, known: View, now: View) -> View:
+        """`now` with the right tail: walk on from what is known if the active file has only grown."""
+        assert now.active is not None
+        segment, tail = self.segment(now.bases[-1]), None
+        if known.active is not None and known.bases == now.bases and known.active.inode == now.active.inode:
+            if known.active == now.active:
+                return known if known.directory == now.directory else now
+            if known.active.size < now.active.size:
+                tail = segment.tail(now.active.size, known.tail)
+                if tail.damage:  # perhaps it was cut and has grown again
+                    tail = None
+        return View(now.directory, now.bases, now.active, tail or segment.tail(now.active.size))
+
+    def _list(self) -> tuple[FileStat | None, tuple[int, ...]]:
+        """The directory's stat (None: not to be relied on yet) and its segments."""
+        try:
+            listing = self.env.files.list(self.path)
+        except FileNotFoundError:
+            raise self._stale() from None
+        if topic_id_of(self.path, self.env) != self._topic_id:
+            raise self._stale()
+        self.env.files.forget(self.path + "/")  # a name may stand for another file now
+        bases = sorted(
+            int(name.removesuffix(LOG_SUFFIX)) for name in listing.names if _LOG_NAME.fullmatch(name)
+        )
+        return (listing.stat if listing.settled else None), tuple(bases)
+
+    def _stale(self) -> StaleLogError:
+        return StaleLogError(
+            f"{self.name} was deleted, or created anew, since it was opened; look the topic up again",
+            path=self.path,
+        )

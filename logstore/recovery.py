@@ -1,0 +1,348 @@
+"""Recovery: what a crash left of a partition becomes a log again; all else is made from the log.
+
+`recovery_point` is the offset below which everything was fsynced. At or above it anything may be missing or
+garbage after a loss of power, so the log is cut at the first thing that is not a valid batch, or not the next
+one, even if good batches follow: a hole would be worse. Below it damage is no crash but corruption: it is
+reported, and nothing is dropped. Indexes and leader epochs are rebuilt from the batches where they do not
+fit.
+
+Every step may be repeated: a crash during recovery is recovered from by recovery, and a second one changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from logstore.checkpoint import TEMPORARY_SUFFIX
+from logstore.config import LogConfig
+from logstore.env import Env
+from logstore.epochs import FILE_NAME as EPOCHS
+from logstore.epochs import EpochStart, LeaderEpochs
+from logstore.errors import CorruptLogError
+from logstore.index import Entry
+from logstore.partition_dir import LOCK, METADATA, PartitionDir
+from logstore.records.batch import (
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    InvalidBatchError,
+    check,
+    header_at,
+)
+from logstore.segment import Segment
+
+logger = logging.getLogger(__name__)
+
+# Large enough to amortise a read, small enough to stay in the cache between the walk and the CRC.
+CHUNK_BYTES = 1024 * 1024
+
+# What an interrupted change leaves behind: never part of the log.
+LEFTOVER_SUFFIXES = (TEMPORARY_SUFFIX, ".cleaned", ".deleted")
+_OURS = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)")
+_INDEX = re.compile(r"(\d{20})\.(index|timeindex|txnindex)")
+
+
+class Damage(NamedTuple):
+    """Bytes that are not what was written."""
+
+    path: str
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryReport:
+    """What was found and done; paths, but for `ignored`: names of files that are not ours."""
+
+    path: str
+    log_end_offset: int
+    cut_bytes: int
+    removed: tuple[str, ...]
+    rebuilt: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+
+def recover(
+    files: PartitionDir, epochs: LeaderEpochs, config: LogConfig, recovery_point: int
+) -> RecoveryReport:
+    """Mend the partition; the caller holds its lock, and looks at the directory anew afterwards.
+
+    Reads the segments that reach above the recovery point, and a few headers of each one below it.
+
+    Raises: CorruptLogError: damage below the recovery point.
+    """
+    return _Recovery(files, epochs, config, recovery_point).run()
+
+
+def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
+    """Read everything, change nothing, and yield what is damaged: at most one place per segment and index."""
+    view = files.look_anew()
+    for number, base in enumerate(view.bases):
+        segment = files.segment(base)
+        is_active = number == len(view.bases) - 1
+        size_bytes = view.tail.position if is_active else segment.size_bytes()
+        next_offset, indexes = base, IndexCheck(segment, is_sealed=not is_active)
+        try:
+            for position, batch in checked_batches(files.env, segment, size_bytes):
+                indexes.see(position, batch)
+                next_offset = batch.next_offset
+        except CorruptLogError as error:
+            yield Damage(error.path, error.position, error.reason)
+            continue
+        if is_active and view.tail.damage:
+            yield Damage(segment.path, size_bytes, view.tail.damage)
+        if not is_active and (reason := _discontinuity(next_offset, view.bases[number + 1], config)):
+            yield Damage(segment.path, size_bytes, reason)
+        if not indexes.fit(size_bytes, config):
+            yield Damage(segment.index.path, 0, "does not fit its log: reads are slow, and right")
+
+
+def checked_batches(env: Env, segment: Segment, size_bytes: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of every batch in the first `size_bytes`, each CRC checked, offsets going up.
+
+    Raises: CorruptLogError: where something else is found, half a batch at the end included.
+    """
+    position, next_offset, space = 0, segment.base_offset, memoryview(bytearray(CHUNK_BYTES))
+    while position < size_bytes:
+        count = env.files.read_into(segment.path, position, space[: size_bytes - position])
+        chunk, at, needed = space[:count], 0, HEADER_BYTES
+        try:
+            while at + HEADER_BYTES <= count:
+                batch = header_at(chunk, at)
+                needed = batch.size_bytes
+                if at + needed > count:
+                    break
+                check(chunk, at, batch)
+                if batch.base_offset < next_offset:
+                    raise InvalidBatchError(at, f"offset {batch.base_offset} after {next_offset - 1}")
+                yield position + at, batch
+                at, next_offset = at + needed, batch.next_offset
+                needed = HEADER_BYTES
+        except InvalidBatchError as error:
+            raise CorruptLogError(segment.path, position + error.position, error.reason) from error
+        position += at
+        if position + needed > size_bytes and position < size_bytes:
+            raise CorruptLogError(segment.path, position, "the file ends within a batch")
+        if needed > len(space):
+            space = memoryview(bytearray(needed))
+
+
+class IndexCheck:
+    """Sees every batch of a segment and says whether both indexes speak of them, and of nothing else."""
+
+    def __init__(self, segment: Segment, *, is_sealed: bool) -> None:
+        self._base_offset = segment.base_offset
+        offsets, times = segment.index.entries(), segment.time_index.entries()
+        self._is_sorted = _increases(offsets) and _increases(times) and not any(p <= 0 for _, p in offsets)
+        self._positions = {position: relative for relative, position in offsets}
+        self._times = {relative: timestamp for timestamp, relative in times}
+        self._newest_entry_ms = times[-1][0] if times else NO_TIMESTAMP - 1
+        self._last_position = offsets[-1][1] if offsets else 0
+        self._newest_ms = self._needed_ms = NO_TIMESTAMP - 1
+        self._is_sealed = is_sealed
+
+    def see(self, position: int, batch: BatchHeader) -> None:
+        """Take note of the next batch."""
+        relative = batch.last_offset - self._base_offset
+        self._newest_ms = max(self._newest_ms, batch.max_timestamp)
+        if position in self._positions:
+            if self._positions[position] == relative:
+                del self._positions[position]
+            self._needed_ms = self._newest_ms
+        if self._times.get(relative) == self._newest_ms == batch.max_timestamp:
+            del self._times[relative]
+
+    def fit(self, size_bytes: int, config: LogConfig) -> bool:
+        """Whether every entry was met, and the entries reach the end of the log file."""
+        needed_ms = self._newest_ms if self._is_sealed and size_bytes else self._needed_ms
+        is_whole = self._newest_entry_ms >= needed_ms and not is_short(
+            self._last_position, size_bytes, config
+        )
+        return self._is_sorted and is_whole and not self._positions and not self._times
+
+
+def is_short(indexed_position: int, size_bytes: int, config: LogConfig) -> bool:
+    """Does an index end too far before its log? An interval and two batches may follow the last entry."""
+    return size_bytes - indexed_position > 2 * config.batch_bytes_max + config.index_interval_bytes
+
+
+def _increases(entries: list[Entry]) -> bool:
+    return all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries))
+
+
+def _discontinuity(next_offset: int, following_base: int, config: LogConfig) -> str | None:
+    """Why a segment of this base cannot follow; compaction may leave gaps, nothing may overlap."""
+    if following_base > next_offset and not config.is_compacted:
+        return f"offsets {next_offset} to {following_base} are missing behind this segment"
+    if following_base < next_offset:
+        return f"the next segment begins at {following_base}, inside this one, which ends at {next_offset}"
+    return None
+
+
+class _Recovery:
+    """One run over one partition. Positions of segments only move to the end of the list."""
+
+    def __init__(
+        self, files: PartitionDir, epochs: LeaderEpochs, config: LogConfig, recovery_point: int
+    ) -> None:
+        self._files = files
+        self._env = files.env
+        self._epochs = epochs
+        self._config = config
+        self._recovery_point = recovery_point
+        self._bases: list[int] = []
+        self._epoch_starts: list[EpochStart] = []  # as the batches say that were read whole
+        self._cut_bytes = 0
+        self._removed: list[str] = []
+        self._rebuilt: list[str] = []
+
+    def run(self) -> RecoveryReport:
+        ignored = self._sweep()
+        self._bases = list(self._files.look_anew().bases)
+        end = self._recover_segments()
+        if end < self._recovery_point:
+            last = self._files.segment(self._bases[-1]).path if self._bases else self._files.path
+            raise self._missing(last, 0, end)
+        self._recover_epochs(end)
+        return RecoveryReport(
+            path=self._files.path,
+            log_end_offset=end,
+            cut_bytes=self._cut_bytes,
+            removed=tuple(self._removed),
+            rebuilt=tuple(self._rebuilt),
+            ignored=ignored,
+        )
+
+    def _sweep(self) -> tuple[str, ...]:
+        """Remove leftovers and indexes without a log; return the names that are none of ours."""
+        names = set(self._env.files.list(self._files.path).names)
+        leftovers = {name for name in names if name.endswith(LEFTOVER_SUFFIXES)}
+        orphans = {
+            name for name in names if (match := _INDEX.fullmatch(name)) and f"{match[1]}.log" not in names
+        }
+        for name in sorted(leftovers | orphans):
+            self._remove(f"{self._files.path}/{name}")
+        known = leftovers | {METADATA, LOCK, EPOCHS}
+        ignored = tuple(sorted(name for name in names - known if not _OURS.fullmatch(name)))
+        if ignored:
+            logger.warning(
+                "dir=%s ignoring files that are not ours: %s", self._files.path, ", ".join(ignored)
+            )
+        return ignored
+
+    def _remove(self, path: str) -> None:
+        logger.warning("path=%s removed: left over from an interrupted change", path)
+        self._env.files.unlink(path)
+        self._removed.append(path)
+
+    def _recover_segments(self) -> int:
+        """Check every segment, oldest first; cut where the log stops being one. Returns its end."""
+        end, number = self._bases[0] if self._bases else 0, 0
+        while number < len(self._bases):
+            segment = self._files.segment(self._bases[number])
+            if number and (reason := _discontinuity(end, segment.base_offset, self._config)):
+                if min(end, segment.base_offset) < self._recovery_point:
+                    raise CorruptLogError(segment.path, 0, reason, "restore it from a copy")
+                self._drop_from(number, reason)
+                break
+            is_flushed = number + 1 < len(self._bases) and self._bases[number + 1] <= self._recovery_point
+            end = self._glance_at(segment) if is_flushed else self._recover_segment(segment, number)
+            number += 1
+        return end
+
+    def _glance_at(self, segment: Segment) -> int:
+        """A segment that was flushed whole: does it end well, do its indexes? Reads its last headers."""
+        size_bytes = segment.size_bytes()
+        tail = segment.tail(size_bytes)
+        if tail.position < size_bytes:
+            raise CorruptLogError(segment.path, tail.position, tail.damage or "the file ends within a batch")
+        if not tail.index_ok or is_short(tail.indexed_position, size_bytes, self._config):
+            self._rebuild(segment, size_bytes)
+        return tail.next_offset
+
+    def _recover_segment(self, segment: Segment, number: int) -> int:
+        """A segment that reaches above the recovery point: read it all, cut at the first bad batch."""
+        size_bytes, position, end = segment.size_bytes(), 0, segment.base_offset
+        indexes = IndexCheck(segment, is_sealed=number + 1 < len(self._bases))
+        try:
+            for at, batch in checked_batches(self._env, segment, size_bytes):
+                position, end = at + batch.size_bytes, batch.next_offset
+                indexes.see(at, batch)
+                self._see_epoch(batch)
+        except CorruptLogError as error:
+            if end < self._recovery_point:
+                raise self._missing(segment.path, error.position, end, error.reason) from error
+            self._drop_from(number + 1, error.reason)
+            self._cut(segment, position, end, size_bytes, error.reason)
+        if not indexes.fit(position, self._config):
+            self._rebuild(segment, position)
+        return end
+
+    def _cut(self, segment: Segment, position: int, end: int, size_bytes: int, reason: str) -> None:
+        logger.warning(
+            "path=%s offset=%d cut torn_bytes=%d: %s", segment.path, end, size_bytes - position, reason
+        )
+        segment.truncate(position, end)
+        self._cut_bytes += size_bytes - position
+
+    def _drop_from(self, number: int, reason: str) -> None:
+        """Remove the segments behind a hole, the last one first: a crash here leaves no other hole."""
+        for base in reversed(self._bases[number:]):
+            segment = self._files.segment(base)
+            logger.warning("path=%s removed: it follows a hole (%s)", segment.path, reason)
+            self._cut_bytes += segment.size_bytes()
+            segment.remove()
+            self._removed.append(segment.path)
+        del self._bases[number:]
+
+    def _rebuild(self, segment: Segment, size_bytes: int) -> None:
+        logger.warning("path=%s does not fit its log: rebuilt", segment.index.path)
+        tail = segment.rebuild_indexes(size_bytes, self._config.index_interval_bytes)
+        if segment.base_offset != self._bases[-1]:
+            segment.seal(tail)
+        self._rebuilt.append(segment.index.path)
+
+    def _missing(
+        self, path: str, position: int, end: int, reason: str = "the log ends there"
+    ) -> CorruptLogError:
+        text = f"{reason}; records {end} to {self._recovery_point} were flushed and cannot be read"
+        return CorruptLogError(path, position, text, "nothing was changed; restore the file from a copy")
+
+    # ------------------------------------------------------------------ epochs
+
+    def _see_epoch(self, batch: BatchHeader) -> None:
+        if batch.leader_epoch > (self._epoch_starts[-1].epoch if self._epoch_starts else -1):
+            self._epoch_starts.append(EpochStart(batch.leader_epoch, batch.base_offset))
+
+    def _recover_epochs(self, end: int) -> None:
+        """Make `leader-epoch-checkpoint` agree with the log: none begins behind its end, none is missing."""
+        self._epochs.load()
+        known = [] if self._epochs.is_damaged else list(self._epochs.starts)
+        if not known or not _agree(known, self._epoch_starts):
+            self._epoch_starts = []
+            known = []
+            for base in self._bases:
+                segment = self._files.segment(base)
+                for _, batch in segment.headers(0, segment.size_bytes()):
+                    self._see_epoch(batch)
+        latest = known[-1].epoch if known else -1
+        starts = [s for s in known if s.start_offset < end]
+        starts += [s for s in self._epoch_starts if s.epoch > latest]
+        if self._epochs.is_damaged or tuple(starts) != self._epochs.starts:
+            self._epochs.replace(starts)
+
+
+def _agree(known: Iterable[EpochStart], seen: Iterable[EpochStart]) -> bool:
+    """Does every epoch that was seen begin where it is known to, or later (a segment began in its middle)?"""
+    starts = {s.epoch: s.start_offset for s in known}
+    seen = list(seen)
+    newest = max(starts, default=-1)
+    return all(starts.get(s.epoch, s.start_offset) <= s.start_offset for s in seen) and all(
+        b.epoch in starts or b.epoch > newest for _, b in pairwise([EpochStart(-1, 0), *seen])
+    )
