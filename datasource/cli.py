@@ -134,8 +134,11 @@ def _print_answers(console: Console, outcome: Outcome) -> None:
             f"{row['worst_mean_delay_min']:.0f}",
         )
     console.print(table)
-    numbers = ("flights", "planes", "mean delay, min", "over an hour late")
-    table = _table("SQL: which airlines keep their passengers waiting?", left="airline", right=numbers)
+    table = _table(
+        "SQL: which airlines keep their passengers waiting?",
+        left="airline",
+        right=("flights", "planes", "mean delay, min", "over an hour late"),
+    )
     for row in outcome.carriers:
         table.add_row(
             row["airline"],

@@ -26,7 +26,7 @@ from logstore.errors import PylogError
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 TOPIC = "flights"
 PARTITIONS = 6
@@ -307,7 +307,7 @@ def _look_at_disk(path: Path, outcome: Outcome) -> None:
         outcome.topic = describe_topic(store, store.topic(TOPIC))
         for partition in range(PARTITIONS):
             outcome.files += [
-                (str(segment.path.relative_to(path.absolute())), segment.size_bytes)
+                (str(Path(segment.path).relative_to(path.absolute())), segment.size_bytes)
                 for segment in store.log(TOPIC, partition).segments()
             ]
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 
+import logstore
 from logstore.cli.terminal import Failure, open_store, output_option, path_option, progress_bar, show, talk
 from logstore.dump import BatchLine, DamageLine, Line, OffsetEntryLine, RecordLine, TimeEntryLine, dump
+from logstore.recovery import RecoveryReport
 from logstore.verify import PartitionReport, verify_store
 
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
@@ -37,9 +39,7 @@ def dump_log(files: tuple[Path, ...], print_data_log: bool, verify: bool, output
             facts = _facts(line)
             click.echo(json.dumps({"file": str(path)} | facts) if output == "json" else _text(line, facts))
     if damaged:
-        raise Failure(
-            f"damaged: {damaged} places; a store repairs what a crash left when it is next opened for writing"
-        )
+        raise Failure(f"damage in {damaged} place{'s'[: damaged > 1]}; `pylog verify` checks a whole store")
 
 
 def _facts(line: Line) -> dict[str, object]:
@@ -122,7 +122,7 @@ def verify(topic: str | None, path: Path, output: str) -> None:
     for file, position, reason in damage:
         talk(f"{file}: damaged at byte {position}: {reason}")
     if damage:
-        raise Failure(f"{len(damage)} damaged places; restore these files from a copy, or read around them")
+        raise Failure("there is damage; bring these files back from a copy, or read around the places")
 
 
 def _verified(report: PartitionReport) -> dict[str, object]:
@@ -135,4 +135,33 @@ def _verified(report: PartitionReport) -> dict[str, object]:
         "segments": report.segments,
         "bytes": report.size_bytes,
         "damage": places,
+    }
+
+
+@click.command()
+@path_option
+@output_option
+def recover(path: Path, output: str) -> None:
+    """Check what was not known to be on disk after a crash, and mend it. Nobody else may have the store open.
+
+    \b
+    $ pylog recover --path data
+
+    Opening a store does the same where it is needed. This command is for after a failed fsync, when
+    nothing may be written until it has run, and for looking at what was mended. Damage in flushed data is
+    reported, never cut.
+    """
+    with progress_bar("recover") as progress:
+        reports = logstore.recover(path, progress=progress)
+    show(map(_recovered, reports), ("partition", "end", "cut_bytes", "rebuilt", "removed", "ignored"), output)
+
+
+def _recovered(report: RecoveryReport) -> dict[str, object]:
+    return {
+        "partition": Path(report.path).name,
+        "end": report.log_end_offset,
+        "cut_bytes": report.cut_bytes,
+        "rebuilt": list(report.rebuilt),
+        "removed": list(report.removed),
+        "ignored": list(report.ignored),
     }

@@ -6,7 +6,6 @@ import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import click
 
@@ -90,10 +89,9 @@ def produce(
 
 
 def _chunks() -> Iterator[bytes]:
-    stdin = cast(BinaryIO, click.get_binary_stream("stdin"))
     if sys.stdin.isatty():
         talk("one record per line; end with Ctrl-D")
-    return iter(lambda: stdin.read1(CHUNK_BYTES), b"")  # type: ignore[attr-defined]
+    return iter(lambda: sys.stdin.buffer.read1(CHUNK_BYTES), b"")  # type: ignore[union-attr]
 
 
 # --------------------------------------------------------------------------------------------- consume
@@ -142,7 +140,7 @@ def consume(
     format_record = _formatter(output, template, given)
     follow = follow or timeout_ms is not None
     start = _start(from_beginning, offset, partition)
-    out = click.get_binary_stream("stdout")
+    out = sys.stdout.buffer
     count = 0
     with open_store(path, mode="r") as store:
         if follow:

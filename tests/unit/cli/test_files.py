@@ -1,0 +1,171 @@
+"""`pylog dump-log`, `pylog verify`, `pylog recover`."""
+
+import pytest
+
+import logstore
+
+LOG, INDEX, TIME_INDEX = (f"{0:020}.{kind}" for kind in ("log", "index", "timeindex"))
+
+
+@pytest.fixture
+def partition(pylog, path):
+    """Partition 0 of `orders`: five batches of one record, an index entry for nearly each."""
+    pylog("topics", "create", "orders", "--config", "index.interval.bytes=0").ok()
+    for value in "abcde":
+        pylog("produce", "orders", "--key-separator", ":", input=f"k:{value}\n").ok()
+    return path / "orders-0"
+
+
+@pytest.fixture
+def dump(pylog):
+    return lambda *arguments: pylog("dump-log", *arguments, store=False)
+
+
+def flip(path, position):
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_dump_shows_the_batches_under_kafkas_names(partition, dump):
+    lines = dump(partition / LOG).ok().lines
+    assert lines[0] == f"Dumping {partition / LOG}"
+    assert len(lines) == 6
+    assert lines[1].startswith("baseOffset: 0 lastOffset: 0 count: 1 baseSequence: -1")
+    assert "position: 0 CreateTime: " in lines[1]
+    assert "magic: 2 compresscodec: none crc: " in lines[1]
+    assert "isvalid" not in lines[1]
+
+
+def test_dump_shows_the_records_when_asked(partition, dump):
+    lines = dump(partition / LOG, "--print-data-log").ok().lines
+    assert lines[1].endswith("isvalid: true")
+    assert lines[2].startswith("| offset: 0 timestamp: ")
+    assert lines[2].endswith("keySize: 1 valueSize: 1 headerKeys: [] key: k payload: a")
+
+
+def test_dump_as_json_is_one_object_a_line(partition, dump):
+    batches = dump(partition / LOG, "--output", "json").ok().json_lines
+    assert [batch["baseOffset"] for batch in batches] == [0, 1, 2, 3, 4]
+    assert [b["position"] for b in batches] == [i * batches[0]["size"] for i in range(5)]
+
+
+def test_index_entries_lead_to_their_batches(partition, dump):
+    batches = {
+        b["position"]: b["lastOffset"] for b in dump(partition / LOG, "--output", "json").ok().json_lines
+    }
+    entries = dump(partition / INDEX, "--verify", "--output", "json").ok().json_lines
+    assert entries
+    assert all(batches[entry["position"]] == entry["offset"] for entry in entries)
+
+
+def test_time_index_entries_are_true(partition, dump):
+    newest = {
+        b["lastOffset"]: b["CreateTime"] for b in dump(partition / LOG, "--output", "json").ok().json_lines
+    }
+    entries = dump(partition / TIME_INDEX, "--verify", "--output", "json").ok().json_lines
+    assert entries
+    assert all(newest[entry["offset"]] == entry["timestamp"] for entry in entries)
+
+
+def test_a_wrong_crc_is_found_when_asked_for_and_the_rest_is_shown(partition, dump):
+    flip(partition / LOG, 65)
+    assert dump(partition / LOG).ok()
+    ran = dump(partition / LOG, "--verify")
+    assert ran.code == 1
+    assert "isvalid: false" in ran.lines[1]
+    assert ran.lines[2].startswith("DAMAGED position: 0 damage: CRC-32C")
+    assert len(ran.lines) == 7
+    assert "in 1 place" in ran.err
+
+
+def test_a_broken_header_ends_the_dump_with_its_place(partition, dump):
+    size = (partition / LOG).stat().st_size // 5
+    flip(partition / LOG, 2 * size + 16)
+    ran = dump(partition / LOG)
+    assert ran.code == 1
+    assert ran.lines[-1].startswith(f"DAMAGED position: {2 * size} damage: magic")
+    assert len(ran.lines) == 4
+
+
+def test_a_cut_file_is_damage(partition, dump):
+    data = (partition / LOG).read_bytes()
+    (partition / LOG).write_bytes(data[:-3])
+    assert "bytes of a batch of" in dump(partition / LOG).lines[-1]
+
+
+@pytest.mark.parametrize("name", [INDEX, TIME_INDEX])
+def test_a_wrong_index_is_found_against_its_log(partition, dump, name):
+    flip(partition / name, 3)
+    ran = dump(partition / name, "--verify")
+    assert ran.code == 1
+    assert any(line.startswith("DAMAGED") for line in ran.lines)
+
+
+def test_control_batches_show_their_marker(tmp_path, dump):
+    from logstore.records.batch import CONTROL, TRANSACTIONAL, Record, build
+
+    commit = Record(0, 1000, b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x05")
+    (tmp_path / LOG).write_bytes(build([commit], attributes=CONTROL | TRANSACTIONAL, producer=(7, 0, -1)))
+    lines = dump(tmp_path / LOG, "--print-data-log").ok().lines
+    assert "isTransactional: true isControl: true" in lines[1]
+    assert lines[2].endswith("endTxnMarker: COMMIT coordinatorEpoch: 5")
+
+
+def test_what_is_no_segment_file_is_refused(tmp_path, dump):
+    (tmp_path / "notes.txt").write_text("hello")
+    assert "not a segment file" in dump(tmp_path / "notes.txt").err
+    assert "no such file" in dump(tmp_path / LOG).err
+    (tmp_path / LOG).write_text("hello, this is no log at all, not at all, not even a little bit of one")
+    assert dump(tmp_path / LOG).code == 1
+    assert dump().code == 2
+
+
+def test_verify_of_a_sound_store_says_so(pylog, partition):
+    ran = pylog("verify").ok()
+    assert [line.split() for line in ran.lines] == [
+        ["TOPIC", "PARTITION", "SEGMENTS", "BYTES", "DAMAGE"],
+        ["orders", "0", "1", str((partition / LOG).stat().st_size), "-"],
+    ]
+
+
+def test_verify_finds_damage_names_it_and_changes_nothing(pylog, partition):
+    flip(partition / LOG, 65)
+    before = (partition / LOG).read_bytes()
+    ran = pylog("verify", "--output", "json")
+    assert ran.code == 1
+    (place,) = ran.json[0]["damage"]
+    assert place["file"] == str(partition / LOG)
+    assert place["position"] == 0
+    assert f"{partition / LOG}: damaged at byte 0" in ran.err
+    assert (partition / LOG).read_bytes() == before
+
+
+def test_verify_of_one_topic_leaves_out_the_others(pylog, partition):
+    pylog("topics", "create", "other").ok()
+    assert [row["topic"] for row in pylog("verify", "--topic", "other", "--output", "json").ok().json] == [
+        "other"
+    ]
+    assert "no topic" in pylog("verify", "--topic", "nothing").failed()
+
+
+def test_recover_cuts_a_torn_tail_and_says_so(pylog, partition, path):
+    (path / ".kafka_cleanshutdown").unlink()
+    with (partition / LOG).open("ab") as file:
+        file.write(b"torn")
+    (row,) = pylog("recover", "--output", "json").ok().json
+    assert (row["partition"], row["end"], row["cut_bytes"]) == ("orders-0", 5, 4)
+    assert pylog("consume", "orders").ok().lines == list("abcde")
+
+
+def test_recover_needs_the_store_for_itself(pylog, partition, path):
+    with logstore.open(path):
+        assert str(path) in pylog("recover").failed()
+
+
+def test_recover_takes_a_store_back_after_a_failed_fsync(pylog, partition, path):
+    (path / ".fsync-failed").write_text("0 test\n")
+    assert "pylog recover" in pylog("produce", "orders", input="x\n").failed()
+    assert pylog("consume", "orders").ok().lines == list("abcde")
+    pylog("recover").ok()
+    assert pylog("produce", "orders", input="x\n").ok()

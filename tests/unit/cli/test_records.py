@@ -1,0 +1,140 @@
+"""`pylog produce` and `pylog consume`, end to end on a directory."""
+
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+import logstore
+
+
+@pytest.fixture(autouse=True)
+def orders(pylog):
+    pylog("topics", "create", "orders", "--partitions", 3).ok()
+
+
+def values(ran):
+    return sorted(ran.ok().lines)
+
+
+def test_lines_come_back(pylog):
+    ran = pylog("produce", "orders", input="a\nb\nc\n").ok()
+    assert ran.err == "3 records to orders\n"
+    assert values(pylog("consume", "orders")) == ["a", "b", "c"]
+
+
+def test_produce_tells_the_offsets(pylog):
+    pylog("produce", "orders", "--partition", 2, input="a\nb\n").ok()
+    (row,) = pylog("produce", "orders", "--partition", 2, "--output", "json", input="c\n").ok().json
+    assert row == {"topic": "orders", "partition": 2, "start": 2, "end": 3, "records": 1}
+    table = pylog("produce", "orders", "--partition", 2, input="d\ne\n").ok().lines
+    assert [line.split() for line in table] == [
+        ["PARTITION", "START", "END", "RECORDS"],
+        ["2", "3", "5", "2"],
+    ]
+
+
+def test_what_was_produced_is_durable(pylog, path):
+    pylog("produce", "orders", "--partition", 1, input="a\nb\n").ok()
+    assert "orders 1 2" in (path / "recovery-point-offset-checkpoint").read_text()
+
+
+def test_keys_decide_the_partition(pylog):
+    pylog(
+        "produce", "orders", "--key-separator", ":", input="".join(f"k{i % 5}:{i}\n" for i in range(50))
+    ).ok()
+    records = pylog("consume", "orders", "--output", "json").ok().json_lines
+    homes = {(record["key"], record["partition"]) for record in records}
+    assert len(homes) == 5
+    for key in ("k0", "k1"):
+        assert [r["value"] for r in records if r["key"] == key] == [str(i) for i in range(int(key[1]), 50, 5)]
+
+
+def test_what_consume_prints_produce_reads(pylog):
+    pylog("produce", "orders", "--headers", "--key-separator", ":", input="h:1,g:2\tk:v\n").ok()
+    printed = pylog(
+        "consume", "orders", "--property", "print.headers=true", "--property", "print.key=true"
+    ).ok()  # fmt: skip
+    assert printed.out == "h:1,g:2\tk\tv\n"
+    pylog("topics", "create", "copy").ok()
+    pylog("produce", "copy", "--headers", "--property", "parse.key=true", input=printed.out).ok()
+    (a,), (b,) = (pylog("consume", name, "--output", "json").ok().json_lines for name in ("orders", "copy"))
+    assert (a["headers"], a["key"], a["value"]) == (b["headers"], b["key"], b["value"])
+
+
+def test_the_codec_is_that_asked_for(pylog, path):
+    pylog("produce", "orders", "--partition", 0, "--compression-codec", "zstd", input="a\n" * 100).ok()
+    dumped = (
+        pylog("dump-log", path / "orders-0" / f"{0:020}.log", "--output", "json", store=False).ok().json_lines
+    )
+    assert {batch["compresscodec"] for batch in dumped} == {"zstd"}
+    assert values(pylog("consume", "orders")) == ["a"] * 100
+
+
+def test_a_bad_line_stops_with_its_number(pylog):
+    assert (
+        "line 2: no key separator ':'"
+        in pylog("produce", "orders", "--key-separator", ":", input="a:1\nb\n").failed()
+    )
+
+
+def test_a_partition_that_is_not_there_is_refused(pylog):
+    assert "partition 9" in pylog("produce", "orders", "--partition", 9, input="a\n").failed()
+    assert "partition 9" in pylog("consume", "orders", "--partition", 9).failed()
+
+
+def test_an_unknown_topic_names_the_near_ones(pylog):
+    assert "did you mean 'orders'" in pylog("produce", "order", input="a\n").failed()
+    assert "did you mean 'orders'" in pylog("consume", "order").failed()
+
+
+def test_consume_starts_where_it_is_told(pylog):
+    pylog("produce", "orders", "--partition", 1, input="a\nb\nc\n").ok()
+    at = ("consume", "orders", "--partition", 1)
+    assert pylog(*at, "--from-beginning").ok().lines == ["a", "b", "c"]
+    assert pylog(*at, "--offset", "1").ok().lines == ["b", "c"]
+    assert pylog(*at, "--offset", "earliest", "--max-messages", 2).ok().lines == ["a", "b"]
+    assert pylog(*at, "--offset", "latest").ok().lines == []
+    assert "outside" in pylog(*at, "--offset", "99").failed()
+
+
+def test_an_offset_needs_its_partition_and_one_start_only(pylog):
+    assert pylog("consume", "orders", "--offset", "1").code == 2
+    assert pylog("consume", "orders", "--offset", "soon", "--partition", 0).code == 2
+    assert pylog("consume", "orders", "--offset", "1", "--partition", 0, "--from-beginning").code == 2
+    assert pylog("consume", "orders", "-f", "%s", "--output", "json").code == 2
+
+
+def test_bytes_come_out_as_they_are(pylog, path):
+    with logstore.open(path) as store:
+        store.append("orders", pa.table({"value": pa.array([b"\xff\x00", None], pa.binary())}))
+    records = pylog("consume", "orders", "--output", "json").ok().json_lines
+    assert sorted((record["value"] for record in records), key=bool) == [None, {"base64": "/wA="}]
+
+
+def test_a_template_prints_as_kcat(pylog):
+    pylog("produce", "orders", "--key-separator", ":", "--partition", 1, input="k:v\n").ok()
+    assert pylog("consume", "orders", "-f", r"%t/%p/%o %k=%s\n").ok().out == "orders/1/0 k=v\n"
+
+
+def test_follow_sees_what_comes_and_ends_when_nothing_does(pylog, path):
+    pylog("produce", "orders", input="old\n").ok()
+
+    def write():
+        with logstore.open(path) as store:
+            store.append("orders", pa.table({"value": ["new"]}))
+
+    writer = threading.Timer(0.3, write)
+    writer.start()
+    ran = pylog("consume", "orders", "--timeout-ms", 1500)
+    writer.join()
+    assert ran.ok().lines == ["new"]
+
+
+def test_follow_from_the_beginning_ends_at_max_messages(pylog):
+    pylog("produce", "orders", input="a\nb\n").ok()
+    began = time.monotonic()
+    ran = pylog("consume", "orders", "--follow", "--from-beginning", "--max-messages", 2)
+    assert values(ran) == ["a", "b"]
+    assert time.monotonic() - began < 10

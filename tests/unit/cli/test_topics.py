@@ -1,0 +1,121 @@
+"""`pylog topics`."""
+
+import logstore
+
+
+def test_create_makes_the_directory_and_the_topic(pylog, path):
+    ran = pylog("topics", "create", "orders", "--partitions", 3, "--config", "retention.ms=86400000").ok()
+    assert ran.lines == ["TOPIC   PARTITIONS  CONFIG", "orders           3  retention.ms=86400000"]
+    assert ran.err == "created topic orders\n"
+    with logstore.open(path) as store:
+        assert store.topic("orders").partitions == 3
+
+
+def test_a_topic_may_be_named_by_option_as_in_kafka_topics(pylog):
+    pylog("topics", "create", "--topic", "orders").ok()
+    assert pylog("topics", "list").ok().lines[1].split() == ["orders", "1", "-"]
+
+
+def test_naming_two_topics_or_none_is_wrong_usage(pylog):
+    assert pylog("topics", "create", "a", "--topic", "b").code == 2
+    assert pylog("topics", "create").code == 2
+
+
+def test_creating_a_topic_twice_fails_unless_it_may_exist(pylog):
+    pylog("topics", "create", "orders").ok()
+    assert "exists already" in pylog("topics", "create", "orders").failed()
+    again = pylog("topics", "create", "orders", "--partitions", 9, "--if-not-exists").ok()
+    assert again.lines[1].split()[1] == "1"
+
+
+def test_only_create_makes_a_directory(pylog, path):
+    for command in (
+        ("topics", "list"),
+        ("topics", "describe"),
+        ("produce", "orders"),
+        ("consume", "orders"),
+        ("verify",),
+    ):
+        assert "no such directory" in pylog(*command, input="x\n").failed()
+    assert not path.exists()
+
+
+def test_list_as_json_has_everything(pylog):
+    pylog("topics", "create", "a", "--config", "segment.bytes=1000").ok()
+    pylog("topics", "create", "b", "--partitions", 2).ok()
+    a, b = pylog("topics", "list", "--output", "json").ok().json
+    assert (a["topic"], a["partitions"], a["config"]) == ("a", 1, {"segment.bytes": "1000"})
+    assert (b["topic"], b["partitions"], b["config"]) == ("b", 2, {})
+    assert len(a["topic_id"]) == 22
+
+
+def test_topics_with_overrides_leaves_out_the_others(pylog):
+    pylog("topics", "create", "a", "--config", "segment.bytes=1000").ok()
+    pylog("topics", "create", "b").ok()
+    for command in ("list", "describe"):
+        shown = pylog("topics", command, "--topics-with-overrides", "--output", "json").ok().json
+        assert [topic["topic"] for topic in shown] == ["a"]
+
+
+def test_describe_shows_offsets_and_sizes_of_each_partition(pylog, path):
+    pylog("topics", "create", "orders", "--partitions", 2).ok()
+    pylog("produce", "orders", "--partition", 1, input="a\nb\n").ok()
+    (topic,) = pylog("topics", "describe", "orders", "--output", "json").ok().json
+    empty, full = topic["partitions"]
+    assert (empty["start"], empty["end"], empty["offsets"]) == (0, 0, 0)
+    assert (full["start"], full["end"], full["offsets"]) == (0, 2, 2)
+    assert full["bytes"] == (path / "orders-1" / f"{0:020}.log").stat().st_size
+    assert topic["settings"]["retention.ms"] == "-1"
+    lines = pylog("topics", "describe", "orders").ok().lines
+    assert lines[0].startswith(f"Topic: orders  TopicId: {topic['topic_id']}  Partitions: 2")
+    assert lines[1].split() == ["PARTITION", "START", "END", "OFFSETS", "SEGMENTS", "BYTES"]
+    assert lines[3].split()[:4] == ["1", "0", "2", "2"]
+
+
+def test_describe_of_an_unknown_topic_names_the_near_ones(pylog):
+    pylog("topics", "create", "orders").ok()
+    assert "did you mean 'orders'?" in pylog("topics", "describe", "order").failed()
+
+
+def test_alter_changes_and_removes_settings_and_adds_partitions(pylog):
+    pylog("topics", "create", "orders", "--config", "segment.ms=1000", "--config", "flush.ms=5").ok()
+    ran = pylog(
+        "topics",
+        "alter",
+        "orders",
+        "--partitions",
+        4,
+        "--config",
+        "flush.ms=7",
+        "--delete-config",
+        "segment.ms",
+    ).ok()
+    assert ran.lines[1].split() == ["orders", "4", "flush.ms=7"]
+    assert "keys hash over" in ran.err
+
+
+def test_alter_of_nothing_is_wrong_usage_and_shrinking_fails(pylog):
+    pylog("topics", "create", "orders", "--partitions", 2).ok()
+    assert pylog("topics", "alter", "orders").code == 2
+    assert "can grow, not shrink" in pylog("topics", "alter", "orders", "--partitions", 1).failed()
+
+
+def test_delete_removes_the_topic(pylog):
+    pylog("topics", "create", "orders").ok()
+    assert pylog("topics", "delete", "orders").ok().err == "deleted topic orders\n"
+    assert pylog("topics", "list", "--output", "json").ok().json == []
+    assert "no topic 'orders'" in pylog("topics", "delete", "orders").failed()
+    assert pylog("topics", "delete", "orders", "--if-exists").ok().err == "there is no topic orders\n"
+
+
+def test_a_bad_setting_is_refused_with_what_is_near(pylog):
+    assert (
+        "did you mean 'retention.ms'"
+        in pylog("topics", "create", "a", "--config", "retention.mss=1").failed()
+    )
+    assert "whole number" in pylog("topics", "create", "a", "--config", "retention.ms=soon").failed()
+    assert pylog("topics", "create", "a", "--config", "retention.ms").code == 2
+
+
+def test_a_bad_topic_name_is_refused(pylog):
+    assert "only ASCII letters" in pylog("topics", "create", "bad/name").failed()
