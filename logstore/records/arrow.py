@@ -85,10 +85,12 @@ def decode_pieces(
     while True:
         try:
             piece = _Piece(source, data, at, start, end)
+            if at and piece.stop == at:
+                return
             yield piece.record_batch(names)
         except batches.InvalidBatchError as exc:
             raise CorruptLogError(where[0], where[1] + exc.position, exc.reason) from None
-        if piece.stop == at or piece.stop >= source.size:
+        if piece.stop in (at, source.size):
             return
         at = piece.stop
 
@@ -116,11 +118,12 @@ class _Piece:
     def _expand(self, data: Buffer, compressed: Any) -> None:
         """Check and decompress, and stop the piece early once that gives more than its size."""
         self._sections: list[pa.Buffer] = []
+        expanded = 0
         for relative in compressed.tolist():
             position = self._at + relative
-            if self._bytes > _PIECE_BYTES:
+            if expanded > _PIECE_BYTES:
                 self.stop = position
-                return
+                break
             header = batches.header_at(data, position)
             batches.check(data, position, header)
             stored = memoryview(data)[position + HEADER_BYTES : position + header.size_bytes]
@@ -132,7 +135,8 @@ class _Piece:
                 raise batches.InvalidBatchError(position, f"{header.count} records in {section.size} bytes")
             self._sections.append(section)
             self._rows += header.count
-            self._bytes += section.size
+            expanded += section.size
+        self._bytes += expanded
 
     def record_batch(self, names: list[str]) -> pa.RecordBatch:
         """The wanted records, as these columns."""
