@@ -343,7 +343,8 @@ class Log:
         view = self._files.refresh()
         end = view.end
         if end > self.recovery_point:
-            for base in view.bases[lookup.number_of(view, self.recovery_point) :]:
+            # From the segment of the last durable record: it may have been closed since, and its indexes finished.
+            for base in view.bases[lookup.number_of(view, self.recovery_point - 1) :]:
                 segment = self._files.segment(base)
                 files = [segment.path] if base == view.bases[-1] else segment.paths
                 for path in files:

@@ -251,7 +251,7 @@ class _Recovery:
                     raise CorruptLogError(segment.path, 0, reason, "restore it from a copy")
                 self._drop_from(number, reason)
                 break
-            is_flushed = number + 1 < len(self._bases) and self._bases[number + 1] <= self._recovery_point
+            is_flushed = number + 1 < len(self._bases) and self._bases[number + 1] < self._recovery_point
             end = self._glance_at(segment) if is_flushed else self._recover_segment(segment, number)
             number += 1
         return end
