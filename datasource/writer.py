@@ -18,7 +18,7 @@ from datasource.columns import check_write_schema, rows_to_append
 from datasource.options import WriteOptions
 from datasource.planning import Range
 from datasource.target import Target, reading, writing
-from logstore import InvalidRecordError, InvalidRequestError
+from logstore import InvalidRecordError, InvalidRequestError, PylogError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,9 +75,11 @@ class _Appender:
     def _left(self) -> str:
         """What was appended to the topics of this write since it was planned."""
         target = reading(self._options.path)
+        there = {info.name for info in target.topics()}
         left = [
-            Range(topic, p, ends[p], now)
+            Range(topic, p, ends.get(p, 0), now)
             for topic, ends in self._before.items()
+            if topic in there
             for p, now in _ends(target, topic).items()
             if now > ends.get(p, 0)
         ]
@@ -87,9 +89,21 @@ class _Appender:
 class BatchWriter(_Appender, DataSourceArrowWriter):
     """Appends a DataFrame."""
 
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
+        """Append the rows; on return they are on disk. An error tells what all tasks left in the log so far."""
+        try:
+            return super().write(iterator)
+        except PylogError as error:
+            left = self._left()
+            error.args = (f"{error}; left in the log since the write began: {left}",)
+            raise
+
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say what the failed write left in the log, all tasks and attempts together."""
-        raise InvalidRequestError(f"the write failed and left in the log: {self._left()}")
+        """Say what the failed write left in the log, now that all its tasks have ended.
+
+        Raising here would hide the cause behind "Writing job failed".
+        """
+        logger.warning("the write failed; left in the log since it began: %s", self._left())
 
 
 class StreamWriter(_Appender, DataSourceStreamArrowWriter):
