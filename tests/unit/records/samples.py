@@ -56,5 +56,6 @@ def records_of(batch):
     ]
     columns = (batch.column(name).to_pylist() for name in ("key", "value"))
     return [
-        Record(*row) for row in zip(batch.column("offset").to_pylist(), timestamps, *columns, headers, strict=True)
+        Record(*row)
+        for row in zip(batch.column("offset").to_pylist(), timestamps, *columns, headers, strict=True)
     ]

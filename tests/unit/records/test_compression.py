@@ -1,3 +1,4 @@
+import contextlib
 import gzip
 import tracemalloc
 
@@ -31,10 +32,8 @@ def test_a_bomb_does_not_go_off(codec):
 @pytest.mark.parametrize("codec", PACKED)
 @given(data=st.binary(min_size=1, max_size=200))
 def test_other_bytes_are_refused_or_small(codec, data):
-    try:
+    with contextlib.suppress(CompressionError):
         assert len(decompress(codec, data, limit_bytes=1000)) <= 1000
-    except CompressionError:
-        pass
 
 
 @pytest.mark.parametrize("codec", PACKED)
@@ -67,7 +66,9 @@ def test_gzip_may_have_several_members():
         decompress(Codec.GZIP, packed, limit_bytes=5)
 
 
-@pytest.mark.parametrize(("name", "codec"), [(None, 0), ("none", 0), ("uncompressed", 0), ("LZ4", 3), ("zstd", 4)])
+@pytest.mark.parametrize(
+    ("name", "codec"), [(None, 0), ("none", 0), ("uncompressed", 0), ("LZ4", 3), ("zstd", 4)]
+)
 def test_codecs_have_names(name, codec):
     assert Codec.from_name(name) == codec
 

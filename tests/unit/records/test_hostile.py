@@ -82,13 +82,15 @@ def test_records_cut_anywhere_are_damage(codec):
             decode(sealed(codec, section[:cut], 6, 5), start=0, end=END)
 
 
-@pytest.mark.parametrize("number", [b"\xff" * 4 + b"\x0f", b"\xff" * 9 + b"\x01", b"\x80" * 12, b"\x01", b"\x7f"])
+@pytest.mark.parametrize(
+    "number", [b"\xff" * 4 + b"\x0f", b"\xff" * 9 + b"\x01", b"\x80" * 12, b"\x01", b"\x7f"]
+)
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_extreme_lengths_are_damage(codec, number):
     """Each number of a record in turn is the largest, the smallest, or never ends."""
     fields = [b"\x00", b"\x00", b"\x00", b"\x02k", b"\x02v", b"\x02", b"\x02h", b"\x02w"]
     for at in range(2, len(fields)):
-        body = b"".join(fields[:at] + [number] + fields[at + 1 :])
+        body = b"".join([*fields[:at], number, *fields[at + 1 :]])
         decoded(sealed(codec, struct.pack("B", 2 * len(body)) + body, 1, 0))
     with pytest.raises(CorruptLogError):
         decode(sealed(codec, number + bytes(20), 1, 0), start=0, end=END)

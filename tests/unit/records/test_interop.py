@@ -43,7 +43,8 @@ def peer_decode(peer, data):
         found = reader.next_batch()
         assert found.validate_crc()
         records += [
-            batch.Record(r.offset, r.timestamp, r.key, r.value, tuple((k, v) for k, v in r.headers)) for r in found
+            batch.Record(r.offset, r.timestamp, r.key, r.value, tuple((k, v) for k, v in r.headers))
+            for r in found
         ]
     return records
 
@@ -68,7 +69,9 @@ def test_we_read_what_they_write(peer, codec, records):
 @given(records=record_lists())
 def test_they_read_what_we_write(peer, codec, records):
     assert peer_decode(peer, batch.build(records, codec=codec)) == records
-    buffers = arrow.encode(table_of(records), codec=codec, batch_bytes_max=20_000, now_ms=0, batch_bytes=5_000)
+    buffers = arrow.encode(
+        table_of(records), codec=codec, batch_bytes_max=20_000, now_ms=0, batch_bytes=5_000
+    )
     assert peer_decode(peer, b"".join(buffers)) == records
 
 
