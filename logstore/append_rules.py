@@ -1,4 +1,4 @@
-"""What batches must be like to be appended, and when a log begins a new segment. Decides, and touches nothing."""
+"""What batches must be like to be appended, and when a log begins a new segment. Decides, touches nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def valid_batches(
 ) -> list[tuple[int, BatchHeader]]:
     """Return (position, header) of the batches that `data` consists of; header, CRC-32C and size of each are good.
 
-    `dense`: every offset must have its record, as in what writers send; compaction leaves gaps in what leaders send.
+    `dense`: every offset must have its record, as in what writers send; compaction leaves gaps in what
+    leaders send.
 
     Raises: InvalidRecordError, RecordTooLargeError.
     """
@@ -44,8 +45,8 @@ def must_roll(
 ) -> bool:
     """Must a new segment begin before this batch: are bytes, age, index or relative offset above their limit?
 
-    `position` is where the batch would begin; `tail` is from before the append that it belongs to. Age is measured
-    in record time, as Kafka does, so that retention by time works on whole segments.
+    `position` is where the batch would begin; `tail` is from before the append that it belongs to. Age is
+    measured in record time, as Kafka does, so that retention by time works on whole segments.
     """
     entries = tail.indexed_entries + (position - tail.position) // max(1, config.index_interval_bytes)
     if (

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -348,7 +348,8 @@ class Log:
                 segment = self._files.segment(base)
                 files = [segment.path] if base == view.bases[-1] else segment.paths
                 for path in files:
-                    fsync_or_mark(self._env, path, self._root)
+                    with suppress(FileNotFoundError) if path != segment.path else nullcontext():
+                        fsync_or_mark(self._env, path, self._root)
             if view.bases and view.bases[-1] > self._durable_base:
                 fsync_or_mark(self._env, self._files.path, self._root)
                 self._durable_base = view.bases[-1]
@@ -467,8 +468,8 @@ class Log:
             view = self._files.view
             if offset >= view.end:
                 return
-            self.recovery_point = min(self.recovery_point, offset)
             place = lookup.place_of(self._files, view, offset) if offset >= view.start else None
+            self.recovery_point = min(self.recovery_point, place.batch.base_offset if place else offset)
             bases = view.bases[: place.number + 1] if place else ()
             for base in reversed(view.bases[len(bases) :]):
                 self._files.segment(base).remove()

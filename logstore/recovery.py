@@ -262,7 +262,9 @@ class _Recovery:
         tail = segment.tail(size_bytes)
         if tail.position < size_bytes:
             raise CorruptLogError(segment.path, tail.position, tail.damage or "the file ends within a batch")
-        if not tail.index_ok or is_short(tail.indexed_position, size_bytes, self._config):
+        newest = segment.time_index.last() or (NO_TIMESTAMP - 1, 0)
+        is_sealed = newest[0] == tail.max_timestamp_ms
+        if not (tail.index_ok and is_sealed) or is_short(tail.indexed_position, size_bytes, self._config):
             self._rebuild(segment, size_bytes)
         return tail.next_offset
 

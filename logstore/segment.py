@@ -269,8 +269,9 @@ class Segment:
 
     def offset_at(self, position: int) -> int:
         """Return the offset behind the last batch that ends at or before `position`."""
-        entry, offset = self.index.floor(position, by=1), self.base_offset
-        start = entry[1] if entry and self._agreeing(entry, self.size_bytes()) else 0
+        entry = self.index.floor(position, by=1)
+        known = self._agreeing(entry, self.size_bytes()) if entry else None
+        start, offset = (entry[1], known.base_offset) if entry and known else (0, self.base_offset)
         for _, batch in self.headers(start, position):
             offset = batch.next_offset
         return offset
