@@ -2,8 +2,8 @@
 
 python tests/benchmarks/bench_decode.py
 
-A log lies in a file in the page cache; it is read in pieces into one buffer, as `store.read` does, and decoded
-with all CRCs checked. The peer is one np.copyto of the log's bytes, memory to memory.
+A log lies in a file in the page cache; it is read in pieces into one buffer, as `store.read` does, and
+decoded with all CRCs checked. The peer is one np.copyto of the log's bytes, memory to memory.
 """
 
 from __future__ import annotations
