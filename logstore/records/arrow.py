@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from logstore.config import INT64_MAX
 from logstore.errors import CorruptLogError, InvalidRecordError, RecordTooLargeError
 from logstore.records import batch as batches
 from logstore.records import kernels
@@ -32,8 +33,8 @@ RECORD_SCHEMA = pa.schema(
     ]
 )
 
-# One piece of the input at a time becomes one RecordBatch: far below the 2 GiB of Arrow's int32 offsets even
-# with a last batch of DECOMPRESSED_BYTES_MAX, and small enough that compressible logs do not fill the memory.
+# One piece of the input at a time becomes one RecordBatch. It is below the 2 GiB of Arrow's int32 offsets: no
+# more than this, or one batch; what expands adds this and a last batch of DECOMPRESSED_BYTES_MAX at most.
 _PIECE_BYTES = 64 * 1024 * 1024
 
 # Large enough that the header (61 bytes) and the work per batch vanish and codecs find their repetitions;
@@ -80,6 +81,7 @@ def decode_pieces(
     So memory stays bounded however well the data was compressed.
     """
     names = RECORD_SCHEMA.names if columns is None else list(columns)
+    end = min(end, INT64_MAX)
     source = pa.py_buffer(data)
     at = 0
     while True:
@@ -107,7 +109,7 @@ class _Piece:
         self._source, self._at, self._start, self._end = source, at, start, end
         compressed = np.empty((source.size - at) // HEADER_BYTES + 1, dtype=np.int64)
         scanned = kernels.scan(
-            source.address + at, source.size - at, _PIECE_BYTES, min(end, 2**63 - 1), compressed.ctypes.data
+            source.address + at, source.size - at, _PIECE_BYTES, end, compressed.ctypes.data
         )
         if scanned.error:
             raise batches.InvalidBatchError(at + scanned.end, kernels.REASONS[scanned.error])
@@ -346,7 +348,7 @@ class _Chunk:
     def close(self, codec: Codec, first: int, encoded: kernels.Encoded) -> None:
         """Compress the records that `append` wrote, if that helps, and write their header."""
         at, size = self.used + HEADER_BYTES, encoded.size
-        if codec is not Codec.NONE:
+        if codec is not Codec.NONE and size <= DECOMPRESSED_BYTES_MAX:
             packed = compress(codec, self._view[at : at + size])
             if len(packed) < size:
                 size = len(packed)

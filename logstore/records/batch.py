@@ -76,11 +76,6 @@ class BatchHeader(NamedTuple):
     count: int  # type: ignore[assignment]  # (hides tuple.count, which nobody needs here)
 
     @property
-    def length(self) -> int:
-        """Bytes of the whole batch, as `size_bytes`."""
-        return self.size_bytes
-
-    @property
     def last_offset(self) -> int:
         """Offset of the last record, even if compaction removed it."""
         return self.base_offset + self.last_offset_delta

@@ -168,19 +168,19 @@ def _fields_error(at: int, size: int) -> int:
 
 @kernel(numbers(Scanned)(I64, I64, I64, I64, I64))
 def scan(address: int, size: int, limit: int, end_offset: int, compressed: int) -> Scanned:
-    """Walk the headers of about `limit` bytes, up to `end_offset`; list the positions of compressed batches.
+    """Walk the headers of at most `limit` bytes or one batch, up to `end_offset`; list the compressed ones.
 
-    `compressed` has room for one int64 per 61 bytes.
+    `compressed` has room for the position of a batch, int64, per 61 bytes.
     """
     at, stop = address, address + size
     packed = rows = total = 0
-    while at < stop and at - address < limit:
+    while at < stop:
         error = _header_error(at, stop - at)
         if error:
             return Scanned(error, at - address, packed, rows, total)
-        if be64(at) >= end_offset:
-            break
         length = be32(at + 8) + LENGTH_END
+        if be64(at) >= end_offset or (at > address and at + length - address > limit):
+            break
         if be16(at + 21) & 7:
             put64(compressed + 8 * packed, at - address)
             packed += 1

@@ -98,6 +98,14 @@ def test_what_compresses_is_compressed(codec):
     assert {header.codec for _, header in batch.batches(data)} == {codec}
 
 
+def test_what_no_reader_would_expand_is_not_compressed(monkeypatch):
+    monkeypatch.setattr(arrow, "DECOMPRESSED_BYTES_MAX", 10_000)
+    data = encoded(pa.table({"value": [bytes(9_000), bytes(11_000)]}), codec=Codec.ZSTD, batch_bytes=9_500)
+    assert [header.codec for _, header in batch.batches(data)] == [Codec.ZSTD, Codec.NONE]
+    decoded = arrow.decode(data, start=0, end=2)
+    assert decoded.column("value").to_pylist() == [bytes(9_000), bytes(11_000)]
+
+
 def test_buffers_are_writable_and_hold_whole_batches():
     table = pa.table({"value": [bytes(1000)] * 5000})
     buffers = list(encode(table, None, codec=Codec.NONE, batch_bytes_max=1 << 20, now_ms=NOW))
