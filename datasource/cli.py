@@ -90,18 +90,15 @@ def _progress_bars() -> Iterator[Progress]:
 def _print(outcome: Outcome) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     _print_steps(console, outcome)
     _print_answers(console, outcome)
     _print_disk(console, outcome)
     path = outcome.path
-    console.print(
-        f"\n[bold green]✓[/] every record is there once, those of a key in order; plot: {outcome.plot}"
-    )
-    console.print(f"  try: [bold]pylog topics describe flights --path {path}[/]")
-    console.print(
-        f"       [bold]pylog consume flights --max-messages 3 --property print.key=true --path {path}[/]"
-    )
+    console.print("[bold green]✓[/] every record is there once, and those of a key are in order")
+    console.print(f"  plot   {outcome.plot}\n  Spark  {path / 'spark.log'}")
+    console.print(f"  try    pylog topics describe flights --path {path}")
+    console.print(f"         pylog consume flights --max-messages 3 --property print.key=true --path {path}")
 
 
 def _print_steps(console: Console, outcome: Outcome) -> None:
@@ -120,9 +117,11 @@ def _print_steps(console: Console, outcome: Outcome) -> None:
 
 
 def _print_answers(console: Console, outcome: Outcome) -> None:
-    numbers = ("scheduled", "departures", "mean delay, min", "worst hour", "its mean delay")
+    numbers = ("scheduled", "departures", "mean delay", "worst hour", "its delay")
     table = _table(
-        f"Stream: {outcome.windows:,} windows of an hour and an origin", left="origin", right=numbers
+        f"Stream: {outcome.windows:,} windows of an hour and an origin; delays in minutes",
+        left="origin",
+        right=numbers,
     )
     for row in outcome.by_origin:
         table.add_row(
@@ -137,7 +136,7 @@ def _print_answers(console: Console, outcome: Outcome) -> None:
     table = _table(
         "SQL: which airlines keep their passengers waiting?",
         left="airline",
-        right=("flights", "planes", "mean delay, min", "over an hour late"),
+        right=("flights", "planes", "mean delay", "> 1 h late"),
     )
     for row in outcome.carriers:
         table.add_row(
@@ -151,10 +150,17 @@ def _print_answers(console: Console, outcome: Outcome) -> None:
 
 
 def _print_disk(console: Console, outcome: Outcome) -> None:
-    table = _table(f"On disk, in {outcome.path}", left="segment", right=("bytes", "records"))
-    records = {f"flights-{p['partition']}": p["offsets"] for p in outcome.topic["partitions"]}
-    for name, size_bytes in outcome.files:
-        table.add_row(name, f"{size_bytes:,}", f"{records[Path(name).parent.name]:,}")
+    table = _table("On disk, in Kafka's format", left="partition", right=("records", "segments", "bytes"))
+    table.add_column("files")
+    for partition in outcome.topic["partitions"]:
+        directory = f"flights-{partition['partition']}"
+        table.add_row(
+            directory,
+            f"{partition['offsets']:,}",
+            str(partition["segments"]),
+            f"{partition['bytes']:,}",
+            f"{outcome.path / directory}/*.log",
+        )
     console.print(table)
 
 
@@ -162,10 +168,8 @@ def _table(title: str, *, left: str, right: tuple[str, ...]) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(
-        title=f"\n{title}", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
-    )
-    table.add_column(left)
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(left, no_wrap=True)
     for name in right:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     return table

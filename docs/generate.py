@@ -7,17 +7,20 @@ whether the pages are current, and tests/architecture does the same.
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import click
 
-from logstore.cli import cli
-from logstore.config import INT64_MAX, LogConfig
-
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))  # a checkout will do, installed or not
+
+from logstore.cli import cli  # noqa: E402
+from logstore.config import INT64_MAX, LogConfig  # noqa: E402
 
 # Settings that are checked and stored, but whose action is not built yet: key -> what it waits for.
 NOT_YET = {
@@ -101,6 +104,7 @@ def command_line() -> str:
         "`--path` can also come from the environment variable `PYLOG_PATH`.",
         "",
     ]
+    add_commands_of_this_checkout()
     for words, page in help_pages(cli, ("pylog",)):
         parts += [f"## {' '.join(words)}", "", "```text", page, "```", ""]
     return "\n".join(parts)
@@ -115,6 +119,13 @@ def help_pages(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple
             child = command.get_command(context, name)
             assert child is not None, name
             yield from help_pages(child, (*words, name))
+
+
+def add_commands_of_this_checkout() -> None:
+    """Show the commands that pyproject.toml adds, whatever is installed."""
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for name, value in project["entry-points"]["pylog.commands"].items():
+        cli.add_command(EntryPoint(name, value, "pylog.commands").load(), name)
 
 
 PAGES = {"configuration.md": configuration, "cli.md": command_line}

@@ -31,7 +31,7 @@ class Root(click.Group):
     """The commands of this package, and those that installed packages add."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*_OWN, *sorted(_added())]
+        return [*_OWN, *sorted({*_added(), *self.commands})]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in _OWN:
@@ -39,8 +39,9 @@ class Root(click.Group):
             command = getattr(importlib.import_module(module), attribute)
             assert isinstance(command, click.Command), cmd_name
             return command
-        added = _added().get(cmd_name)
-        return _load(added) if added else None
+        if entry := _added().get(cmd_name):
+            return _load(entry)
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> object:
         with failures():

@@ -94,7 +94,8 @@ def test_unknown_and_malformed_properties_are_refused():
         (["print.timestamp=true", "print.partition=true", "print.offset=true"],
          b"CreateTime:1700000000123\tPartition:3\tOffset:42\tv\n"),
         (["print.headers=true", "print.value=false"], b"h:1,g:null\n"),
-        (["print.headers=true", "headers.separator=;", "null.literal=-", "line.separator=\\n\\n"], b"h:1;g:-\tv\n\n"),
+        (["print.headers=true", "headers.separator=;", "null.literal=-"], b"h:1;g:-\tv\n"),
+        (["line.separator=\\n\\n"], b"v\n\n"),
     ],
 )  # fmt: skip
 def test_the_text_format_is_that_of_the_console_consumer(given, line):

@@ -1,0 +1,108 @@
+"""Every example of README.md runs, in its order, in an empty directory, as if somebody typed it in."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+# The two commands of the first section: tests/spark runs the demo, and this very test is part of the other.
+SETUP = ("pip install",)
+
+
+def blocks(language: str) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    return [block for block in found if not block.startswith(SETUP)]
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A PATH on which `pylog` and `python` are those of this test, and a directory to work in."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    script = f'#!/bin/sh\nexec {sys.executable} -c "from logstore.cli import main; main()" "$@"\n'
+    (tools / "pylog").write_text(script)
+    (tools / "pylog").chmod(0o755)
+    python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    work = tmp_path / "work"
+    work.mkdir()
+    return work, os.environ | {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": python_path}
+
+
+def run(command, environment):
+    work, variables = environment
+    variables.pop("PYLOG_PATH", None)
+    done = subprocess.run(
+        command, cwd=work, env=variables, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_python_examples_run_and_show_what_they_say(environment):
+    shown = run([sys.executable, "-c", "\n".join(blocks("python"))], environment)
+    assert '{"what":"tea","n":3}' in shown
+    assert re.search(r"\| ?Ada\| +2\|", shown)
+    assert "b'Cyd'" in shown
+    check = (
+        "import logstore\n"
+        "with logstore.open('data') as store:\n"
+        "    print(store.read('thanks', partition=0).read_all()['value'].to_pylist())"
+    )
+    assert run([sys.executable, "-c", check], environment).count("thank you, Ada") == 2
+
+
+ORDER = [
+    "create",
+    "produce",
+    "consume",
+    "list",
+    "describe",
+    "alter",
+    "dump-log",
+    "verify",
+    "recover",
+    "delete",
+]
+
+
+def shell(script, environment):
+    return run(["bash", "-euo", "pipefail", "-c", script], environment)
+
+
+def test_the_command_line_examples_run_and_show_what_they_say(environment):
+    (script,) = blocks("bash")
+    shown = shell(script, environment)
+    assert "Ada\thome" in shown
+    assert '"topic": "clicks", "partition": ' in shown
+    assert "payload: " in shown
+    assert "Partitions: 2" in shown
+
+
+def test_the_examples_of_the_help_pages_run(environment):
+    page = (ROOT / "docs" / "cli.md").read_text()
+    examples = [line.strip()[2:] for line in page.splitlines() if re.match(r"\s+\$ ", line)]
+    shell("pylog topics create orders --path data; echo 1 | pylog produce orders --path data", environment)
+    ran = []
+    for word in ORDER:
+        for command in (e for e in examples if re.search(rf"pylog (topics )?{word}\b", e)):
+            shell(command.replace("topics create", "topics create --if-not-exists"), environment)
+            ran.append(command)
+    assert {e for e in examples if e not in ran} == {"pylog demo --path pylog-demo"}
+
+
+def test_the_places_for_numbers_are_marked():
+    for place in ("demo-numbers", "benchmark-numbers"):
+        assert README.index(f"<!-- {place}: begin") < README.index(f"<!-- {place}: end")
+
+
+def test_the_links_lead_somewhere():
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
