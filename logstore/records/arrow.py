@@ -347,14 +347,12 @@ class _Chunk:
 
     def close(self, codec: Codec, first: int, encoded: kernels.Encoded) -> None:
         """Compress the records that `append` wrote, if that helps, and write their header."""
-        at, size = self.used + HEADER_BYTES, encoded.size
+        at, size, stored_as = self.used + HEADER_BYTES, encoded.size, Codec.NONE
         if codec is not Codec.NONE and size <= DECOMPRESSED_BYTES_MAX:
             packed = compress(codec, self._view[at : at + size])
             if len(packed) < size:
-                size = len(packed)
+                size, stored_as = len(packed), codec
                 self._view[at : at + size] = packed
-            else:
-                codec = Codec.NONE
         count = encoded.end - first
         header = batches.BatchHeader(
             base_offset=first,
@@ -362,7 +360,7 @@ class _Chunk:
             leader_epoch=batches.NO_LEADER_EPOCH,
             magic=batches.MAGIC,
             crc=0,
-            attributes=int(codec),
+            attributes=int(stored_as),
             last_offset_delta=count - 1,
             base_timestamp=encoded.base_timestamp,
             max_timestamp=encoded.max_timestamp,
