@@ -148,12 +148,22 @@ class Log:
     @property
     def log_start_offset(self) -> int:
         """The first offset that may be read."""
-        return self._files.refresh().start
+        return self._seen().start
 
     @property
     def log_end_offset(self) -> int:
         """The offset of the next record, appends of other processes included. Two stats if there are none."""
-        return self._files.refresh().end
+        return self._seen().end
+
+    def _seen(self, *, anew: bool = False) -> View:
+        """The log as it is now. What was flushed is in it, or it is an error: damage is not the end."""
+        view = self._files.look_anew() if anew else self._files.refresh()
+        if view.end < self.recovery_point:
+            path = self._files.segment(view.bases[-1]).path if view.bases else self._files.path
+            reason = view.tail.damage or "the file ends there"
+            reason += f"; records {view.end} to {self.recovery_point} were flushed and cannot be read"
+            raise CorruptLogError(path, view.tail.position, reason)
+        return view
 
     @property
     def epochs(self) -> LeaderEpochs:
@@ -185,15 +195,13 @@ class Log:
 
     def _catch_up(self) -> None:
         """Under the lock: know what is on disk, and make the active segment end with a whole batch."""
-        view = self._files.refresh()
+        view = self._seen()
         if view.active is None:
             return
         tail, active = view.tail, self._files.segment(view.bases[-1])
         is_torn = tail.position < view.active.size
-        if is_torn and (tail.damage or tail.next_offset < self.recovery_point):
-            # No killed writer leaves this: cutting it might drop what was flushed.
-            reason = tail.damage or f"half a batch, and records up to {self.recovery_point} were flushed"
-            raise CorruptLogError(active.path, tail.position, reason, "run `pylog recover`")
+        if tail.damage:  # no killed writer leaves this: cutting it might drop what was flushed
+            raise CorruptLogError(active.path, tail.position, tail.damage, "run `pylog recover`")
         if is_torn:
             torn_bytes = view.active.size - tail.position
             logger.warning("path=%s offset=%d cut torn_bytes=%d", active.path, tail.next_offset, torn_bytes)
@@ -340,10 +348,11 @@ class Log:
 
         Raises: FailedStoreError: what is on disk is unknown; a mark keeps every process from writing.
         """
-        view = self._files.refresh()
+        view = self._seen()
         end = view.end
         if end > self.recovery_point:
-            # From the segment of the last durable record: it may have been closed since, and its indexes finished.
+            # From the segment of the last durable record: it may have been closed since, and its indexes
+            # finished.
             for base in view.bases[lookup.number_of(view, self.recovery_point - 1) :]:
                 segment = self._files.segment(base)
                 files = [segment.path] if base == view.bases[-1] else segment.paths
@@ -380,7 +389,7 @@ class Log:
         """
         view = self._files.view
         if upper is None or upper > view.end or offset < view.start:
-            view = self._files.refresh()
+            view = self._seen()
         size_bytes = max(max_bytes, READ_BYTES_MIN)
         if buffer is None or len(buffer) < size_bytes:
             buffer = bytearray(size_bytes)
@@ -397,7 +406,7 @@ class Log:
                 if is_last_look:
                     raise
             self._cursors.clear()
-            view = self._files.look_anew()
+            view = self._seen(anew=True)
         return ReadResult(request.space[:0], self._files.path, 0, offset)
 
     def _read(self, view: View, request: Request) -> ReadResult:
@@ -432,29 +441,29 @@ class Log:
 
     def floor_batch(self, offset: int) -> int:
         """Return the base offset of the batch that holds `offset`, in a gap of the next; or the end."""
-        view = self._files.refresh()
+        view = self._seen()
         place = lookup.place_of(self._files, view, offset)
         return place.batch.base_offset if place else view.end
 
     def bytes_between(self, start: int, end: int) -> int:
         """Return the stored bytes from the batch that holds `start` to the one before `end`'s."""
-        return lookup.bytes_between(self._files, self._files.refresh(), start, end)
+        return lookup.bytes_between(self._files, self._seen(), start, end)
 
     def offset_after_bytes(self, start: int, max_bytes: int) -> int:
         """Return the largest end where a batch ends and [start, end) has at most `max_bytes` stored bytes.
 
         At least one batch is inside, unless `start` is the end of the log.
         """
-        return lookup.offset_after_bytes(self._files, self._files.refresh(), start, max_bytes)
+        return lookup.offset_after_bytes(self._files, self._seen(), start, max_bytes)
 
     def offset_for_time(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """Return the first record whose timestamp is at least `timestamp_ms`; None if there is none."""
-        found = lookup.first_since(self._files, self._files.refresh(), timestamp_ms)
+        found = lookup.first_since(self._files, self._seen(), timestamp_ms)
         return OffsetAndTimestamp(*found) if found else None
 
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Every segment as it is now, oldest first."""
-        return tuple(lookup.segment_infos(self._files, self._files.refresh()))
+        return tuple(lookup.segment_infos(self._files, self._seen()))
 
     # ---------------------------------------------------------------- truncate
 

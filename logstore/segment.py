@@ -180,10 +180,7 @@ class Segment:
                 window, window_at = self._env.files.read(self.path, position, WINDOW_BYTES), position
                 if len(window) < HEADER_BYTES:
                     return
-            try:
-                header = header_at(window, position - window_at)
-            except InvalidBatchError as error:
-                raise CorruptLogError(self.path, position, error.reason) from error
+            header = self._valid(window, position - window_at, window_at)
             if header.base_offset < next_offset:
                 raise CorruptLogError(
                     self.path,
@@ -308,10 +305,11 @@ class Segment:
         while True:
             count = self._env.files.read_into(self.path, position, space)
             end, floor = whole_bytes(space, count, upper=offset + 1)
-            begin = floor if end and header_at(space, floor).last_offset >= offset else end
+            begin = floor if end and self._valid(space, floor, position).last_offset >= offset else end
             stop, last = whole_bytes(space, min(count, begin + max_bytes), start=begin, upper=upper)
             if stop > begin:
-                return Slice(space[begin:stop], position + begin, header_at(space, last).next_offset)
+                next_offset = self._valid(space, last, position).next_offset
+                return Slice(space[begin:stop], position + begin, next_offset)
             if begin == count < len(space):
                 return None
             position += begin
@@ -325,12 +323,16 @@ class Segment:
                 max_bytes = batch.size_bytes
                 space = space[:max_bytes] if max_bytes <= len(space) else memoryview(bytearray(max_bytes))
 
+    def _valid(self, data: bytes | memoryview, at: int, position: int) -> BatchHeader:
+        """The header at `at` in what was read from `position`."""
+        try:
+            return header_at(data, at)
+        except InvalidBatchError as error:
+            raise CorruptLogError(self.path, position + at, error.reason) from error
+
     def _large_batch(self, position: int, start: memoryview) -> BatchHeader:
         """The header of the batch that begins with `start`, of which no more was read."""
-        try:
-            batch = header_at(start)
-        except InvalidBatchError as error:
-            raise CorruptLogError(self.path, position, error.reason) from error
+        batch = self._valid(start, 0, position)
         if position + batch.size_bytes > self.size_bytes():
             raise CorruptLogError(
                 self.path, position, f"the file ends within a batch of {batch.size_bytes} bytes"

@@ -1,11 +1,12 @@
 """A disk in memory that can lose power: a `Files` that knows what was synced and what was not.
 
-It counts the calls that change it. The call number `crash_at` is done in part only, and raises `PowerCut`. What is
-left then depends on the kind of crash:
+It counts the calls that change it. The call number `crash_at` is done in part only, and raises `PowerCut`.
+What is left then depends on the kind of crash:
 
 - KILLED: the process died; everything that was written is there (the page cache survives).
 - LOST: the power failed; only what was fsynced is there.
-- TORN: the power failed; of what was not fsynced, some blocks, sizes and directory entries are there, in no order.
+- TORN: the power failed; of what was not fsynced, some blocks, sizes and directory entries are there, in no
+  order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Every crash point of several workloads: whatever is left, recovery makes of it a beginning of what was written.
+"""Every crash point of several workloads: recovery makes of what is left a beginning of what was written.
 
-Laws: nothing that was flushed is missing; nothing is there that was never written; indexes lead to the right batches;
-a second recovery changes nothing; the log takes appends again. (S1, S2, S6, S7, S12, S13, S16, S23)
+Laws: nothing that was flushed is missing; nothing is there that was never written; indexes lead to the right
+batches; a second recovery changes nothing; the log takes appends again. (S1, S2, S6, S7, S12, S13, S16, S23)
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""A partition against a list: whatever is done to it, by whichever of two processes, it reads as the list does.
+"""A partition against a list: whatever is done to it, by whichever of two logs, it reads as the list does.
 
 Two logs have the same directory open, as two processes would; every operation goes through one of them.
 """
