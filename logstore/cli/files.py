@@ -39,7 +39,7 @@ def dump_log(files: tuple[Path, ...], print_data_log: bool, verify: bool, output
             facts = _facts(line)
             click.echo(json.dumps({"file": str(path)} | facts) if output == "json" else _text(line, facts))
     if damaged:
-        raise Failure(f"damage in {damaged} place{'s'[: damaged > 1]}; `pylog verify` checks a whole store")
+        raise Failure(f"damage in {counted(damaged, 'place')}; `pylog verify` checks a whole store")
 
 
 def _facts(line: Line) -> dict[str, object]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from logstore.cli.terminal import open_store, output_option, path_option, show, talk
+from logstore.cli.terminal import counted, open_store, output_option, path_option, show, talk
 from logstore.cli.topics import topic_argument
 from logstore.console import (
     CONSUME_PROPERTIES,
@@ -77,7 +77,7 @@ def produce(
             store, name, parser, _chunks(), partition=partition, compression=compression_codec
         )
     if output == "table":
-        talk(f"{sum(r.count for r in appended.values())} records to {name}")
+        talk(f"{counted(sum(r.count for r in appended.values()), 'record')} to {name}")
     show(
         (
             {"topic": name, "partition": p, "start": r.start, "end": r.end, "records": r.count}
@@ -156,7 +156,7 @@ def consume(
             if not follow:
                 raise
     out.flush()
-    talk(f"{count} records")
+    talk(counted(count, "record"))
 
 
 def _formatter(output: str, template: str | None, given: tuple[str, ...]) -> Formatter:

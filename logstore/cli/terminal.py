@@ -56,7 +56,8 @@ def failures() -> Iterator[None]:
         yield
     except BrokenPipeError:
         # Whoever read our output has enough. Nothing more may be written, not even at interpreter exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
         raise click.exceptions.Exit(0) from None
     except PylogError as error:
         raise Failure(str(error)) from error
@@ -70,6 +71,11 @@ def open_store(path: Path, *, mode: Mode = "auto", create: bool = False) -> logs
 def talk(text: str) -> None:
     """Say something to the person, beside the data."""
     click.echo(text, err=True)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return "1 record", "2 records"."""
+    return f"{count} {noun}" + "s" * (count != 1)
 
 
 def show_json(value: object) -> None:

@@ -16,7 +16,10 @@ FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 
 # file or file:function -> its own limit, and why it may be longer.
-LONGER: dict[str, int] = {}
+LONGER = {
+    "logstore/log.py": 540,  # one partition's whole life, its order of locks and looks in one place
+    "logstore/store.py": 640,  # the public face: a third of it is what the methods promise
+}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))

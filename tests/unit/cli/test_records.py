@@ -1,5 +1,8 @@
 """`pylog produce` and `pylog consume`, end to end on a directory."""
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -138,3 +141,39 @@ def test_follow_from_the_beginning_ends_at_max_messages(pylog):
     ran = pylog("consume", "orders", "--follow", "--from-beginning", "--max-messages", 2)
     assert values(ran) == ["a", "b"]
     assert time.monotonic() - began < 10
+
+
+def process(*arguments, path, **pipes):
+    """`pylog` as a process of its own."""
+    code = "from logstore.cli import main; main()"
+    command = [sys.executable, "-c", code, *arguments, "--path", str(path)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **pipes)
+
+
+def test_a_reader_that_has_enough_ends_it_quietly(pylog, path):
+    pylog("produce", "orders", input="".join(f"{i}\n" for i in range(50_000))).ok()
+    with process("consume", "orders", path=path) as consumer:
+        consumer.stdout.readline()
+        consumer.stdout.close()
+        assert consumer.stderr.read() == b""
+    assert consumer.returncode == 0
+
+
+def test_ctrl_c_ends_a_follower_cleanly(pylog, path):
+    pylog("produce", "orders", input="a\n").ok()
+    with process("consume", "orders", "--follow", "--from-beginning", path=path) as consumer:
+        assert consumer.stdout.readline() == b"a\n"
+        consumer.send_signal(signal.SIGINT)
+        assert consumer.stderr.read() == b"1 record\n"
+    assert consumer.returncode == 0
+
+
+def test_a_line_is_there_as_soon_as_it_was_typed(pylog, path):
+    with process("produce", "orders", path=path, stdin=subprocess.PIPE) as producer:
+        producer.stdin.write(b"first\n")
+        producer.stdin.flush()
+        seen = pylog("consume", "orders", "--from-beginning", "--max-messages", 1, "--timeout-ms", 20_000)
+        assert seen.ok().lines == ["first"]
+        producer.communicate(b"second, without an end")
+    assert producer.returncode == 0
+    assert values(pylog("consume", "orders")) == ["first", "second, without an end"]
