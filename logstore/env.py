@@ -340,7 +340,7 @@ class OsFiles:
         return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
     def network_file_system(self, path: StrPath) -> str | None:
-        kind = _file_system_of(os.path.realpath(path))
+        kind = _file_system_of(os.path.realpath(path), _mounts())
         return kind if kind in NETWORK_FILE_SYSTEMS else None
 
     def forget(self, prefix: StrPath) -> None:
@@ -448,18 +448,20 @@ def _failure(action: str, path: StrPath, error: OSError) -> StorageError:
     return StorageError(f"{path}: cannot {action}: {reason}", path=str(path), reason=reason)
 
 
-def _file_system_of(path: str) -> str:
+def _mounts() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+    return ""
+
+
+def _file_system_of(path: str, mounts: str) -> str:
     """The type of the file system mounted at, or nearest above, `path`; '' where the system does not say."""
     kind, longest = "", -1
-    with (
-        contextlib.suppress(OSError),
-        open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts,
-    ):
-        for line in mounts:
-            _device, mount, name, *_rest = line.split(" ")
-            point = mount.encode().decode("unicode_escape").rstrip("/") + "/"
-            if len(point) >= longest and (path + "/").startswith(point):
-                kind, longest = name, len(point)
+    for line in mounts.splitlines():
+        _device, mount, name, *_rest = line.split(" ")
+        point = mount.encode().decode("unicode_escape").rstrip("/") + "/"
+        if len(point) >= longest and (path + "/").startswith(point):
+            kind, longest = name, len(point)
     return kind
 
 

@@ -156,7 +156,11 @@ def test_a_deleted_partition_is_stale_even_if_there_is_a_new_one_of_its_name(log
     if again:
         create(log.directory, topic_id="B" * 22, env=Env())
         reopen(log.directory, Env(), topic_id="B" * 22).append_as_leader(batch(b"new"))
-    for use in (lambda: log.append_as_leader(batch(b"x")), lambda: log.log_end_offset, lambda: log.read(0, max_bytes=9)):
+    for use in (
+        lambda: log.append_as_leader(batch(b"x")),
+        lambda: log.log_end_offset,
+        lambda: log.read(0, max_bytes=9),
+    ):
         with pytest.raises(StaleLogError, match="look the topic up again"):
             use()
     with pytest.raises(StaleLogError):
