@@ -8,7 +8,16 @@ from pathlib import Path
 import click
 
 import logstore
-from logstore.cli.terminal import Failure, open_store, output_option, path_option, progress_bar, show, talk
+from logstore.cli.terminal import (
+    Failure,
+    counted,
+    open_store,
+    output_option,
+    path_option,
+    progress_bar,
+    show,
+    talk,
+)
 from logstore.dump import BatchLine, DamageLine, Line, OffsetEntryLine, RecordLine, TimeEntryLine, dump
 from logstore.recovery import RecoveryReport
 from logstore.verify import PartitionReport, verify_store
