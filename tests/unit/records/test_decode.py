@@ -79,6 +79,12 @@ def test_gaps_of_compaction_stay_gaps():
     assert decode(data, start=2, end=END).column("offset").to_pylist() == [8, 40]
 
 
+@pytest.mark.parametrize("delta", [63, 64, 8191, 8192, 2**20, 2**27 - 1, 2**27, 2**31 - 1])
+def test_offsets_of_one_batch_may_lie_far_apart(delta):
+    records = [Record(0, 0, None, b"a"), Record(delta, 0, None, b"b")]
+    assert records_of(decode(build(records), start=0, end=END)) == records
+
+
 def test_an_empty_batch_holds_its_offsets_only():
     data = bytearray(build(numbered(1))[:61])
     header = batch.header_at(build(numbered(1)))._replace(size_bytes=61, count=0, last_offset_delta=9)

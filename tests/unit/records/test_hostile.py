@@ -96,6 +96,30 @@ def test_extreme_lengths_are_damage(codec, number):
         decode(sealed(codec, number + bytes(20), 1, 0), start=0, end=END)
 
 
+def padded(size):
+    """A varint of `size` bytes that says 0."""
+    return b"\x80" * (size - 1) + b"\x00"
+
+
+def record_of(*, timestamp=b"\x00", delta=b"\x00", rest=b"\x01\x01\x00"):
+    body = b"\x00" + timestamp + delta + rest
+    return bytes([2 * len(body)]) + body
+
+
+def test_a_number_may_be_as_long_as_its_type_and_no_longer():
+    assert len(decoded(sealed(Codec.NONE, record_of(delta=padded(5)), 1, 0))) == 1
+    assert decoded(sealed(Codec.NONE, record_of(delta=padded(6)), 1, 0)) is None
+    assert len(decoded(sealed(Codec.NONE, record_of(timestamp=padded(10)), 1, 0))) == 1
+    assert decoded(sealed(Codec.NONE, record_of(timestamp=padded(11)), 1, 0)) is None
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_record_ends_where_it_says(codec):
+    with pytest.raises(CorruptLogError, match="does not end where it says"):
+        decode(sealed(codec, record_of(rest=b"\x01\x01\x00\x00"), 1, 0), start=0, end=END)
+    assert decoded(sealed(codec, record_of(rest=b"\x01\x01\x00\x00"), 1, 0)) is None
+
+
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_a_count_that_its_bytes_cannot_hold_allocates_nothing(codec):
     with pytest.raises(CorruptLogError, match="records"):
