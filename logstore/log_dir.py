@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 
 from logstore.checkpoint import (
@@ -228,13 +228,22 @@ class LogDir:
 
     def advance_recovery_points(self, points: Mapping[tuple[str, int], int]) -> None:
         """Note that these partitions are on disk up to these offsets. Other processes' points are kept, none is lowered."""
-        if not points:
-            return
+        self._change_recovery_points(
+            lambda known: known | {tp: max(offset, known.get(tp, 0)) for tp, offset in points.items()}
+        )
+
+    def forget_recovery_points(self, partitions: Container[tuple[str, int]]) -> None:
+        """Nothing is known of these partitions: they are new, and earlier ones of the same name are gone."""
+        self._change_recovery_points(lambda known: {tp: o for tp, o in known.items() if tp not in partitions})
+
+    def _change_recovery_points(
+        self, change: Callable[[dict[tuple[str, int], int]], dict[tuple[str, int], int]]
+    ) -> None:
         lock = self._env.files.lock(self.path / "topics" / ".recovery-points.lock")
         assert lock is not None, "a lock that is waited for is granted"
         try:
             known = self.recovery_points()
-            merged = known | {tp: max(offset, known.get(tp, 0)) for tp, offset in points.items()}
+            merged = change(known)
             if merged != known:
                 entries = [(topic, p, offset) for (topic, p), offset in sorted(merged.items())]
                 write_checkpoint(self._env, self.path / RECOVERY_POINTS, entries)

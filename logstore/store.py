@@ -499,6 +499,7 @@ class LogStore:
         return self.path / f"{topic}-{partition}"
 
     def _create_partitions(self, info: TopicInfo, partitions: range) -> None:
+        self._log_dir.forget_recovery_points({(info.name, partition) for partition in partitions})
         for partition in partitions:
             directory = self._partition_dir(info.name, partition)
             if self._env.files.stat(directory) is not None:  # left by a creation that did not finish
