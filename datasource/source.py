@@ -15,6 +15,10 @@ from datasource.writer import BatchWriter, StreamWriter
 
 # Loaded by Spark only where the switch spark.sql.python.filterPushdown.enabled is on. With the switch off, a
 # reader that could take filters is an error.
+#
+# With the switch on, Spark 4.2 keeps one plan per DataFrame or view: `f.count()` after `f.where("partition =
+# 0").count()` counts partition 0, and so does the other side of a self-join. So filters are taken only on
+# option `pushdown`.
 _PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -44,8 +48,9 @@ class PylogDataSource(DataSource):
     def reader(self, schema: StructType) -> BatchReader:
         """A batch read of (a subset of) our columns."""
         check_read_schema(schema)
-        kind = PushingBatchReader if _PUSHDOWN in sys.modules else BatchReader
-        return kind(read_options(self.options, streaming=False), schema)
+        options = read_options(self.options, streaming=False)
+        kind = PushingBatchReader if options.pushdown and _PUSHDOWN in sys.modules else BatchReader
+        return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
         """A stream of (a subset of) our columns."""

@@ -90,7 +90,7 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
     """Appends a DataFrame."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
-        """Append the rows; on return they are on disk. An error tells what all tasks left in the log so far."""
+        """Append the rows; on return they are on disk. An error says what all tasks left so far."""
         try:
             return super().write(iterator)
         except PylogError as error:

@@ -13,7 +13,9 @@ import logstore
 
 pytestmark = pytest.mark.spark
 
-SCHEMA = "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
+SCHEMA = (
+    "key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int"
+)
 
 
 def refusal(action):
@@ -25,8 +27,13 @@ def refusal(action):
 @pytest.fixture
 def orders(topics):
     topics.create("orders", partitions=2)
-    topics.append("orders", ["a", "b", "c", "d"], partition=pa.array([0, 0, 0, 1], pa.int32()), key=["k", None, "k", ""],
-                  timestamp=pa.array([1000, 2000, 3000, 1500], pa.timestamp("ms", "UTC")))  # fmt: skip
+    topics.append(
+        "orders",
+        ["a", "b", "c", "d"],
+        key=["k", None, "k", ""],
+        partition=pa.array([0, 0, 0, 1], pa.int32()),
+        timestamp=pa.array([1000, 2000, 3000, 1500], pa.timestamp("ms", "UTC")),
+    )
     return topics
 
 
@@ -135,48 +142,64 @@ def test_only_wanted_columns_are_read(orders, read):
 @pytest.fixture
 def pushdown(spark):
     name = "spark.sql.python.filterPushdown.enabled"
-    yield lambda on: spark.conf.set(name, on)
     spark.conf.set(name, True)
+    yield
+    spark.conf.unset(name)
 
 
-def test_filters_give_the_same_rows_whether_they_are_pushed_or_not(orders, read, pushdown):
-    conditions = [
-        "offset >= 1 and offset < 2",
-        "partition = 1",
-        "partition in (0, 5)",
-        "topic = 'orders' and offset = 0",
-        "topic like 'x%'",
-        "timestamp >= timestamp'1970-01-01 00:00:02'",
-        "timestamp = timestamp'1970-01-01 00:00:01.5'",
-        "timestamp < timestamp'1970-01-01 00:00:02' and value = X'61'",
-        "offset = 1 or partition = 1",
-        "not (partition = 0)",
-    ]
-    found = {}
-    for on in (False, True):
-        pushdown(on)
-        frames = [read(subscribe="orders", minPartitions=4).where(c) for c in conditions]
-        found[on] = [sorted((r.partition, r.offset, r.value) for r in frame.collect()) for frame in frames]
-    assert found[True] == found[False]
-    assert [len(rows) for rows in found[True]] == [1, 1, 3, 2, 0, 2, 1, 1, 2, 1]
+CONDITIONS = {
+    "offset >= 1 and offset < 2": 1,
+    "partition = 1": 1,
+    "partition in (0, 5)": 3,
+    "topic = 'orders' and offset = 0": 2,
+    "topic like 'x%'": 0,
+    "timestamp >= timestamp'1970-01-01 00:00:02'": 2,
+    "timestamp = timestamp'1970-01-01 00:00:01.5'": 1,
+    "timestamp < timestamp'1970-01-01 00:00:02' and value = X'61'": 1,
+    "offset = 1 or partition = 1": 2,
+    "not (partition = 0)": 1,
+}
 
 
-def test_pushed_filters_leave_partitions_unread(spark, orders, pushdown):
-    """A damaged partition is harmless to a query that does not need it, and to no other."""
+def test_pushed_filters_give_the_same_rows(orders, read, pushdown):
+    for condition, count in CONDITIONS.items():
+        found = {
+            tuple(
+                sorted(
+                    (r.partition, r.offset)
+                    for r in read(subscribe="orders", **options).where(condition).collect()
+                )
+            )
+            for options in ({"pushdown": "true", "minPartitions": 4}, {"pushdown": "false"}, {})
+        }
+        assert len(found) == 1, condition
+        assert len(found.pop()) == count, condition
+
+
+def test_pushed_filters_leave_partitions_unread(orders, read, pushdown):
+    """A damaged partition is harmless to a query that does not read it, and to no other."""
     path = Path(orders.path, "orders-1", "00000000000000000000.log")
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
-    frame = spark.read.format("pylog").option("path", orders.path).option("subscribe", "orders").load()
-    pushdown(True)
+    assert read(subscribe="orders", pushdown="true").where("partition = 0").count() == 3
+    assert "damaged at byte" in refusal(read(subscribe="orders", pushdown="true").count)
+    assert "damaged at byte" in refusal(read(subscribe="orders").where("partition = 0").count)
+
+
+def test_the_option_pushdown_is_harmless_where_spark_does_not_push(orders, read):
+    assert read(subscribe="orders", pushdown="true").where("partition = 0").count() == 3
+
+
+def test_a_frame_that_is_used_twice_is_whole_each_time(orders, read, pushdown):
+    frame = read(subscribe="orders")
     assert frame.where("partition = 0").count() == 3
-    assert "damaged at byte" in refusal(frame.count)
-    pushdown(False)
-    assert "damaged at byte" in refusal(frame.where("partition = 0").count)
+    assert frame.count() == 4
+    assert frame.where("partition = 0").join(frame.where("partition = 1"), "topic").count() == 3
 
 
 def test_tasks_are_cut_as_asked(orders, read):
     assert read(subscribe="orders").rdd.getNumPartitions() == 1
     assert read(subscribe="orders", minPartitions=4).rdd.getNumPartitions() == 4
-    assert read(subscribe="orders", maxRecordsPerPartition=2).rdd.getNumPartitions() == 3
+    assert read(subscribe="orders", maxRecordsPerPartition=1).rdd.getNumPartitions() == 4
     assert read(subscribe="orders", minPartitions=4).count() == 4
 
 
@@ -270,7 +293,7 @@ def test_wrong_columns_are_refused_before_any_task(spark, topics, write, columns
         ({}, "set option 'topic'"),
         ({"topic": "tt"}, "no topic 'tt'.*did you mean 't'"),
         ({"topic": "t", "partitioner": "hash"}, "one of murmur3"),
-        ({"topic": "t", "mode": "x"}, "unknown option 'mode'"),
+        ({"topic": "t", "acks": "all"}, "unknown option 'acks'"),
     ],
 )
 def test_a_wrong_write_is_refused_before_any_task(spark, topics, write, options, line):

@@ -104,6 +104,7 @@ def test_offsets_are_json_with_words_for_the_ends():
         ("startingOffsetsByTimestamp", '{"a":{"0":-2}}', False),
         ("startingOffsetsByTimestampStrategy", "earliest", False),
         ("failOnDataLoss", "yes", False),
+        ("pushdown", "1", False),
         ("includeHeaders", "1", False),
         ("minPartitions", "0", False),
         ("maxRecordsPerPartition", "-1", False),
@@ -294,8 +295,8 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
         "includeHeaders": "true", "startingOffsets": "earliest", "startingTimestamp": "1",
         "startingOffsetsByTimestamp": '{"a":{"0":1}}', "startingOffsetsByTimestampStrategy": "error",
         "endingOffsets": "latest", "endingTimestamp": "1", "endingOffsetsByTimestamp": '{"a":{"0":1}}',
-        "failOnDataLoss": "true", "maxTriggerDelay": "1s", "topic": "a", "partitioner": "sticky",
-        "compression": "none", "checkpointLocation": "/c", "queryName": "q",
+        "failOnDataLoss": "true", "pushdown": "true", "maxTriggerDelay": "1s", "topic": "a",
+        "partitioner": "sticky", "compression": "none", "checkpointLocation": "/c", "queryName": "q",
     }  # fmt: skip
     for name, uses in OPTIONS.items():
         for use in uses:
