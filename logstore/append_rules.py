@@ -14,7 +14,7 @@ from logstore.segment import Tail
 def valid_batches(
     data: bytes | bytearray | memoryview, config: LogConfig, *, dense: bool
 ) -> list[tuple[int, BatchHeader]]:
-    """Return (position, header) of the batches that `data` consists of; each one's header, CRC and size are good.
+    """Return (position, header) of the batches that `data` consists of, if header, CRC and size are good.
 
     `dense`: every offset must have its record, as in what writers send; compaction leaves gaps in what
     leaders send.

@@ -478,7 +478,6 @@ class Log:
             if offset >= view.end:
                 return
             place = lookup.place_of(self._files, view, offset) if offset >= view.start else None
-            self.recovery_point = min(self.recovery_point, place.batch.base_offset if place else offset)
             bases = view.bases[: place.number + 1] if place else ()
             for base in reversed(view.bases[len(bases) :]):
                 self._files.segment(base).remove()
@@ -489,6 +488,7 @@ class Log:
                 segment = self._files.segment(bases[-1])
                 segment.truncate(place.position, place.batch.base_offset)
                 self._files.know(bases, segment.tail(place.position))
+            self.recovery_point = min(self.recovery_point, self._files.view.end)
             self.epochs.load()
             self.epochs.trim(self._files.view.end)
 

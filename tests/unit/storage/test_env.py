@@ -1,11 +1,14 @@
 """The edge to the operating system: bounded descriptors, locks, errors with names."""
 
+import contextlib
 import errno
 import os
 import resource
 import subprocess
 import sys
 import threading
+from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -24,11 +27,11 @@ def test_open_files_are_bounded_and_every_file_can_still_be_read(files, tmp_path
     for number in range(20):
         files.create(tmp_path / f"{number}")
         files.write(tmp_path / f"{number}", 0, b"%d" % number)
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for number in list(range(20)) * 2:
         assert files.read(tmp_path / f"{number}", 0, 9) == b"%d" % number
         assert files.open_files <= 4
-    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4
 
 
 def test_a_file_that_leaves_the_pool_stays_open_for_its_user(files, tmp_path):
@@ -174,7 +177,7 @@ def test_s8_an_fsync_that_fails_leaves_the_mark_until_it_is_cleared(tmp_path, mo
     real = os.fsync
 
     def failing(fd: int) -> None:
-        if os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
+        if Path(f"/proc/self/fd/{fd}").readlink().suffix == ".log":
             raise OSError(errno.EIO, "Input/output error")
         real(fd)
 
@@ -207,7 +210,7 @@ def test_s9_a_write_that_the_system_cuts_short_is_undone(tmp_path, file_size_lim
     with pytest.raises(DiskFullError, match="free some space"):
         log.append_as_leader(bytearray().join(batch(b"y" * 1000) for _ in range(6)))
     assert contents(log) == [(0, b"x" * 1000)]
-    assert os.path.getsize(log.segments()[0].path) == log.segments()[0].size_bytes
+    assert Path(log.segments()[0].path).stat().st_size == log.segments()[0].size_bytes
     assert log.append_as_leader(batch(b"z")).first_offset == 1
 
 
@@ -221,14 +224,12 @@ def test_s9_a_file_system_that_is_full(tmp_path):
         pytest.skip("no right to mount a small file system here")
     try:
         log = make(tmp_path, Env(files=OsFiles()), segment_bytes=60_000)
-        count = 0
-        with pytest.raises(DiskFullError):
-            while True:
+        appended = 0
+        with contextlib.suppress(DiskFullError):
+            for appended in count(3, 3):  # noqa: B007  it counts
                 log.append_as_leader(bytearray().join(batch(b"x" * 9_000) for _ in range(3)))
-                count += 3
-        assert [offset for offset, _ in contents(log)] == list(range(count))
-        assert count > 15
-        assert log.log_end_offset == count
+        assert [offset for offset, _ in contents(log)] == list(range(appended - 3))
+        assert log.log_end_offset == appended - 3 > 15
         assert list(log.verify()) == []
         log.close()
     finally:

@@ -1,4 +1,4 @@
-"""Many processes on one partition: appends do not mix, readers see whole batches in order, the dead leave no harm."""
+"""Many processes on one partition: appends do not mix, readers see them in order, the dead do no harm."""
 
 import multiprocessing
 import os
