@@ -35,7 +35,7 @@ from logstore.errors import (
     UnknownTopicError,
 )
 from logstore.store import LogStore, OffsetRange, recover
-from logstore.store import open_store as open  # noqa: A001 - the one name people look for
+from logstore.store import open_store as open
 
 __all__ = [
     "CorruptLogError",

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from logstore.checkpoint import write_atomic
 from logstore.config import LogConfig, canonical_properties
-from logstore.env import Env, FileStat
+from logstore.env import SETTLED_NS, Env, FileStat
 from logstore.errors import (
     InvalidRequestError,
     InvalidTopicError,
@@ -118,14 +118,16 @@ class Catalog:
             self._cache.pop(name, None)
             return None
         known = self._cache.get(name)
-        if known is None or known[0] != stat:
-            self._env.files.forget(path)
-            try:
-                known = stat, TopicInfo.from_json(self._env.files.read_all(path), path)
-            except FileNotFoundError:
-                return None
-            self._cache[name] = known
-        return known[1]
+        if known is not None and known[0] == stat:
+            return known[1]
+        try:
+            info = TopicInfo.from_json(self._env.files.read_all(path), path)
+        except FileNotFoundError:
+            return None
+        # Two changes in one moment may share time stamp, size and inode: what is that new is read again.
+        if self._env.clock.now_ms() * 1_000_000 - stat.mtime_ns >= SETTLED_NS:
+            self._cache[name] = stat, info
+        return info
 
     def topic(self, name: str) -> TopicInfo:
         """Return the topic. Raises: UnknownTopicError, with the names that look alike."""

@@ -8,8 +8,8 @@ InvalidConfigError that says what is allowed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
 from dataclasses import Field as DataclassField
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from logstore.errors import InvalidConfigError, did_you_mean

@@ -67,7 +67,9 @@ class TopicExistsError(InvalidRequestError):
     """The topic is there already."""
 
     def __init__(self, topic: str) -> None:
-        super().__init__(f"topic {topic!r} exists already; delete it first, or choose another name", topic=topic)
+        super().__init__(
+            f"topic {topic!r} exists already; delete it first, or choose another name", topic=topic
+        )
 
 
 class UnknownTopicError(InvalidRequestError):

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 from logstore.errors import InvalidRecordError, InvalidRequestError, did_you_mean
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from logstore.records.columns import Cells
+    from logstore.records.rows import Rows
 
 PARTITIONERS = ("murmur3", "murmur2", "round_robin", "sticky")
 
 
-def partition_ids(
-    data: pa.RecordBatch | pa.Table, partitions: int, *, partitioner: str = "murmur3", start: int = 0
-) -> Any:
+def partition_ids(data: Rows, partitions: int, *, partitioner: str = "murmur3", start: int = 0) -> Any:
     """Return the partition (int32) of every row of `data`, by its columns `partition` and `key` if there.
 
     `start` is where round robin and sticky begin: pass something that differs from call to call.
@@ -37,15 +36,15 @@ def partition_ids(
     if partitioner not in PARTITIONERS:
         hint = did_you_mean(partitioner, PARTITIONERS)
         raise InvalidRequestError(f"unknown partitioner {partitioner!r}{hint}", partitioner=partitioner)
-    rows = data.num_rows
+    rows = data.count
     if partitioner == "sticky":
         ids = np.full(rows, start % partitions, dtype=np.int32)
     else:
         ids = ((np.arange(rows, dtype=np.int64) + start % partitions) % partitions).astype(np.int32)
-    if partitioner.startswith("murmur") and "key" in data.schema.names:
-        _hash_keys(data.column("key"), partitions, partitioner, ids)
-    if "partition" in data.schema.names:
-        _explicit(data.column("partition"), partitions, ids)
+    if partitioner.startswith("murmur") and "key" in data.names:
+        _hash_keys(data.key, partitions, partitioner, ids)
+    if data.partition is not None:
+        _explicit(data.partition, partitions, ids)
     return ids
 
 
@@ -59,12 +58,10 @@ def group_by_partition(ids: Any, partitions: int) -> list[tuple[int, Any]]:
     return [(p, order[starts[p] : ends[p]]) for p in range(partitions) if starts[p] < ends[p]]
 
 
-def _hash_keys(column: Any, partitions: int, partitioner: str, ids: Any) -> None:
+def _hash_keys(keys: Cells, partitions: int, partitioner: str, ids: Any) -> None:
     """Replace the partition of every row that has a key."""
     from logstore.records import kernels
-    from logstore.records.columns import cells
 
-    keys = cells(column, "key")
     kernels.partitions_of(*keys.pointers(), len(ids), partitions, partitioner == "murmur2", ids.ctypes.data)
 
 

@@ -35,15 +35,15 @@ from logstore.errors import (
     did_you_mean,
 )
 from logstore.log import Log, OffsetAndTimestamp
+from logstore.log_dir import LogDir
 from logstore.partition_dir import create as create_partition
 from logstore.partition_dir import topic_id_of
-from logstore.log_dir import LogDir
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from logstore.recovery import RecoveryReport
     from logstore.records.compression import Codec
+    from logstore.recovery import RecoveryReport
 
 logger = logging.getLogger(__name__)
 
@@ -132,8 +132,15 @@ class LogStore:
         self._turns = itertools.count(os.getpid())
         self._closed = False
 
-    path = property(lambda self: self._log_dir.path, doc="The directory.")
-    read_only = property(lambda self: self._log_dir.read_only, doc="True when nothing can be written.")
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return self._log_dir.path
+
+    @property
+    def read_only(self) -> bool:
+        """True when nothing can be written."""
+        return self._log_dir.read_only
 
     # ------------------------------------------------------------------ topics
 
@@ -225,34 +232,28 @@ class LogStore:
         """
         from logstore.partitioner import group_by_partition, partition_ids
         from logstore.records.arrow import encode
-        from logstore.records.rows import check_rows
+        from logstore.records.rows import Rows
 
         self._check_writable()
         info = self.topic(topic)
-        codec = _codec(info.config, compression)
-        check_rows(data, batch_bytes_max=info.config.batch_bytes_max, keys_required=info.config.is_compacted)
-        ids = partition_ids(data, info.partitions, partitioner=partitioner, start=next(self._turns))
-        now_ms = self._env.clock.now_ms()
+        codec, limit = _codec(info.config, compression), info.config.batch_bytes_max
+        rows = Rows(data, now_ms=self._env.clock.now_ms())
+        rows.check(batch_bytes_max=limit, keys_required=info.config.is_compacted)
+        ids = partition_ids(rows, info.partitions, partitioner=partitioner, start=next(self._turns))
         appended: dict[int, OffsetRange] = {}
         try:
-            for partition, rows in group_by_partition(ids, info.partitions):
-                batches = encode(
-                    data,
-                    rows,
-                    codec=codec,
-                    batch_bytes_max=info.config.batch_bytes_max,
-                    now_ms=now_ms,
-                )
+            for partition, order in group_by_partition(ids, info.partitions):
+                self._unflushed.add((topic, partition))
+                batches = encode(rows, order, codec=codec, batch_bytes_max=limit)
                 for extent in self._append_batches(self.log(topic, partition), batches):
                     appended[partition] = extent
-                self._unflushed.add((topic, partition))
         except PylogError as error:
             raise _with_appended(error, topic, appended) from error
         if flush:
             self.flush(topic)
         return appended
 
-    def _append_batches(self, log: Log, batches: Iterator[bytearray]) -> Iterator[OffsetRange]:
+    def _append_batches(self, log: Log, batches: Iterator[memoryview]) -> Iterator[OffsetRange]:
         """Append under one lock, so that the range has no one else's records in it; yields it as it grows."""
         with log.lock():
             start = None
@@ -338,11 +339,14 @@ class LogStore:
     def flush(self, topic: str | None = None) -> None:
         """Make every append of this store (to this topic) durable: fsync, then note how far."""
         with self._mutex:
-            names = sorted(key for key in self._unflushed if topic in (None, key[0]))
+            wanted = {key for key in self._unflushed if topic in (None, key[0])}
+            self._unflushed -= wanted
         points = {}
-        for name, partition in names:
-            points[name, partition] = self.log(name, partition).flush()
-            self._unflushed.discard((name, partition))
+        try:
+            for name, partition in sorted(wanted):
+                points[name, partition] = self.log(name, partition).flush()
+        finally:
+            self._unflushed |= wanted - points.keys()
         self._log_dir.advance_recovery_points(points)
 
     # ------------------------------------------------------------------- logs

@@ -18,8 +18,8 @@ from logstore.errors import CorruptLogError, InvalidRecordError, RecordTooLargeE
 from logstore.records import batch as batches
 from logstore.records import kernels
 from logstore.records.batch import DECOMPRESSED_BYTES_MAX, HEADER_BYTES, RECORD_BYTES_MIN
-from logstore.records.columns import Cells, cells, header_cells, timestamps_ms
 from logstore.records.compression import Buffer, Codec, CompressionError, compress, decompress
+from logstore.records.rows import Rows
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RECORD_SCHEMA = pa.schema(
@@ -258,74 +258,46 @@ def _text(keys: pa.Array) -> pa.Array:
 
 
 def encode(
-    data: pa.RecordBatch | pa.Table,
-    rows: Any = None,
+    rows: Rows,
+    order: Any = None,
     *,
     codec: Codec = Codec.NONE,
     batch_bytes_max: int,
-    now_ms: int,
     batch_bytes: int = BATCH_BYTES,
 ) -> Iterator[memoryview]:
     """Yield writable buffers of whole batches for these rows, about 1 MiB or one batch each, in order.
 
     Base offsets count from 0 across the whole iteration; the append stamps the real ones, and the epoch.
-    Columns used, if there: `key`, `value`, `headers`, `timestamp` (null or none: `now_ms`). `rows` (int64, by
-    default all) selects and orders the rows. No batch is larger than `batch_bytes_max`, before compression as
-    after it: a batch that a codec makes larger is stored as it is.
+    `order` (int64, by default all) selects and orders the rows. No batch is larger than `batch_bytes_max`,
+    before compression as after it: a batch that a codec makes larger is stored as it is.
 
-    Raises: InvalidRecordError: a column that cannot be stored. RecordTooLargeError: names the row.
+    Raises: InvalidRecordError: `order` names rows that are not there. RecordTooLargeError: names the row.
     """
-    source = _Rows(data, rows, now_ms)
+    if order is not None:
+        order = np.ascontiguousarray(order, dtype=np.int64)
+        if len(order) and not 0 <= order.min() <= order.max() < rows.count:
+            raise InvalidRecordError(f"rows outside the {rows.count} rows of the data")
+    count, source = rows.count if order is None else len(order), rows.addresses(order)
     target = min(batch_bytes, batch_bytes_max)
     chunk = _Chunk(target)
     done = 0
-    while done < source.count:
+    while done < count:
         if chunk.room < target:
             yield chunk.take()
             chunk = _Chunk(target)
-        encoded = chunk.append(source, done, target)
+        encoded = chunk.append(source, done, count, target)
         if not encoded.size:
             if encoded.needed > batch_bytes_max:
-                raise RecordTooLargeError(
-                    encoded.needed, batch_bytes_max, f"record in row {source.row(done)}"
-                )
+                row = done if order is None else int(order[done])
+                raise RecordTooLargeError(encoded.needed, batch_bytes_max, f"record in row {row}")
             if chunk.used:
                 yield chunk.take()
             chunk = _Chunk(encoded.needed)
-            encoded = chunk.append(source, done, encoded.needed)
+            encoded = chunk.append(source, done, count, encoded.needed)
         chunk.close(codec, done, encoded)
         done = encoded.end
     if chunk.used:
         yield chunk.take()
-
-
-class _Rows:
-    """The columns to encode as addresses and sizes; keeps what they point into alive."""
-
-    def __init__(self, data: pa.RecordBatch | pa.Table, rows: Any, now_ms: int) -> None:
-        self._order = None if rows is None else np.ascontiguousarray(rows, dtype=np.int64)
-        self.count = data.num_rows if self._order is None else len(self._order)
-        if (
-            self._order is not None
-            and self.count
-            and not 0 <= self._order.min() <= self._order.max() < data.num_rows
-        ):
-            raise InvalidRecordError(f"rows outside the {data.num_rows} rows of the data")
-        empty = Cells.none()
-        names = data.schema.names
-        self._key = cells(data.column("key"), "key") if "key" in names else empty
-        self._value = cells(data.column("value"), "value") if "value" in names else empty
-        self._headers = header_cells(data.column("headers")) if "headers" in names else None
-        self._times = timestamps_ms(data, now_ms)
-        order = 0 if self._order is None else self._order.ctypes.data
-        headers = self._headers.addresses() if self._headers else (0,) * 6
-        self.addresses = kernels.Rows(
-            order, *self._key.pointers(), *self._value.pointers(), self._times.ctypes.data, *headers
-        )
-
-    def row(self, i: int) -> int:
-        """The number of the `i`th row in the data."""
-        return i if self._order is None else int(self._order[i])
 
 
 class _Chunk:
@@ -340,10 +312,10 @@ class _Chunk:
     def room(self) -> int:
         return len(self._view) - self.used
 
-    def append(self, source: _Rows, done: int, limit: int) -> kernels.Encoded:
+    def append(self, source: kernels.Rows, done: int, count: int, limit: int) -> kernels.Encoded:
         """Write the records of one batch, of `limit` bytes at most, behind where its header will be."""
         to = self._data.ctypes.data + self.used + HEADER_BYTES
-        return kernels.encode(source.addresses, done, source.count, to, limit)
+        return kernels.encode(source, done, count, to, limit)
 
     def close(self, codec: Codec, first: int, encoded: kernels.Encoded) -> None:
         """Compress the records that `append` wrote, if that helps, and write their header."""

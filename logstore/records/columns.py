@@ -33,6 +33,10 @@ class Cells:
         """A column that is not there."""
         return cls(None, None, None)
 
+    def sizes_of(self, rows: int) -> Any:
+        """The sizes; a column that is not there is null in all of these rows."""
+        return np.full(rows, -1, np.int64) if self.sizes is None else self.sizes
+
     def pointers(self) -> tuple[int, int]:
         """Addresses of the two arrays; 0 for a column that is not there."""
         return (0, 0) if self.sizes is None else (self.addresses.ctypes.data, self.sizes.ctypes.data)

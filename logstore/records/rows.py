@@ -1,40 +1,82 @@
-"""What a topic takes: the columns of appended rows, and which rows are refused before anything is written."""
+"""Rows: the columns of one append as the kernels take them, found once however many partitions they go to."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from logstore.errors import InvalidRecordError, RecordTooLargeError, did_you_mean
+from logstore.records import kernels
 from logstore.records.batch import HEADER_BYTES
-from logstore.records.columns import cells, header_cells, stored_field_bytes, timestamps_ms, varint_bytes
+from logstore.records.columns import (
+    Cells,
+    cells,
+    header_cells,
+    stored_field_bytes,
+    timestamps_ms,
+    varint_bytes,
+)
 
-INPUT_COLUMNS = ("key", "value", "headers", "timestamp", "partition")
+COLUMNS = ("key", "value", "headers", "timestamp", "partition")
 
 
-def check_rows(data: pa.RecordBatch | pa.Table, *, batch_bytes_max: int, keys_required: bool) -> None:
-    """Raise unless every row can be appended: names and types of the columns, keys where needed, sizes.
+class Rows:
+    """The rows of `data`, with what their columns point to kept alive.
 
-    Raises: InvalidRecordError, RecordTooLargeError: with the column or the row.
+    Columns: `value`, and if there `key`, `headers`, `timestamp` (null or none: `now_ms`) and `partition`.
+
+    Raises: InvalidRecordError: a column of a type that cannot be stored.
     """
-    names = data.schema.names
-    for name in names:
-        if name not in INPUT_COLUMNS:
-            raise InvalidRecordError(f"no column {name!r} can be stored{did_you_mean(name, INPUT_COLUMNS)}")
-    if len(set(names)) < len(names):
-        raise InvalidRecordError(f"a column appears twice: {', '.join(names)}")
-    if "value" not in names:
-        raise InvalidRecordError("column 'value' is missing (binary or string)")
-    timestamps_ms(data, 0)
-    key_sizes = cells(data.column("key"), "key").sizes if "key" in names else np.full(data.num_rows, -1)
-    if keys_required and len(without := np.flatnonzero(key_sizes < 0)):
-        raise InvalidRecordError(
-            f"row {without[0]} has no key, and the topic needs keys (cleanup.policy=compact)",
-            row=int(without[0]),
+
+    def __init__(self, data: pa.RecordBatch | pa.Table, *, now_ms: int) -> None:
+        self.count = data.num_rows
+        self.names = data.schema.names
+        self.key = cells(data.column("key"), "key") if "key" in self.names else Cells.none()
+        self.partition = data.column("partition") if "partition" in self.names else None
+        self._value = cells(data.column("value"), "value") if "value" in self.names else Cells.none()
+        self._headers = header_cells(data.column("headers")) if "headers" in self.names else None
+        self._timestamps = timestamps_ms(data, now_ms)
+
+    def check(self, *, batch_bytes_max: int, keys_required: bool) -> None:
+        """Raise unless every row can be appended: names of the columns, keys where needed, sizes.
+
+        Raises: InvalidRecordError, RecordTooLargeError: with the column or the row.
+        """
+        for name in self.names:
+            if name not in COLUMNS:
+                raise InvalidRecordError(f"no column {name!r} can be stored{did_you_mean(name, COLUMNS)}")
+        if len(set(self.names)) < len(self.names):
+            raise InvalidRecordError(f"a column appears twice: {', '.join(self.names)}")
+        if "value" not in self.names:
+            raise InvalidRecordError("column 'value' is missing (binary or string)")
+        if keys_required and len(without := np.flatnonzero(self.key.sizes_of(self.count) < 0)):
+            raise InvalidRecordError(
+                f"row {without[0]} has no key, and the topic needs keys (cleanup.policy=compact)",
+                row=int(without[0]),
+            )
+        sizes = self._stored_bytes()
+        if len(too_large := np.flatnonzero(sizes > batch_bytes_max)):
+            row = int(too_large[0])
+            raise RecordTooLargeError(int(sizes[row]), batch_bytes_max, f"row {row}: a record")
+
+    def _stored_bytes(self) -> Any:
+        """Bytes of a batch that holds this row alone, uncompressed, for every row."""
+        sizes = stored_field_bytes(self.key.sizes_of(self.count)) + stored_field_bytes(
+            self._value.sizes_of(self.count)
         )
-    sizes = 3 + stored_field_bytes(key_sizes) + stored_field_bytes(cells(data.column("value"), "value").sizes)
-    sizes += header_cells(data.column("headers")).stored_bytes() if "headers" in names else 1
-    sizes += HEADER_BYTES + varint_bytes(sizes)
-    if len(too_large := np.flatnonzero(sizes > batch_bytes_max)):
-        row = int(too_large[0])
-        raise RecordTooLargeError(int(sizes[row]), batch_bytes_max, f"row {row}: a record")
+        sizes += self._headers.stored_bytes() if self._headers else 1
+        sizes += 3  # attributes and the two deltas of a first record
+        return sizes + HEADER_BYTES + varint_bytes(sizes)
+
+    def addresses(self, order: Any) -> kernels.Rows:
+        """What the kernel needs; `order` lists the rows to take (int64), None: all."""
+        headers = self._headers.addresses() if self._headers else (0,) * 6
+        return kernels.Rows(
+            0 if order is None else order.ctypes.data,
+            *self.key.pointers(),
+            *self._value.pointers(),
+            self._timestamps.ctypes.data,
+            *headers,
+        )

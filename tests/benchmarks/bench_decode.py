@@ -19,7 +19,7 @@ from harness import AGAIN, interleave, ratio, show
 
 from logstore.records import arrow, batch
 from logstore.records.batch import Record
-from logstore.records.compression import Codec
+from logstore.records.rows import Rows
 
 LOG_BYTES = 64 * 1024 * 1024
 READ_BYTES = 4 * 1024 * 1024
@@ -37,12 +37,12 @@ def records_table(value_bytes: int, rows: int) -> pa.Table:
 
 def encoded(table: pa.Table) -> bytes:
     """The table as a log."""
-    return b"".join(arrow.encode(table, codec=Codec.NONE, batch_bytes_max=1 << 20, now_ms=0))
+    return b"".join(arrow.encode(Rows(table, now_ms=0), batch_bytes_max=1 << 20))
 
 
 def encode_all(table: pa.Table) -> None:
     """Encode, and let each buffer go as an append does."""
-    for _ in arrow.encode(table, codec=Codec.NONE, batch_bytes_max=1 << 20, now_ms=0):
+    for _ in arrow.encode(Rows(table, now_ms=0), batch_bytes_max=1 << 20):
         pass
 
 

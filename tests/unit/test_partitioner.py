@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from logstore.errors import InvalidRecordError, InvalidRequestError
 from logstore.partitioner import PARTITIONERS, group_by_partition, partition_ids
+from logstore.records.rows import Rows
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of its own imports
@@ -33,7 +34,7 @@ def ids(partitions, *, keys=None, n=None, **options):
     columns = {"value": pa.nulls(len(keys) if keys is not None else n)}
     if keys is not None:
         columns["key"] = pa.array(keys, pa.binary())
-    return partition_ids(pa.table(columns), partitions, **options).tolist()
+    return partition_ids(Rows(pa.table(columns), now_ms=0), partitions, **options).tolist()
 
 
 @given(KEYS, st.integers(1, 1000))
@@ -78,9 +79,9 @@ def test_a_named_partition_wins(kind):
     table = pa.table({"key": [b"a", b"a", b"a"], "partition": pa.array([3, None, 0], kind)})
     hashed = (mmh3.hash(b"a", 0, signed=False) & 0x7FFFFFFF) % 4
     for data in (table, pa.concat_tables([table.slice(0, 1), table.slice(1)]), table.to_batches()[0]):
-        assert partition_ids(data, 4).tolist() == [3, hashed, 0]
+        assert partition_ids(Rows(data, now_ms=0), 4).tolist() == [3, hashed, 0]
     without = table.set_column(1, "partition", pa.nulls(3))
-    assert partition_ids(without, 4).tolist() == [hashed] * 3
+    assert partition_ids(Rows(without, now_ms=0), 4).tolist() == [hashed] * 3
 
 
 @pytest.mark.parametrize("wrong", [-1, 4, 2**31, 2**40])
@@ -89,14 +90,14 @@ def test_a_partition_that_is_not_there_is_refused(wrong):
     with pytest.raises(
         InvalidRecordError, match=f"partition {wrong} in row 2: the topic has partitions 0 to 3"
     ):
-        partition_ids(table, 4)
+        partition_ids(Rows(table, now_ms=0), 4)
 
 
 def test_columns_of_a_wrong_kind_are_refused():
     with pytest.raises(InvalidRecordError, match="'partition' is string"):
-        partition_ids(pa.table({"partition": ["1"]}), 4)
+        partition_ids(Rows(pa.table({"partition": ["1"]}), now_ms=0), 4)
     with pytest.raises(InvalidRecordError, match="'key' is int64"):
-        partition_ids(pa.table({"key": [1]}), 4)
+        partition_ids(Rows(pa.table({"key": [1]}), now_ms=0), 4)
 
 
 def test_an_unknown_partitioner_lists_the_near():

@@ -12,13 +12,14 @@ from logstore.records import arrow, batch
 from logstore.records.arrow import HEADERS_TYPE, encode
 from logstore.records.batch import HEADER_BYTES, Record
 from logstore.records.compression import Codec
+from logstore.records.rows import Rows
 from tests.unit.records.samples import INT64, record_lists, table_of
 
 NOW = 1_234
 
 
 def encoded(data, rows=None, *, codec=Codec.NONE, batch_bytes_max=1 << 20, **options):
-    buffers = encode(data, rows, codec=codec, batch_bytes_max=batch_bytes_max, now_ms=NOW, **options)
+    buffers = encode(Rows(data, now_ms=NOW), rows, codec=codec, batch_bytes_max=batch_bytes_max, **options)
     return b"".join(buffers)
 
 
@@ -108,7 +109,7 @@ def test_what_no_reader_would_expand_is_not_compressed(monkeypatch):
 
 def test_buffers_are_writable_and_hold_whole_batches():
     table = pa.table({"value": [bytes(1000)] * 5000})
-    buffers = list(encode(table, None, codec=Codec.NONE, batch_bytes_max=1 << 20, now_ms=NOW))
+    buffers = list(encode(Rows(table, now_ms=NOW), codec=Codec.NONE, batch_bytes_max=1 << 20))
     assert 1 < len(buffers) < 10
     offset = 0
     for buffer in buffers:
