@@ -30,8 +30,10 @@ from logstore.errors import (
     OffsetOutOfRangeError,
     PylogError,
     ReadOnlyStoreError,
+    StaleLogError,
     StoreError,
     UnknownPartitionError,
+    UnknownTopicError,
     did_you_mean,
 )
 from logstore.log import Log, OffsetAndTimestamp
@@ -344,7 +346,10 @@ class LogStore:
         points = {}
         try:
             for name, partition in sorted(wanted):
-                points[name, partition] = self.log(name, partition).flush()
+                try:
+                    points[name, partition] = self.log(name, partition).flush()
+                except (UnknownTopicError, UnknownPartitionError, StaleLogError):
+                    wanted.discard((name, partition))  # deleted since: there is nothing to keep
         finally:
             self._unflushed |= wanted - points.keys()
         self._log_dir.advance_recovery_points(points)
