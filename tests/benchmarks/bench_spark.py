@@ -1,0 +1,221 @@
+"""Spark reads and writes against the ceiling of Spark's own API, and against Parquet.
+
+    python tests/benchmarks/bench_spark.py [--path DIR] [--rounds 7] [--gigabytes 10]
+
+Two tasks on two cores, in one session; every candidate once a round. `ceiling` is a Python data source that hands over
+prebuilt Arrow batches of the same shape, `bytes` a Python Arrow writer that writes the same column bytes to one file
+per task and fsyncs: what remains is what the log costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from harness import AGAIN, interleave, ratio, show
+from pyspark.sql import DataFrame, SparkSession
+
+HERE = Path(__file__).parent
+# Spark's workers import this directory's peers, and pylog itself where it is not installed.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+)
+
+import peers  # noqa: E402
+
+import datasource  # noqa: E402
+import logstore  # noqa: E402
+
+TASKS = 2
+SHAPES = ((100, 2_000_000), (1000, 600_000))
+
+
+def values(rows: int, value_bytes: int) -> pa.Table:
+    value = (b"0123456789abcdef" * (value_bytes // 16 + 1))[:value_bytes]
+    keys = pa.array([b"key-%012d" % i for i in range(rows)], pa.binary())
+    return pa.table({"key": keys, "value": pa.array([value] * rows, pa.binary())})
+
+
+def fill(path: Path, topic: str, rows: int, value_bytes: int) -> None:
+    with logstore.open(path) as store:
+        store.create_topic(topic, partitions=TASKS)
+        data = values(rows // TASKS, value_bytes)
+        for partition in range(TASKS):
+            column = pa.repeat(pa.scalar(partition, pa.int32()), data.num_rows)
+            store.append(topic, data.append_column("partition", column))
+
+
+def consume(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def bench_read(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
+    """All 7 columns to `noop`."""
+    for value_bytes, rows in SHAPES:
+        topic = f"read-{value_bytes}"
+        fill(root / "store", topic, rows, value_bytes)
+        ours = spark.read.format("pylog").option("path", str(root / "store")).option("subscribe", topic)
+        parquet = str(root / f"{topic}.parquet")
+        ours.load().write.option("compression", "none").parquet(parquet)
+        ceiling = spark.read.format("ceiling").options(
+            rows=rows, valueBytes=value_bytes, batchRows=batch_rows(root / "store", topic), tasks=TASKS
+        )
+        seconds = interleave(
+            {
+                "ours": lambda ours=ours: consume(ours.load()),
+                "ceiling": lambda ceiling=ceiling: consume(ceiling.load()),
+                AGAIN: lambda ceiling=ceiling: consume(ceiling.load()),
+                "parquet": lambda parquet=parquet: consume(spark.read.parquet(parquet)),
+            },
+            rounds=rounds,
+            warmups=2,
+        )
+        noise = ratio(seconds[AGAIN], seconds["ceiling"])
+        speed = f"{rows / statistics.median(seconds['ours']) / 1e6:.2f} M rows/s"
+        for peer in ("ceiling", "parquet"):
+            yield [
+                "batch read",
+                f"{value_bytes} B",
+                speed,
+                peer,
+                ratio(seconds["ours"], seconds[peer]),
+                noise,
+            ]
+
+
+def batch_rows(path: Path, topic: str) -> int:
+    """How many rows our reader hands over at a time."""
+    with logstore.open(path) as store:
+        return next(iter(store.read(topic, partition=0))).num_rows
+
+
+def bench_write(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
+    """A cached DataFrame of key and value."""
+    for value_bytes, rows in SHAPES:
+        fill(root / "source", f"w{value_bytes}", rows, value_bytes)
+        source = (
+            spark.read.format("pylog")
+            .option("path", str(root / "source"))
+            .option("subscribe", f"w{value_bytes}")
+        )
+        frame = source.option("columns", "key,value").load().cache()
+        frame.count()
+        numbers = iter(range(1_000_000))
+
+        def ours(frame: DataFrame = frame) -> None:
+            path = root / f"sink-{next(numbers)}"
+            with logstore.open(path) as store:
+                store.create_topic("t", partitions=6)
+            frame.write.format("pylog").mode("append").option("path", str(path)).option("topic", "t").save()
+            shutil.rmtree(path)
+
+        def plain(frame: DataFrame = frame) -> None:
+            path = root / f"sink-{next(numbers)}"
+            path.mkdir()
+            frame.write.format("bytesink").mode("append").option("path", str(path)).save()
+            shutil.rmtree(path)
+
+        seconds = interleave({"ours": ours, "plain": plain, AGAIN: plain}, rounds=rounds, warmups=2)
+        noise = ratio(seconds[AGAIN], seconds["plain"])
+        speed = f"{rows / statistics.median(seconds['ours']) / 1e6:.2f} M rows/s"
+        yield [
+            "batch write",
+            f"{value_bytes} B",
+            speed,
+            "bytes",
+            ratio(seconds["ours"], seconds["plain"]),
+            noise,
+        ]
+        frame.unpersist()
+
+
+def bench_memory(spark: SparkSession, root: Path, gigabytes: float) -> Iterator[list[object]]:
+    """How much a Python worker grows while it reads a large partition: after a tenth of it, and at the end."""
+    path = root / "large"
+    data = values(100_000, 1000)
+    with logstore.open(path) as store:
+        store.create_topic("t")
+        while sum(s.size_bytes for s in store.log("t", 0).segments()) < gigabytes * 1e9:
+            store.append("t", data)
+    reader = (
+        spark.read.format("pylog")
+        .option("path", str(path))
+        .option("subscribe", "t")
+        .option("columns", "value")
+    )
+    end = logstore_end(path)
+    peaks = []
+    for offsets in (end // 10, end):
+        frame = reader.option("endingOffsets", f'{{"t":{{"0":{offsets}}}}}').load()
+        consume(frame)
+        peaks.append(max(peak_mib(pid) for pid in python_workers()))
+    growth = f"+{peaks[1] - peaks[0]:.0f} MiB"
+    yield [
+        f"worker's peak memory, {gigabytes:.0f} GB read",
+        "1000 B",
+        f"{peaks[1]:.0f} MiB",
+        "a tenth",
+        growth,
+        "",
+    ]
+
+
+def logstore_end(path: Path) -> int:
+    with logstore.open(path) as store:
+        return store.offsets("t")[0].end
+
+
+def python_workers() -> Iterable[int]:
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and b"pyspark.daemon" in (entry / "cmdline").read_bytes():
+                yield int(entry.name)
+        except OSError:
+            continue
+
+
+def peak_mib(pid: int) -> float:
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) / 1024
+    except OSError:
+        pass
+    return 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--path", help="directory on the disk to measure; default: a temporary one")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--gigabytes", type=float, default=10.0, help="size of the partition for the memory row"
+    )
+    parser.add_argument("--only", choices=["read", "write", "memory"])
+    asked = parser.parse_args()
+    spark = datasource.spark_session(
+        **{"spark.master": f"local[{TASKS}]", "spark.ui.showConsoleProgress": "false"}
+    )
+    for peer in (peers.CeilingSource, peers.BytesSink):
+        spark.dataSource.register(peer)
+    with tempfile.TemporaryDirectory(dir=asked.path, prefix="pylog-bench-") as name:
+        root, rows = Path(name), list[list[object]]()
+        if asked.only in (None, "read"):
+            rows += bench_read(spark, root, asked.rounds)
+        if asked.only in (None, "write"):
+            rows += bench_write(spark, root, asked.rounds)
+        if asked.only in (None, "memory"):
+            rows += bench_memory(spark, root, asked.gigabytes)
+    spark.stop()
+    show("Spark", ["what", "values", "measured", "against", "ratio", "noise"], rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

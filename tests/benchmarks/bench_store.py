@@ -1,0 +1,149 @@
+"""The store against the disk and the memory: append, random read, opening many partitions.
+
+python tests/benchmarks/bench_store.py [--path DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+from harness import against, show
+
+import logstore
+
+MIB = 1024 * 1024
+
+
+def table(rows: int, value_bytes: int) -> pa.Table:
+    value = (b"0123456789abcdef" * (value_bytes // 16 + 1))[:value_bytes]
+    return pa.table(
+        {"key": [b"key-%012d" % i for i in range(rows)], "value": pa.array([value] * rows, pa.binary())}
+    )
+
+
+def bench_append(root: Path) -> list[list[object]]:
+    """`store.append` of 1 KB and 100 B rows, not flushed, against write() of the same bytes to the same disk."""
+    found: list[list[object]] = []
+    for value_bytes, rows in ((1000, 100_000), (100, 500_000)):
+        data = table(rows, value_bytes)
+        with logstore.open(root / f"append-{value_bytes}") as store:
+            topics = iter(range(1_000_000))
+
+            def ours(store: logstore.LogStore = store, data: pa.Table = data) -> None:
+                topic = f"t{next(topics)}"
+                store.create_topic(topic, config={"file.delete.delay.ms": 0})
+                store.append(topic, data)
+
+            ours()
+            stored = Path(store.log("t0", 0).segments()[0].path).read_bytes()
+
+            def peer(stored: bytes = stored) -> None:
+                with (root / f"plain-{next(topics)}").open("wb", buffering=0) as file:
+                    for at in range(0, len(stored), MIB):
+                        file.write(stored[at : at + MIB])
+
+            seconds, result, noise = against(ours, peer)
+            mb_s = len(stored) / statistics.median(seconds["ours"]) / 1e6
+            found.append(
+                ["append, 1 partition", f"{value_bytes} B", f"{mb_s:,.0f} MB/s", "write()", result, noise]
+            )
+        shutil.rmtree(root / f"append-{value_bytes}")
+        for path in root.glob("plain-*"):
+            path.unlink()
+    return found
+
+
+def grown(root: Path, size_bytes: int) -> logstore.LogStore:
+    """A store whose topic "t" has one partition of this size, of 1 KB values."""
+    store = logstore.open(root / f"log-{size_bytes}")
+    if store.topics():
+        return store
+    store.create_topic("t")
+    data = table(100_000, 1000)
+    while sum(s.size_bytes for s in store.log("t", 0).segments()) < size_bytes:
+        store.append("t", data)
+    store.flush()
+    return store
+
+
+def bench_random_read(root: Path, large_bytes: int) -> list[list[object]]:
+    """Read 100 records at random offsets of a warm log, large and small."""
+    stores = {name: grown(root, size) for name, size in (("large", large_bytes), ("small", 100 * MIB))}
+    places = random.Random(7)
+
+    def read(store: logstore.LogStore) -> None:
+        end = store.offsets("t")[0].end
+        for _ in range(200):
+            start = places.randrange(end - 100)
+            found = store.read("t", partition=0, start=start, end=start + 100).read_all()
+            assert found.num_rows == 100
+
+    seconds, result, noise = against(lambda: read(stores["large"]), lambda: read(stores["small"]))
+    for store in stores.values():
+        store.close()
+    us = statistics.median(seconds["ours"]) / 200 * 1e6
+    name = f"100 records at random, {large_bytes / 1e9:.0f} GB log"
+    return [[name, "1000 B", f"{us:,.0f} µs", "the same, 100 MiB log", result, noise]]
+
+
+def bench_open(root: Path) -> list[list[object]]:
+    """Open a cleanly closed store of 1,000 partitions with 10 segments each, and look at every partition's end."""
+    path = root / "many"
+    row = pa.table({"value": ["x" * 100]})
+    with logstore.open(path) as store:
+        store.create_topic("t", partitions=1000)
+        for partition in range(1000):
+            log = store.log("t", partition)
+            numbered = row.append_column("partition", pa.array([partition], pa.int32()))
+            for segment in range(10):
+                store.append("t", numbered)
+                if segment < 9:
+                    log.roll()
+    child = subprocess.run(
+        [sys.executable, "-c", OPEN, str(path)], capture_output=True, text=True, check=True
+    )
+    seconds, grown_mib = json.loads(child.stdout)
+    return [
+        ["open 1,000 partitions × 10 segments", "", f"{seconds:.2f} s", "", f"{grown_mib:.0f} MiB more", ""]
+    ]
+
+
+OPEN = """
+import json, sys, time
+from pathlib import Path
+import logstore
+
+def resident_kib():
+    return next(int(l.split()[1]) for l in Path("/proc/self/status").read_text().splitlines() if l.startswith("VmRSS"))
+
+before, began = resident_kib(), time.perf_counter()
+store = logstore.open(sys.argv[1])
+assert all(r.count == 10 for r in store.offsets("t").values())
+seconds = time.perf_counter() - began
+print(json.dumps([seconds, (resident_kib() - before) / 1024]))
+store.close()
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--path", help="directory on the disk to measure; default: a temporary one")
+    parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the large log")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=asked.path, prefix="pylog-bench-") as root:
+        rows = bench_append(Path(root)) + bench_open(Path(root))
+        rows += bench_random_read(Path(root), int(asked.gigabytes * 1e9))
+    show("The store", ["what", "values", "measured", "against", "ratio", "noise"], rows)
+
+
+if __name__ == "__main__":
+    main()

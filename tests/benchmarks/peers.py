@@ -1,0 +1,123 @@
+"""What the Spark tables are measured against: the ceiling of Spark's own Python data source API.
+
+`CeilingSource` does nothing but hand over Arrow batches that it built before; `BytesSink` writes the same column bytes
+to one file per task and fsyncs. Neither has a log, an offset, a CRC: nothing can be faster through the same API.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+ARROW = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+    ]
+)
+
+
+@cache
+def prebuilt(rows: int, value_bytes: int) -> pa.RecordBatch:
+    """One batch, made once per worker process."""
+    value = (b"0123456789abcdef" * (value_bytes // 16 + 1))[:value_bytes]
+    columns = [
+        pa.array([b"key-%012d" % i for i in range(rows)], pa.binary()),
+        pa.array([value] * rows, pa.binary()),
+        pa.array(["bench"] * rows, pa.string()),
+        pa.array([0] * rows, pa.int32()),
+        pa.array(range(rows), pa.int64()),
+        pa.array([1_700_000_000_000_000] * rows, pa.timestamp("us", tz="UTC")),
+        pa.array([0] * rows, pa.int32()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW)
+
+
+@dataclass
+class Share(InputPartition):
+    """How many rows one task hands over."""
+
+    rows: int
+
+
+class CeilingReader(DataSourceReader):
+    """Yields the same batch again and again."""
+
+    def __init__(self, rows: int, value_bytes: int, batch_rows: int, tasks: int) -> None:
+        self.rows, self.value_bytes, self.batch_rows, self.tasks = rows, value_bytes, batch_rows, tasks
+
+    def partitions(self) -> list[InputPartition]:
+        return [Share(self.rows // self.tasks) for _ in range(self.tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Share)
+        batch = prebuilt(self.batch_rows, self.value_bytes)
+        for _ in range(partition.rows // self.batch_rows):
+            yield batch
+        if rest := partition.rows % self.batch_rows:
+            yield batch.slice(0, rest)
+
+
+class CeilingSource(DataSource):
+    """`spark.read.format("ceiling").option("rows", …).option("valueBytes", …)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ceiling"
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> CeilingReader:
+        option = self.options
+        return CeilingReader(
+            int(option["rows"]), int(option["valueBytes"]), int(option["batchRows"]), int(option["tasks"])
+        )
+
+
+class BytesWriter(DataSourceArrowWriter):
+    """One file per task: the columns' buffers, as they are, then fsync."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with Path(self.path, uuid.uuid4().hex).open("wb", buffering=0) as file:
+            for batch in iterator:
+                for column in batch.columns:
+                    for buffer in column.buffers():
+                        if buffer is not None:
+                            file.write(buffer)
+            os.fsync(file.fileno())
+        return WriterCommitMessage()
+
+
+class BytesSink(DataSource):
+    """`df.write.format("bytesink").mode("append").save(directory)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bytesink"
+
+    def writer(self, schema: StructType, overwrite: bool) -> BytesWriter:
+        return BytesWriter(self.options["path"])
