@@ -1,17 +1,18 @@
 """How kernels are compiled and where the result is kept; loads and stores at plain addresses.
 
-Compiled code is kept beside the sources, or in the user's cache directory, or, where neither may be
-written, in a private directory under the system's temporary directory. Processes that compile at once do the
-work twice and keep one result. numba compiles anew when the file of a kernel changes, not when a file changes
-whose functions it uses: remove `__pycache__` then.
+Compiled code is kept where NUMBA_CACHE_DIR says, or beside the sources, or in the user's cache directory, or,
+where none of these may be written, in a private directory under the system's temporary directory; in a
+directory of its own for each state of the sources, because numba looks only at the file of a kernel itself.
+Processes that compile at once do the work twice and keep one result.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,10 +25,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 I64: Any = types.int64
 VOID: Any = types.void
 
+_HERE = Path(__file__).parent
 _config: Any = numba.config
 
 
-def _private_directory() -> str | None:
+def _private_directory() -> Path | None:
     """A directory of this user alone, or None: what is loaded from it is executed."""
     path = Path(tempfile.gettempdir()) / f"pylog-numba-{os.getuid()}"
     try:
@@ -36,29 +38,47 @@ def _private_directory() -> str | None:
     except OSError:
         return None
     mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
-    return str(path) if mine and os.access(path, os.W_OK) else None
+    return path if mine else None
 
 
-def _place() -> tuple[bool, str]:
-    """Whether to cache, and numba's CACHE_DIR for it ('': numba finds a place by itself)."""
-    try:
-        numba.njit(cache=True)(_private_directory)  # looks for a place, compiles nothing
-    except RuntimeError:
-        directory = _private_directory()
-        return directory is not None, directory or ""
-    return True, _config.CACHE_DIR
+def _places() -> Iterator[Path | None]:
+    if _config.CACHE_DIR:
+        yield Path(_config.CACHE_DIR)
+    yield _HERE / "__pycache__"
+    yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "pylog"  # noqa: PTH111 - never raises
+    yield _private_directory()
 
 
-_CACHE, _CACHE_DIR = _place()
+def _cache_dir() -> str | None:
+    """The first place that can be written, for the sources as they are; None: nothing can be kept."""
+    states = [
+        (file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(_HERE.glob("*.py"))
+    ]
+    state = hashlib.sha256(repr(states).encode()).hexdigest()[:16]
+    for place in _places():
+        if place is not None:
+            path = place / state
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=path).close()
+            except OSError:
+                continue
+            return str(path)
+    return None
+
+
+_CACHE_DIR = _cache_dir()
 
 
 def kernel(signature: Any) -> Callable[[F], F]:
     """Compile now, or load."""
 
     def compiled(function: F) -> F:
-        before, _config.CACHE_DIR = _config.CACHE_DIR, _CACHE_DIR
+        before, _config.CACHE_DIR = _config.CACHE_DIR, _CACHE_DIR or ""
         try:
-            result = numba.njit(signature, nogil=True, error_model="numpy", cache=_CACHE)(function)
+            result = numba.njit(signature, nogil=True, error_model="numpy", cache=_CACHE_DIR is not None)(
+                function
+            )
         finally:
             _config.CACHE_DIR = before
         return result  # type: ignore[no-any-return]

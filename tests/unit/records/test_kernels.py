@@ -96,6 +96,17 @@ def test_a_cpu_that_numba_was_told_is_not_taken_for_this_one(setting, monkeypatc
     assert crc._crc_instruction() is None
 
 
+def test_a_change_in_any_file_of_the_kernels_compiles_anew(monkeypatch, tmp_path):
+    monkeypatch.setattr(native._config, "CACHE_DIR", str(tmp_path / "cache"))
+    shutil.copytree(ROOT / "logstore/records/kernels", tmp_path / "kernels")
+    monkeypatch.setattr(native, "_HERE", tmp_path / "kernels")
+    before = native._cache_dir()
+    assert native._cache_dir() == before
+    with (tmp_path / "kernels/varints.py").open("a") as file:
+        file.write("# changed")
+    assert native._cache_dir() != before
+
+
 def test_workers_load_what_was_compiled_before():
     first = result(start(ROOT))
     assert first["compiled"] + first["loaded"] == 6
@@ -109,8 +120,8 @@ def private(tmp_path, monkeypatch):
 
 
 def test_code_is_kept_in_a_directory_of_this_user_alone(private):
-    assert native._private_directory() == str(private)
-    assert native._private_directory() == str(private)
+    assert native._private_directory() == private
+    assert native._private_directory() == private
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
 
 
