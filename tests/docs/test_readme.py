@@ -21,22 +21,19 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture
-def environment(tmp_path):
-    """A PATH on which `pylog` and `python` are those of this test, and a directory to work in."""
-    tools = tmp_path / "bin"
+def environment(tmp_path, variables):
+    """A directory to work in, and a PATH on which `pylog` is that of this test."""
+    tools, work = tmp_path / "bin", tmp_path / "work"
     tools.mkdir()
+    work.mkdir()
     script = f'#!/bin/sh\nexec {sys.executable} -c "from logstore.cli import main; main()" "$@"\n'
     (tools / "pylog").write_text(script)
     (tools / "pylog").chmod(0o755)
-    python_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    work = tmp_path / "work"
-    work.mkdir()
-    return work, os.environ | {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": python_path}
+    return work, variables | {"PATH": f"{tools}{os.pathsep}{variables['PATH']}"}
 
 
 def run(command, environment):
     work, variables = environment
-    variables.pop("PYLOG_PATH", None)
     done = subprocess.run(
         command, cwd=work, env=variables, capture_output=True, text=True, timeout=280, check=False
     )
