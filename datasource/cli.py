@@ -102,7 +102,11 @@ def _print(outcome: Outcome) -> None:
 
 
 def _print_steps(console: Console, outcome: Outcome) -> None:
-    table = _table("What was done", left="step", right=("rows", "seconds", "rows/s", "MB/s"))
+    table = _table(
+        "What was done (seconds include starting Python workers)",
+        left="step",
+        right=("rows", "seconds", "rows/s", "MB/s"),
+    )
     table.add_column("", style="dim")
     for step in outcome.steps:
         table.add_row(
