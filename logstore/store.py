@@ -565,18 +565,17 @@ def read_batches(
     log: Log, start: int, end: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records with start <= offset < end, about `READ_BYTES` of log at a time."""
-    from logstore.records.arrow import decode
+    from logstore.records.arrow import decode_pieces
 
     buffer = bytearray(READ_BYTES)
     while start < end:
         result = log.read(start, max_bytes=READ_BYTES, upper=end, buffer=buffer)
         if not result.data:
             return
-        batch = decode(
-            result.data, start=start, end=end, columns=columns, where=(result.path, result.position)
-        )
-        if batch.num_rows:
-            yield batch
+        where = (result.path, result.position)
+        for batch in decode_pieces(result.data, start=start, end=end, columns=columns, where=where):
+            if batch.num_rows:
+                yield batch
         start = result.next_offset
 
 
