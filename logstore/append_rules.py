@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import zlib
+from typing import NamedTuple
 
 from logstore.config import INT32_MAX, LogConfig
 from logstore.errors import InvalidRecordError, RecordTooLargeError
 from logstore.index import TIME_ENTRY_BYTES
 from logstore.records.batch import BatchHeader, InvalidBatchError, batches, check
 from logstore.segment import Tail
+
+
+class AppendInfo(NamedTuple):
+    """What an append did: offsets [first_offset, next_offset); append_time_ms is -1 unless LogAppendTime."""
+
+    first_offset: int
+    next_offset: int
+    append_time_ms: int
+    bytes: int
 
 
 def valid_batches(
@@ -41,7 +51,7 @@ def valid_batches(
 
 
 def must_roll(
-    config: LogConfig, base_offset: int, jitter_ms: int, *, tail: Tail, position: int, batch: BatchHeader
+    config: LogConfig, base_offset: int, partition: str, tail: Tail, position: int, batch: BatchHeader
 ) -> bool:
     """Must a new segment begin before this batch: are bytes, age, index or relative offset above their limit?
 
@@ -57,9 +67,12 @@ def must_roll(
     if position == 0:
         return False
     age_ms = batch.max_timestamp - tail.first_timestamp_ms if tail.first_timestamp_ms >= 0 else 0
-    return position + batch.size_bytes > config.segment_bytes or age_ms > config.segment_ms - jitter_ms
+    limit_ms = config.segment_ms - _jitter_ms(config, partition, base_offset)
+    return position + batch.size_bytes > config.segment_bytes or age_ms > limit_ms
 
 
-def roll_jitter_ms(config: LogConfig, partition: str, base_offset: int) -> int:
+def _jitter_ms(config: LogConfig, partition: str, base_offset: int) -> int:
     """What segment.jitter.ms takes off segment.ms: different per segment, the same in every process."""
+    if config.segment_jitter_ms == 0:
+        return 0
     return zlib.crc32(f"{partition}@{base_offset}".encode()) % (config.segment_jitter_ms + 1)

@@ -21,8 +21,8 @@ from collections.abc import Iterable
 
 from logstore.env import Env
 
-# Below this many entries one read (of a quarter page) is cheaper than more halving.
-BLOCK_ENTRIES = 64
+# Below this many entries one read (of a page or two) is cheaper than halving by reads.
+BLOCK_ENTRIES = 512
 
 Entry = tuple[int, int]
 
@@ -84,25 +84,33 @@ class SortedEntries:
                 low = middle + 1
             else:
                 high = middle
-        for entry in self._read(low, high):
-            if entry[by] >= key:
-                break
-            low += 1
-        return low
+        block = self._read_bytes(low, high)
+        width, unpack = self._entry.size, self._entry.unpack_from
+        first, last = 0, len(block) // width
+        while first < last:
+            middle = (first + last) // 2
+            if unpack(block, middle * width)[by] < key:
+                first = middle + 1
+            else:
+                last = middle
+        return low + first
 
     def _last_of(self, count: int) -> Entry | None:
         return next(iter(self._read(count - 1, count)), None) if count else None
 
     def _read(self, low: int, high: int) -> list[Entry]:
         """Entries [low, high), fewer if the file has been cut meanwhile."""
+        return list(self._entry.iter_unpack(self._read_bytes(low, high)))
+
+    def _read_bytes(self, low: int, high: int) -> bytes:
         if high <= low:
-            return []
+            return b""
         width = self._entry.size
         try:
             data = self._env.files.read(self.path, low * width, (high - low) * width)
         except FileNotFoundError:
-            return []
-        return list(self._entry.iter_unpack(data[: len(data) - len(data) % width]))
+            return b""
+        return data[: len(data) - len(data) % width]
 
 
 _OFFSET_ENTRY = struct.Struct(">ii")

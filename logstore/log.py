@@ -24,13 +24,13 @@ write.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from logstore import lookup
-from logstore.append_rules import must_roll, roll_jitter_ms, valid_batches
+from logstore.append_rules import AppendInfo, must_roll, valid_batches
 from logstore.checkpoint import check_mark, fsync_or_mark
 from logstore.config import INT32_MAX, INT64_MAX, LogConfig
 from logstore.env import Env
@@ -42,7 +42,7 @@ from logstore.errors import (
     ReadOnlyStoreError,
     StorageError,
 )
-from logstore.lookup import SegmentInfo
+from logstore.lookup import OffsetAndTimestamp, SegmentInfo
 from logstore.partition_dir import PartitionDir, View, create, topic_id_of
 from logstore.records.batch import (
     BatchHeader,
@@ -50,7 +50,7 @@ from logstore.records.batch import (
     stamp,
     stamp_append_time,
 )
-from logstore.recovery import Damage, RecoveryReport, recover, verify
+from logstore.recovery import Damage, RecoveryReport, epoch_starts, recover, verify
 from logstore.segment import Request, Segment, Slice, Tail
 
 __all__ = [
@@ -71,13 +71,7 @@ READ_BYTES_MIN = 16 * 1024
 CURSORS_MAX = 32
 
 
-class AppendInfo(NamedTuple):
-    """What an append did: offsets [first_offset, next_offset); append_time_ms is -1 unless LogAppendTime."""
-
-    first_offset: int
-    next_offset: int
-    append_time_ms: int
-    bytes: int
+Found = TypeVar("Found")
 
 
 class ReadResult(NamedTuple):
@@ -87,13 +81,6 @@ class ReadResult(NamedTuple):
     path: str
     position: int
     next_offset: int
-
-
-class OffsetAndTimestamp(NamedTuple):
-    """A record's place and time."""
-
-    offset: int
-    timestamp_ms: int
 
 
 class Log:
@@ -284,7 +271,9 @@ class Log:
         first, view = batches[0], self._files.view
         if not view.bases:
             self._add_segment(first.base_offset)
-        elif self._must_roll(view.bases[-1], view.tail.position, view.tail, first):
+        elif must_roll(
+            self.config, view.bases[-1], self.directory.name, view.tail, view.tail.position, first
+        ):
             self.roll()  # named after the end of the log: segments follow each other without a gap
         base, tail = self._files.view.bases[-1], self._files.view.tail
         if first.last_offset - base > INT32_MAX:
@@ -293,17 +282,13 @@ class Log:
             base, tail = first.base_offset, self._files.view.tail
         position, count = tail.position, 0
         for batch in batches:
-            if count and self._must_roll(base, position, tail, batch):
+            if count and must_roll(self.config, base, self.directory.name, tail, position, batch):
                 break
             if position == 0:
                 tail = tail._replace(first_timestamp_ms=batch.max_timestamp)
             position += batch.size_bytes
             count += 1
         return self._files.segment(base), count
-
-    def _must_roll(self, base_offset: int, position: int, tail: Tail, batch: BatchHeader) -> bool:
-        jitter_ms = roll_jitter_ms(self.config, self.directory.name, base_offset)
-        return must_roll(self.config, base_offset, jitter_ms, tail=tail, position=position, batch=batch)
 
     def _undo(self, before: View) -> None:
         """Take back what a failed append wrote; what cannot be is torn, and the next holder cuts it."""
@@ -321,6 +306,8 @@ class Log:
         for batch in batches:
             if batch.leader_epoch > self.epochs.latest:
                 self.epochs.load()  # another process may have noted it
+                if not self.epochs.starts and self._files.view.end > self._files.view.start:
+                    self.epochs.replace(epoch_starts(self._files, self._files.view.bases))  # lost or damaged
                 self.epochs.assign(batch.leader_epoch, batch.base_offset)
 
     # -------------------------------------------------------------------- roll
@@ -441,29 +428,33 @@ class Log:
 
     def floor_batch(self, offset: int) -> int:
         """Return the base offset of the batch that holds `offset`, in a gap of the next; or the end."""
-        view = self._seen()
-        place = lookup.place_of(self._files, view, offset)
-        return place.batch.base_offset if place else view.end
+        return self._look_up(lambda view: lookup.floor_batch(self._files, view, offset))
 
     def bytes_between(self, start: int, end: int) -> int:
         """Return the stored bytes from the batch that holds `start` to the one before `end`'s."""
-        return lookup.bytes_between(self._files, self._seen(), start, end)
+        return self._look_up(lambda view: lookup.bytes_between(self._files, view, start, end))
 
     def offset_after_bytes(self, start: int, max_bytes: int) -> int:
         """Return the largest end where a batch ends and [start, end) has at most `max_bytes` stored bytes.
 
         At least one batch is inside, unless `start` is the end of the log.
         """
-        return lookup.offset_after_bytes(self._files, self._seen(), start, max_bytes)
+        return self._look_up(lambda view: lookup.offset_after_bytes(self._files, view, start, max_bytes))
 
     def offset_for_time(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """Return the first record whose timestamp is at least `timestamp_ms`; None if there is none."""
-        found = lookup.first_since(self._files, self._seen(), timestamp_ms)
-        return OffsetAndTimestamp(*found) if found else None
+        return self._look_up(lambda view: lookup.first_since(self._files, view, timestamp_ms))
 
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Every segment as it is now, oldest first."""
-        return tuple(lookup.segment_infos(self._files, self._seen()))
+        return self._look_up(lambda view: tuple(lookup.segment_infos(self._files, view)))
+
+    def _look_up(self, find: Callable[[View], Found]) -> Found:
+        """What is found; at a second look at the disk, if files went while it was looked for."""
+        try:
+            return find(self._seen())
+        except (CorruptLogError, FileNotFoundError):
+            return find(self._seen(anew=True))
 
     # ---------------------------------------------------------------- truncate
 

@@ -34,6 +34,13 @@ class SegmentInfo:
     max_timestamp_ms: int
 
 
+class OffsetAndTimestamp(NamedTuple):
+    """A record's place and time."""
+
+    offset: int
+    timestamp_ms: int
+
+
 def number_of(view: View, offset: int) -> int:
     """The number of the segment that `offset` falls into."""
     return max(0, bisect.bisect_right(view.bases, offset) - 1)
@@ -47,6 +54,12 @@ def place_of(files: PartitionDir, view: View, offset: int) -> Place | None:
         if found := files.segment(view.bases[number]).batch_at(offset):
             return Place(number, *found)
     return None
+
+
+def floor_batch(files: PartitionDir, view: View, offset: int) -> int:
+    """The base offset of that batch, or the end of the log."""
+    place = place_of(files, view, offset)
+    return place.batch.base_offset if place else view.end
 
 
 def bytes_between(files: PartitionDir, view: View, start: int, end: int) -> int:
@@ -76,13 +89,13 @@ def offset_after_bytes(files: PartitionDir, view: View, start: int, max_bytes: i
     return end
 
 
-def first_since(files: PartitionDir, view: View, timestamp_ms: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record that is not older than `timestamp_ms`."""
+def first_since(files: PartitionDir, view: View, timestamp_ms: int) -> OffsetAndTimestamp | None:
+    """The first record that is not older than `timestamp_ms`."""
     for info in segment_infos(files, view):
         if info.max_timestamp_ms >= timestamp_ms:
             found = files.segment(info.base_offset).first_since(timestamp_ms, info.size_bytes)
             if found:
-                return found
+                return OffsetAndTimestamp(*found)
     return None
 
 

@@ -276,7 +276,7 @@ class _Recovery:
             for at, batch in checked_batches(self._env, segment, size_bytes):
                 position, end = at + batch.size_bytes, batch.next_offset
                 indexes.see(at, batch)
-                self._see_epoch(batch)
+                see_epoch(self._epoch_starts, batch)
         except CorruptLogError as error:
             if end < self._recovery_point:
                 raise self._missing(segment.path, error.position, end, error.reason) from error
@@ -318,26 +318,33 @@ class _Recovery:
 
     # ------------------------------------------------------------------ epochs
 
-    def _see_epoch(self, batch: BatchHeader) -> None:
-        if batch.leader_epoch > (self._epoch_starts[-1].epoch if self._epoch_starts else -1):
-            self._epoch_starts.append(EpochStart(batch.leader_epoch, batch.base_offset))
-
     def _recover_epochs(self, end: int) -> None:
         """Make `leader-epoch-checkpoint` agree with the log: none begins behind its end, none is missing."""
         self._epochs.load()
         known = [] if self._epochs.is_damaged else list(self._epochs.starts)
         if not known or not _agree(known, self._epoch_starts):
-            self._epoch_starts = []
-            known = []
-            for base in self._bases:
-                segment = self._files.segment(base)
-                for _, batch in segment.headers(0, segment.size_bytes()):
-                    self._see_epoch(batch)
+            known, self._epoch_starts = [], epoch_starts(self._files, self._bases)
         latest = known[-1].epoch if known else -1
         starts = [s for s in known if s.start_offset < end]
         starts += [s for s in self._epoch_starts if s.epoch > latest]
         if self._epochs.is_damaged or tuple(starts) != self._epochs.starts:
             self._epochs.replace(starts)
+
+
+def epoch_starts(files: PartitionDir, bases: Iterable[int]) -> list[EpochStart]:
+    """The leader epochs as the batches of these segments say, from their headers: about 2 µs per batch."""
+    starts = list[EpochStart]()
+    for base in bases:
+        segment = files.segment(base)
+        for _, batch in segment.headers(0, segment.size_bytes()):
+            see_epoch(starts, batch)
+    return starts
+
+
+def see_epoch(starts: list[EpochStart], batch: BatchHeader) -> None:
+    """Add the epoch of the next batch if it is a new one."""
+    if batch.leader_epoch > (starts[-1].epoch if starts else -1):
+        starts.append(EpochStart(batch.leader_epoch, batch.base_offset))
 
 
 def _agree(known: Iterable[EpochStart], seen: Iterable[EpochStart]) -> bool:

@@ -313,6 +313,21 @@ def test_s16_epochs_are_trimmed_to_the_log_and_rebuilt_from_its_batches(root, en
     assert list(reopen(log.directory, env).epochs.starts) == expected
 
 
+@pytest.mark.parametrize("content", [None, b"garbage"])
+def test_s16_an_append_does_not_date_an_epoch_too_late(root, env, disk, content):
+    log = filled(root, env, 4)
+    log.append_as_leader(batch(b"value 4"), leader_epoch=3)
+    path = log.directory / "leader-epoch-checkpoint"
+    disk.unlink(path)
+    if content is not None:
+        disk.create(path)
+        disk.write(path, 0, content)
+    log = reopen(log.directory, env, **SMALL)
+    log.append_as_leader(batch(b"value 5"), leader_epoch=3)
+    log.append_as_leader(batch(b"value 6"), leader_epoch=4)
+    assert log.epochs.starts == ((0, 0), (3, 4), (4, 6))
+
+
 def test_s18_offset_gaps_are_read_over(root, env):
     log = make(root, env, **SMALL)
     log.append_as_follower(batch(b"a", b"b", first=3) + batch(b"c", first=10))
