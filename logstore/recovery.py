@@ -73,7 +73,7 @@ def recover(
 ) -> RecoveryReport:
     """Mend the partition; the caller holds its lock, and looks at the directory anew afterwards.
 
-    Reads the segments that reach above the recovery point, and a few headers of each one below it.
+    Reads what lies above the recovery point, and a few headers of each segment below it.
 
     Raises: CorruptLogError: damage below the recovery point.
     """
@@ -103,12 +103,14 @@ def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
             yield Damage(segment.index.path, 0, "does not fit its log: reads are slow, and right")
 
 
-def checked_batches(env: Env, segment: Segment, size_bytes: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of every batch in the first `size_bytes`, each CRC checked, offsets going up.
+def checked_batches(
+    env: Env, segment: Segment, size_bytes: int, *, position: int = 0, next_offset: int = 0
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of every batch from `position` to `size_bytes`, CRCs checked, offsets going up.
 
     Raises: CorruptLogError: where something else is found, half a batch at the end included.
     """
-    position, next_offset, space = 0, segment.base_offset, memoryview(bytearray(CHUNK_BYTES))
+    next_offset, space = max(next_offset, segment.base_offset), memoryview(bytearray(CHUNK_BYTES))
     while position < size_bytes:
         count = env.files.read_into(segment.path, position, space[: size_bytes - position])
         chunk, at, needed = space[:count], 0, HEADER_BYTES
@@ -134,17 +136,25 @@ def checked_batches(env: Env, segment: Segment, size_bytes: int) -> Iterator[tup
 
 
 class IndexCheck:
-    """Sees every batch of a segment and says whether both indexes speak of them, and of nothing else."""
+    """Sees every batch of a segment and says whether both indexes speak of them, and of nothing else.
 
-    def __init__(self, segment: Segment, *, is_sealed: bool) -> None:
+    Given the place of an indexed batch, it wants to see only those from there on, and takes what the indexes say of
+    the batches before for granted.
+    """
+
+    def __init__(
+        self, segment: Segment, *, is_sealed: bool, position: int = 0, offset: int | None = None
+    ) -> None:
         self._base_offset = segment.base_offset
+        first = 0 if offset is None else offset - segment.base_offset
         offsets, times = segment.index.entries(), segment.time_index.entries()
         self._is_sorted = _increases(offsets) and _increases(times) and not any(p <= 0 for _, p in offsets)
-        self._positions = {position: relative for relative, position in offsets}
-        self._times = {relative: timestamp for timestamp, relative in times}
+        self._positions = {at: relative for relative, at in offsets if at >= position}
+        self._times = {relative: timestamp for timestamp, relative in times if relative >= first}
         self._newest_entry_ms = times[-1][0] if times else NO_TIMESTAMP - 1
         self._last_position = offsets[-1][1] if offsets else 0
-        self._newest_ms = self._needed_ms = NO_TIMESTAMP - 1
+        earlier = [timestamp for timestamp, relative in times if relative < first]
+        self._newest_ms = self._needed_ms = earlier[-1] if earlier else NO_TIMESTAMP - 1
         self._is_sealed = is_sealed
 
     def see(self, position: int, batch: BatchHeader) -> None:
@@ -269,11 +279,16 @@ class _Recovery:
         return tail.next_offset
 
     def _recover_segment(self, segment: Segment, number: int) -> int:
-        """A segment that reaches above the recovery point: read it all, cut at the first bad batch."""
-        size_bytes, position, end = segment.size_bytes(), 0, segment.base_offset
-        indexes = IndexCheck(segment, is_sealed=number + 1 < len(self._bases))
+        """A segment that reaches above the recovery point: read it from there, cut at the first bad batch."""
+        size_bytes = segment.size_bytes()
+        position, end = segment.indexed_batch_before(self._recovery_point)
+        indexes = IndexCheck(
+            segment, is_sealed=number + 1 < len(self._bases), position=position, offset=end
+        )
         try:
-            for at, batch in checked_batches(self._env, segment, size_bytes):
+            for at, batch in checked_batches(
+                self._env, segment, size_bytes, position=position, next_offset=end
+            ):
                 position, end = at + batch.size_bytes, batch.next_offset
                 indexes.see(at, batch)
                 see_epoch(self._epoch_starts, batch)

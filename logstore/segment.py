@@ -230,6 +230,12 @@ class Segment:
             max_timestamp_offset=newest[1] + self.base_offset,
         )
 
+    def indexed_batch_before(self, offset: int) -> tuple[int, int]:
+        """Return (position, base offset) of an indexed batch at or before `offset`, or of the segment's start."""
+        entry = self.index.floor(offset - self.base_offset) if offset > self.base_offset else None
+        batch = self._agreeing(entry, self.size_bytes()) if entry else None
+        return (entry[1], batch.base_offset) if entry and batch else (0, self.base_offset)
+
     def _agreeing(self, entry: Entry, size_bytes: int) -> BatchHeader | None:
         """The batch that an index entry points to, if it is the one that the entry speaks of."""
         last_offset, position = entry[0] + self.base_offset, entry[1]
