@@ -18,11 +18,10 @@ from logstore.cli.terminal import (
     show,
     talk,
 )
+from logstore.console import TIMESTAMP_TYPES
 from logstore.dump import BatchLine, DamageLine, Line, OffsetEntryLine, RecordLine, TimeEntryLine, dump
 from logstore.recovery import RecoveryReport
 from logstore.verify import PartitionReport, verify_store
-
-_TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 
 @click.command("dump-log")
@@ -67,7 +66,7 @@ def _facts(line: Line) -> dict[str, object]:
                 "isTransactional": header.is_transactional,
                 "isControl": header.is_control,
                 "position": position,
-                _TIMESTAMP_TYPES[header.timestamp_type]: header.max_timestamp,
+                TIMESTAMP_TYPES[header.timestamp_type]: header.max_timestamp,
                 "size": header.size_bytes,
                 "magic": header.magic,
                 "compresscodec": header.codec.name.lower(),

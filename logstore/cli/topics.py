@@ -11,7 +11,6 @@ import click
 from logstore.catalog import TopicInfo
 from logstore.cli.terminal import open_store, output_option, path_option, show, show_json, show_table, talk
 from logstore.describe import describe_topic
-from logstore.errors import UnknownTopicError
 from logstore.store import LogStore
 
 
@@ -46,6 +45,10 @@ def settings(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str,
             raise click.BadParameter(f"{key!r} is not of the form KEY=VALUE")
     return {key.strip(): value for key, _, value in pairs}
 
+
+if_exists_option = click.option(
+    "--if-exists", is_flag=True, help="Do nothing, successfully, if there is no such topic."
+)
 
 config_option = click.option(
     "--config",
@@ -108,16 +111,19 @@ def list_topics(topics_with_overrides: bool, path: Path, output: str) -> None:
 @topics.command()
 @topic_argument(required=False)
 @click.option("--topics-with-overrides", is_flag=True, help="Only topics with settings of their own.")
+@if_exists_option
 @path_option
 @output_option
-def describe(name: str | None, topics_with_overrides: bool, path: Path, output: str) -> None:
+def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, path: Path, output: str) -> None:
     """Show the partitions, offsets, segments and settings of one topic, or of all.
 
     \b
     $ pylog topics describe orders --path data
     """
     with open_store(path, mode="r") as store:
-        found = [describe_topic(store, info) for info in _selected(store, name, topics_with_overrides)]
+        is_absent = name is not None and if_exists and _is_absent(store, name)
+        chosen = [] if is_absent else _selected(store, name, topics_with_overrides)
+        found = [describe_topic(store, info) for info in chosen]
     if output == "json":
         show_json(found)
         return
@@ -137,6 +143,7 @@ def describe(name: str | None, topics_with_overrides: bool, path: Path, output: 
 @click.option(
     "--delete-config", multiple=True, metavar="KEY", help="Go back to the default; may be repeated."
 )
+@if_exists_option
 @path_option
 @output_option
 def alter(
@@ -144,6 +151,7 @@ def alter(
     partitions: int | None,
     config: dict[str, str],
     delete_config: tuple[str, ...],
+    if_exists: bool,
     path: Path,
     output: str,
 ) -> None:
@@ -155,6 +163,9 @@ def alter(
     if partitions is None and not config and not delete_config:
         raise click.UsageError("nothing to change: give --partitions, --config or --delete-config")
     with open_store(path) as store:
+        if if_exists and _is_absent(store, name):
+            show([], _SUMMARY, output)
+            return
         before = store.topic(name)
         info = store.alter_topic(name, partitions=partitions, config=config | dict.fromkeys(delete_config))
         if info.partitions > before.partitions:
@@ -165,7 +176,7 @@ def alter(
 
 @topics.command()
 @topic_argument()
-@click.option("--if-exists", is_flag=True, help="Say nothing if there is no such topic.")
+@if_exists_option
 @path_option
 @output_option
 def delete(name: str, if_exists: bool, path: Path, output: str) -> None:
@@ -175,15 +186,11 @@ def delete(name: str, if_exists: bool, path: Path, output: str) -> None:
     $ pylog topics delete orders --path data
     """
     with open_store(path) as store:
-        try:
-            info = store.topic(name)
-            store.delete_topic(name)
-        except UnknownTopicError:
-            if not if_exists:
-                raise
-            talk(f"there is no topic {name}")
+        if if_exists and _is_absent(store, name):
             show([], _SUMMARY, output)
             return
+        info = store.topic(name)
+        store.delete_topic(name)
         talk(f"deleted topic {name}")
         if output == "json":
             show([_summary(info)], _SUMMARY, output)
@@ -205,3 +212,11 @@ def _summary(info: TopicInfo) -> dict[str, object]:
 def _selected(store: LogStore, name: str | None, with_overrides: bool) -> Iterable[TopicInfo]:
     found = store.topics() if name is None else [store.topic(name)]
     return [info for info in found if info.overrides or not with_overrides]
+
+
+def _is_absent(store: LogStore, name: str) -> bool:
+    """True, and said so, if there is no such topic."""
+    if name in (info.name for info in store.topics()):
+        return False
+    talk(f"there is no topic {name}")
+    return True

@@ -119,3 +119,11 @@ def test_a_bad_setting_is_refused_with_what_is_near(pylog):
 
 def test_a_bad_topic_name_is_refused(pylog):
     assert "only ASCII letters" in pylog("topics", "create", "bad/name").failed()
+
+
+def test_if_exists_makes_a_missing_topic_no_error(pylog):
+    pylog("topics", "create", "orders").ok()
+    for command in (("delete",), ("describe",), ("alter", "--partitions", 2)):
+        ran = pylog("topics", *command, "--topic", "nothing", "--if-exists", "--output", "json").ok()
+        assert (ran.json, ran.err) == ([], "there is no topic nothing\n")
+        assert "no topic 'nothing'" in pylog("topics", *command, "--topic", "nothing").failed()
