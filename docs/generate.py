@@ -112,7 +112,8 @@ def command_line() -> str:
 
 def help_pages(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     """(words, help text) of a command and of everything below it."""
-    context = click.Context(command, info_name=" ".join(words), terminal_width=100, max_content_width=100)
+    settings = {"help_option_names": ["-h", "--help"], "terminal_width": 100, "max_content_width": 100}
+    context = click.Context(command, info_name=" ".join(words), **settings)
     yield words, command.get_help(context)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):

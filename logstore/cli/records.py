@@ -29,7 +29,7 @@ from logstore.console import (
 CHUNK_BYTES = 1024 * 1024
 
 property_option = click.option(
-    "--property", "given", multiple=True, metavar="NAME=VALUE", help="See below; may be repeated."
+    "--property", "given", multiple=True, metavar="NAME=VALUE", help="See above; may be repeated."
 )
 
 
