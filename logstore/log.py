@@ -201,7 +201,7 @@ class Log:
 
     # ------------------------------------------------------------------ append
 
-    def append_as_leader(self, records: bytearray, *, leader_epoch: int = 0) -> AppendInfo:
+    def append_as_leader(self, records: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
         """Give the batches in `records` the next offsets, in place, and append them: all of them or none.
 
         Batches are checked (header, CRC-32C, size) and not decoded. With LogAppendTime they are stamped with

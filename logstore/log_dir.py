@@ -29,7 +29,7 @@ from logstore.checkpoint import (
     write_atomic,
     write_checkpoint,
 )
-from logstore.env import Env, Lock
+from logstore.env import SETTLED_NS, Env, FileStat, Lock
 from logstore.errors import NotAStoreError, StoreLockedError
 
 logger = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class LogDir:
         self._env = env
         self._pid = os.getpid()
         self._may_be_clean = True
+        self._points: tuple[FileStat, dict[tuple[str, int], int]] | None = None
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool, create: bool, env: Env, alone_for: str = "") -> LogDir:
@@ -217,14 +218,21 @@ class LogDir:
         Empty when the file is missing or unreadable: then all of a log is checked when it is recovered.
         """
         path = self.path / RECOVERY_POINTS
+        stat = self._env.files.stat(path)
+        if stat is None:
+            return {}
+        if self._points is not None and self._points[0] == stat:
+            return self._points[1]
         try:
-            self._env.files.forget(path)
-            return {(topic, int(p)): int(offset) for topic, p, offset in read_checkpoint(self._env, path)}
+            points = {(topic, int(p)): int(offset) for topic, p, offset in read_checkpoint(self._env, path)}
         except FileNotFoundError:
             return {}
         except (CheckpointError, ValueError) as error:
             logger.warning("path=%s unreadable (%s): logs are checked from their start", path, error)
             return {}
+        if self._env.clock.now_ms() * 1_000_000 - stat.mtime_ns >= SETTLED_NS:
+            self._points = stat, points
+        return points
 
     def advance_recovery_points(self, points: Mapping[tuple[str, int], int]) -> None:
         """Note that these partitions are on disk up to these offsets. Other processes' points are kept, none is lowered."""

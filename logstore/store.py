@@ -14,15 +14,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from logstore.catalog import Catalog, TopicInfo, check_partitions, new_topic_id
-from logstore.checkpoint import check_mark, clear_mark, marking_failure
-from logstore.config import LogConfig, canonical_properties
+from logstore.catalog import TopicInfo
+from logstore.checkpoint import check_mark, clear_mark
+from logstore.config import LogConfig
 from logstore.env import SYSTEM, Env
 from logstore.errors import (
     CorruptLogError,
@@ -38,8 +37,7 @@ from logstore.errors import (
 )
 from logstore.log import Log, OffsetAndTimestamp
 from logstore.log_dir import LogDir
-from logstore.partition_dir import create as create_partition
-from logstore.partition_dir import topic_id_of
+from logstore.topics import Topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +124,8 @@ class LogStore:
     def __init__(self, log_dir: LogDir, env: Env) -> None:
         self._log_dir = log_dir
         self._env = env
-        self._catalog = Catalog(log_dir.path / "topics", env)
+        self._topics = Topics(log_dir, env)
+        self._catalog = self._topics.catalog
         self._logs: dict[tuple[str, int], Log] = {}
         self._unflushed: set[tuple[str, int]] = set()
         self._mutex = threading.RLock()
@@ -168,15 +167,8 @@ class LogStore:
 
         Raises: TopicExistsError (unless `if_not_exists`), InvalidTopicError, InvalidConfigError, ReadOnlyStoreError.
         """
-        info = TopicInfo.of(name, new_topic_id(), check_partitions(partitions), config or {})
-        with self._changing_topics():
-            if if_not_exists and (existing := self._catalog.find(name)):
-                return existing
-            self._catalog.check_new(name)
-            self._sweep()
-            self._create_partitions(info, range(partitions))
-            self._catalog.put(info)
-        return info
+        self._check_writable()
+        return self._topics.create(name, partitions, config or {}, if_not_exists=if_not_exists)
 
     def alter_topic(
         self, name: str, *, partitions: int | None = None, config: Mapping[str, Any] | None = None
@@ -185,32 +177,18 @@ class LogStore:
 
         Keys hash over the number of partitions: after it has grown, new records of a key may go elsewhere.
         """
-        with self._changing_topics():
-            old = self._catalog.topic(name)
-            count = old.partitions if partitions is None else check_partitions(partitions)
-            if count < old.partitions:
-                raise InvalidRequestError(
-                    f"topic {name!r} has {old.partitions} partitions; their number can grow, not shrink to {count}"
-                )
-            changed = canonical_properties({k: v for k, v in (config or {}).items() if v is not None})
-            removed = canonical_properties({k: old.config.to_properties().get(k, "") for k in config or {}})
-            kept = {k: v for k, v in old.overrides.items() if k not in removed}
-            info = TopicInfo.of(name, old.topic_id, count, kept | changed)
-            self._create_partitions(info, range(old.partitions, count))
-            self._catalog.put(info)
-        return info
+        self._check_writable()
+        return self._topics.alter(name, partitions, config or {})
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic: it is gone at once, its files after `file.delete.delay.ms`."""
-        with self._changing_topics():
-            info = self._catalog.topic(name)
-            self._catalog.mark_deleted(info, self._env.clock.now_ms())
-            with self._mutex:
-                for partition in range(info.partitions):
-                    if log := self._logs.pop((name, partition), None):
-                        log.close()
-                    self._unflushed.discard((name, partition))
-            self._sweep()
+        self._check_writable()
+        info = self._topics.delete(name)
+        with self._mutex:
+            for partition in range(info.partitions):
+                if log := self._logs.pop((name, partition), None):
+                    log.close()
+                self._unflushed.discard((name, partition))
 
     # ----------------------------------------------------------------- records
 
@@ -374,7 +352,7 @@ class LogStore:
             return log
 
     def _open_log(self, info: TopicInfo, partition: int) -> Log:
-        directory = self._partition_dir(info.name, partition)
+        directory = self._topics.directory(info.name, partition)
         if self._env.files.stat(directory) is None:
             raise StoreError(
                 f"{directory}: the directory of {info.name}-{partition} is missing; restore it from a backup, or "
@@ -398,8 +376,7 @@ class LogStore:
                 if isinstance(report, PylogError):
                     # The other partitions are fine; this one says it again to whoever writes there.
                     logger.error("not recovered: %s", report)
-        with self._catalog.lock(), marking_failure(self._env, self.path):
-            self._sweep()
+        self._topics.finish_deletions()
 
     def recover(self, progress: Progress = no_progress) -> list[RecoveryReport]:
         """Check and mend what lies above the recovery point of every partition; return what was found in each.
@@ -498,49 +475,6 @@ class LogStore:
             f"{self.path} is open for reading only; open it with mode='auto', as a user who may write there"
         )
 
-    @contextmanager
-    def _changing_topics(self) -> Iterator[None]:
-        self._check_writable()
-        with self._catalog.lock(), marking_failure(self._env, self.path):
-            yield
-
-    def _partition_dir(self, topic: str, partition: int) -> Path:
-        return self.path / f"{topic}-{partition}"
-
-    def _create_partitions(self, info: TopicInfo, partitions: range) -> None:
-        self._log_dir.forget_recovery_points({(info.name, partition) for partition in partitions})
-        for partition in partitions:
-            directory = self._partition_dir(info.name, partition)
-            if self._env.files.stat(directory) is not None:  # left by a creation that did not finish
-                self._env.files.rename(
-                    directory, self.path / _deleted_name(info.name, partition, new_topic_id())
-                )
-            create_partition(directory, topic_id=info.topic_id, env=self._env)
-        self._env.files.fsync(self.path)
-
-    def _sweep(self) -> None:
-        """Go on with every deletion: hide the directories, and remove them when their delay is over. Catalog locked."""
-        now_ms = self._env.clock.now_ms()
-        for info, deleted_at_ms in self._catalog.deletions():
-            self._catalog.finish_mark(info)
-            hidden = []
-            for partition in range(info.partitions):
-                live = self._partition_dir(info.name, partition)
-                hidden.append(self.path / _deleted_name(info.name, partition, info.topic_id))
-                if self._env.files.stat(live) is not None and topic_id_of(live, self._env) == info.topic_id:
-                    self._env.files.rename(live, hidden[-1])
-            if now_ms >= deleted_at_ms + info.config.file_delete_delay_ms:
-                for directory in hidden:
-                    self._remove_tree(directory)
-                self._catalog.forget(info)
-
-    def _remove_tree(self, directory: Path) -> None:
-        """Remove a partition's directory, which holds files only."""
-        if self._env.files.stat(directory) is not None:
-            for name in self._env.files.list(directory).names:
-                self._env.files.unlink(directory / name)
-            self._env.files.rmdir(directory)
-
     def _extent(self, log: Log) -> OffsetRange:
         end = log.log_end_offset
         return OffsetRange(min(log.log_start_offset, end), end)
@@ -615,8 +549,3 @@ def _with_appended(error: PylogError, topic: str, appended: Mapping[int, OffsetR
     error.args = (f"{error}; appended before that: {done}",)
     error.__dict__["appended"] = dict(appended)
     return error
-
-
-def _deleted_name(topic: str, partition: int, topic_id: str) -> str:
-    # A file name has at most 255 bytes, and a topic name up to 249 of them.
-    return f"{topic[:200]}-{partition}.{topic_id}.deleted"

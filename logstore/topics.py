@@ -1,0 +1,127 @@
+"""Topics: catalog entries and partition directories of a stand-alone directory, changed together.
+
+A topic is created directories first: it exists once the catalog lists it. It is deleted catalog first: what is left of
+its directories is hidden (`<topic>-<partition>.<topic id>.deleted`) and removed after `file.delete.delay.ms`, by
+whoever comes by. So a crash leaves nothing between.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from logstore.catalog import Catalog, TopicInfo, check_partitions, new_topic_id
+from logstore.checkpoint import marking_failure
+from logstore.config import canonical_properties
+from logstore.env import Env
+from logstore.errors import InvalidRequestError
+from logstore.log_dir import LogDir
+from logstore.partition_dir import create as create_partition
+from logstore.partition_dir import topic_id_of
+
+logger = logging.getLogger(__name__)
+
+
+class Topics:
+    """The topics of one directory. Changes hold the catalog's lock and are durable when they return."""
+
+    def __init__(self, log_dir: LogDir, env: Env) -> None:
+        self.catalog = Catalog(log_dir.path / "topics", env)
+        self._log_dir = log_dir
+        self._env = env
+
+    def create(
+        self, name: str, partitions: int, config: Mapping[str, Any], *, if_not_exists: bool = False
+    ) -> TopicInfo:
+        """Create a topic. Raises: TopicExistsError, InvalidTopicError, InvalidConfigError."""
+        info = TopicInfo.of(name, new_topic_id(), check_partitions(partitions), config)
+        with self._changing():
+            if if_not_exists and (existing := self.catalog.find(name)):
+                return existing
+            self.catalog.check_new(name)
+            self._sweep()
+            self._create_directories(info, range(partitions))
+            self.catalog.put(info)
+        return info
+
+    def alter(self, name: str, partitions: int | None, config: Mapping[str, Any]) -> TopicInfo:
+        """Change settings (None removes an override), add partitions. Raises: InvalidRequestError: fewer of them."""
+        with self._changing():
+            old = self.catalog.topic(name)
+            count = old.partitions if partitions is None else check_partitions(partitions)
+            if count < old.partitions:
+                raise InvalidRequestError(
+                    f"topic {name!r} has {old.partitions} partitions; their number can grow, not shrink to {count}"
+                )
+            changed = canonical_properties({k: v for k, v in config.items() if v is not None})
+            removed = canonical_properties({k: old.config.to_properties().get(k, "") for k in config})
+            kept = {k: v for k, v in old.overrides.items() if k not in removed}
+            info = TopicInfo.of(name, old.topic_id, count, kept | changed)
+            self._create_directories(info, range(old.partitions, count))
+            self.catalog.put(info)
+        return info
+
+    def delete(self, name: str) -> TopicInfo:
+        """Delete a topic; return what it was."""
+        with self._changing():
+            info = self.catalog.topic(name)
+            self.catalog.mark_deleted(info, self._env.clock.now_ms())
+            self._sweep()
+        return info
+
+    def finish_deletions(self) -> None:
+        """Go on with every deletion that is not finished."""
+        with self._changing():
+            self._sweep()
+
+    def directory(self, name: str, partition: int) -> Path:
+        """Where a partition lives."""
+        return self._log_dir.path / f"{name}-{partition}"
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        with self.catalog.lock(), marking_failure(self._env, self._log_dir.path):
+            yield
+
+    def _create_directories(self, info: TopicInfo, partitions: range) -> None:
+        self._log_dir.forget_recovery_points({(info.name, partition) for partition in partitions})
+        for partition in partitions:
+            directory = self.directory(info.name, partition)
+            if self._env.files.stat(directory) is not None:
+                hidden = self._hidden(info.name, partition, new_topic_id())
+                logger.warning(
+                    "path=%s belongs to no topic (a creation that did not finish?): now %s", directory, hidden.name
+                )
+                self._env.files.rename(directory, hidden)
+            create_partition(directory, topic_id=info.topic_id, env=self._env)
+        self._env.files.fsync(self._log_dir.path)
+
+    def _sweep(self) -> None:
+        """Hide the directories of deleted topics, and remove them when their delay is over."""
+        now_ms = self._env.clock.now_ms()
+        for info, deleted_at_ms in self.catalog.deletions():
+            self.catalog.finish_mark(info)
+            hidden = []
+            for partition in range(info.partitions):
+                live = self.directory(info.name, partition)
+                hidden.append(self._hidden(info.name, partition, info.topic_id))
+                if topic_id_of(live, self._env) == info.topic_id:
+                    self._env.files.rename(live, hidden[-1])
+            if now_ms >= deleted_at_ms + info.config.file_delete_delay_ms:
+                for directory in hidden:
+                    self._remove(directory)
+                self.catalog.forget(info)
+
+    def _hidden(self, name: str, partition: int, topic_id: str) -> Path:
+        # A file name has at most 255 bytes, and a topic name up to 249 of them.
+        return self._log_dir.path / f"{name[:200]}-{partition}.{topic_id}.deleted"
+
+    def _remove(self, directory: Path) -> None:
+        """Remove a partition's directory, which holds files only."""
+        if self._env.files.stat(directory) is not None:
+            for name in self._env.files.list(directory).names:
+                self._env.files.unlink(directory / name)
+            self._env.files.rmdir(directory)
