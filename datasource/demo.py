@@ -220,7 +220,7 @@ def start_windows(spark: SparkSession, path: Path, checkpoint: str) -> Streaming
             f.avg("flight.dep_delay").alias("mean_delay_min"),
         )
     )
-    # No watermark: a partition holds the year once per task that wrote it, and 20,000 windows are little state.
+    # No watermark: a partition holds the year once per task that wrote it, and 20,000 windows are little.
     return (
         windows.writeStream.outputMode("complete")
         .format("memory")
