@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from logstore.errors import CorruptLogError, PylogError
 from logstore.store import LogStore
+
+Place = tuple[str, int, str]  # file, position, reason
 
 
 class PartitionReport(NamedTuple):
-    """One partition; `damage` holds (file, position, reason) of each place."""
+    """One partition; the numbers are None where even they cannot be told."""
 
     topic: str
     partition: int
-    segments: int
-    size_bytes: int
-    damage: tuple[tuple[str, int, str], ...]
+    segments: int | None
+    size_bytes: int | None
+    damage: tuple[Place, ...]
 
 
 def verify_store(
@@ -23,15 +26,36 @@ def verify_store(
 ) -> Iterator[PartitionReport]:
     """Yield a report of every partition (of one topic): all batches are read and checked.
 
-    `progress` is told the bytes that are done, of how many.
+    Damage in one partition keeps no other from being read. `progress` is told the bytes done, of how many.
     """
-    names = [topic] if topic is not None else [info.name for info in store.topics()]
-    logs = [(name, p, store.log(name, p)) for name in names for p in range(store.topic(name).partitions)]
-    sizes = [sum(segment.size_bytes for segment in log.segments()) for _, _, log in logs]
-    done = 0
-    for (name, partition, log), size_bytes in zip(logs, sizes, strict=True):
-        progress(done, sum(sizes))
-        damage = tuple((str(found.path), found.position, found.reason) for found in log.verify())
-        yield PartitionReport(name, partition, len(log.segments()), size_bytes, damage)
-        done += size_bytes
-    progress(done, sum(sizes))
+    topics = store.topics() if topic is None else [store.topic(topic)]
+    partitions = [
+        (info.name, p, *_extent(store, info.name, p)) for info in topics for p in range(info.partitions)
+    ]
+    total, done = sum(size_bytes or 0 for *_, size_bytes in partitions), 0
+    for name, partition, segments, size_bytes in partitions:
+        progress(done, total)
+        damage = tuple(dict.fromkeys(_damage(store, name, partition)))
+        yield PartitionReport(name, partition, segments, size_bytes, damage)
+        done += size_bytes or 0
+    progress(total, total)
+
+
+def _extent(store: LogStore, topic: str, partition: int) -> tuple[int | None, int | None]:
+    try:
+        segments = store.log(topic, partition).segments()
+    except PylogError:
+        return None, None
+    return len(segments), sum(segment.size_bytes for segment in segments)
+
+
+def _damage(store: LogStore, topic: str, partition: int) -> Iterator[Place]:
+    try:
+        log = store.log(topic, partition)
+        for found in log.verify():
+            yield str(found.path), found.position, found.reason
+        _ = log.log_end_offset  # says it if records that were flushed are not there any more
+    except CorruptLogError as error:
+        yield error.path, error.position, error.reason
+    except PylogError as error:
+        yield str(store.path / f"{topic}-{partition}"), 0, str(error)

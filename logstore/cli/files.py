@@ -128,7 +128,7 @@ def verify(topic: str | None, path: Path, output: str) -> None:
     damage = [place for report in reports for place in report.damage]
     show(map(_verified, reports), ("topic", "partition", "segments", "bytes", "damage"), output)
     for file, position, reason in damage:
-        talk(f"{file}: damaged at byte {position}: {reason}")
+        talk(reason if reason.startswith(file) else f"{file}: damaged at byte {position}: {reason}")
     if damage:
         raise Failure("there is damage; bring these files back from a copy, or read around the places")
 

@@ -169,3 +169,29 @@ def test_recover_takes_a_store_back_after_a_failed_fsync(pylog, partition, path)
     assert pylog("consume", "orders").ok().lines == list("abcde")
     pylog("recover").ok()
     assert pylog("produce", "orders", input="x\n").ok()
+
+
+def test_verify_goes_on_behind_a_partition_that_cannot_even_be_opened(pylog, path):
+    pylog("topics", "create", "t", "--partitions", 4).ok()
+    for number in range(4):
+        pylog("produce", "t", "--partition", number, input="a\n").ok()
+    data = (path / "t-0" / LOG).read_bytes()
+    (path / "t-0" / LOG).write_bytes(data[:-3])  # flushed, and gone
+    for file in (path / "t-1").iterdir():
+        file.unlink()
+    (path / "t-1").rmdir()
+    flip(path / "t-2" / LOG, 65)
+    ran = pylog("verify", "--output", "json")
+    assert ran.code == 1
+    gone, missing, flipped, sound = ran.json
+    assert [place["file"] for place in gone["damage"]] == [str(path / "t-0" / LOG)]
+    assert "were flushed and cannot be read" in gone["damage"][0]["reason"]
+    assert "is missing" in missing["damage"][0]["reason"]
+    assert "CRC-32C" in flipped["damage"][0]["reason"]
+    assert sound["damage"] == []
+    assert len(ran.err.splitlines()) == 4
+
+
+def test_produce_and_consume_of_a_damaged_partition_name_the_file(pylog, partition):
+    flip(partition / LOG, 65)
+    assert f"{partition / LOG}: damaged at byte 0" in pylog("consume", "orders").failed()
