@@ -392,7 +392,6 @@ class Log:
             except (CorruptLogError, FileNotFoundError):
                 if is_last_look:
                     raise
-            self._cursors.clear()
             view = self._seen(anew=True)
         return ReadResult(request.space[:0], self._files.path, 0, offset)
 

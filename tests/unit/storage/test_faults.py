@@ -50,6 +50,14 @@ def test_s1_half_a_batch_is_the_end_for_readers_and_cut_by_the_next_writer(root,
     assert contents(log) == contents(other) == rows(13)
 
 
+def test_s1_what_was_torn_is_cut_even_if_the_next_append_is_shorter(root, env, disk):
+    log = filled(root, env)
+    append_bytes(disk, log.segments()[-1].path, batch(b"x" * 250, first=12)[:200])
+    for number in (12, 13):
+        reopen(log.directory, env, **SMALL).append_as_leader(batch(b"value %d" % number))
+        assert contents(log) == rows(number + 1)
+
+
 @pytest.mark.parametrize("length", [1, 61, 70])
 def test_s1_recovery_cuts_half_a_batch_and_says_so(root, env, disk, length):
     log = filled(root, env)
@@ -78,6 +86,15 @@ def test_s2_segments_behind_a_bad_batch_above_the_recovery_point_go_too(root, en
     assert contents(log) == rows(first)
     log.append_as_leader(batch(b"value %d" % first))
     assert contents(log) == rows(first + 1)
+
+
+def test_s2_in_a_compacted_topic_too_nothing_stays_behind_a_bad_batch(root, env, disk):
+    log = filled(root, env)
+    first = log.segments()[1].base_offset
+    flip(disk, log.segments()[1].path, 65)
+    log = reopen(log.directory, env, cleanup_policy=frozenset({"compact"}), **SMALL)
+    log.recover()
+    assert contents(log) == rows(first)
 
 
 @pytest.mark.parametrize("segment", [0, 1, 2])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from logstore.config import LogConfig
-from logstore.env import Env, OsFiles
+from logstore.env import Env, FileStat, OsFiles
 from logstore.errors import InvalidRecordError, OffsetOutOfRangeError, ReadOnlyStoreError, RecordTooLargeError
 from logstore.records.batch import Record, batches, build, check, header_at, records
 from tests.unit.storage.partition import batch, contents, make, reopen
@@ -179,6 +179,21 @@ def test_flush_makes_everything_durable_and_moves_the_recovery_point(root, env, 
     assert disk.calls == calls  # nothing new: no fsync
 
 
+def test_flush_takes_the_indexes_of_closed_segments_along(root, env, disk):
+    log = make(root, env, index_interval_bytes=0)
+    for number in range(4):
+        log.append_as_leader(batch(b"a", timestamp=number))
+        log.append_as_leader(batch(b"b", timestamp=number))
+        log.flush()
+        log.roll()
+    log.append_as_leader(batch(b"c"))
+    log.flush()
+    for segment in log.segments()[:-1]:
+        for suffix in (".index", ".timeindex"):
+            inode = disk.names[str(Path(segment.path).with_suffix(suffix))]
+            assert inode.synced == bytes(inode.data) != b""
+
+
 def test_flush_messages_flushes_within_the_append(root, env, disk):
     log = make(root, env, flush_messages=3)
     log.append_as_leader(batch(b"a", b"b"))
@@ -310,6 +325,49 @@ def test_segments_tell_their_range_size_and_newest_time(root, env):
         (0, 2, 2 * size, 50),
         (2, 3, size, 30),
     ]
+
+
+def test_truncating_takes_epochs_and_index_entries_along(root, env):
+    log = make(root, env, index_interval_bytes=0)
+    for number in range(10):
+        log.append_as_leader(batch(b"x", timestamp=100 * number), leader_epoch=number // 3)
+    log.truncate_to(5)
+    assert log.epochs.starts == ((0, 0), (1, 3))
+    assert reopen(log.directory, env).epochs.starts == log.epochs.starts
+    log.truncate_to(3)
+    assert log.epochs.starts == ((0, 0),)
+    assert list(log.verify()) == []
+    log.append_as_leader(batch(b"y", timestamp=250), leader_epoch=1)
+    assert log.offset_for_time(240) == (3, 250)
+    assert list(log.verify()) == []
+
+
+@pytest.mark.parametrize("size", [1, 40, 90, 400])
+def test_a_reader_finds_the_end_of_a_file_that_was_cut_and_has_grown_again(root, env, size):
+    log = make(root, env)
+    for _ in range(5):
+        log.append_as_leader(batch(b"x" * 50))
+    reader = reopen(log.directory, env)
+    assert reader.log_end_offset == 5
+    log.truncate_to(1)
+    for _ in range(20):
+        log.append_as_leader(batch(b"y" * size))
+    assert reader.log_end_offset == 21
+    assert contents(reader) == contents(log)
+
+
+def test_a_change_within_the_same_time_stamp_as_the_listing_is_seen(root, env, disk, monkeypatch):
+    stat, listing = disk.stat, disk.list
+    coarse = FileStat(0, 0, 0)
+    directory = str(root / "t-0")
+    monkeypatch.setattr(disk, "stat", lambda path: coarse if str(path) == directory else stat(path))
+    monkeypatch.setattr(disk, "list", lambda path: listing(path)._replace(stat=coarse, settled=False))
+    log = make(root, env)
+    other = reopen(log.directory, env)
+    for number in range(3):
+        log.append_as_leader(batch(b"a"))
+        assert other.log_end_offset == number + 1
+        log.roll()
 
 
 def test_truncating_below_the_start_begins_the_log_anew_there(root, env):
