@@ -33,7 +33,6 @@ NO_JAVA = (
 
 SETTINGS = {
     "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",  # an error is one line, not forty
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.ui.enabled": "false",
 }
 # A laptop's host name may resolve to an address that is not up; a local session needs no network at all.

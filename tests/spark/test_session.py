@@ -179,10 +179,7 @@ def test_the_session_has_settings_that_can_be_overridden(spark):
     assert conf.get("spark.driver.host") == "127.0.0.1"
     assert conf.get("spark.ui.enabled") == "false"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
-    assert (
-        spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
-        == session.SETTINGS["spark.sql.execution.arrow.maxRecordsPerBatch"]
-    )
+    assert spark.conf.get("spark.sql.execution.pyspark.udf.hideTraceback.enabled") == "true"
     assert spark_session(master="local[2,3]", **{"spark.sql.shuffle.partitions": 3}) is spark
     assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
     spark.conf.set("spark.sql.shuffle.partitions", 2)

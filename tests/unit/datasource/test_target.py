@@ -1,0 +1,118 @@
+"""Stores stay open between tasks, and are the right ones."""
+
+import pickle
+import shutil
+
+import pyarrow as pa
+import pytest
+
+import logstore
+from datasource import target
+from datasource.planning import Range
+from datasource.reader import StreamReader
+from datasource.source import PylogDataSource
+from datasource.writer import merged
+from logstore import NotAStoreError, ReadOnlyStoreError, UnknownTopicError
+from tests.unit.datasource.ddl import schema
+
+
+@pytest.fixture(autouse=True)
+def no_open_stores():
+    yield
+    while target._stores:
+        target._stores.popitem()[1][1].close()
+
+
+@pytest.fixture
+def path(tmp_path):
+    with logstore.open(tmp_path / "log") as store:
+        store.create_topic("t", partitions=2)
+        store.append("t", pa.table({"value": ["a", "b"], "partition": pa.array([0, 1], pa.int32())}))
+    return str(tmp_path / "log")
+
+
+def source(path, **options):
+    return PylogDataSource({"path": path, **options})
+
+
+def rows_of(reader, tasks):
+    return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def test_a_store_is_opened_once(path):
+    target.reading(path)
+    first = dict(target._stores)
+    target.reading(path)
+    assert target._stores == first
+    target.writing(path)
+    assert len(target._stores) == 2
+
+
+def test_few_stores_stay_open(tmp_path):
+    for i in range(target.OPEN_STORES_MAX + 2):
+        with logstore.open(tmp_path / str(i)) as store:
+            store.create_topic("t")
+        target.reading(str(tmp_path / str(i)))
+    assert len(target._stores) == target.OPEN_STORES_MAX
+
+
+def test_a_directory_that_was_replaced_is_opened_anew(path):
+    assert target.reading(path).offsets("t")[0].end == 1
+    shutil.rmtree(path)
+    with logstore.open(path) as store:
+        store.create_topic("other")
+    with pytest.raises(UnknownTopicError):
+        target.reading(path).topic("t")
+
+
+def test_a_directory_without_a_log_is_not_made_one(tmp_path):
+    for opened in (target.reading, target.writing):
+        with pytest.raises(NotAStoreError, match="create a topic there first"):
+            opened(str(tmp_path / "no"))
+    assert not (tmp_path / "no").exists()
+
+
+def test_reading_never_writes(path):
+    with pytest.raises(ReadOnlyStoreError):
+        target.reading(path).append("t", pa.table({"value": ["x"]}), partitioner="murmur3", compression=None)
+
+
+def test_a_reader_travels_with_its_tasks(path):
+    made = source(path, subscribe="t", minPartitions="2")
+    reader = pickle.loads(pickle.dumps(made.reader(made.schema())))
+    tasks = pickle.loads(pickle.dumps(reader.partitions()))
+    assert [(r["partition"], r["value"]) for r in rows_of(reader, tasks)] == [(0, b"a"), (1, b"b")]
+
+
+def test_a_stream_reader_works_on_a_real_log(path):
+    made = source(path, subscribe="t", startingOffsets="earliest", maxBytesPerTrigger="1")
+    reader = made.streamReader(made.schema())
+    assert isinstance(reader, StreamReader)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert [r["value"] for r in rows_of(reader, reader.partitions(start, end))] == [b"a", b"b"]
+
+
+def test_a_task_reports_what_it_appended(path):
+    writer = pickle.loads(pickle.dumps(source(path, topic="t").writer(schema("value string"), False)))
+    batch = pa.record_batch({"value": ["x", "y"], "partition": pa.array([0, 1], pa.int32())})
+    message = pickle.loads(pickle.dumps(writer.write(iter([batch, batch]))))
+    assert message.ranges == (Range("t", 0, 1, 3), Range("t", 1, 1, 3))
+    writer.commit([message])
+
+
+def test_a_failed_write_is_told_with_what_it_left(path, caplog):
+    writer = source(path, topic="t").writer(schema("value string, partition int"), False)
+    writer.write(iter([pa.record_batch({"value": ["x"], "partition": pa.array([1], pa.int32())})]))
+    writer.abort([None])
+    assert "left in the log since it began: t-1 [1, 2)" in caplog.text
+
+
+def test_a_write_without_rows_is_fine(path):
+    writer = source(path, topic="t").writer(schema("value string"), False)
+    assert writer.write(iter([])).ranges == ()
+
+
+def test_ranges_that_touch_are_one():
+    ranges = [Range("t", 0, 3, 5), Range("t", 0, 0, 3), Range("t", 1, 5, 6), Range("t", 0, 6, 7)]
+    assert merged(ranges) == [Range("t", 0, 0, 5), Range("t", 0, 6, 7), Range("t", 1, 5, 6)]
