@@ -124,7 +124,7 @@ def _microseconds(milliseconds: pa.Array) -> Any:
     except pa.ArrowInvalid:
         limit = pa.scalar((2**63 - 1) // 1000)
         near = pc.max_element_wise(
-            pc.min_element_wise(milliseconds.cast(pa.int64()), limit, skip_nulls=False), pc.negate(limit)
+            pc.min_element_wise(milliseconds.cast(pa.int64()), limit), pc.negate(limit)
         )
         return pc.multiply(near, 1000).cast(target)
 

@@ -34,11 +34,11 @@ def test_only_what_is_wanted_is_read():
 
 
 def test_times_that_spark_cannot_hold_become_its_first_and_last():
-    milliseconds = [0, -1, 1_700_000_000_123, 2**63 - 1, -(2**63) + 1, None]
-    batch = records(6, timestamp=pa.array(milliseconds, RECORD_SCHEMA.field("timestamp").type))
+    milliseconds = [0, -1, 1_700_000_000_123, 2**63 - 1, -(2**63) + 1]
+    batch = records(5, timestamp=pa.array(milliseconds, RECORD_SCHEMA.field("timestamp").type))
     found = Shape(spark_schema(["timestamp"])).batch(batch, "t", 0)["timestamp"].cast(pa.int64()).to_pylist()
     limit = (2**63 - 1) // 1000 * 1000
-    assert found == [0, -1000, 1_700_000_000_123_000, limit, -limit, None]
+    assert found == [0, -1000, 1_700_000_000_123_000, limit, -limit]
 
 
 @pytest.mark.parametrize(
