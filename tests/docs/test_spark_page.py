@@ -1,0 +1,20 @@
+"""docs/spark.md: its table is the table of the code."""
+
+import re
+from pathlib import Path
+
+from datasource.options import COLUMNS, HEADERS, OPTIONS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+FROM_SPARK = {"checkpointLocation", "queryName"}
+
+
+def test_every_option_is_in_the_table_with_its_place():
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| ([^|]+?) \|", PAGE, re.MULTILINE))
+    code = {name: {str(use) for use in uses} for name, uses in OPTIONS.items() if name not in FROM_SPARK}
+    assert {name: set(text.split(", ")) for name, text in rows.items()} == code
+    assert all(f"`{name}`" in PAGE for name in FROM_SPARK)
+
+
+def test_every_column_is_named():
+    assert all(f"`{name}`" in PAGE for name in (*COLUMNS, HEADERS))
