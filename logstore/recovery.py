@@ -106,7 +106,7 @@ def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
 def checked_batches(
     env: Env, segment: Segment, size_bytes: int, *, position: int = 0, next_offset: int = 0
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of every batch from `position` to `size_bytes`, CRCs checked, offsets going up.
+    """Yield (position, header) of each batch from `position` to `size_bytes`, CRCs checked, offsets going up.
 
     Raises: CorruptLogError: where something else is found, half a batch at the end included.
     """
@@ -138,8 +138,8 @@ def checked_batches(
 class IndexCheck:
     """Sees every batch of a segment and says whether both indexes speak of them, and of nothing else.
 
-    Given the place of an indexed batch, it wants to see only those from there on, and takes what the indexes say of
-    the batches before for granted.
+    Given the place of an indexed batch, it wants to see only those from there on, and takes what the indexes
+    say of the batches before for granted.
     """
 
     def __init__(
@@ -282,9 +282,7 @@ class _Recovery:
         """A segment that reaches above the recovery point: read it from there, cut at the first bad batch."""
         size_bytes = segment.size_bytes()
         position, end = segment.indexed_batch_before(self._recovery_point)
-        indexes = IndexCheck(
-            segment, is_sealed=number + 1 < len(self._bases), position=position, offset=end
-        )
+        indexes = IndexCheck(segment, is_sealed=number + 1 < len(self._bases), position=position, offset=end)
         try:
             for at, batch in checked_batches(
                 self._env, segment, size_bytes, position=position, next_offset=end

@@ -231,7 +231,7 @@ class Segment:
         )
 
     def indexed_batch_before(self, offset: int) -> tuple[int, int]:
-        """Return (position, base offset) of an indexed batch at or before `offset`, or of the segment's start."""
+        """Return (position, base offset) of an indexed batch at or before `offset`, or of the start."""
         entry = self.index.floor(offset - self.base_offset) if offset > self.base_offset else None
         batch = self._agreeing(entry, self.size_bytes()) if entry else None
         return (entry[1], batch.base_offset) if entry and batch else (0, self.base_offset)
