@@ -183,6 +183,10 @@ class Log:
     def _catch_up(self) -> None:
         """Under the lock: know what is on disk, and make the active segment end with a whole batch."""
         view = self._seen()
+        if view.active is not None and view.tail.position < view.active.size:
+            # Two changes within one time stamp may look alike: before anything is cut, look at the file itself.
+            self._files.look_anew()
+            view = self._seen()
         if view.active is None:
             return
         tail, active = view.tail, self._files.segment(view.bases[-1])
