@@ -70,8 +70,7 @@ def _load(entry: EntryPoint) -> click.Command:
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="pyspark-pylog", prog_name="pylog")
-@click.option("-v", "--verbose", is_flag=True, help="Say on stderr what happens inside.")
-def cli(verbose: bool) -> None:
+def cli() -> None:
     """Work with the topics of a pylog directory: durable, partitioned logs in Kafka's file format.
 
     \b
@@ -79,11 +78,7 @@ def cli(verbose: bool) -> None:
     $ echo 'Ada:first order' | pylog produce orders --key-separator : --path data
     $ pylog consume orders --path data
     """
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(levelname)s %(name)s: %(message)s",
-        force=True,
-    )
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
 
 
 def main() -> None:
