@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from numba import types
 
-from logstore.records.kernels.native import I64, copy, i64, inner, kernel, numbers, put32, put_valid
+from logstore.records.kernels.native import I64, copy, i64, inner, kernel, numbers, put32, put_valid, seldom, u8
 from logstore.records.kernels.varints import BAD, field, varint
 
 _UNBOUNDED = 2**63 - 1
@@ -27,6 +27,13 @@ class HeaderColumns(NamedTuple):
 @inner
 def headers_at(at: int, end: int) -> tuple[int, int, int, int]:
     """(what follows, count or BAD, bytes of keys, bytes of values) of the headers at `at`."""
+    if at < end and u8(at) == 0:
+        return at + 1, 0, 0, 0
+    return _some_headers(at, end)
+
+
+@seldom
+def _some_headers(at: int, end: int) -> tuple[int, int, int, int]:
     count, at = varint(at, end)
     keys = values = 0
     if count < 0 or count > (end - at) >> 1:

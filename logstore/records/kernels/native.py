@@ -87,7 +87,13 @@ def kernel(signature: Any) -> Callable[[F], F]:
 
 
 def inner(function: F) -> F:
-    """Compile as a part of the kernels that call it."""
+    """Compile into the kernels that call it."""
+    compiled: Any = numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)
+    return compiled  # type: ignore[no-any-return]
+
+
+def seldom(function: F) -> F:
+    """Compile beside the kernels that call it: what seldom runs keeps out of the way of what does."""
     compiled: Any = numba.njit(nogil=True, error_model="numpy")(function)
     return compiled  # type: ignore[no-any-return]
 
@@ -147,6 +153,25 @@ put32 = _store(32)
 put64 = _store(64)
 
 
+def _move(size: int) -> Any:
+    """An intrinsic: copy `size` bytes, a power of two, by one load and one store."""
+
+    @intrinsic
+    def move(context: Any, to: Any, source: Any) -> Any:
+        def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            kind = ir.VectorType(ir.IntType(8), size)
+            to, source = (_pointer(builder, address, kind) for address in args)
+            builder.store(builder.load(source, align=1), to, align=1)
+            return context.get_dummy_value()
+
+        return VOID(I64, I64), code
+
+    return move
+
+
+_move4, _move8, _move16, _move32 = (_move(size) for size in (4, 8, 16, 32))
+
+
 @intrinsic
 def _copy_call(context: Any, to: Any, source: Any, size: Any) -> Any:
     def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -161,18 +186,27 @@ def _copy_call(context: Any, to: Any, source: Any, size: Any) -> Any:
 
 
 _memcpy: Any = _copy_call
+_CALL_BYTES = 256  # from here on the C library's own way pays for the call
 
 
 @inner
 def copy(to: int, source: int, size: int) -> None:
-    """Copy `size` bytes; short ones without a call."""
-    if size > 32:
+    """Copy `size` bytes; short ones without a call. Two moves may overlap in the middle of the bytes."""
+    if size > _CALL_BYTES:
         _memcpy(to, source, size)
+    elif size >= 32:
+        for i in range(0, size - 32, 32):
+            _move32(to + i, source + i)
+        _move32(to + size - 32, source + size - 32)
+    elif size >= 16:
+        _move16(to, source)
+        _move16(to + size - 16, source + size - 16)
     elif size >= 8:
-        last = size - 8
-        for i in range(0, last, 8):
-            put64(to + i, i64(source + i))
-        put64(to + last, i64(source + last))
+        _move8(to, source)
+        _move8(to + size - 8, source + size - 8)
+    elif size >= 4:
+        _move4(to, source)
+        _move4(to + size - 4, source + size - 4)
     else:
         for i in range(size):
             put8(to + i, u8(source + i))

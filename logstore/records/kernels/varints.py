@@ -2,42 +2,58 @@
 
 from __future__ import annotations
 
-from logstore.records.kernels.native import copy, inner, put8, u8
+from logstore.records.kernels.native import copy, inner, put8, seldom, u8
 
 BAD = -(2**40)  # stands for a number that is cut off or too long; no length or delta of a record is as small
 
 
 @inner
-def varint(at: int, end: int) -> tuple[int, int]:
-    """(number of at most 5 bytes, what follows), or (BAD, at)."""
-    if at < end:
-        first = u8(at)
+def _zigzag(number: int) -> int:
+    return ((number >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(number & 1)
+
+
+@inner
+def _short(at: int, end: int) -> tuple[int, int]:
+    """(number, what follows) of one or two bytes, nearly all there are in records; or (0, at)."""
+    if at + 1 < end:
+        first, second = u8(at), u8(at + 1)
         if first < 0x80:
-            return (first >> 1) ^ -(first & 1), at + 1
+            return _zigzag(first), at + 1
+        if second < 0x80:
+            return _zigzag((first & 0x7F) | (second << 7)), at + 2
+    return 0, at
+
+
+@seldom
+def _unsigned(at: int, end: int, bytes_max: int) -> tuple[int, int]:
+    """(number, still as zigzag, of at most so many bytes; what follows), or (0, at)."""
     number = 0
-    for i in range(5):
-        if at + i >= end:
-            break
+    for i in range(min(bytes_max, end - at)):
         byte = u8(at + i)
         number |= (byte & 0x7F) << (7 * i)
         if byte < 0x80:
-            number &= 0xFFFFFFFF
-            return (number >> 1) ^ -(number & 1), at + i + 1
-    return BAD, at
+            return number, at + i + 1
+    return 0, at
+
+
+@inner
+def varint(at: int, end: int) -> tuple[int, int]:
+    """(number of at most 5 bytes, what follows), or (BAD, at)."""
+    number, after = _short(at, end)
+    if after == at:
+        number, after = _unsigned(at, end, 5)
+        number = _zigzag(number & 0xFFFFFFFF) if after > at else BAD
+    return number, after
 
 
 @inner
 def varlong(at: int, end: int) -> tuple[int, int]:
     """(number of at most 10 bytes, what follows), or (0, beyond the end)."""
-    number = 0
-    for i in range(10):
-        if at + i >= end:
-            break
-        byte = u8(at + i)
-        number |= (byte & 0x7F) << (7 * i)
-        if byte < 0x80:
-            return ((number >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(number & 1), at + i + 1
-    return 0, end + 1
+    number, after = _short(at, end)
+    if after == at:
+        number, after = _unsigned(at, end, 10)
+        number, after = _zigzag(number), after if after > at else end + 1
+    return number, after
 
 
 @inner
