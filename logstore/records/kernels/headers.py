@@ -6,7 +6,18 @@ from typing import Any, NamedTuple
 
 from numba import types
 
-from logstore.records.kernels.native import I64, copy, i64, inner, kernel, numbers, put32, put_valid, seldom, u8
+from logstore.records.kernels.native import (
+    I64,
+    copy,
+    i64,
+    inner,
+    kernel,
+    numbers,
+    put32,
+    put_valid,
+    seldom,
+    u8,
+)
 from logstore.records.kernels.varints import BAD, field, varint
 
 _UNBOUNDED = 2**63 - 1
