@@ -50,6 +50,7 @@ class TopicInfo:
 
     @classmethod
     def of(cls, name: str, topic_id: str, partitions: int, overrides: Mapping[str, Any]) -> Self:
+        """Return the topic with these settings. Raises: InvalidConfigError."""
         return cls(
             name=name,
             topic_id=topic_id,
@@ -59,6 +60,7 @@ class TopicInfo:
         )
 
     def to_json(self, **more: Any) -> bytes:
+        """The topic (and what else is to be noted of it) as it is stored."""
         body = {
             "version": 1,
             "name": self.name,
@@ -70,6 +72,7 @@ class TopicInfo:
 
     @classmethod
     def from_json(cls, text: bytes, path: Path) -> Self:
+        """Return the topic that `to_json` wrote. Raises: StoreError: it did not write this."""
         try:
             body = json.loads(text)
             if body["version"] != 1:
@@ -108,6 +111,7 @@ class Catalog:
         return sorted(name.removesuffix(".json") for name in self._json_files(self._directory))
 
     def topics(self) -> list[TopicInfo]:
+        """Every topic, by name. Raises: StoreError: a description is damaged."""
         return [info for info in map(self.find, self.names()) if info]
 
     def find(self, name: str) -> TopicInfo | None:
@@ -202,6 +206,7 @@ def check_topic_name(name: str) -> None:
 
 
 def check_partitions(partitions: int) -> int:
+    """Return the number of partitions. Raises: InvalidRequestError: too few or too many."""
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidRequestError(f"{partitions} partitions: must be between 1 and {PARTITIONS_MAX:,}")
     return partitions

@@ -121,6 +121,7 @@ class LogConfig:
 
     @property
     def is_compacted(self) -> bool:
+        """True if only the last record of each key must be kept."""
         return "compact" in self.cleanup_policy
 
     @classmethod

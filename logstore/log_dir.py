@@ -127,7 +127,7 @@ class LogDir:
         return self.is_alone
 
     def _take_shared(self) -> bool:
-        """True when the lock is held, or there is none to hold: a read-only directory that nobody ever wrote in place."""
+        """True when the lock is held, or there is none to hold: nobody ever wrote in this place."""
         try:
             self._lock = self._env.files.lock(self.path / LOCK, shared=True, wait=False)
         except FileNotFoundError:
@@ -235,7 +235,7 @@ class LogDir:
         return points
 
     def advance_recovery_points(self, points: Mapping[tuple[str, int], int]) -> None:
-        """Note that these partitions are on disk up to these offsets. Other processes' points are kept, none is lowered."""
+        """Note that these partitions are on disk up to these offsets. None is lowered, others are kept."""
         self._change_recovery_points(
             lambda known: known | {tp: max(offset, known.get(tp, 0)) for tp, offset in points.items()}
         )

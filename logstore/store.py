@@ -67,6 +67,7 @@ class OffsetRange:
 
     @property
     def count(self) -> int:
+        """How many offsets; records may be fewer."""
         return self.end - self.start
 
 
@@ -82,8 +83,7 @@ def open_store(
     With mode "r", or where the directory may only be read, the store can only be read. The first process to open a
     store after a crash recovers it (tails that were not flushed are checked, torn ones cut).
 
-    Raises: NotAStoreError: other files are there, or a newer format; StoreLockedError: a broker has it; CorruptLogError:
-    flushed data is damaged.
+    Raises: NotAStoreError: other files are there, or a newer format; StoreLockedError: a broker has it.
     """
     if mode not in ("auto", "r"):
         raise InvalidRequestError(f"mode={mode!r}: 'auto', or 'r' for reading only")

@@ -93,7 +93,9 @@ class Topics:
             if self._env.files.stat(directory) is not None:
                 hidden = self._hidden(info.name, partition, new_topic_id())
                 logger.warning(
-                    "path=%s belongs to no topic (a creation that did not finish?): now %s", directory, hidden.name
+                    "path=%s belongs to no topic (a creation that did not finish?): now %s",
+                    directory,
+                    hidden.name,
                 )
                 self._env.files.rename(directory, hidden)
             create_partition(directory, topic_id=info.topic_id, env=self._env)

@@ -109,14 +109,14 @@ def bench_write(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[o
         frame.count()
         numbers = iter(range(1_000_000))
 
-        def ours(frame: DataFrame = frame) -> None:
+        def ours(frame: DataFrame = frame, numbers: Iterator[int] = numbers) -> None:
             path = root / f"sink-{next(numbers)}"
             with logstore.open(path) as store:
                 store.create_topic("t", partitions=6)
             frame.write.format("pylog").mode("append").option("path", str(path)).option("topic", "t").save()
             shutil.rmtree(path)
 
-        def plain(frame: DataFrame = frame) -> None:
+        def plain(frame: DataFrame = frame, numbers: Iterator[int] = numbers) -> None:
             path = root / f"sink-{next(numbers)}"
             path.mkdir()
             frame.write.format("bytesink").mode("append").option("path", str(path)).save()

@@ -13,10 +13,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from harness import against, show
+from harness import ROUNDS, against, show
 
 import logstore
 
@@ -30,28 +32,33 @@ def table(rows: int, value_bytes: int) -> pa.Table:
     )
 
 
+def append_next(store: logstore.LogStore, topics: Iterator[int], data: pa.Table) -> None:
+    store.append(f"t{next(topics)}", data)
+
+
+def write_next(root: Path, numbers: Iterator[int], stored: bytes) -> None:
+    with (root / f"plain-{next(numbers)}").open("wb", buffering=0) as file:
+        for at in range(0, len(stored), MIB):
+            file.write(memoryview(stored)[at : at + MIB])
+
+
 def bench_append(root: Path) -> list[list[object]]:
     """`store.append` of 1 KB and 100 B rows, not flushed, against write() of the same bytes to the same disk."""
     found: list[list[object]] = []
     for value_bytes, rows in ((1000, 100_000), (100, 500_000)):
         data = table(rows, value_bytes)
         with logstore.open(root / f"append-{value_bytes}") as store:
-            topics = iter(range(1_000_000))
-
-            def ours(store: logstore.LogStore = store, data: pa.Table = data) -> None:
-                topic = f"t{next(topics)}"
-                store.create_topic(topic, config={"file.delete.delay.ms": 0})
-                store.append(topic, data)
-
-            ours()
+            numbers = iter(range(1_000_000))
+            for number in range(ROUNDS + 2):
+                store.create_topic(f"t{number}")
+            store.append("t0", data)
             stored = Path(store.log("t0", 0).segments()[0].path).read_bytes()
-
-            def peer(stored: bytes = stored) -> None:
-                with (root / f"plain-{next(topics)}").open("wb", buffering=0) as file:
-                    for at in range(0, len(stored), MIB):
-                        file.write(stored[at : at + MIB])
-
-            seconds, result, noise = against(ours, peer)
+            topics = iter(range(1, ROUNDS + 2))
+            seconds, result, noise = against(
+                partial(append_next, store, topics, data),
+                partial(write_next, root, numbers, stored),
+                rounds=ROUNDS,
+            )
             mb_s = len(stored) / statistics.median(seconds["ours"]) / 1e6
             found.append(
                 ["append, 1 partition", f"{value_bytes} B", f"{mb_s:,.0f} MB/s", "write()", result, noise]

@@ -81,7 +81,7 @@ def test_a_directory_that_one_may_only_read_opens_read_only(tmp_path: Path) -> N
         if path != Path("/") and path.stat().st_uid == os.geteuid():
             path.chmod(path.stat().st_mode | 0o055)
 
-    def as_nobody(results: "multiprocessing.Queue[object]") -> None:
+    def as_nobody(results: multiprocessing.Queue[object]) -> None:
         os.setegid(NOBODY)
         os.seteuid(NOBODY)
         with logstore.open(tmp_path, env=Env(files=OsFiles())) as store:

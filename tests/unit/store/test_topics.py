@@ -86,7 +86,7 @@ def test_a_number_of_partitions_has_bounds(store: logstore.LogStore, partitions:
 
 def test_an_unknown_topic_lists_the_near_ones(store: logstore.LogStore) -> None:
     store.create_topic("orders")
-    with pytest.raises(UnknownTopicError, match="no topic 'order' in .*did you mean 'orders'"):
+    with pytest.raises(UnknownTopicError, match=r"no topic 'order' in .*did you mean 'orders'"):
         store.append("order", rows(["v"]))
 
 
