@@ -11,7 +11,24 @@ from hypothesis import strategies as st
 from logstore import InvalidConfigError, LogConfig
 from logstore.config import canonical_properties
 
-ARTICLE_SETTINGS = ["unclean.leader.election.enable", "delete.retention.ms", "segment.jitter.ms", "retention.ms", "flush.ms", "segment.bytes", "flush.messages", "segment.ms", "retention.bytes", "cleanup.policy", "segment.index.bytes", "min.cleanable.dirty.ratio", "max.message.bytes", "file.delete.delay.ms", "min.insync.replicas", "index.interval.bytes"]
+ARTICLE_SETTINGS = [
+    "unclean.leader.election.enable",
+    "delete.retention.ms",
+    "segment.jitter.ms",
+    "retention.ms",
+    "flush.ms",
+    "segment.bytes",
+    "flush.messages",
+    "segment.ms",
+    "retention.bytes",
+    "cleanup.policy",
+    "segment.index.bytes",
+    "min.cleanable.dirty.ratio",
+    "max.message.bytes",
+    "file.delete.delay.ms",
+    "min.insync.replicas",
+    "index.interval.bytes",
+]
 
 
 @pytest.mark.parametrize("key", [*ARTICLE_SETTINGS, "compression.type", "message.timestamp.type"])
