@@ -1,5 +1,6 @@
 """Who may import whom is written in pyproject.toml; here it is a test."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -31,3 +32,14 @@ def test_every_module_has_a_place_in_a_layer():
         assert {name for name in found if name not in ("__init__", "__main__")} == {
             n for c, n in placed if c == container
         }
+
+
+def test_every_module_is_on_the_map():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for package in ("logstore", "datasource"):
+        tree = page[page.index(f"\n{package}\n") :].partition("```")[0]
+        words = set(re.findall(r"\w+", tree))
+        modules = {p.stem for p in (ROOT / package).glob("*.py")} | {
+            p.parent.name for p in (ROOT / package).glob("*/*.py")
+        }
+        assert modules - {"__init__"} <= words
