@@ -124,6 +124,19 @@ class LineParser:
             null_marker=text["null.marker"] or None,
         )
 
+    def rows(self, lines: Iterable[bytes], before: int) -> tuple[list[Row], InvalidRecordError | None]:
+        """Return the rows of these lines, up to the first that is none, and what is wrong with that.
+
+        `before`: how many lines came before.
+        """
+        rows: list[Row] = []
+        for number, line in enumerate(lines, start=before + 1):
+            try:
+                rows.append(self.row(line, number))
+            except InvalidRecordError as error:
+                return rows, error
+        return rows, None
+
     def row(self, line: bytes, number: int) -> Row:
         """Return what line `number` says. Raises: InvalidRecordError: a separator is missing."""
         headers: Headers = ()
@@ -194,13 +207,17 @@ def append_lines(
 
     A range goes from the first line to the last; others' records may lie between if they write meanwhile.
     """
+    store.topic(topic)  # an unknown topic is an error even if no line ever comes
     total: dict[int, OffsetRange] = {}
     number = 0
     for lines in split_lines(chunks):
-        rows = [parser.row(line, number + i) for i, line in enumerate(lines, start=1)]
+        rows, wrong = parser.rows(lines, number)
         number += len(lines)
-        for p, done in store.append(topic, to_batch(rows, partition), compression=compression).items():
-            total[p] = OffsetRange(total[p].start if p in total else done.start, done.end)
+        if rows:
+            for p, done in store.append(topic, to_batch(rows, partition), compression=compression).items():
+                total[p] = OffsetRange(total[p].start if p in total else done.start, done.end)
+        if wrong:
+            raise wrong
     return total
 
 
@@ -214,7 +231,7 @@ def _flag(name: str, given: Mapping[str, str]) -> bool:
 def _expect(found: bytes, what: str, separator: bytes, number: int) -> None:
     if not found:
         shown = separator.decode("utf-8", "replace")
-        raise InvalidRecordError(f"line {number}: no {what} {shown!r}; nothing from this line on was written")
+        raise InvalidRecordError(f"line {number}: no {what} {shown!r}; the lines before it were written, no later one")
 
 
 # --------------------------------------------------------------------------------------------- consume

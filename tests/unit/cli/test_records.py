@@ -82,6 +82,16 @@ def test_a_bad_line_stops_with_its_number(pylog):
     )
 
 
+def test_the_lines_before_a_bad_one_are_written(pylog):
+    refused = pylog("produce", "orders", "--key-separator", ":", input="a:1\nb:2\nbad\nc:3\n").failed()
+    assert "line 3" in refused
+    assert sorted(values(pylog("consume", "orders"))) == ["1", "2"]
+
+
+def test_an_unknown_topic_is_an_error_even_without_a_line(pylog):
+    assert "no topic 'ordres'" in pylog("produce", "ordres", input="").failed()
+
+
 def test_a_partition_that_is_not_there_is_refused(pylog):
     assert "partition 9" in pylog("produce", "orders", "--partition", 9, input="a\n").failed()
     assert "partition 9" in pylog("consume", "orders", "--partition", 9).failed()
