@@ -21,17 +21,29 @@ from logstore.records.batch import DECOMPRESSED_BYTES_MAX, HEADER_BYTES, RECORD_
 from logstore.records.compression import Buffer, Codec, CompressionError, compress, decompress
 from logstore.records.rows import Rows
 
-HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_BINARY, _INT64, _INT32, _TIMESTAMP = pa.binary(), pa.int64(), pa.int32(), pa.timestamp("ms", tz="UTC")
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", _BINARY)]))
 RECORD_SCHEMA = pa.schema(
     [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("ms", tz="UTC")),
-        ("timestampType", pa.int32()),
+        ("key", _BINARY),
+        ("value", _BINARY),
+        ("offset", _INT64),
+        ("timestamp", _TIMESTAMP),
+        ("timestampType", _INT32),
         ("headers", HEADERS_TYPE),
     ]
 )
+# At most what a row of a column takes beside its bytes; a binary one: its offset and validity.
+_BINARY_ROW_BYTES = 5
+_ROW_BYTES = {
+    "key": _BINARY_ROW_BYTES,
+    "value": _BINARY_ROW_BYTES,
+    "offset": 8,
+    "timestamp": 8,
+    "timestampType": 4,
+    "headers": 0,
+}
+_ALIGNMENT, _PARTS_MAX = 64, 8
 
 # One piece of the input at a time becomes one RecordBatch. It is below the 2 GiB of Arrow's int32 offsets: no
 # more than this, or one batch; what expands adds this and a last batch of DECOMPRESSED_BYTES_MAX at most.
@@ -107,19 +119,18 @@ class _Piece:
 
     def __init__(self, source: pa.Buffer, data: Buffer, at: int, start: int, end: int) -> None:
         self._source, self._at, self._start, self._end = source, at, start, end
-        compressed = np.empty((source.size - at) // HEADER_BYTES + 1, dtype=np.int64)
-        scanned = kernels.scan(
-            source.address + at, source.size - at, _PIECE_BYTES, end, compressed.ctypes.data
-        )
+        compressed = _allocate(8 * ((source.size - at) // HEADER_BYTES + 1))
+        scanned = kernels.scan(source.address + at, source.size - at, _PIECE_BYTES, end, compressed.address)
         if scanned.error:
             raise batches.InvalidBatchError(at + scanned.end, kernels.REASONS[scanned.error])
         self.stop = at + scanned.end
         self._rows, self._bytes = scanned.rows, scanned.bytes
-        self._expand(data, compressed[: scanned.compressed])
+        self._sections: list[pa.Buffer] = []
+        if scanned.compressed:
+            self._expand(data, np.frombuffer(compressed, dtype=np.int64, count=scanned.compressed))
 
     def _expand(self, data: Buffer, compressed: Any) -> None:
         """Check and decompress, and stop the piece early once that gives more than its size."""
-        self._sections: list[pa.Buffer] = []
         expanded = 0
         for relative in compressed.tolist():
             position = self._at + relative
@@ -154,22 +165,30 @@ class _Piece:
 
 
 class _Columns:
-    """Buffers that `kernels.decode` fills: as large as they could need to be, cut to size afterwards."""
+    """Buffers that `kernels.decode` fills: as large as they could need to be, cut to size afterwards.
+
+    What takes the same space in every row lies in one allocation, in parts.
+    """
 
     def __init__(self, names: list[str], rows: int, size: int) -> None:
-        self._rows = rows
-        self.keys = _Binary(rows, size) if "key" in names else None
-        self.values = _Binary(rows, size) if "value" in names else None
-        self.offsets = _allocate(8 * rows) if "offset" in names else None
-        self.timestamps = _allocate(8 * rows) if "timestamp" in names else None
-        self.types = _allocate(4 * rows) if "timestampType" in names else None
-        self.spots = np.empty(rows + 1, dtype=np.int64) if "headers" in names else None
+        parts = _Parts(sum(_ROW_BYTES[name] for name in names) * (rows + 1))
+        self.keys = _Binary(parts, rows, size) if "key" in names else None
+        self.values = _Binary(parts, rows, size) if "value" in names else None
+        self.offsets = parts.take(8 * rows) if "offset" in names else None
+        self.timestamps = parts.take(8 * rows) if "timestamp" in names else None
+        self.types = parts.take(4 * rows) if "timestampType" in names else None
+        self.spots = _allocate(8 * rows) if "headers" in names else None
 
     def addresses(self) -> kernels.Columns:
         """Where the kernel writes."""
-        spots = 0 if self.spots is None else self.spots.ctypes.data
-        fixed = [0 if b is None else b.address for b in (self.offsets, self.timestamps, self.types)]
-        return kernels.Columns._make([*_addresses(self.keys), *_addresses(self.values), *fixed, spots])
+        return kernels.Columns(
+            *_addresses(self.keys),
+            *_addresses(self.values),
+            _address(self.offsets),
+            _address(self.timestamps),
+            _address(self.types),
+            _address(self.spots),
+        )
 
     def record_batch(self, names: list[str], decoded: kernels.Decoded) -> pa.RecordBatch:
         """The columns `names`, cut to what was decoded."""
@@ -185,22 +204,24 @@ class _Columns:
             case "value":
                 assert self.values is not None
                 return self.values.array(rows, decoded.value_bytes, decoded.value_nulls)
-            case "headers":
-                return self._headers(decoded)
+            case "offset":
+                return pa.Array.from_buffers(_INT64, rows, [None, self.offsets], 0)
+            case "timestamp":
+                return pa.Array.from_buffers(_TIMESTAMP, rows, [None, self.timestamps], 0)
+            case "timestampType":
+                return pa.Array.from_buffers(_INT32, rows, [None, self.types], 0)
             case _:
-                fixed = {"offset": self.offsets, "timestamp": self.timestamps, "timestampType": self.types}[
-                    name
-                ]
-                kind = RECORD_SCHEMA.field(name).type
-                return pa.Array.from_buffers(kind, rows, [None, _cut(fixed, rows * kind.byte_width)], 0)
+                return self._headers(decoded)
 
     def _headers(self, decoded: kernels.Decoded) -> pa.Array:
         rows, n = decoded.rows, decoded.headers
         if not n:
             return pa.nulls(rows, HEADERS_TYPE)
         assert self.spots is not None
-        keys, values = _Binary(n, decoded.header_key_bytes), _Binary(n, decoded.header_value_bytes)
-        lists = _Binary(rows, 0)
+        parts = _Parts(_BINARY_ROW_BYTES * (rows + 2 * n + 3))
+        keys = _Binary(parts, n, decoded.header_key_bytes)
+        values = _Binary(parts, n, decoded.header_value_bytes)
+        lists = _Binary(parts, rows, 0)
         into = kernels.HeaderColumns(
             lists.offsets.address,
             lists.validity.address,
@@ -208,7 +229,7 @@ class _Columns:
             keys.data.address,
             *_addresses(values),
         )
-        without, nulls = kernels.decode_headers(self.spots.ctypes.data, rows, into)
+        without, nulls = kernels.decode_headers(self.spots.address, rows, into)
         pairs = pa.StructArray.from_arrays(
             [
                 _text(keys.array(n, decoded.header_key_bytes, 0)),
@@ -220,19 +241,36 @@ class _Columns:
         return pa.Array.from_buffers(HEADERS_TYPE, rows, [validity, lists.offsets], without, children=[pairs])
 
 
+class _Parts:
+    """One allocation, handed out in parts that begin where Arrow wants them to."""
+
+    def __init__(self, size: int) -> None:
+        self._whole = _allocate(size + _PARTS_MAX * _ALIGNMENT)
+        self._used = 0
+
+    def take(self, size: int) -> pa.Buffer:
+        part = self._whole.slice(self._used, size)
+        self._used += (size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+        return part
+
+
 class _Binary:
     """The buffers of a binary column of at most `rows` rows and `size` bytes."""
 
-    def __init__(self, rows: int, size: int) -> None:
-        self.offsets = _allocate(4 * (rows + 1))
+    def __init__(self, parts: _Parts, rows: int, size: int) -> None:
+        self.offsets = parts.take(4 * (rows + 1))
+        self.validity = parts.take((rows + 7) // 8)
         self.data = _allocate(size)
-        self.validity = _allocate((rows + 7) // 8)
 
     def array(self, rows: int, size: int, nulls: int) -> pa.Array:
         """The column, cut to `rows` rows with `size` bytes in all."""
-        offsets, data = _cut(self.offsets, 4 * (rows + 1)), _cut(self.data, size)
-        validity = _cut(self.validity, (rows + 7) // 8) if nulls else None
-        return pa.Array.from_buffers(pa.binary(), rows, [validity, offsets, data], nulls)
+        self.data.resize(size, shrink_to_fit=True)
+        validity = self.validity if nulls else None
+        return pa.Array.from_buffers(_BINARY, rows, [validity, self.offsets, self.data], nulls)
+
+
+def _address(part: pa.Buffer | None) -> int:
+    return 0 if part is None else part.address
 
 
 def _addresses(column: _Binary | None) -> tuple[int, int, int]:
@@ -242,11 +280,6 @@ def _addresses(column: _Binary | None) -> tuple[int, int, int]:
 def _allocate(size: int) -> pa.Buffer:
     """A buffer of at least one byte, so that it has an address."""
     return pa.allocate_buffer(max(size, 1), resizable=True)
-
-
-def _cut(buffer: pa.Buffer, size: int) -> pa.Buffer:
-    buffer.resize(size, shrink_to_fit=True)
-    return buffer
 
 
 def _text(keys: pa.Array) -> pa.Array:
