@@ -21,6 +21,10 @@ from logstore.records.columns import (
 
 COLUMNS = ("key", "value", "headers", "timestamp", "partition")
 
+_FIXED_BYTES = 3  # attributes and the two deltas of a first record
+# A batch of one record beside key, value and headers: at most 5 bytes for each of its three lengths.
+_FRAMING_BYTES_MAX = HEADER_BYTES + _FIXED_BYTES + 3 * 5
+
 
 class Rows:
     """The rows of `data`, with what their columns point to kept alive.
@@ -56,19 +60,18 @@ class Rows:
                 f"row {without[0]} has no key, and the topic needs keys (cleanup.policy=compact)",
                 row=int(without[0]),
             )
-        sizes = self._stored_bytes()
+        fields = self._fields()
+        if sum(int(sizes.max(initial=0)) for sizes in fields) + _FRAMING_BYTES_MAX <= batch_bytes_max:
+            return
+        sizes = _stored_bytes(*fields)
         if len(too_large := np.flatnonzero(sizes > batch_bytes_max)):
             row = int(too_large[0])
             raise RecordTooLargeError(int(sizes[row]), batch_bytes_max, f"row {row}: a record")
 
-    def _stored_bytes(self) -> Any:
-        """Bytes of a batch that holds this row alone, uncompressed, for every row."""
-        sizes = stored_field_bytes(self.key.sizes_of(self.count)) + stored_field_bytes(
-            self._value.sizes_of(self.count)
-        )
-        sizes += self._headers.stored_bytes() if self._headers else 1
-        sizes += 3  # attributes and the two deltas of a first record
-        return sizes + HEADER_BYTES + varint_bytes(sizes)
+    def _fields(self) -> tuple[Any, Any, Any]:
+        """For every row the sizes of key and value (-1: null), and the bytes of the stored headers."""
+        headers = self._headers.stored_bytes() if self._headers else np.ones(self.count, np.int64)
+        return self.key.sizes_of(self.count), self._value.sizes_of(self.count), headers
 
     def addresses(self, order: Any) -> kernels.Rows:
         """What the kernel needs; `order` lists the rows to take (int64), None: all."""
@@ -80,3 +83,10 @@ class Rows:
             self._timestamps.ctypes.data,
             *headers,
         )
+
+
+def _stored_bytes(key_sizes: Any, value_sizes: Any, header_bytes: Any) -> Any:
+    """Bytes of a batch that holds a row alone, uncompressed, for every row."""
+    sizes = stored_field_bytes(key_sizes) + stored_field_bytes(value_sizes) + header_bytes
+    sizes += _FIXED_BYTES
+    return sizes + HEADER_BYTES + varint_bytes(sizes)
