@@ -25,11 +25,11 @@ Work = Callable[[], object]
 
 
 def interleave(
-    works: Mapping[str, Work], *, rounds: int = ROUNDS, warmups: int = 1
+    works: Mapping[str, Work], *, rounds: int = ROUNDS, warmups: int = 1, cpu: bool = False
 ) -> dict[str, list[float]]:
     """Return the seconds of every work in every round; each round runs all of them once, in turn.
 
-    A median of fewer than 7 rounds is luck.
+    `cpu`: of CPU time, for what waits for nothing. A median of fewer than 7 rounds is luck.
     """
     for _ in range(warmups):
         for work in works.values():
@@ -37,16 +37,17 @@ def interleave(
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         for name, work in works.items():
-            seconds[name].append(seconds_of(work))
+            seconds[name].append(seconds_of(work, cpu=cpu))
     return seconds
 
 
-def seconds_of(work: Work) -> float:
-    """Return how long one call takes; garbage is collected before."""
+def seconds_of(work: Work, *, cpu: bool = False) -> float:
+    """Return how long one call takes, or how much CPU time; garbage is collected before."""
+    clock = time.process_time if cpu else time.perf_counter
     gc.collect()
-    start = time.perf_counter()
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def ratio(own: Sequence[float], peer: Sequence[float]) -> float:
