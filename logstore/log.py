@@ -174,7 +174,8 @@ class Log:
             if is_outermost:
                 check_mark(self._env, self._root)
                 self._catch_up()
-            yield
+            with self._files.confirmed():
+                yield
 
     def _check_writable(self) -> None:
         if self.read_only:
@@ -342,20 +343,25 @@ class Log:
         view = self._seen()
         end = view.end
         if end > self.recovery_point:
-            # From the segment of the last durable record: it may have been closed since, and its indexes
-            # finished.
-            for base in view.bases[lookup.number_of(view, self.recovery_point - 1) :]:
-                segment = self._files.segment(base)
-                files = [segment.path] if base == view.bases[-1] else segment.paths
-                for path in files:
-                    with suppress(FileNotFoundError) if path != segment.path else nullcontext():
-                        fsync_or_mark(self._env, path, self._root)
-            if view.bases and view.bases[-1] > self._durable_base:
-                fsync_or_mark(self._env, self._files.path, self._root)
-                self._durable_base = view.bases[-1]
+            with self._files.confirmed():
+                self._sync(view)
+            # A disk that failed once says that all is well at the next try, to other processes, too.
+            check_mark(self._env, self._root)
             self.recovery_point = max(self.recovery_point, end)
         self._last_flush_ms = self._env.clock.monotonic_ms()
         return end
+
+    def _sync(self, view: View) -> None:
+        """From the segment of the last durable record on: it may have been closed since, and its indexes finished."""
+        for base in view.bases[lookup.number_of(view, self.recovery_point - 1) :]:
+            segment = self._files.segment(base)
+            files = [segment.path] if base == view.bases[-1] else segment.paths
+            for path in files:
+                with suppress(FileNotFoundError) if path != segment.path else nullcontext():
+                    fsync_or_mark(self._env, path, self._root)
+        if view.bases and view.bases[-1] > self._durable_base:
+            fsync_or_mark(self._env, self._files.path, self._root)
+            self._durable_base = view.bases[-1]
 
     def _maybe_flush(self, end: int) -> None:
         config = self.config
@@ -392,7 +398,9 @@ class Log:
             if offset >= request.upper:
                 break
             try:
-                return self._read(view, request)
+                found = self._read(view, request)
+                self._files.confirm()
+                return found
             except (CorruptLogError, FileNotFoundError):
                 if is_last_look:
                     raise

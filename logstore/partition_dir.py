@@ -146,6 +146,21 @@ class PartitionDir:
         self.env.files.forget(self.path + "/")
         return self._publish(self.view, self._look(NOTHING))
 
+    def confirm(self) -> None:
+        """Raise StaleLogError if the directory is not this topic's any more: what was read may be of another one."""
+        directory = self.view.directory
+        if directory is None or self.env.files.stat(self.path) != directory:
+            self._check_topic()
+
+    @contextmanager
+    def confirmed(self) -> Iterator[None]:
+        """If a file is not there, the directory may not be this topic's any more: StaleLogError says so."""
+        try:
+            yield
+        except FileNotFoundError:
+            self.confirm()
+            raise
+
     def know(self, bases: tuple[int, ...], tail: Tail) -> None:
         """Under the lock: this is the log now, because this thread has made it so."""
         view = self.view
@@ -195,13 +210,16 @@ class PartitionDir:
             listing = self.env.files.list(self.path)
         except FileNotFoundError:
             raise self._stale() from None
-        if topic_id_of(self.path, self.env) != self._topic_id:
-            raise self._stale()
+        self._check_topic()
         self.env.files.forget(self.path + "/")  # a name may stand for another file now
         bases = sorted(
             int(name.removesuffix(LOG_SUFFIX)) for name in listing.names if _LOG_NAME.fullmatch(name)
         )
         return (listing.stat if listing.settled else None), tuple(bases)
+
+    def _check_topic(self) -> None:
+        if topic_id_of(self.path, self.env) != self._topic_id:
+            raise self._stale()
 
     def _stale(self) -> StaleLogError:
         return StaleLogError(
