@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 from logstore.checkpoint import write_atomic
 from logstore.config import LogConfig, canonical_properties
@@ -32,6 +33,8 @@ from logstore.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
+
+logger = logging.getLogger(__name__)
 
 TOPIC_NAME_CHARS_MAX = 249
 PARTITIONS_MAX = 100_000
@@ -79,8 +82,11 @@ class TopicInfo:
                 raise StoreError(
                     f"{path}: format {body['version']} is newer than this version of pylog: upgrade it"
                 )
-            return cls.of(body["name"], body["topic_id"], int(body["partitions"]), body["config"])
-        except (ValueError, KeyError, TypeError) as error:
+            check_topic_name(body["name"])
+            return cls.of(
+                body["name"], str(body["topic_id"]), check_partitions(body["partitions"]), body["config"]
+            )
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(
                 f"{path}: not a topic description ({error}); restore it from a backup"
             ) from error
@@ -174,7 +180,10 @@ class Catalog:
         for name in self._json_files(self._deleted):
             path = self._deleted / name
             text = self._env.files.read_all(path)
-            found.append((TopicInfo.from_json(text, path), int(json.loads(text)["deleted_at_ms"])))
+            try:
+                found.append((TopicInfo.from_json(text, path), int(json.loads(text)["deleted_at_ms"])))
+            except (StoreError, ValueError, LookupError, TypeError) as error:
+                logger.warning("path=%s ignored, the files of that topic stay: %s", path, error)
         return found
 
     def forget(self, info: TopicInfo) -> None:
@@ -205,11 +214,19 @@ def check_topic_name(name: str) -> None:
         )
 
 
-def check_partitions(partitions: int) -> int:
-    """Return the number of partitions. Raises: InvalidRequestError: too few or too many."""
-    if not 1 <= partitions <= PARTITIONS_MAX:
-        raise InvalidRequestError(f"{partitions} partitions: must be between 1 and {PARTITIONS_MAX:,}")
-    return partitions
+def check_partitions(partitions: object) -> int:
+    """Return a number of partitions (any whole number: also NumPy's) as an int."""
+    count = whole_number(partitions, "partitions")
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise InvalidRequestError(f"{count} partitions: must be between 1 and {PARTITIONS_MAX:,}")
+    return count
+
+
+def whole_number(value: object, name: str) -> int:
+    """Return `value` as an int if it is a whole number of any type (NumPy's, too), but not a bool."""
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        return value.__index__()
+    raise InvalidRequestError(f"{name}={value!r}: must be a whole number")
 
 
 def new_topic_id() -> str:

@@ -3,7 +3,7 @@
 ::
 
     meta.properties                       format version and id of the directory
-    .lock                                 shared by library processes, exclusive for a broker or `pylog recover`
+    .lock                                 shared by who may write, exclusive for a broker or `pylog recover`
     .kafka_cleanshutdown                  everything was flushed and nobody had it open: written last, removed first
     recovery-point-offset-checkpoint      per partition: below this offset everything was fsynced
     topics/                               the catalog
@@ -20,17 +20,21 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from logstore.checkpoint import (
     TEMPORARY_SUFFIX,
     CheckpointError,
+    fsync_or_mark,
+    marking_failure,
     read_checkpoint,
     write_atomic,
     write_checkpoint,
 )
 from logstore.env import SETTLED_NS, Env, FileStat, Lock
-from logstore.errors import NotAStoreError, StoreLockedError
+from logstore.errors import DiskFullError, NotAStoreError, StorageError, StoreLockedError
+from logstore.partition_dir import topic_id_of
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +58,7 @@ _HARMLESS = frozenset({LOCK, "lost+found", ".DS_Store"})
 class LogDir:
     """One store directory, opened by this process.
 
-    Invariant: `.lock` is held, shared or (while `is_alone`) exclusively, from `open` to `close`.
+    Invariant: who may write holds `.lock`, shared or (while `is_alone`) exclusively, from `open` to `close`.
     """
 
     def __init__(self, path: Path, *, read_only: bool, env: Env) -> None:
@@ -92,8 +96,8 @@ class LogDir:
             )
         log_dir = cls(path, read_only=read_only or not files.is_writable(path), env=env)
         log_dir._check_ours(create)
-        log_dir._enter(alone_for)
         try:
+            log_dir._enter(alone_for)
             log_dir._check_meta()
         except BaseException:
             log_dir.close()
@@ -101,14 +105,24 @@ class LogDir:
         return log_dir
 
     def _enter(self, alone_for: str) -> None:
-        """Take the lock: exclusively if that can be had at once, else shared, waiting for short holders."""
+        """Take the lock: exclusively if that can be had at once, else shared, waiting for short holders.
+
+        A reader waits for them too, and then holds nothing: who reads for a week would keep others from recovering
+        the store for as long.
+        """
+        if self.read_only:
+            self._wait_for(self._nobody_alone)
+        elif not alone_for:
+            self._wait_for(lambda: self._take_exclusive("opening") or self._take_shared())
+        elif not self._take_exclusive(alone_for):
+            raise StoreLockedError(
+                f"{self.path} is open in another process; {alone_for} needs it alone: close it there"
+            )
+
+    def _wait_for(self, entered: Callable[[], bool]) -> None:
         waited_ms = 0
-        while not (self._take_exclusive(alone_for or "opening") or (not alone_for and self._take_shared())):
+        while not entered():
             holder = self._holder()
-            if alone_for:
-                raise StoreLockedError(
-                    f"{self.path} is open in another process; {alone_for} needs it alone: close it there"
-                )
             if waited_ms >= LOCK_WAIT_MS or holder.startswith(_LONG_HOLDERS):
                 raise StoreLockedError(
                     f"{self.path} is held by another process ({holder or 'unknown'}); "
@@ -118,8 +132,6 @@ class LogDir:
             waited_ms += LOCK_POLL_MS
 
     def _take_exclusive(self, purpose: str) -> bool:
-        if self.read_only:
-            return False
         self._lock = self._env.files.lock(self.path / LOCK, wait=False)
         self.is_alone = self._lock is not None
         if self.is_alone:
@@ -127,30 +139,31 @@ class LogDir:
         return self.is_alone
 
     def _take_shared(self) -> bool:
-        """True when the lock is held, or there is none to hold: nobody ever wrote in this place."""
-        try:
-            self._lock = self._env.files.lock(self.path / LOCK, shared=True, wait=False)
-        except FileNotFoundError:
-            return True
+        self._lock = self._env.files.lock(self.path / LOCK, shared=True, wait=False)
         return self._lock is not None
+
+    def _nobody_alone(self) -> bool:
+        """Who is alone says so in the lock file, unless it was killed: only then the lock itself is tried.
+
+        (Tried each time, it would now and then keep the first writer from being alone.)
+        """
+        if not self._holder():
+            return True
+        lock = self._env.files.lock(self.path / LOCK, shared=True, wait=False)
+        if lock is not None:
+            lock.release()
+        return lock is not None
 
     def share(self) -> None:
         """Let other processes in."""
         if self.is_alone:
             self._leave()
-            self._enter_shared()
+            self._wait_for(self._take_shared)
 
     def try_alone(self) -> bool:
         """Give up the shared lock for the exclusive one, if nobody else has the directory open. For the way out."""
         self._leave()
         return self._take_exclusive("closing")
-
-    def _enter_shared(self) -> None:
-        for _ in range(LOCK_WAIT_MS // LOCK_POLL_MS):
-            if self._take_shared():
-                return
-            self._env.clock.sleep_ms(LOCK_POLL_MS)
-        raise StoreLockedError(f"{self.path} is held by another process ({self._holder() or 'unknown'})")
 
     def _leave(self) -> None:
         lock, self._lock = self._lock, None
@@ -161,10 +174,11 @@ class LogDir:
             lock.release()
 
     def _note(self, text: str) -> None:
-        """Say who holds the lock, for those who must wait."""
+        """Say who holds the lock, for those who must wait. A full disk may be opened, too."""
         path = self.path / LOCK
-        self._env.files.truncate(path, 0)
-        self._env.files.write(path, 0, text.encode())
+        with suppress(StorageError):
+            self._env.files.truncate(path, 0)
+            self._env.files.write(path, 0, text.encode())
 
     def _holder(self) -> str:
         try:
@@ -179,10 +193,12 @@ class LogDir:
 
     def reopen_after_fork(self) -> None:
         """A forked child has its parent's lock, not one of its own: take one."""
-        self._pid = os.getpid()
         self._lock = None
         self.is_alone = False
-        self._enter_shared()
+        self._may_be_clean = True  # the parent may have closed the store since
+        if not self.read_only:
+            self._wait_for(self._take_shared)
+        self._pid = os.getpid()
 
     def close(self) -> None:
         """Let go of the directory."""
@@ -201,7 +217,7 @@ class LogDir:
         if self._may_be_clean:
             if self.is_clean:
                 self._env.files.unlink(self.path / CLEAN_MARKER)
-                self._env.files.fsync(self.path)
+                fsync_or_mark(self._env, self.path, self.path)
             self._may_be_clean = False
 
     def mark_clean(self) -> None:
@@ -211,6 +227,10 @@ class LogDir:
         self._may_be_clean = True
 
     # --------------------------------------------------------- recovery points
+
+    def partition(self, topic: str, partition: int) -> Path:
+        """Where a partition lives."""
+        return self.path / f"{topic}-{partition}"
 
     def recovery_points(self) -> dict[tuple[str, int], int]:
         """Per (topic, partition): below this offset everything was fsynced.
@@ -234,11 +254,25 @@ class LogDir:
             self._points = stat, points
         return points
 
-    def advance_recovery_points(self, points: Mapping[tuple[str, int], int]) -> None:
-        """Note that these partitions are on disk up to these offsets. None is lowered, others are kept."""
-        self._change_recovery_points(
-            lambda known: known | {tp: max(offset, known.get(tp, 0)) for tp, offset in points.items()}
-        )
+    def advance_recovery_points(self, points: Mapping[tuple[str, int], tuple[str, int]]) -> None:
+        """Note how far these partitions (of the topic of this id) are on disk; later points than these are kept.
+
+        A partition that was deleted since has none: its points would be missed in the next one of its name. Without
+        room on the disk nothing is noted, which only makes a recovery slower.
+        """
+
+        def advanced(known: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+            return known | {
+                tp: offset
+                for tp, (topic_id, offset) in points.items()
+                if offset > known.get(tp, 0) and topic_id_of(self.partition(*tp), self._env) == topic_id
+            }
+
+        if points:
+            try:
+                self._change_recovery_points(advanced)
+            except DiskFullError as error:
+                logger.warning("recovery points are not noted: %s", error)
 
     def forget_recovery_points(self, partitions: Container[tuple[str, int]]) -> None:
         """Nothing is known of these partitions: they are new, and earlier ones of the same name are gone."""
@@ -254,7 +288,8 @@ class LogDir:
             merged = change(known)
             if merged != known:
                 entries = [(topic, p, offset) for (topic, p), offset in sorted(merged.items())]
-                write_checkpoint(self._env, self.path / RECOVERY_POINTS, entries)
+                with marking_failure(self._env, self.path):
+                    write_checkpoint(self._env, self.path / RECOVERY_POINTS, entries)
         finally:
             lock.release()
 
@@ -279,13 +314,15 @@ class LogDir:
         if self._env.files.stat(path) is None:
             text = f"version=0\npylog.format={FORMAT_VERSION}\ndirectory.id={uuid.uuid4()}\n"
             write_atomic(self._env, path, text.encode())
+        if not self.read_only:
             self._env.files.mkdir(self.path / "topics")
         lines = self._env.files.read_all(path).decode("utf-8", "replace").splitlines()
         properties = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
         version = properties.get("pylog.format", "").strip()
         if not version.isdecimal():
             raise NotAStoreError(
-                f"{path} has no pylog.format: this is not a pylog store, or the file is damaged"
+                f"{path} has no pylog.format: this is not a pylog store, or the file is damaged; "
+                f"if it is one, add the line pylog.format={FORMAT_VERSION}"
             )
         if int(version) > FORMAT_VERSION:
             raise NotAStoreError(

@@ -14,17 +14,17 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
-from logstore.catalog import TopicInfo
+from logstore.catalog import TopicInfo, whole_number
 from logstore.checkpoint import check_mark, clear_mark
 from logstore.config import LogConfig
-from logstore.env import SYSTEM, Env
+from logstore.env import SYSTEM, Env, reset_after_fork
 from logstore.errors import (
-    CorruptLogError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     PylogError,
@@ -33,10 +33,10 @@ from logstore.errors import (
     StoreError,
     UnknownPartitionError,
     UnknownTopicError,
-    did_you_mean,
 )
 from logstore.log import Log, OffsetAndTimestamp
 from logstore.log_dir import LogDir
+from logstore.reading import read_batches, schema_of, with_partition
 from logstore.topics import Topics
 
 if TYPE_CHECKING:
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from logstore.recovery import RecoveryReport
 
 logger = logging.getLogger(__name__)
-
-# One read: large enough to amortise the calls, small enough to be decoded out of the second-level cache.
-READ_BYTES = 1024 * 1024
 
 Position = int | Literal["earliest", "latest"]
 Progress = Callable[[int, int], None]  # (done, total)
@@ -127,11 +124,20 @@ class LogStore:
         self._topics = Topics(log_dir, env)
         self._catalog = self._topics.catalog
         self._logs: dict[tuple[str, int], Log] = {}
-        self._unflushed: set[tuple[str, int]] = set()
+        self._appended: set[tuple[str, int]] = set()  # by this store; `flush` makes them durable
+        self._appending = 0  # appends of other threads that are on their way
         self._mutex = threading.RLock()
+        self._is_recovered = True  # as far as this store knows
         # Where rows without a key begin: in turn, and elsewhere in every process.
         self._turns = itertools.count(os.getpid())
         self._closed = False
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        """In a child: what the parent's threads were doing is theirs to finish, and its appends are its to flush."""
+        self._mutex = threading.RLock()
+        self._appended.clear()
+        self._appending = 0
 
     @property
     def path(self) -> Path:
@@ -188,7 +194,7 @@ class LogStore:
             for partition in range(info.partitions):
                 if log := self._logs.pop((name, partition), None):
                     log.close()
-                self._unflushed.discard((name, partition))
+                self._appended.discard((name, partition))
 
     # ----------------------------------------------------------------- records
 
@@ -214,24 +220,25 @@ class LogStore:
         from logstore.records.arrow import encode
         from logstore.records.rows import Rows
 
-        self._check_writable()
-        info = self.topic(topic)
-        codec, limit = _codec(info.config, compression), info.config.batch_bytes_max
-        rows = Rows(data, now_ms=self._env.clock.now_ms())
-        rows.check(batch_bytes_max=limit, keys_required=info.config.is_compacted)
-        ids = partition_ids(rows, info.partitions, partitioner=partitioner, start=next(self._turns))
-        appended: dict[int, OffsetRange] = {}
-        try:
-            for partition, order in group_by_partition(ids, info.partitions):
-                self._unflushed.add((topic, partition))
-                batches = encode(rows, order, codec=codec, batch_bytes_max=limit)
-                for extent in self._append_batches(self.log(topic, partition), batches):
-                    appended[partition] = extent
-        except PylogError as error:
-            raise _with_appended(error, topic, appended) from error
-        if flush:
-            self.flush(topic)
-        return appended
+        with self._changing():
+            info = self.topic(topic)
+            codec, limit = _codec(info.config, compression), info.config.batch_bytes_max
+            rows = Rows(data, now_ms=self._env.clock.now_ms())
+            rows.check(batch_bytes_max=limit, keys_required=info.config.is_compacted)
+            ids = partition_ids(rows, info.partitions, partitioner=partitioner, start=next(self._turns))
+            appended: dict[int, OffsetRange] = {}
+            try:
+                for partition, order in group_by_partition(ids, info.partitions):
+                    with self._mutex:
+                        self._appended.add((topic, partition))
+                    batches = encode(rows, order, codec=codec, batch_bytes_max=limit)
+                    for extent in self._append_batches(self.log(topic, partition), batches):
+                        appended[partition] = extent
+            except PylogError as error:
+                raise _with_appended(error, topic, appended) from error
+            if flush:
+                self.flush(topic)
+            return appended
 
     def _append_batches(self, log: Log, batches: Iterator[memoryview]) -> Iterator[OffsetRange]:
         """Append under one lock, so that the range has no one else's records in it; yields it as it grows."""
@@ -262,12 +269,14 @@ class LogStore:
 
         log = self.log(topic, partition)
         extent = self._extent(log)
-        start = extent.start if start is None else start
-        end = extent.end if end is None else end
+        start = extent.start if start is None else whole_number(start, "start")
+        end = extent.end if end is None else whole_number(end, "end")
         for offset in (start, end):
             if not extent.start <= offset <= extent.end:
-                raise OffsetOutOfRangeError(offset, extent.start, extent.end, f"{topic}-{partition}")
-        return pa.RecordBatchReader.from_batches(_schema_of(columns), read_batches(log, start, end, columns))
+                raise OffsetOutOfRangeError(offset, extent.start, extent.end, log.directory.name)
+        if start > end:
+            raise InvalidRequestError(f"start={start} is behind end={end}")
+        return pa.RecordBatchReader.from_batches(schema_of(columns), read_batches(log, start, end, columns))
 
     def tail(
         self,
@@ -282,19 +291,35 @@ class LogStore:
 
         Ends when nothing came for `timeout_ms` (never, without it).
         """
-        positions = self._start_positions(topic, partitions, start)
+        topic_id = self.topic(topic).topic_id
+        positions = self._start_positions(topic, partitions, start)  # now, not at the first batch
+        return self._follow(topic, topic_id, positions, partitions is None, poll_ms, timeout_ms)
+
+    def _follow(
+        self,
+        topic: str,
+        topic_id: str,
+        positions: dict[int, int],
+        growing: bool,
+        poll_ms: int,
+        timeout_ms: int | None,
+    ) -> Iterator[pa.RecordBatch]:
         clock = self._env.clock
         quiet_since = clock.monotonic_ms()
         while True:
             found = False
             for partition in sorted(positions):
                 log = self.log(topic, partition)
+                if log.topic_id != topic_id:
+                    raise StaleLogError(
+                        f"topic {topic!r} was deleted and created anew; follow it from its start"
+                    )
                 end = log.log_end_offset
                 for batch in read_batches(log, max(positions[partition], log.log_start_offset), end):
                     found = True
-                    yield _with_partition(batch, partition)
+                    yield with_partition(batch, partition)
                 positions[partition] = max(end, positions[partition])
-            if partitions is None:
+            if growing:
                 for partition in range(len(positions), self.topic(topic).partitions):
                     positions[partition] = 0
             if found:
@@ -312,31 +337,33 @@ class LogStore:
         self, topic: str, timestamps_ms: int | Mapping[int, int]
     ) -> dict[int, OffsetAndTimestamp | None]:
         """The first record at or after a time (one for all partitions, or one each); None when there is none."""
-        if isinstance(timestamps_ms, int):
-            timestamps_ms = dict.fromkeys(range(self.topic(topic).partitions), timestamps_ms)
+        if not isinstance(timestamps_ms, Mapping):
+            timestamp_ms = whole_number(timestamps_ms, "timestamps_ms")
+            timestamps_ms = dict.fromkeys(range(self.topic(topic).partitions), timestamp_ms)
         return {p: self.log(topic, p).offset_for_time(ms) for p, ms in timestamps_ms.items()}
 
     def flush(self, topic: str | None = None) -> None:
         """Make every append of this store (to this topic) durable: fsync, then note how far."""
+        self._check_open()
+        if topic is not None:
+            self.topic(topic)
         with self._mutex:
-            wanted = {key for key in self._unflushed if topic in (None, key[0])}
-            self._unflushed -= wanted
+            wanted = sorted(key for key in self._appended if topic in (None, key[0]))
         points = {}
         try:
-            for name, partition in sorted(wanted):
-                try:
-                    points[name, partition] = self.log(name, partition).flush()
-                except (UnknownTopicError, UnknownPartitionError, StaleLogError):
-                    wanted.discard((name, partition))  # deleted since: there is nothing to keep
+            for name, partition in wanted:
+                # Another thread may be at it: only a flush of one's own is known to be over.
+                with suppress(UnknownTopicError, UnknownPartitionError, StaleLogError):  # deleted since
+                    log = self.log(name, partition)
+                    points[name, partition] = log.topic_id, log.flush()
         finally:
-            self._unflushed |= wanted - points.keys()
-        self._log_dir.advance_recovery_points(points)
+            self._log_dir.advance_recovery_points(points)
 
     # ------------------------------------------------------------------- logs
 
     def log(self, topic: str, partition: int) -> Log:
         """The log of one partition: for planning, tools and tests. It belongs to the store: do not close it."""
-        info = self.topic(topic)
+        info, partition = self.topic(topic), whole_number(partition, "partition")
         if not 0 <= partition < info.partitions:
             raise UnknownPartitionError(topic, partition, info.partitions)
         with self._mutex:
@@ -352,8 +379,10 @@ class LogStore:
             return log
 
     def _open_log(self, info: TopicInfo, partition: int) -> Log:
-        directory = self._topics.directory(info.name, partition)
+        directory = self._log_dir.partition(info.name, partition)
         if self._env.files.stat(directory) is None:
+            if self._catalog.topic(info.name).topic_id != info.topic_id:
+                raise StaleLogError(f"{directory.name} was created anew; look the topic up again")
             raise StoreError(
                 f"{directory}: the directory of {info.name}-{partition} is missing; restore it from a backup, or "
                 "delete the topic and create it again"
@@ -374,6 +403,7 @@ class LogStore:
         if not self._log_dir.is_clean:
             for report in self._recoveries():
                 if isinstance(report, PylogError):
+                    self._is_recovered = False
                     # The other partitions are fine; this one says it again to whoever writes there.
                     logger.error("not recovered: %s", report)
         self._topics.finish_deletions()
@@ -387,34 +417,28 @@ class LogStore:
         if self.read_only:
             raise self._read_only()
         self._log_dir.mark_dirty()
-        reports = []
-        for report in self._recoveries(progress):
+        found = list(self._recoveries(progress))
+        self._is_recovered = not any(isinstance(report, PylogError) for report in found)
+        for report in found:
             if isinstance(report, PylogError):
                 raise report
-            reports.append(report)
-        return reports
+        return [report for report in found if not isinstance(report, PylogError)]
 
-    def _recoveries(
-        self, progress: Progress = no_progress
-    ) -> Iterator[RecoveryReport | CorruptLogError | StoreError]:
-        """Recover partition by partition; a damaged one does not keep the others from it."""
+    def _recoveries(self, progress: Progress = no_progress) -> Iterator[RecoveryReport | PylogError]:
+        """Recover partition by partition; one that cannot be recovered does not keep the others from it."""
         partitions = []
         for name in self._catalog.names():
             try:
                 partitions += [(name, p) for p in range(self._catalog.topic(name).partitions)]
             except StoreError as error:
                 yield error
-        points = {}
         for done, (topic, partition) in enumerate(partitions):
             progress(done, len(partitions))
             try:
-                log = self.log(topic, partition)
-                yield log.recover()
-                points[topic, partition] = log.recovery_point
-            except (CorruptLogError, StoreError) as error:
+                yield self.log(topic, partition).recover()
+            except PylogError as error:
                 yield error
         progress(len(partitions), len(partitions))
-        self._log_dir.advance_recovery_points(points)
 
     def close(self) -> None:
         """Flush, and note a clean end when no other process has the store open. Closing twice is fine."""
@@ -434,16 +458,20 @@ class LogStore:
 
     def _mark_clean(self) -> None:
         """Note a clean end, if nobody else is here: what a killed process left unflushed is flushed first."""
-        if self._log_dir.is_clean or not self._log_dir.try_alone():
+        if (
+            not self._is_recovered
+            or self._appending
+            or self._log_dir.is_clean
+            or not self._log_dir.try_alone()
+        ):
             return
         try:
-            topics = self._catalog.topics()
-            self._unflushed.update((info.name, p) for info in topics for p in range(info.partitions))
+            self._appended.update((info.name, p) for info in self.topics() for p in range(info.partitions))
             self.flush()
-        except (CorruptLogError, StoreError) as error:
+            check_mark(self._env, self.path)
+            self._log_dir.mark_clean()
+        except PylogError as error:
             logger.warning("path=%s not closed cleanly: %s", self.path, error)
-            return
-        self._log_dir.mark_clean()
 
     def __enter__(self) -> Self:
         return self
@@ -460,8 +488,8 @@ class LogStore:
             raise InvalidRequestError(f"the store {self.path} is closed; open it again")
         if not self._log_dir.belongs_to_this_process:
             with self._mutex:
-                self._unflushed.clear()  # the parent's appends are the parent's to flush
-                self._log_dir.reopen_after_fork()
+                if not self._log_dir.belongs_to_this_process:
+                    self._log_dir.reopen_after_fork()
 
     def _check_writable(self) -> None:
         self._check_open()
@@ -469,6 +497,18 @@ class LogStore:
             raise self._read_only()
         check_mark(self._env, self.path)
         self._log_dir.mark_dirty()
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """No clean end is noted while a thread is inside, and nobody enters while one is being noted."""
+        with self._mutex:
+            self._check_writable()
+            self._appending += 1
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._appending -= 1
 
     def _read_only(self) -> ReadOnlyStoreError:
         return ReadOnlyStoreError(
@@ -482,54 +522,19 @@ class LogStore:
     def _start_positions(
         self, topic: str, partitions: Sequence[int] | None, start: Position | Mapping[int, int]
     ) -> dict[int, int]:
-        extents = self.offsets(topic)
-        chosen = extents if partitions is None else {p: self._extent(self.log(topic, p)) for p in partitions}
+        chosen = range(self.topic(topic).partitions) if partitions is None else partitions
+        extents = {p: self._extent(self.log(topic, p)) for p in chosen}
         if isinstance(start, Mapping):
-            return {p: start.get(p, extent.end) for p, extent in chosen.items()}
+            for partition in start.keys() - extents.keys():
+                self.log(topic, partition)  # one that is not there is a mistake
+            return {p: start.get(p, extent.end) for p, extent in extents.items()}
         if start in ("earliest", "latest"):
-            return {p: extent.start if start == "earliest" else extent.end for p, extent in chosen.items()}
-        if isinstance(start, int):
-            return dict.fromkeys(chosen, start)
+            return {p: extent.start if start == "earliest" else extent.end for p, extent in extents.items()}
+        if isinstance(start, SupportsIndex):
+            return dict.fromkeys(extents, whole_number(start, "start"))
         raise InvalidRequestError(
             f"start={start!r}: 'earliest', 'latest', an offset, or an offset per partition"
         )
-
-
-def read_batches(
-    log: Log, start: int, end: int, columns: Sequence[str] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the records with start <= offset < end, about `READ_BYTES` of log at a time."""
-    from logstore.records.arrow import decode_pieces
-
-    buffer = bytearray(READ_BYTES)
-    while start < end:
-        result = log.read(start, max_bytes=READ_BYTES, upper=end, buffer=buffer)
-        if not result.data:
-            return
-        where = (result.path, result.position)
-        for batch in decode_pieces(result.data, start=start, end=end, columns=columns, where=where):
-            if batch.num_rows:
-                yield batch
-        start = result.next_offset
-
-
-def _schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    import pyarrow as pa
-
-    from logstore.records.arrow import RECORD_SCHEMA
-
-    names = RECORD_SCHEMA.names if columns is None else columns
-    for name in names:
-        if name not in RECORD_SCHEMA.names:
-            raise InvalidRequestError(f"no column {name!r}{did_you_mean(name, RECORD_SCHEMA.names)}")
-    return pa.schema([RECORD_SCHEMA.field(name) for name in names])
-
-
-def _with_partition(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    column = pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows)
-    return pa.RecordBatch.from_arrays([column, *batch.columns], names=["partition", *batch.schema.names])
 
 
 def _codec(config: LogConfig, compression: str | None) -> Codec:

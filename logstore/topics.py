@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from logstore.catalog import Catalog, TopicInfo, check_partitions, new_topic_id
+from logstore.catalog import Catalog, TopicInfo, check_partitions, check_topic_name, new_topic_id
 from logstore.checkpoint import marking_failure
 from logstore.config import canonical_properties
 from logstore.env import Env
-from logstore.errors import InvalidRequestError
+from logstore.errors import FailedStoreError, InvalidRequestError, StorageError
 from logstore.log_dir import LogDir
 from logstore.partition_dir import create as create_partition
 from logstore.partition_dir import topic_id_of
@@ -37,13 +37,14 @@ class Topics:
         self, name: str, partitions: int, config: Mapping[str, Any], *, if_not_exists: bool = False
     ) -> TopicInfo:
         """Create a topic. Raises: TopicExistsError, InvalidTopicError, InvalidConfigError."""
+        check_topic_name(name)
         info = TopicInfo.of(name, new_topic_id(), check_partitions(partitions), config)
         with self._changing():
             if if_not_exists and (existing := self.catalog.find(name)):
                 return existing
             self.catalog.check_new(name)
             self._sweep()
-            self._create_directories(info, range(partitions))
+            self._create_directories(info, range(info.partitions))
             self.catalog.put(info)
         return info
 
@@ -77,10 +78,6 @@ class Topics:
         with self._changing():
             self._sweep()
 
-    def directory(self, name: str, partition: int) -> Path:
-        """Where a partition lives."""
-        return self._log_dir.path / f"{name}-{partition}"
-
     @contextmanager
     def _changing(self) -> Iterator[None]:
         with self.catalog.lock(), marking_failure(self._env, self._log_dir.path):
@@ -89,11 +86,11 @@ class Topics:
     def _create_directories(self, info: TopicInfo, partitions: range) -> None:
         self._log_dir.forget_recovery_points({(info.name, partition) for partition in partitions})
         for partition in partitions:
-            directory = self.directory(info.name, partition)
+            directory = self._log_dir.partition(info.name, partition)
             if self._env.files.stat(directory) is not None:
                 hidden = self._hidden(info.name, partition, new_topic_id())
                 logger.warning(
-                    "path=%s belongs to no topic (a creation that did not finish?): now %s",
+                    "path=%s belongs to no topic (a creation that did not finish?): now %s, remove it if not missed",
                     directory,
                     hidden.name,
                 )
@@ -106,16 +103,24 @@ class Topics:
         now_ms = self._env.clock.now_ms()
         for info, deleted_at_ms in self.catalog.deletions():
             self.catalog.finish_mark(info)
-            hidden = []
-            for partition in range(info.partitions):
-                live = self.directory(info.name, partition)
-                hidden.append(self._hidden(info.name, partition, info.topic_id))
-                if topic_id_of(live, self._env) == info.topic_id:
-                    self._env.files.rename(live, hidden[-1])
-            if now_ms >= deleted_at_ms + info.config.file_delete_delay_ms:
-                for directory in hidden:
-                    self._remove(directory)
-                self.catalog.forget(info)
+            is_over = now_ms >= deleted_at_ms + info.config.file_delete_delay_ms
+            try:
+                self._sweep_topic(info, is_over=is_over)
+            except FailedStoreError:
+                raise
+            except StorageError as error:
+                logger.warning("what is left of topic %s stays for now: %s", info.name, error)
+
+    def _sweep_topic(self, info: TopicInfo, *, is_over: bool) -> None:
+        hidden = [self._hidden(info.name, p, info.topic_id) for p in range(info.partitions)]
+        for partition, directory in enumerate(hidden):
+            live = self._log_dir.partition(info.name, partition)
+            if topic_id_of(live, self._env) == info.topic_id:
+                self._env.files.rename(live, directory)
+        if is_over:
+            for directory in hidden:
+                self._remove(directory)
+            self.catalog.forget(info)
 
     def _hidden(self, name: str, partition: int, topic_id: str) -> Path:
         # A file name has at most 255 bytes, and a topic name up to 249 of them.

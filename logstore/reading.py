@@ -1,0 +1,56 @@
+"""Reading records of a log as Arrow batches: `Log.read` (whole batches, as stored) → `records.arrow.decode_pieces`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from logstore.errors import InvalidRequestError, did_you_mean
+from logstore.log import Log
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# One read: large enough to amortise the calls, small enough to be decoded out of the second-level cache. The first
+# is smaller, for those who want a few records.
+READ_BYTES, FIRST_READ_BYTES = 2 * 1024 * 1024, 512 * 1024
+
+
+def read_batches(
+    log: Log, start: int, end: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records with start <= offset < end, at most about `READ_BYTES` of log at a time."""
+    from logstore.records.arrow import decode_pieces
+
+    buffer, size_bytes = bytearray(READ_BYTES), FIRST_READ_BYTES
+    while start < end:
+        result = log.read(start, max_bytes=size_bytes, upper=end, buffer=buffer)
+        size_bytes = min(2 * size_bytes, READ_BYTES)
+        if not result.data:
+            return
+        where = (result.path, result.position)
+        for batch in decode_pieces(result.data, start=start, end=end, columns=columns, where=where):
+            if batch.num_rows:
+                yield batch
+        start = result.next_offset
+
+
+def schema_of(columns: Sequence[str] | None) -> pa.Schema:
+    """The schema of what is read: that of all columns, or of these. Raises: InvalidRequestError: an unknown one."""
+    import pyarrow as pa
+
+    from logstore.records.arrow import RECORD_SCHEMA
+
+    names = RECORD_SCHEMA.names if columns is None else columns
+    for name in names:
+        if name not in RECORD_SCHEMA.names:
+            raise InvalidRequestError(f"no column {name!r}{did_you_mean(name, RECORD_SCHEMA.names)}")
+    return pa.schema([RECORD_SCHEMA.field(name) for name in names])
+
+
+def with_partition(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
+    """The batch with a first column `partition`."""
+    import pyarrow as pa
+
+    column = pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows)
+    return pa.RecordBatch.from_arrays([column, *batch.columns], names=["partition", *batch.schema.names])
