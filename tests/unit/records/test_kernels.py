@@ -13,7 +13,7 @@ import numba
 import numpy as np
 import pytest
 from crc32c import crc32c
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.records import kernels
@@ -88,6 +88,16 @@ def test_a_closed_install_without_a_home_compiles_once_for_all(tmp_path):
 def test_tables_do_what_the_instruction_does(before, word):
     after = crc._table_step(before, int.from_bytes(word, "little", signed=True))
     assert after ^ 0xFFFFFFFF == crc32c(word, before ^ 0xFFFFFFFF)
+
+
+@settings(deadline=None)  # the first example compiles
+@given(st.binary(max_size=2000), st.integers(1, 20))
+def test_lanes_do_what_folding_does(data, times):
+    array = np.frombuffer(data * times + bytes(16), dtype=np.uint8)
+    start = array.ctypes.data
+    after, left_at = crc._by_lanes(0xFFFFFFFF, start, start + len(array))
+    assert len(array) - (left_at - start) < 3 * crc._SHORT
+    assert after ^ 0xFFFFFFFF == crc32c(array[: left_at - start])
 
 
 @pytest.mark.parametrize("setting", ["CPU_NAME", "CPU_FEATURES"])
