@@ -151,6 +151,9 @@ class Files(Protocol):
     def network_file_system(self, path: StrPath) -> str | None:
         """Name of the network file system that holds `path`; None on a local one."""
 
+    def drop_cache(self, path: StrPath) -> None:
+        """Read the file from the disk from now on, but for what is still to be written there."""
+
     def forget(self, prefix: StrPath) -> None:
         """Open paths that begin with `prefix` anew at their next use: they may name other files now."""
 
@@ -343,6 +346,10 @@ class OsFiles:
         kind = _file_system_of(os.path.realpath(path), _mounts())
         return kind if kind in NETWORK_FILE_SYSTEMS else None
 
+    def drop_cache(self, path: StrPath) -> None:
+        with _mapped("read", path):
+            os.posix_fadvise(self._descriptor(str(path)).fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def forget(self, prefix: StrPath) -> None:
         start = str(prefix)
         with self._mutex:
@@ -406,19 +413,6 @@ def _open_to_lock(path: StrPath, *, shared: bool) -> int:
     except OSError as error:
         if shared and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return os.open(path, os.O_RDONLY)
-        raise
-
-
-def _open_lock(path: StrPath, *, shared: bool) -> int:
-    """A descriptor of the lock file. A reader needs no right to write, unless it must make the file."""
-    if shared:
-        with contextlib.suppress(FileNotFoundError):
-            return os.open(path, os.O_RDONLY)
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        if shared and error.errno in (errno.EROFS, errno.EACCES):
-            raise FileNotFoundError(errno.ENOENT, "no lock file", str(path)) from error
         raise
 
 

@@ -280,6 +280,7 @@ class _Recovery:
 
     def _recover_segment(self, segment: Segment, number: int) -> int:
         """A segment that reaches above the recovery point: read it from there, cut at the first bad batch."""
+        self._env.files.drop_cache(segment.path)  # after a failed fsync the cache has what the disk has not
         size_bytes = segment.size_bytes()
         position, end = segment.indexed_batch_before(self._recovery_point)
         indexes = IndexCheck(segment, is_sealed=number + 1 < len(self._bases), position=position, offset=end)

@@ -218,6 +218,9 @@ class Disk:
     def network_file_system(self, path):
         return None
 
+    def drop_cache(self, path):
+        pass
+
     def forget(self, prefix):
         pass
 

@@ -60,6 +60,24 @@ def test_an_fsync_that_failed_is_never_followed_by_one_that_is_believed(tmp_path
     assert not (tmp_path / POINTS).exists()
 
 
+def test_recovery_after_a_failed_fsync_looks_at_the_disk_and_not_at_the_cache(tmp_path: Path) -> None:
+    class ForgetfulDisk(OsFiles):
+        """Of a log, the cache has what was never written to the disk."""
+
+        def drop_cache(self, path):  # type: ignore[no-untyped-def]
+            super().drop_cache(path)
+            damage_first_batch(Path(path))
+
+    store = logstore.open(tmp_path)
+    store.create_topic("t")
+    store.append("t", rows(["a"]))
+    (tmp_path / ".fsync-failed").write_text("1 disk on fire\n")
+    with pytest.raises(FailedStoreError):
+        store.close()
+    reports = logstore.recover(tmp_path, env=Env(files=ForgetfulDisk()))
+    assert [report.log_end_offset for report in reports] == [0]
+
+
 def test_a_full_disk_can_be_opened_and_read_and_closed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
