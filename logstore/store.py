@@ -25,6 +25,7 @@ from logstore.checkpoint import check_mark, clear_mark
 from logstore.config import LogConfig
 from logstore.env import SYSTEM, Env, reset_after_fork
 from logstore.errors import (
+    InvalidRecordError,
     InvalidRequestError,
     OffsetOutOfRangeError,
     PylogError,
@@ -216,10 +217,16 @@ class LogStore:
         Raises: InvalidRecordError (column, row), RecordTooLargeError, UnknownTopicError, DiskFullError: `appended` then
         holds the ranges that were written before, and the message names them.
         """
+        import pyarrow as pa
+
         from logstore.partitioner import group_by_partition, partition_ids
         from logstore.records.arrow import encode
         from logstore.records.rows import Rows
 
+        if not isinstance(data, pa.Table | pa.RecordBatch):
+            raise InvalidRecordError(
+                f"data is a {type(data).__name__}: it must be a pyarrow Table or RecordBatch"
+            )
         with self._changing():
             info = self.topic(topic)
             codec, limit = _codec(info.config, compression), info.config.batch_bytes_max
