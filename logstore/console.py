@@ -231,7 +231,9 @@ def _flag(name: str, given: Mapping[str, str]) -> bool:
 def _expect(found: bytes, what: str, separator: bytes, number: int) -> None:
     if not found:
         shown = separator.decode("utf-8", "replace")
-        raise InvalidRecordError(f"line {number}: no {what} {shown!r}; the lines before it were written, no later one")
+        raise InvalidRecordError(
+            f"line {number}: no {what} {shown!r}; the lines before it were written, no later one"
+        )
 
 
 # --------------------------------------------------------------------------------------------- consume

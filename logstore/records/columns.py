@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from logstore.config import INT64_MAX
 from logstore.errors import InvalidRecordError
 
 _NS_PER_MS = 1_000_000
@@ -136,10 +137,11 @@ def timestamps_ms(data: pa.RecordBatch | pa.Table, now_ms: int) -> Any:
 def _numbers(chunk: pa.Array, kind: pa.DataType, now_ms: int) -> Any:
     raw = np.frombuffer(chunk.buffers()[1], dtype=np.int64)[chunk.offset : chunk.offset + len(chunk)]
     unit = kind.unit if pa.types.is_timestamp(kind) else "ms"
+    nulls = _nulls(chunk) if chunk.null_count else np.False_
+    if unit == "s" and (beyond := raw[(np.abs(raw) > INT64_MAX // 1_000) & ~nulls]).size:
+        raise InvalidRecordError(f"column 'timestamp': {beyond[0]} s do not fit into 64 bits of milliseconds")
     ms = raw * 1_000 if unit == "s" else raw // _PER_MS[unit] if unit in _PER_MS else raw
-    if chunk.null_count:
-        ms = np.where(_nulls(chunk), now_ms, ms)
-    return np.ascontiguousarray(ms)
+    return np.ascontiguousarray(np.where(nulls, now_ms, ms) if chunk.null_count else ms)
 
 
 def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:

@@ -189,6 +189,13 @@ def test_timestamps_of_any_unit_become_milliseconds_rounded_down(column, expecte
     assert (header.base_timestamp, header.max_timestamp) == (expected[0], max(expected))
 
 
+@pytest.mark.parametrize("seconds", [2**63 // 1000 + 1, -(2**60)])
+def test_seconds_that_overflow_milliseconds_are_refused(seconds):
+    column = pa.array([1, seconds, None], pa.timestamp("s"))
+    with pytest.raises(InvalidRecordError, match=rf"'timestamp': {seconds} s do not fit"):
+        encoded(pa.table({"value": pa.nulls(3), "timestamp": column}))
+
+
 def test_without_a_timestamp_it_is_now():
     assert records(encoded(pa.table({"value": [b""]})))[0].timestamp == NOW
 
