@@ -191,17 +191,19 @@ def position_after(ranges: Iterable[Range]) -> StreamOffset:
 
 
 def lost_topics(position: StreamOffset, now: Heads, topics: Topics) -> list[str]:
-    """Return a line for each topic that is chosen and was deleted since (or deleted and created again)."""
+    """Return a line for each topic of the position that is not read on: not chosen any more, or deleted since."""
     lines = []
     for topic, parts in position.offsets.items():
         head = now.get(topic)
-        if not _is_chosen(topic, topics) or (
-            head and head.topic_id == position.ids.get(topic, head.topic_id)
-        ):
-            continue
-        what = "deleted and created again" if head else "deleted"
         unread = ", ".join(f"{topic}-{p} from offset {offset} on" for p, offset in parts.items())
-        lines.append(f"topic {topic!r} was {what}; what had not been read of it is lost: {unread}")
+        if not _is_chosen(topic, topics):
+            lines.append(
+                f"topic {topic!r} was read by this query before and is not chosen any more; its position is "
+                f"forgotten: {unread}; choose it again, or begin with a new checkpointLocation"
+            )
+        elif not head or head.topic_id != position.ids.get(topic, head.topic_id):
+            what = "deleted and created again" if head else "deleted"
+            lines.append(f"topic {topic!r} was {what}; what had not been read of it is lost: {unread}")
     return lines
 
 

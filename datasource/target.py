@@ -7,6 +7,7 @@ segments again.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,11 +16,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import logstore
 from datasource.planning import Range
-from logstore import LogStore, NotAStoreError, OffsetRange, TopicInfo
+from logstore import LogStore, NotAStoreError, OffsetRange, PylogError, TopicInfo
 from logstore.log_dir import META
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 OPEN_STORES_MAX = 8
 
@@ -146,14 +149,22 @@ def _open(path: str, mode: Literal["auto", "r"]) -> Target:
     with _mutex:
         known = _stores.pop(key, None)
         if known and known[0] != identity:  # the directory was replaced by another
-            known[1].close()
+            _close(known[1])
             known = None
         if known is None:
             known = identity, logstore.open(key[0], mode=mode, create=False)
         _stores[key] = known
         if len(_stores) > OPEN_STORES_MAX:
-            _stores.pop(next(iter(_stores)))[1].close()
+            _close(_stores.pop(next(iter(_stores)))[1])
         return Directory(known[1])
+
+
+def _close(store: LogStore) -> None:
+    """Close a store that another task used: what goes wrong with it is not the business of this one."""
+    try:
+        store.close()
+    except (PylogError, OSError) as error:
+        logger.warning("path=%s not closed cleanly: %s", store.path, error)
 
 
 def _identity(path: Path) -> tuple[int, int]:

@@ -163,7 +163,10 @@ class LogDir:
     def try_alone(self) -> bool:
         """Give up the shared lock for the exclusive one, if nobody else has the directory open. For the way out."""
         self._leave()
-        return self._take_exclusive("closing")
+        try:
+            return self._take_exclusive("closing")
+        except FileNotFoundError:  # the whole directory was removed: there is nothing to be alone with
+            return False
 
     def _leave(self) -> None:
         lock, self._lock = self._lock, None

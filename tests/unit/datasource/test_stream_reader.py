@@ -191,13 +191,15 @@ def test_an_unknown_topic_is_refused_with_names_that_look_alike(target):
         Query(target, query.log, subscribe="t,more").trigger()
 
 
-def test_a_topic_that_is_no_longer_subscribed_is_dropped(target):
+def test_a_topic_that_is_no_longer_subscribed_is_not_forgotten_in_silence(target):
     target.create("u", 3)
     query = Query(target, subscribe="t,u", startingOffsets="earliest")
     query.trigger()
     target.grow("t", 31, 10)
     target.grow("u", 9)
-    assert Query(target, query.log, subscribe="t").trigger() == [("t", 0, 30, 31)]
+    with pytest.raises(DataLossError, match="'u' was read by this query before and is not chosen any more"):
+        Query(target, query.log, subscribe="t").trigger()
+    assert Query(target, query.log, subscribe="t", failOnDataLoss="false").trigger() == [("t", 0, 30, 31)]
 
 
 @pytest.mark.parametrize(

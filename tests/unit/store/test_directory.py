@@ -7,6 +7,7 @@ import json
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -274,3 +275,12 @@ def test_importing_is_cheap() -> None:
     code = "import sys, logstore, json; print(json.dumps(sorted(sys.modules)))"
     modules = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
     assert not {"numba", "numpy", "pyarrow", "pyspark"} & set(modules)
+
+
+def test_a_store_whose_directory_was_removed_can_be_closed(tmp_path: Path) -> None:
+    store = logstore.open(tmp_path / "gone")
+    store.create_topic("t")
+    store.append("t", rows(["a"]))
+    shutil.rmtree(tmp_path / "gone")
+    store.close()
+    assert not (tmp_path / "gone").exists()
