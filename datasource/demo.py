@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 TOPIC = "flights"
+SPARK_LOG = "spark.log"  # beside the topics: the trace of an earlier demo
 PARTITIONS = 6
 RECORDS_PER_TRIGGER = 60_000  # six micro-batches, so that the stream is seen to be one
 POLL_MS = 200
@@ -76,14 +77,16 @@ class Outcome:
 
 
 def run(path: Path, progress: Progress) -> Outcome:
-    """Run every step in the store at `path`; return what came out. A topic `flights` is made afresh.
+    """Run every step in the store at `path`; return what came out.
+
+    An earlier demo's topic `flights` is made afresh.
 
     Raises: PylogError: what was read is not what was written (or anything that a store raises).
     """
     outcome = Outcome(path=path)
-    progress("load", 0, 1)
     make_topic(path)
-    with _spark(path / "spark.log") as spark:
+    progress("load", 0, 1)
+    with _spark(path / SPARK_LOG) as spark:
         flights = load_flights()
         records = to_records(spark, flights).cache()
         expected = records.toArrow()
@@ -164,9 +167,16 @@ def to_records(spark: SparkSession, flights: pa.Table) -> DataFrame:
 
 
 def make_topic(path: Path) -> None:
-    """Create the topic; one that is there is deleted first."""
+    """Create the topic; one that an earlier demo left is deleted first.
+
+    Raises: PylogError: it is there, and no demo ran in this directory.
+    """
     with logstore.open(path) as store:
         if TOPIC in (info.name for info in store.topics()):
+            if not (path / SPARK_LOG).exists():
+                raise PylogError(
+                    f"{path} has a topic {TOPIC!r} that is not the demo's; give another directory by --path"
+                )
             store.delete_topic(TOPIC)
         store.create_topic(TOPIC, partitions=PARTITIONS, config={"retention.ms": "-1"})
 
