@@ -77,15 +77,17 @@ def dump(
 
     `with_records` adds the records, `verify` the CRCs (an index: its agreement with the `.log` beside it).
 
-    Raises: InvalidRequestError: not the name of a segment file, or no such file.
+    Raises: InvalidRequestError: no such file, a directory, or not the name of a segment file.
     """
+    if env.files.stat(path) is None:
+        raise InvalidRequestError(f"{path}: no such file")
+    if path.is_dir():
+        raise InvalidRequestError(f"{path} is a directory; {_files_in(path)}")
     named = _SEGMENT_FILE.fullmatch(path.name)
     if named is None:
         raise InvalidRequestError(
             f"{path} is not a segment file; those are called 00000000000000000000.log, .index or .timeindex"
         )
-    if env.files.stat(path) is None:
-        raise InvalidRequestError(f"{path}: no such file")
     base_offset = int(named["base_offset"])
     match named["kind"]:
         case "log":
@@ -94,6 +96,13 @@ def dump(
             return _dump_offset_index(path, base_offset, env, verify=verify)
         case _:
             return _dump_time_index(path, base_offset, env, verify=verify)
+
+
+def _files_in(directory: Path) -> str:
+    logs = sorted(directory.glob("*.log"))
+    if not logs:
+        return "it holds no .log file: give one of a partition's directory"
+    return f"give a file in it: {logs[0]}" + (f" (or one of {len(logs) - 1} more)" if logs[1:] else "")
 
 
 def _dump_log(path: Path, env: Env, *, with_records: bool, verify: bool) -> Iterator[Line]:

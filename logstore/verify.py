@@ -26,7 +26,8 @@ def verify_store(
 ) -> Iterator[PartitionReport]:
     """Yield a report of every partition (of one topic): all batches are read and checked.
 
-    Damage in one partition keeps no other from being read. `progress` is told the bytes done, of how many.
+    Damage in one partition keeps no other from being read; each place is reported once.
+    `progress` is told the bytes done, of how many.
     """
     topics = store.topics() if topic is None else [store.topic(topic)]
     partitions = [
@@ -35,8 +36,10 @@ def verify_store(
     total, done = sum(size_bytes or 0 for *_, size_bytes in partitions), 0
     for name, partition, segments, size_bytes in partitions:
         progress(done, total)
-        damage = tuple(dict.fromkeys(_damage(store, name, partition)))
-        yield PartitionReport(name, partition, segments, size_bytes, damage)
+        places: dict[tuple[str, int], Place] = {}
+        for place in _damage(store, name, partition):
+            places.setdefault(place[:2], place)
+        yield PartitionReport(name, partition, segments, size_bytes, tuple(places.values()))
         done += size_bytes or 0
     progress(total, total)
 

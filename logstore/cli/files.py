@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -40,9 +41,11 @@ def dump_log(files: tuple[Path, ...], print_data_log: bool, verify: bool, output
     """
     damaged = 0
     for path in files:
+        lines = dump(path, with_records=print_data_log, verify=verify)
+        first = list(itertools.islice(lines, 1))  # a file that cannot be read fails here, before its title
         if output == "table":
             click.echo(f"Dumping {path}")
-        for line in dump(path, with_records=print_data_log, verify=verify):
+        for line in itertools.chain(first, lines):
             damaged += isinstance(line, DamageLine)
             facts = _facts(line)
             click.echo(json.dumps({"file": str(path)} | facts) if output == "json" else _text(line, facts))

@@ -195,3 +195,17 @@ def test_verify_goes_on_behind_a_partition_that_cannot_even_be_opened(pylog, pat
 def test_produce_and_consume_of_a_damaged_partition_name_the_file(pylog, partition):
     flip(partition / LOG, 65)
     assert f"{partition / LOG}: damaged at byte 0" in pylog("consume", "orders").failed()
+
+
+def test_dump_says_what_is_no_file_before_any_title(partition, dump, tmp_path):
+    assert "no such file" in dump(tmp_path / LOG).failed()
+    assert "no such file" in dump(tmp_path / "other.txt").failed()
+    assert f"{partition} is a directory; give a file in it: {partition / LOG}" in dump(partition).failed()
+    assert "is a directory; it holds no .log file" in dump(partition.parent).failed()
+
+
+def test_verify_reports_a_place_once(pylog, partition):
+    flip(partition / LOG, 16)  # the magic byte: seen by the check, and where the end of the log is sought
+    ran = pylog("verify", "--output", "json")
+    places = [(place["file"], place["position"]) for place in ran.json[0]["damage"]]
+    assert places.count((str(partition / LOG), 0)) == 1
