@@ -206,18 +206,37 @@ def append_lines(
     """Append the lines, those of one chunk at a time; return the offsets, per partition.
 
     A range goes from the first line to the last; others' records may lie between if they write meanwhile.
+
+    Raises: InvalidRecordError: a line is none, or cannot be stored: those before it were appended.
     """
-    store.topic(topic)  # an unknown topic is an error even if no line ever comes
+    store.topic(topic)  # an unknown topic or partition is an error even if no line ever comes
+    if partition is not None:
+        store.log(topic, partition)
     total: dict[int, OffsetRange] = {}
+
+    def append(rows: list[Row], before: int) -> None:
+        try:
+            appended = store.append(topic, to_batch(rows, partition), compression=compression)
+        except InvalidRecordError as error:
+            if getattr(error, "appended", None):
+                raise
+            if len(rows) == 1:
+                raise _refused(before + 1, re.sub(r"^row 0:? | in row 0\b", "", str(error))) from error
+            half = len(rows) // 2
+            append(rows[:half], before)
+            append(rows[half:], before + half)
+            return
+        for p, done in appended.items():
+            total[p] = OffsetRange(total[p].start if p in total else done.start, done.end)
+
     number = 0
     for lines in split_lines(chunks):
         rows, wrong = parser.rows(lines, number)
-        number += len(lines)
         if rows:
-            for p, done in store.append(topic, to_batch(rows, partition), compression=compression).items():
-                total[p] = OffsetRange(total[p].start if p in total else done.start, done.end)
+            append(rows, number)
         if wrong:
             raise wrong
+        number += len(lines)
     return total
 
 
@@ -231,9 +250,11 @@ def _flag(name: str, given: Mapping[str, str]) -> bool:
 def _expect(found: bytes, what: str, separator: bytes, number: int) -> None:
     if not found:
         shown = separator.decode("utf-8", "replace")
-        raise InvalidRecordError(
-            f"line {number}: no {what} {shown!r}; the lines before it were written, no later one"
-        )
+        raise _refused(number, f"no {what} {shown!r}")
+
+
+def _refused(number: int, reason: str) -> InvalidRecordError:
+    return InvalidRecordError(f"line {number}: {reason}; the lines before it were written, no later one")
 
 
 # --------------------------------------------------------------------------------------------- consume

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import click
 
@@ -42,6 +43,12 @@ class Root(click.Group):
         if entry := _added().get(cmd_name):
             return _load(entry)
         return super().get_command(ctx, cmd_name)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with failures():  # `--help` prints here
+            return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
         with failures():

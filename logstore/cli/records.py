@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import click
 
-from logstore.cli.terminal import counted, open_store, output_option, path_option, show, talk
+from logstore.cli.terminal import counted, open_store, output_option, path_option, show, talk, usage_errors
 from logstore.cli.topics import topic_argument
 from logstore.console import (
     CONSUME_PROPERTIES,
@@ -66,13 +70,14 @@ def produce(
     Properties, as the console producer has them: parse.key, key.separator, parse.headers, headers.delimiter,
     headers.separator, headers.key.separator, null.marker (the text that means null).
     """
-    chosen = properties(given, PRODUCE_PROPERTIES)
-    if key_separator is not None:
-        chosen |= {"parse.key": "true", "key.separator": key_separator}
-    if with_headers:
-        chosen["parse.headers"] = "true"
-    parser = LineParser.of(chosen)
-    with open_store(path) as store:
+    with usage_errors():
+        chosen = properties(given, PRODUCE_PROPERTIES)
+        if key_separator is not None:
+            chosen |= {"parse.key": "true", "key.separator": key_separator}
+        if with_headers:
+            chosen["parse.headers"] = "true"
+        parser = LineParser.of(chosen)
+    with open_store(path) as store, _ctrl_c_ends_stdin():
         appended = append_lines(
             store, name, parser, _chunks(), partition=partition, compression=compression_codec
         )
@@ -92,6 +97,25 @@ def _chunks() -> Iterator[bytes]:
     if sys.stdin.isatty():
         talk("one record per line; end with Ctrl-D")
     return iter(lambda: sys.stdin.buffer.read1(CHUNK_BYTES), b"")  # type: ignore[union-attr]
+
+
+@contextmanager
+def _ctrl_c_ends_stdin() -> Iterator[None]:
+    """Let Ctrl-C be the end of stdin: what was read is appended whole, which an exception might cut short.
+
+    A second Ctrl-C interrupts at once.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with Path(os.devnull).open("rb") as nothing:  # a read that waits is begun again, and finds the end
+            os.dup2(nothing.fileno(), sys.stdin.fileno())
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # --------------------------------------------------------------------------------------------- consume
@@ -137,7 +161,8 @@ def consume(
     Properties, as the console consumer has them: print.timestamp, print.partition, print.offset,
     print.headers, print.key, print.value, key.separator, line.separator, headers.separator, null.literal.
     """
-    format_record = _formatter(output, template, given)
+    with usage_errors():
+        format_record = _formatter(output, template, given)
     follow = follow or timeout_ms is not None
     start = _start(from_beginning, offset, partition)
     out = sys.stdout.buffer

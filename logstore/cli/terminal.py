@@ -1,10 +1,11 @@
 """What all commands share: the options `--path` and `--output`, tables, JSON, progress bars, errors.
 
-Data goes to stdout, talk to stderr. Exit codes: 0 it worked, 1 it failed, 2 wrong usage.
+Data goes to stdout, talk to stderr. Exit codes: 0 it worked, 1 it failed, 2 wrong usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -16,10 +17,12 @@ from typing import Any, Literal
 import click
 
 import logstore
-from logstore.errors import PylogError
+from logstore.errors import InvalidRequestError, PylogError
 
 Mode = Literal["auto", "r"]
 Progress = Callable[[int, int], None]
+
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 path_option = click.option(
     "--path",
@@ -51,16 +54,48 @@ class Failure(click.ClickException):
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Turn the package's errors into one line and exit code 1, and a closed pipe into a quiet end."""
+    """Turn the package's errors into one line and exit code 1, and a closed pipe into a quiet end.
+
+    So too an output that cannot be written; Ctrl-C is one line and exit code 130.
+    """
     try:
-        yield
-    except BrokenPipeError:
-        # Whoever read our output has enough. Nothing more may be written, not even at interpreter exit.
-        with Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        try:
+            yield
+        finally:
+            _flush_stdout()
+    except BrokenPipeError:  # whoever read our output has enough
+        _drop_stdout()
         raise click.exceptions.Exit(0) from None
+    except KeyboardInterrupt:
+        talk("pylog: interrupted")
+        raise click.exceptions.Exit(130) from None
     except PylogError as error:
         raise Failure(str(error)) from error
+    except OSError as error:  # not of the store, whose errors are the package's
+        if error.filename is not None or error.errno not in _WRITE_ERRORS:
+            raise
+        _drop_stdout()
+        raise Failure(f"cannot write to stdout: {error.strerror}") from error
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turn what is wrong with a command's own options into wrong usage."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _flush_stdout() -> None:
+    if sys.stdout is not None:  # None: started without one
+        sys.stdout.flush()
+
+
+def _drop_stdout() -> None:
+    """Let nothing more be written to stdout, not even at interpreter exit."""
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def open_store(path: Path, *, mode: Mode = "auto", create: bool = False) -> logstore.LogStore:

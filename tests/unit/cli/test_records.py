@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -86,6 +87,38 @@ def test_the_lines_before_a_bad_one_are_written(pylog):
     refused = pylog("produce", "orders", "--key-separator", ":", input="a:1\nb:2\nbad\nc:3\n").failed()
     assert "line 3" in refused
     assert sorted(values(pylog("consume", "orders"))) == ["1", "2"]
+
+
+def test_a_line_that_is_too_long_has_its_number_and_those_before_it_are_written(pylog):
+    pylog("topics", "alter", "orders", "--config", "max.message.bytes=1000").ok()
+    before = [f"a{i}" for i in range(6)]
+    refused = pylog("produce", "orders", input="\n".join([*before, "x" * 2000, "later"])).failed()
+    assert refused.startswith("pylog: line 7: a record of ")
+    assert refused.endswith("; the lines before it were written, no later one\n")
+    assert values(pylog("consume", "orders")) == before
+
+
+def test_a_line_without_the_key_that_a_topic_needs_has_its_number(pylog):
+    pylog("topics", "create", "compact", "--config", "cleanup.policy=compact").ok()
+    nulls = ("--key-separator", ":", "--property", "null.marker=NULL")
+    refused = pylog("produce", "compact", *nulls, input="a:1\nb:2\nNULL:3\nd:4\n").failed()
+    assert refused.startswith("pylog: line 3: has no key")
+    assert values(pylog("consume", "compact")) == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    "wrong", ["nothing=1", "parse.key", "print.key", "key.separator=", "parse.key=maybe", "print.key=maybe"]
+)
+def test_a_wrong_property_is_wrong_usage(pylog, wrong):
+    for command in ("produce", "consume"):
+        if wrong.partition("=")[0] != "key.separator" or command == "produce":
+            assert pylog(command, "orders", "--property", wrong, input="").code == 2
+
+
+def test_a_wrong_format_letter_is_wrong_usage(pylog):
+    ran = pylog("consume", "orders", "-f", "%x")
+    assert ran.code == 2
+    assert "unknown format '%x'" in ran.err
 
 
 def test_an_unknown_topic_is_an_error_even_without_a_line(pylog):
@@ -187,3 +220,29 @@ def test_a_line_is_there_as_soon_as_it_was_typed(pylog, path):
         producer.communicate(b"second, without an end")
     assert producer.returncode == 0
     assert values(pylog("consume", "orders")) == ["first", "second, without an end"]
+
+
+def test_ctrl_c_ends_produce_and_what_was_read_is_written(pylog, path):
+    with process("produce", "orders", path=path, stdin=subprocess.PIPE) as producer:
+        producer.stdin.write(b"first\nbegun")
+        producer.stdin.flush()
+        pylog("consume", "orders", "--from-beginning", "--max-messages", 1, "--timeout-ms", 20_000).ok()
+        producer.send_signal(signal.SIGINT)
+        assert producer.stderr.read() == b"2 records to orders\n"
+    assert producer.returncode == 0
+    assert values(pylog("consume", "orders")) == ["begun", "first"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["consume", "orders"], ["topics", "list"], ["consume", "--help"], ["--help"]]
+)
+def test_an_output_that_cannot_be_written_is_one_line(pylog, path, arguments):
+    pylog("produce", "orders", input="a\n").ok()
+    code = "from logstore.cli import main; main()"
+    store = [] if "--help" in arguments else ["--path", str(path)]
+    with Path("/dev/full").open("wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-c", code, *arguments, *store], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert ran.stderr == b"pylog: cannot write to stdout: No space left on device\n"
+    assert ran.returncode == 1
