@@ -3,7 +3,8 @@
     python tests/benchmarks/bench_spark.py [--path DIR] [--rounds 7] [--gigabytes 10]
 
 Two tasks on two cores, in one session; every candidate once a round. `ceiling` is a Python data source that hands over
-prebuilt Arrow batches of the same shape, `bytes` a Python Arrow writer that writes the same column bytes to one file
+one prebuilt Arrow batch of the same shape again and again (from the CPU's cache), `memory` the same with 128 MiB of
+different batches; `bytes` a Python Arrow writer that writes the same column bytes to one file
 per task and fsyncs: what remains is what the log costs.
 """
 
@@ -34,6 +35,8 @@ import datasource  # noqa: E402
 import logstore  # noqa: E402
 
 TASKS = 2
+# More than the caches hold, so that the batches come from memory, as data does.
+DISTINCT_BYTES = 128 * 1024 * 1024
 SHAPES = ((100, 2_000_000), (1000, 600_000))
 
 
@@ -64,14 +67,19 @@ def bench_read(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[ob
         ours = spark.read.format("pylog").option("path", str(root / "store")).option("subscribe", topic)
         parquet = str(root / f"{topic}.parquet")
         ours.load().write.option("compression", "none").parquet(parquet)
-        ceiling = spark.read.format("ceiling").options(
-            rows=rows, valueBytes=value_bytes, batchRows=batch_rows(root / "store", topic), tasks=TASKS
+        per_batch = batch_rows(root / "store", topic)
+        ceiling, memory = (
+            spark.read.format("ceiling").options(
+                rows=rows, valueBytes=value_bytes, batchRows=per_batch, tasks=TASKS, distinct=distinct
+            )
+            for distinct in (1, max(1, DISTINCT_BYTES // (per_batch * value_bytes)))
         )
         seconds = interleave(
             {
                 "ours": lambda ours=ours: consume(ours.load()),
                 "ceiling": lambda ceiling=ceiling: consume(ceiling.load()),
                 AGAIN: lambda ceiling=ceiling: consume(ceiling.load()),
+                "memory": lambda memory=memory: consume(memory.load()),
                 "parquet": lambda parquet=parquet: consume(spark.read.parquet(parquet)),
             },
             rounds=rounds,
@@ -79,7 +87,7 @@ def bench_read(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[ob
         )
         noise = ratio(seconds[AGAIN], seconds["ceiling"])
         speed = f"{rows / statistics.median(seconds['ours']) / 1e6:.2f} M rows/s"
-        for peer in ("ceiling", "parquet"):
+        for peer in ("ceiling", "memory", "parquet"):
             yield [
                 "batch read",
                 f"{value_bytes} B",
@@ -91,9 +99,9 @@ def bench_read(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[ob
 
 
 def batch_rows(path: Path, topic: str) -> int:
-    """How many rows our reader hands over at a time."""
+    """How many rows our reader hands over at a time, once it is under way."""
     with logstore.open(path) as store:
-        return next(iter(store.read(topic, partition=0))).num_rows
+        return max(batch.num_rows for batch in store.read(topic, partition=0))
 
 
 def bench_write(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:

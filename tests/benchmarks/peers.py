@@ -38,8 +38,8 @@ ARROW = pa.schema(
 
 
 @cache
-def prebuilt(rows: int, value_bytes: int) -> pa.RecordBatch:
-    """One batch, made once per worker process."""
+def prebuilt(rows: int, value_bytes: int, number: int) -> pa.RecordBatch:
+    """A batch, made once per worker process for every `number`."""
     value = (b"0123456789abcdef" * (value_bytes // 16 + 1))[:value_bytes]
     columns = [
         pa.array([b"key-%012d" % i for i in range(rows)], pa.binary()),
@@ -61,21 +61,22 @@ class Share(InputPartition):
 
 
 class CeilingReader(DataSourceReader):
-    """Yields the same batch again and again."""
+    """Yields the same `distinct` batches again and again."""
 
-    def __init__(self, rows: int, value_bytes: int, batch_rows: int, tasks: int) -> None:
+    def __init__(self, rows: int, value_bytes: int, batch_rows: int, tasks: int, distinct: int = 1) -> None:
         self.rows, self.value_bytes, self.batch_rows, self.tasks = rows, value_bytes, batch_rows, tasks
+        self.distinct = distinct
 
     def partitions(self) -> list[InputPartition]:
         return [Share(self.rows // self.tasks) for _ in range(self.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
-        batch = prebuilt(self.batch_rows, self.value_bytes)
-        for _ in range(partition.rows // self.batch_rows):
-            yield batch
+        batches = [prebuilt(self.batch_rows, self.value_bytes, i) for i in range(self.distinct)]
+        for number in range(partition.rows // self.batch_rows):
+            yield batches[number % self.distinct]
         if rest := partition.rows % self.batch_rows:
-            yield batch.slice(0, rest)
+            yield batches[0].slice(0, rest)
 
 
 class CeilingSource(DataSource):
@@ -91,7 +92,11 @@ class CeilingSource(DataSource):
     def reader(self, schema: StructType) -> CeilingReader:
         option = self.options
         return CeilingReader(
-            int(option["rows"]), int(option["valueBytes"]), int(option["batchRows"]), int(option["tasks"])
+            int(option["rows"]),
+            int(option["valueBytes"]),
+            int(option["batchRows"]),
+            int(option["tasks"]),
+            int(option["distinct"]),
         )
 
 
