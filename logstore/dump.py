@@ -82,7 +82,7 @@ def dump(
     if env.files.stat(path) is None:
         raise InvalidRequestError(f"{path}: no such file")
     if path.is_dir():
-        raise InvalidRequestError(f"{path} is a directory; {_files_in(path)}")
+        raise InvalidRequestError(f"{path} is a directory; {_files_in(path, env)}")
     named = _SEGMENT_FILE.fullmatch(path.name)
     if named is None:
         raise InvalidRequestError(
@@ -98,8 +98,8 @@ def dump(
             return _dump_time_index(path, base_offset, env, verify=verify)
 
 
-def _files_in(directory: Path) -> str:
-    logs = sorted(directory.glob("*.log"))
+def _files_in(directory: Path, env: Env) -> str:
+    logs = sorted(directory / name for name in env.files.list(directory).names if name.endswith(".log"))
     if not logs:
         return "it holds no .log file: give one of a partition's directory"
     return f"give a file in it: {logs[0]}" + (f" (or one of {len(logs) - 1} more)" if logs[1:] else "")

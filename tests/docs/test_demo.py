@@ -21,6 +21,7 @@ def test_the_demo_does_what_it_says_and_makes_its_topic_afresh(tmp_path, variabl
     with logstore.open(path) as store:  # as an earlier run leaves it
         store.create_topic("flights", partitions=2)
         store.append("flights", pa.table({"value": ["old"]}))
+    (path / "spark.log").touch()
     code = "from datasource.cli import demo; demo(prog_name='pylog demo')"
     done = subprocess.run(
         [sys.executable, "-c", code, "--path", str(path), "--output", "json"],
