@@ -95,7 +95,7 @@ def test_the_examples_of_the_help_pages_run(environment):
     assert {e for e in examples if e not in ran} == {"pylog demo --path pylog-demo"}
 
 
-def test_the_places_for_numbers_are_marked():
+def test_the_numbers_are_where_they_are_looked_for():
     for place in ("demo-numbers", "benchmark-numbers"):
         assert README.index(f"<!-- {place}: begin") < README.index(f"<!-- {place}: end")
 
