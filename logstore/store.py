@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from logstore.catalog import TopicInfo, whole_number
 from logstore.checkpoint import check_mark, clear_mark
@@ -35,9 +35,10 @@ from logstore.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from logstore.following import Follower, Position
 from logstore.log import Log, OffsetAndTimestamp
 from logstore.log_dir import LogDir
-from logstore.reading import read_batches, schema_of, with_partition
+from logstore.reading import read_batches, schema_of
 from logstore.topics import Topics
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Position = int | Literal["earliest", "latest"]
 Progress = Callable[[int, int], None]  # (done, total)
 
 
@@ -298,43 +298,10 @@ class LogStore:
 
         Ends when nothing came for `timeout_ms` (never, without it).
         """
-        topic_id = self.topic(topic).topic_id
-        positions = self._start_positions(topic, partitions, start)  # now, not at the first batch
-        return self._follow(topic, topic_id, positions, partitions is None, poll_ms, timeout_ms)
-
-    def _follow(
-        self,
-        topic: str,
-        topic_id: str,
-        positions: dict[int, int],
-        growing: bool,
-        poll_ms: int,
-        timeout_ms: int | None,
-    ) -> Iterator[pa.RecordBatch]:
-        clock = self._env.clock
-        quiet_since = clock.monotonic_ms()
-        while True:
-            found = False
-            for partition in sorted(positions):
-                log = self.log(topic, partition)
-                if log.topic_id != topic_id:
-                    raise StaleLogError(
-                        f"topic {topic!r} was deleted and created anew; follow it from its start"
-                    )
-                end = log.log_end_offset
-                for batch in read_batches(log, max(positions[partition], log.log_start_offset), end):
-                    found = True
-                    yield with_partition(batch, partition)
-                positions[partition] = max(end, positions[partition])
-            if growing:
-                for partition in range(len(positions), self.topic(topic).partitions):
-                    positions[partition] = 0
-            if found:
-                quiet_since = clock.monotonic_ms()
-            elif timeout_ms is not None and clock.monotonic_ms() - quiet_since >= timeout_ms:
-                return
-            else:
-                clock.sleep_ms(poll_ms)
+        follower = Follower(
+            self, topic, partitions, start
+        )  # knows where it begins now, not at the first batch
+        return follower.batches(self._env.clock, poll_ms=poll_ms, timeout_ms=timeout_ms)
 
     def offsets(self, topic: str) -> dict[int, OffsetRange]:
         """The offsets [log start, log end) of every partition, as they are now."""
@@ -525,23 +492,6 @@ class LogStore:
     def _extent(self, log: Log) -> OffsetRange:
         end = log.log_end_offset
         return OffsetRange(min(log.log_start_offset, end), end)
-
-    def _start_positions(
-        self, topic: str, partitions: Sequence[int] | None, start: Position | Mapping[int, int]
-    ) -> dict[int, int]:
-        chosen = range(self.topic(topic).partitions) if partitions is None else partitions
-        extents = {p: self._extent(self.log(topic, p)) for p in chosen}
-        if isinstance(start, Mapping):
-            for partition in start.keys() - extents.keys():
-                self.log(topic, partition)  # one that is not there is a mistake
-            return {p: start.get(p, extent.end) for p, extent in extents.items()}
-        if start in ("earliest", "latest"):
-            return {p: extent.start if start == "earliest" else extent.end for p, extent in extents.items()}
-        if isinstance(start, SupportsIndex):
-            return dict.fromkeys(extents, whole_number(start, "start"))
-        raise InvalidRequestError(
-            f"start={start!r}: 'earliest', 'latest', an offset, or an offset per partition"
-        )
 
 
 def _codec(config: LogConfig, compression: str | None) -> Codec:
