@@ -6,7 +6,10 @@ What is left then depends on the kind of crash:
 - KILLED: the process died; everything that was written is there (the page cache survives).
 - LOST: the power failed; only what was fsynced is there.
 - TORN: the power failed; of what was not fsynced, some blocks, sizes and directory entries are there, in no
-  order.
+  order (a directory that was renamed is at its old place or at its new one).
+- REORDERED: the power failed; every file is whole, as it was synced or as it was last written, whatever came before.
+
+Locks are always free: a crash frees them, and a test that needs others to hold them is one of processes.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ class Crash(enum.Enum):
     KILLED = enum.auto()
     LOST = enum.auto()
     TORN = enum.auto()
+    REORDERED = enum.auto()
 
 
 class PowerCut(BaseException):
@@ -42,6 +46,11 @@ class Inode:
     mtime_ns: int = 0
 
 
+def _moved(path: str, source: str, target: str) -> str:
+    """What `path` is called when `source`, a directory, is called `target`."""
+    return target + path[len(source) :] if path == source or path.startswith(source + "/") else path
+
+
 class FreeLock:
     def release(self) -> None:
         pass
@@ -52,6 +61,8 @@ class Disk:
         self.names: dict[str, Inode] = {}
         self.synced_names: dict[str, Inode] = {}
         self.directories: dict[str, int] = {}
+        self.synced_directories: set[str] = set()
+        self.moves: list[tuple[str, str]] = []  # renamed directories whose parent was not synced since
         self.calls = 0
         self.crash_at = crash_at
         self.free_bytes: int | None = None
@@ -67,22 +78,50 @@ class Disk:
         found.crash_at = None
         if kind is not Crash.KILLED:
             chance = 0.0 if kind is Crash.LOST else 0.5
+            found._settle_moves(self.random, chance)
+            found._settle_directories(self.random, chance)
             paths = sorted(found.names.keys() | found.synced_names.keys())
             entries = {}
             for path in paths:
                 new, old = found.names.get(path), found.synced_names.get(path)
                 inode = new if new is old or self.random.random() < chance else old
-                if inode is not None:
+                if inode is not None and str(Path(path).parent) in found.directories:
                     entries[path] = inode
             found.names = entries
             for inode in {id(i): i for i in entries.values()}.values():
-                inode.data = self._survived(inode, chance)
+                inode.data = self._survived(inode, kind, chance)
         for inode in found.names.values():
             inode.synced = bytes(inode.data)
         found.synced_names = dict(found.names)
+        found.synced_directories = set(found.directories)
+        found.moves = []
         return found
 
-    def _survived(self, inode: Inode, chance: float) -> bytearray:
+    def _settle_moves(self, chance_of: random.Random, chance: float) -> None:
+        """Each renamed directory that was not synced is at its new place, with all in it, or was never moved."""
+        for source, target in self.moves:
+            if chance_of.random() < chance:
+                self._move_synced(source, target)
+            else:
+                self.names = {_moved(path, target, source): inode for path, inode in self.names.items()}
+                self.directories = {_moved(path, target, source): t for path, t in self.directories.items()}
+
+    def _settle_directories(self, chance_of: random.Random, chance: float) -> None:
+        kept: dict[str, int] = {}
+        for path in sorted(self.directories.keys() | self.synced_directories):
+            is_new, is_old = path in self.directories, path in self.synced_directories
+            is_there = is_new if is_new == is_old or chance_of.random() < chance else is_old
+            if is_there and (str(Path(path).parent) in kept or path == "/"):
+                kept[path] = self.directories.get(path, self.ticks)
+        self.directories = kept
+
+    def _move_synced(self, source: str, target: str) -> None:
+        self.synced_names = {_moved(path, source, target): i for path, i in self.synced_names.items()}
+        self.synced_directories = {_moved(path, source, target) for path in self.synced_directories}
+
+    def _survived(self, inode: Inode, kind: Crash, chance: float) -> bytearray:
+        if kind is Crash.REORDERED:
+            return bytearray(inode.data if self.random.random() < chance else inode.synced)
         sizes = sorted((len(inode.synced), len(inode.data)))
         size = len(inode.synced) if self.random.random() >= chance else self.random.randint(*sizes)
         data = bytearray(size)
@@ -138,8 +177,22 @@ class Disk:
             raise PowerCut
         if full:
             raise DiskFullError(f"{path}: no space")
+        self._take(grows)
+
+    def allocate(self, path, size):
+        inode = self._inode(path)
+        if self._changes():
+            raise PowerCut
+        self._take(size - len(inode.data), path)
+        inode.data.extend(bytes(size - len(inode.data)))
+        inode.mtime_ns = self.ticks
+
+    def _take(self, size_bytes, path=""):
+        """Room for so many bytes more (or less)."""
         if self.free_bytes is not None:
-            self.free_bytes -= grows
+            if size_bytes > self.free_bytes:
+                raise DiskFullError(f"{path}: no space")
+            self.free_bytes -= size_bytes
 
     def create(self, path):
         if self._changes():
@@ -154,8 +207,7 @@ class Disk:
         inode = self._inode(path)
         if self._changes():
             raise PowerCut
-        if self.free_bytes is not None:
-            self.free_bytes += max(0, len(inode.data) - size)
+        self._take(-max(0, len(inode.data) - size))
         del inode.data[size:]
         inode.data.extend(bytes(size - len(inode.data)))
         inode.mtime_ns = self.ticks
@@ -184,30 +236,70 @@ class Disk:
                         self.synced_names[name] = self.names[name]
                     else:
                         del self.synced_names[name]
+            self._sync_directories(str(path))
         else:
             inode = self._inode(path)
             inode.synced = bytes(inode.data)
 
+    def _sync_directories(self, parent):
+        for source, target in self.moves:
+            if str(Path(target).parent) == parent:
+                self._move_synced(source, target)
+        self.moves = [move for move in self.moves if str(Path(move[1]).parent) != parent]
+        children = {d for d in self.directories if str(Path(d).parent) == parent}
+        gone = {
+            d for d in self.synced_directories if str(Path(d).parent) == parent and d not in self.directories
+        }
+        self.synced_directories = (self.synced_directories | children | {parent}) - gone
+
     def rename(self, source, target):
+        source, target = str(source), str(target)
+        if source in self.directories:
+            if self._changes():
+                raise PowerCut
+            self.names = {_moved(path, source, target): inode for path, inode in self.names.items()}
+            self.directories = {_moved(path, source, target): t for path, t in self.directories.items()}
+            self.moves.append((source, target))
+            self._touch(target)
+            return
         inode = self._inode(source)
         if self._changes():
             raise PowerCut
-        del self.names[str(source)]
-        self.names[str(target)] = inode
+        del self.names[source]
+        self._free(self.names.get(target))
+        self.names[target] = inode
         self._touch(target)
+
+    def _free(self, inode):
+        self._take(-len(inode.data) if inode else 0)
 
     def unlink(self, path):
         if self._changes():
             raise PowerCut
-        if self.names.pop(str(path), None) is not None:
+        inode = self.names.pop(str(path), None)
+        if inode is not None:
+            self._free(inode)
             self._touch(path)
 
     def mkdir(self, path):
-        for directory in (Path(path), *Path(path).parents):
-            self.directories.setdefault(str(directory), self.ticks)
+        for directory in (*reversed(Path(path).parents), Path(path)):
+            if str(directory) not in self.directories:
+                if directory.parent in (directory, Path("/")):
+                    self.synced_directories.add(
+                        str(directory)
+                    )  # where the store is to be: it was always there
+                elif self._changes():
+                    raise PowerCut
+                self.directories[str(directory)] = self.ticks
+                self._touch(directory)
 
     def rmdir(self, path):
-        raise StorageError("not needed here")
+        if any(str(Path(name).parent) == str(path) for name in self.names):
+            raise StorageError(f"{path}: cannot remove: Directory not empty")
+        if self._changes():
+            raise PowerCut
+        if self.directories.pop(str(path), None) is not None:
+            self._touch(path)
 
     def lock(self, path, *, shared=False, wait=True):
         return FreeLock()
