@@ -32,11 +32,13 @@ class Use(StrEnum):
     WRITE = "write"
 
 
+Uses = frozenset[Use]
+
 _READ = frozenset({Use.BATCH_READ, Use.STREAM_READ})
 _BATCH, _STREAM, _WRITE = frozenset({Use.BATCH_READ}), frozenset({Use.STREAM_READ}), frozenset({Use.WRITE})
 
 # name -> where it acts. `docs` and the refusals are made from this table.
-OPTIONS: dict[str, frozenset[Use]] = {
+OPTIONS: dict[str, Uses] = {
     "path": _READ | _WRITE,
     "assign": _READ,
     "subscribe": _READ,
@@ -207,13 +209,24 @@ class WriteOptions:
 # --- the whole ---
 
 
-def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-    """Return the checked options of a read.
+def check_read(options: Mapping[str, str]) -> None:
+    """Raise for options with which neither a batch nor a stream could read.
+
+    Those of CREATE TABLE may be incomplete: what reads the table adds its own by WITH.
 
     Raises: InvalidConfigError: one line that names the option and the remedy.
     """
-    use = Use.STREAM_READ if streaming else Use.BATCH_READ
-    given = _known(options, use)
+    if not any(_CATALOG.fullmatch(name.lower()) for name in options):
+        read_options(options, streaming=None)
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
+    """Return the checked options of a read; `streaming` None: not known yet, so what either kind takes will do.
+
+    Raises: InvalidConfigError: one line that names the option and the remedy.
+    """
+    uses = _READ if streaming is None else _STREAM if streaming else _BATCH
+    given = _known(options, uses)
     selected_columns(options)
     trigger = TriggerLimits(
         max_offsets=parse.positive(given, "maxOffsetsPerTrigger"),
@@ -228,7 +241,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     return ReadOptions(
         path=_path(given),
         topics=_topics(given),
-        starting=_place(given, "starting", ("latest", "earliest") if streaming else ("earliest",)),
+        starting=_place(given, "starting", ("earliest",) if uses == _BATCH else ("latest", "earliest")),
         ending=_place(given, "ending", ("latest",)),
         no_match_is_latest=parse.choice(
             given, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
@@ -251,7 +264,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
 
     Raises: InvalidConfigError: one line that names the option and the remedy.
     """
-    given = _known(options, Use.WRITE)
+    given = _known(options, _WRITE)
     return WriteOptions(
         path=_path(given),
         topic=given["topic"].strip() if "topic" in given else None,
@@ -285,8 +298,8 @@ def _lower(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items()}
 
 
-def _known(options: Mapping[str, str], use: Use) -> dict[str, str]:
-    """The options under lower-case names; every one of them is known and has a meaning for `use`."""
+def _known(options: Mapping[str, str], uses: Uses) -> dict[str, str]:
+    """The options under lower-case names; every one of them is known and has a meaning for one of `uses`."""
     given = _lower(options)
     if "path" not in given and all(_CATALOG.fullmatch(name) for name in given):
         raise InvalidConfigError(
@@ -298,27 +311,31 @@ def _known(options: Mapping[str, str], use: Use) -> dict[str, str]:
     names = {name.lower(): name for name in OPTIONS}
     for name in given:
         if name not in names:
-            raise InvalidConfigError(_unknown(name, use, names), option=name)
-        if use not in OPTIONS[names[name]]:
+            raise InvalidConfigError(_unknown(name, uses, names), option=name)
+        if not uses & OPTIONS[names[name]]:
             reason = _WRONG_PLACE.get(
-                (name, use), f"it belongs to a {' or '.join(sorted(OPTIONS[names[name]]))}"
+                (name, min(uses)), f"it belongs to a {' or '.join(sorted(OPTIONS[names[name]]))}"
             )
             raise InvalidConfigError(
-                f"option {names[name]!r} has no meaning in a {use}: {reason}", option=name
+                f"option {names[name]!r} has no meaning in a {_named(uses)}: {reason}", option=name
             )
     return given
 
 
-def _unknown(name: str, use: Use, names: Mapping[str, str]) -> str:
+def _named(uses: Uses) -> str:
+    return "read" if len(uses) > 1 else min(uses)
+
+
+def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
     if hint := _NO_MEANING.get(name):
         return f"option {name!r} has no meaning for pylog: {hint}"
     if name.startswith("kafka."):
         hint = _KAFKA_HINTS.get(name, "pylog has no Kafka client to set; remove it")
         return f"option {name!r} has no meaning for pylog: {hint}"
-    here = [lower for lower, full in names.items() if use in OPTIONS[full]]
+    here = [lower for lower, full in names.items() if uses & OPTIONS[full]]
     if near := difflib.get_close_matches(name, here, n=3, cutoff=0.6):
         return f"unknown option {name!r}; did you mean {', '.join(repr(names[lower]) for lower in near)}?"
-    return f"unknown option {name!r}; a {use} takes {', '.join(names[lower] for lower in here)}"
+    return f"unknown option {name!r}; a {_named(uses)} takes {', '.join(names[lower] for lower in here)}"
 
 
 def _path(given: Mapping[str, str]) -> str:

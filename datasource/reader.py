@@ -7,7 +7,8 @@ asked to plan or to read, and everything that a task needs travels in its `LogPa
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -29,7 +30,7 @@ from datasource.offsets import StreamOffset
 from datasource.options import Offsets, ReadOptions, Subscribe
 from datasource.planning import Bounds, Filter, Range, is_worth_a_batch, limited, proportional, tasks
 from datasource.target import Target, reading
-from logstore import InvalidRequestError, StorageError
+from logstore import InvalidRequestError, PylogError, StorageError
 from logstore.env import SYSTEM
 
 if TYPE_CHECKING:
@@ -66,6 +67,19 @@ def _retrying(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+@functools.cache
+def _load_kernels() -> None:
+    """Load the kernels into this process of Spark's, once, and hide what came with them from its garbage collector.
+
+    Spark collects after every task and every plan. Among the objects of numba, which stay as long as the
+    process, that takes 40 ms; a task may take 300.
+    """
+    from logstore.records import arrow, kernels  # noqa: F401 - all that reading needs
+
+    kernels.warm_up()
+    gc.freeze()
+
+
 class _Tasks:
     """What batch and stream share: ranges to Spark tasks, and a task to Arrow batches."""
 
@@ -81,15 +95,14 @@ class _Tasks:
             ranges, self.options.tasks, floor_batch=target.floor_batch, size_bytes=target.size_bytes
         )
         if planned:
-            from logstore.records.kernels import warm_up
-
-            warm_up()  # compiled once here, not by every worker at once
+            _load_kernels()  # compiled once here, not by every worker at once
         return [LogPartition(ranges) for ranges in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of the task's ranges."""
         if not isinstance(partition, LogPartition):  # nothing was planned; Spark starts one task all the same
             return
+        _load_kernels()
         target = self._target()
         shape = Shape(self._schema)
         for planned in partition.ranges:
@@ -271,3 +284,26 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
             replace(r, end=min(r.end, target.offset_after_bytes(r, shares[r]))) if r in shares else r
             for r in ranges
         ]
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Reads nothing: says what is wrong with the query, whatever it is asked first."""
+
+    def __init__(self, error: PylogError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+        """Raise the error. In this form Spark asks for no limit before."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raise the error: this is asked first when a query goes on in the middle of a batch."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        raise self._error

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import MutableMapping
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from datasource.columns import check_read_schema, spark_schema
-from datasource.options import read_options, selected_columns, write_options
-from datasource.reader import BatchReader, PushingBatchReader, StreamReader
+from datasource.options import check_read, read_options, selected_columns, write_options
+from datasource.reader import BatchReader, PushingBatchReader, RefusedStreamReader, StreamReader
 from datasource.writer import BatchWriter, StreamWriter
+from logstore import PylogError
 
 # Loaded by Spark only where the switch spark.sql.python.filterPushdown.enabled is on. With the switch off, a
 # reader that could take filters is an error.
@@ -42,7 +43,12 @@ class PylogDataSource(DataSource):
         return "pylog"
 
     def schema(self) -> StructType:
-        """The columns of a read, without looking at any file: `columns` and `includeHeaders` decide."""
+        """The columns of a read, without looking at any file: `columns` and `includeHeaders` decide.
+
+        Spark asks at `load()`, for a batch and a stream alike, so wrong options are refused here. It does not
+        ask when the user gives a schema; then they are refused by the reader.
+        """
+        check_read(self.options)
         return spark_schema(selected_columns(self.options))
 
     def reader(self, schema: StructType) -> BatchReader:
@@ -52,10 +58,17 @@ class PylogDataSource(DataSource):
         kind = PushingBatchReader if options.pushdown and _PUSHDOWN in sys.modules else BatchReader
         return kind(options, schema)
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
-        """A stream of (a subset of) our columns."""
-        check_read_schema(schema)
-        return StreamReader(read_options(self.options, streaming=True), schema)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A stream of (a subset of) our columns; what is wrong with it is said when it is first used.
+
+        If this method raised, Spark 4.2 would stop a reader that it does not have, and end the query with that
+        error of its own.
+        """
+        try:
+            check_read_schema(schema)
+            return StreamReader(read_options(self.options, streaming=True), schema)
+        except PylogError as error:
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """A batch write; everything that can be wrong with columns and options is found here."""

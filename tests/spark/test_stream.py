@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 
 import logstore
 from datasource import lag
@@ -226,6 +226,30 @@ def test_a_wrong_stream_says_what_to_do(topics, query, options, line):
     topics.create("t")
     with pytest.raises(StreamingQueryException, match=line):
         query.run(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"subscribe": "t", "pth": "x"}, "unknown option 'pth'; did you mean 'path'"),
+        ({"subscribe": "t", "maxOffsetsPerTrigger": "0"}, "a whole number, 1 or more"),
+        ({"path": "", "subscribe": "t"}, "option 'path'"),
+        ({}, "exactly one of 'subscribe'"),
+    ],
+)
+def test_wrong_options_are_refused_before_the_query_starts(query, options, line):
+    with pytest.raises(AnalysisException, match=line) as caught:
+        query.frame(**options)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_what_is_wrong_with_a_stream_is_the_last_word(spark, topics):
+    topics.create("t")
+    reader = spark.readStream.format("pylog").options(path=topics.path, subscribe="t", endingOffsets="latest")
+    query = reader.load().writeStream.format("noop").start()
+    with pytest.raises(StreamingQueryException, match="a stream has no end") as caught:
+        query.awaitTermination(60)
+    assert "UnboundLocalError" not in str(caught.value)
 
 
 # --- writing ---

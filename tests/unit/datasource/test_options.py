@@ -17,6 +17,7 @@ from datasource.options import (
     Times,
     TriggerLimits,
     Use,
+    check_read,
     read_options,
     selected_columns,
     write_options,
@@ -207,6 +208,35 @@ def test_an_option_without_a_meaning_is_refused_with_a_hint(name, hint):
     text = refusal({**READ, name: "x"})
     assert "has no meaning" in text
     assert hint in text
+
+
+@pytest.mark.parametrize("more", [{}, {"endingOffsets": "latest"}, {"maxOffsetsPerTrigger": "1"}])
+@pytest.mark.parametrize("starting", ["earliest", "latest", '{"orders":{"0":-1}}'])
+def test_a_read_of_a_kind_not_known_yet_may_have_what_either_kind_takes(more, starting):
+    check_read({**READ, "startingOffsets": starting, **more})
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({**READ, "maxOffsetPerTrigger": "1"}, "did you mean 'maxOffsetsPerTrigger'"),
+        ({**READ, "endingOffset": "1"}, "did you mean 'endingOffsets'"),
+        ({**READ, "zzz": "1"}, "a read takes path, assign"),
+        ({**READ, "topic": "t"}, "has no meaning in a read: a read chooses"),
+        ({**READ, "startingOffsets": "latst"}, "'latest' or 'earliest'"),
+        ({"path": "/log"}, "none is given"),
+        ({"subscribe": "t"}, "option 'path'"),
+        ({}, "option 'path'"),
+    ],
+)
+def test_what_neither_kind_of_read_takes_is_refused(options, line):
+    with pytest.raises(InvalidConfigError) as caught:
+        check_read(options)
+    assert line in str(caught.value)
+
+
+def test_a_table_may_be_created_without_options():
+    check_read({"provider": "pylog", "owner": "me"})
 
 
 def test_a_stream_has_no_end():

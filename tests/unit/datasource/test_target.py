@@ -12,7 +12,7 @@ from datasource.planning import Range
 from datasource.reader import StreamReader
 from datasource.source import PylogDataSource
 from datasource.writer import merged
-from logstore import NotAStoreError, ReadOnlyStoreError, UnknownTopicError
+from logstore import InvalidConfigError, NotAStoreError, ReadOnlyStoreError, UnknownTopicError
 from tests.unit.datasource.ddl import schema
 
 
@@ -91,6 +91,14 @@ def test_a_stream_reader_works_on_a_real_log(path):
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     assert [r["value"] for r in rows_of(reader, reader.partitions(start, end))] == [b"a", b"b"]
+
+
+def test_a_refused_stream_reader_says_why_whatever_it_is_asked_first(path):
+    made = source(path, subscribe="t", endingOffsets="latest")
+    reader = made.streamReader(schema("value binary"))
+    for question in (reader.initialOffset, reader.latestOffset, lambda: reader.partitions({}, {})):
+        with pytest.raises(InvalidConfigError, match="a stream has no end"):
+            question()
 
 
 def test_a_task_reports_what_it_appended(path):
