@@ -114,6 +114,9 @@ class Files(Protocol):
     def truncate(self, path: StrPath, size: int) -> None:
         """Cut the file to `size` bytes."""
 
+    def allocate(self, path: StrPath, size: int) -> None:
+        """Give the file room for `size` bytes on the disk, without writing them."""
+
     def stat(self, path: StrPath) -> FileStat | None:
         """Identity and size of what is at `path` now; None when there is nothing."""
 
@@ -265,6 +268,13 @@ class OsFiles:
             os.ftruncate(file.fd, size)
         except OSError as error:
             raise _failure("truncate", path, error) from error
+
+    def allocate(self, path: StrPath, size: int) -> None:
+        file = self._descriptor(str(path), writable=True)
+        try:
+            os.posix_fallocate(file.fd, 0, size)
+        except OSError as error:
+            raise _failure("take room for", path, error) from error
 
     def stat(self, path: StrPath) -> FileStat | None:
         try:

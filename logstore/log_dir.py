@@ -4,6 +4,7 @@
 
     meta.properties                       format version and id of the directory
     .lock                                 shared by who may write, exclusive for a broker or `pylog recover`
+    .reserve                              room that is given back when the disk is full
     .kafka_cleanshutdown                  everything was flushed and nobody had it open: written last, removed first
     recovery-point-offset-checkpoint      per partition: below this offset everything was fsynced
     topics/                               the catalog
@@ -35,6 +36,7 @@ from logstore.checkpoint import (
 from logstore.env import SETTLED_NS, Env, FileStat, Lock
 from logstore.errors import DiskFullError, NotAStoreError, StorageError, StoreLockedError
 from logstore.partition_dir import topic_id_of
+from logstore.reserve import Reserve
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class LogDir:
         self.path = path
         self.read_only = read_only
         self.is_alone = False
+        self.reserve = Reserve(env, path)
         self._lock: Lock | None = None
         self._env = env
         self._pid = os.getpid()
@@ -85,7 +88,7 @@ class LogDir:
             if read_only or not create:
                 raise NotAStoreError(f"{path}: no such directory; create a topic there first")
             files.mkdir(path)
-        if not path.is_dir():
+        if files.stat(f"{path}/.") is None:
             raise NotAStoreError(f"{path} is a file; a store is a directory")
         if kind := files.network_file_system(path):
             logger.warning(
@@ -226,7 +229,7 @@ class LogDir:
     def mark_clean(self) -> None:
         """Note that everything is on disk. Only while alone."""
         assert self.is_alone, "the clean marker is written by a process that is alone with the directory"
-        write_atomic(self._env, self.path / CLEAN_MARKER, b"")
+        self.reserve.despite_full_disk(lambda: write_atomic(self._env, self.path / CLEAN_MARKER, b""))
         self._may_be_clean = True
 
     # --------------------------------------------------------- recovery points
@@ -273,7 +276,7 @@ class LogDir:
 
         if points:
             try:
-                self._change_recovery_points(advanced)
+                self.reserve.despite_full_disk(lambda: self._change_recovery_points(advanced))
             except DiskFullError as error:
                 logger.warning("recovery points are not noted: %s", error)
 

@@ -175,6 +175,7 @@ class LogStore:
         Raises: TopicExistsError (unless `if_not_exists`), InvalidTopicError, InvalidConfigError, ReadOnlyStoreError.
         """
         self._check_writable()
+        self._log_dir.reserve.keep()
         return self._topics.create(name, partitions, config or {}, if_not_exists=if_not_exists)
 
     def alter_topic(
@@ -185,6 +186,7 @@ class LogStore:
         Keys hash over the number of partitions: after it has grown, new records of a key may go elsewhere.
         """
         self._check_writable()
+        self._log_dir.reserve.keep()
         return self._topics.alter(name, partitions, config or {})
 
     def delete_topic(self, name: str) -> None:
@@ -228,6 +230,7 @@ class LogStore:
                 f"data is a {type(data).__name__}: it must be a pyarrow Table or RecordBatch"
             )
         with self._changing():
+            self._log_dir.reserve.keep()
             info = self.topic(topic)
             codec, limit = _codec(info.config, compression), info.config.batch_bytes_max
             rows = Rows(data, now_ms=self._env.clock.now_ms())
@@ -409,7 +412,7 @@ class LogStore:
         for done, (topic, partition) in enumerate(partitions):
             progress(done, len(partitions))
             try:
-                yield self.log(topic, partition).recover()
+                yield self._log_dir.reserve.despite_full_disk(self.log(topic, partition).recover)
             except PylogError as error:
                 yield error
         progress(len(partitions), len(partitions))

@@ -69,7 +69,8 @@ class Topics:
         """Delete a topic; return what it was."""
         with self._changing():
             info = self.catalog.topic(name)
-            self.catalog.mark_deleted(info, self._env.clock.now_ms())
+            now_ms = self._env.clock.now_ms()
+            self._log_dir.reserve.despite_full_disk(lambda: self.catalog.mark_deleted(info, now_ms))
             self._sweep()
         return info
 

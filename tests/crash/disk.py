@@ -9,7 +9,7 @@ What is left then depends on the kind of crash:
   order (a directory that was renamed is at its old place or at its new one).
 - REORDERED: the power failed; every file is whole, as it was synced or as it was last written, whatever came before.
 
-Locks are always free: a crash frees them, and a test that needs others to hold them is one of processes.
+A crash frees all locks. One that would have to be waited for is a mistake of the test: there is one thread.
 """
 
 from __future__ import annotations
@@ -51,9 +51,14 @@ def _moved(path: str, source: str, target: str) -> str:
     return target + path[len(source) :] if path == source or path.startswith(source + "/") else path
 
 
-class FreeLock:
+class HeldLock:
+    def __init__(self, holders: list, *, shared: bool) -> None:
+        self.holders, self.shared = holders, shared
+        holders.append(self)
+
     def release(self) -> None:
-        pass
+        if self in self.holders:
+            self.holders.remove(self)
 
 
 class Disk:
@@ -69,6 +74,7 @@ class Disk:
         self.fsync_fails: str | None = None
         self.random = random.Random(seed)
         self.ticks = 0
+        self.locks: dict[str, list[HeldLock]] = {}
 
     # ------------------------------------------------------------------ crash
 
@@ -76,6 +82,7 @@ class Disk:
         """The disk as the next process finds it."""
         found = copy.deepcopy(self)
         found.crash_at = None
+        found.locks = {}
         if kind is not Crash.KILLED:
             chance = 0.0 if kind is Crash.LOST else 0.5
             found._settle_moves(self.random, chance)
@@ -213,15 +220,20 @@ class Disk:
         inode.mtime_ns = self.ticks
 
     def stat(self, path):
-        if str(path) in self.directories:
-            return FileStat(0, 0, self.directories[str(path)])
-        inode = self.names.get(str(path))
+        path = str(path).removesuffix("/.")
+        if path in self.directories:
+            return FileStat(0, 0, self.directories[path])
+        inode = self.names.get(path)
         return None if inode is None else FileStat(inode.number, len(inode.data), inode.mtime_ns)
 
     def list(self, path):
         if str(path) not in self.directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
-        names = tuple(Path(name).name for name in self.names if str(Path(name).parent) == str(path))
+        names = tuple(
+            Path(name).name
+            for name in (*self.names, *self.directories)
+            if str(Path(name).parent) == str(path)
+        )
         return Listing(names, self.stat(path), settled=True)
 
     def fsync(self, path):
@@ -302,7 +314,16 @@ class Disk:
             self._touch(path)
 
     def lock(self, path, *, shared=False, wait=True):
-        return FreeLock()
+        if str(path) not in self.names:
+            if str(Path(path).parent) not in self.directories:
+                raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+            self.names[str(path)] = Inode(self.ticks)
+            self._touch(path)
+        holders = self.locks.setdefault(str(path), [])
+        if not holders or (shared and all(holder.shared for holder in holders)):
+            return HeldLock(holders, shared=shared)
+        assert not wait, f"{path} is held: this would wait for ever"
+        return None
 
     def is_writable(self, path):
         return True
