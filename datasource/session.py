@@ -19,11 +19,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pyspark import SparkContext, SparkFiles
 from pyspark.sql import SparkSession
 
 from datasource.offsets import StreamOffset, behind
 from datasource.source import PylogDataSource
-from logstore import InvalidConfigError, StorageError
+from logstore import InvalidConfigError, InvalidRequestError, StorageError
 
 JAVA_MIN = 17
 NO_JAVA = (
@@ -71,17 +72,67 @@ def spark_session(*, app_name: str = "pylog", master: str | None = None, **conf:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("pylog")` known to this session, where Spark does not find it by itself."""
+    """Make `format("pylog")` known to this session, where Spark does not find it by itself.
+
+    Raises: StorageError: the Python that Spark's workers run on this machine cannot import pylog.
+    """
+    if isinstance(spark, SparkSession) and str(spark.sparkContext.master).startswith("local"):
+        _check_worker_python(spark.sparkContext)
     spark.dataSource.register(PylogDataSource)
 
 
-def lag(progress: Mapping[str, Any]) -> dict[str, float]:
+# Printed by the Python of the workers: what a worker imports, and cannot find.
+_MISSING = """\
+from importlib.util import find_spec
+print(*(name for name in ("datasource", "logstore", "pyarrow", "numba") if find_spec(name) is None), sep=", ")
+"""
+
+
+def _check_worker_python(context: SparkContext) -> None:
+    """Ask the workers' Python, as Spark starts it, whether pylog is there: some 30 ms, if it is not this one."""
+    python = context.pythonExec
+    if shutil.which(python) == sys.executable:
+        return
+    shipped = Path(SparkFiles.getRootDirectory())
+    paths = [shipped, *(shipped / name for name in context._python_includes or ())]
+    environment = os.environ | context.environment
+    environment["PYTHONPATH"] = os.pathsep.join([*map(str, paths), environment.get("PYTHONPATH", "")])
+    try:
+        done = subprocess.run(
+            [python, "-c", _MISSING],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+            env=environment,
+        )
+        problem = f"has no {missing}" if (missing := done.stdout.strip()) else ""
+    except subprocess.TimeoutExpired:
+        return  # a busy machine says nothing about a package
+    except OSError as error:
+        problem = f"does not run ({error.strerror})"
+    except subprocess.CalledProcessError as error:
+        problem = f"does not run (exit code {error.returncode})"
+    if problem:
+        raise StorageError(
+            f"Spark's workers are to run {python}, which {problem}; install pyspark-pylog for it, or set "
+            f"PYSPARK_PYTHON={sys.executable} before the session is made, as spark_session() does"
+        )
+
+
+def lag(progress: Mapping[str, Any] | None) -> dict[str, float]:
     """Return how far a query is behind, from `query.lastProgress` or an event's `progress`, in records.
 
     `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest` are over partitions,
     named as the metrics of Spark's Kafka source; `offsetsBehindLatest` is the sum. Sources other than
     pylog's do not count.
+
+    Raises: InvalidRequestError: None, which `lastProgress` is until a first batch is over.
     """
+    if progress is None:
+        raise InvalidRequestError(
+            "there is no progress yet: lastProgress is None until a first batch is over"
+        )
     counts = [
         count
         for source in progress["sources"]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from pyspark.errors import PySparkException
 import datasource
 from datasource import session, spark_session
 from datasource.session import java_home
-from logstore import InvalidConfigError, StorageError
+from logstore import InvalidConfigError, InvalidRequestError, StorageError
 
 pytestmark = pytest.mark.spark
 
@@ -195,6 +196,44 @@ def test_registering_by_hand_works_too(spark, topics):
     topics.create("t")
     topics.append("t", ["x"])
     assert spark.read.format("pylog").options(path=topics.path, subscribe="t").load().count() == 1
+
+
+@pytest.fixture
+def worker_python(spark, monkeypatch):
+    """Let Spark's workers be to run this."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return lambda python: monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+
+
+def test_registering_for_workers_without_pylog_says_so(spark, worker_python, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # from its own directory, every Python can import this project
+    venv.create(tmp_path / "bare", symlinks=True)
+    worker_python(tmp_path / "bare" / "bin" / "python")
+    with pytest.raises(
+        StorageError, match=r"bare/bin/python, which has no datasource, logstore.*PYSPARK_PYTHON="
+    ) as caught:
+        datasource.register(spark)
+    assert "\n" not in str(caught.value)
+    worker_python("/no/such/python")
+    with pytest.raises(StorageError, match="/no/such/python, which does not run"):
+        datasource.register(spark)
+
+
+def test_workers_that_are_sent_pylog_have_it(spark, worker_python, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    venv.create(tmp_path / "bare", symlinks=True)
+    worker_python(tmp_path / "bare" / "bin" / "python")
+    sent = tmp_path / "sent.zip"
+    with zipfile.ZipFile(sent, "w") as archive:
+        for name in ("datasource", "logstore", "pyarrow", "numba"):
+            archive.writestr(f"{name}.py", "")
+    monkeypatch.setattr(spark.sparkContext, "_python_includes", [str(sent)])
+    datasource.register(spark)
+
+
+def test_no_lag_is_known_before_the_first_batch():
+    with pytest.raises(InvalidRequestError, match="until a first batch is over"):
+        datasource.lag(None)
 
 
 def test_a_wrong_column_is_a_line_not_a_traceback(spark, topics):
