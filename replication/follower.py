@@ -1,0 +1,391 @@
+"""A follower's view of one partition: first cut what the leader does not have, then fetch, and wait after errors.
+
+`step(state, event, limits) -> (state, effects)`. Laws:
+
+- Every leader epoch begins with a reconciliation, also under the same leader: the follower asks where its newest
+  epoch ends in the leader's log (OffsetsForLeaderEpoch), and cuts its log there; if the leader does not know that
+  epoch, it asks again with the next older one. It never cuts at a high watermark.
+- One question is open at a time, and an answer counts only if it is to that question: of this leader epoch, and
+  for a fetch of this offset. So whatever is appended begins at the log's end.
+- The HW is at most the leader's and at most the log's end; it follows an append, and it is lowered by a cut before
+  anything else.
+- A cut below the HW is reported with what it takes away, before it is done.
+
+::
+
+    AskEpochEnd ──> Truncating ──TruncateTo──> Fetching ──Append──┐
+        ^               │ asked epoch unknown     │  ^────────────┘
+        └───────────────┘                         │ error, no answer
+        ^                                         v
+        └── the leader's log ends before ours   BackingOff ──Ticked──> where it was
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, assert_never
+
+from replication.model import NO_EPOCH, BrokerId
+
+EpochStarts: TypeAlias = tuple[tuple[int, int], ...]  # (epoch, offset of its first record), both increasing
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long to wait after an error."""
+
+    replica_fetch_backoff_ms: int = 1_000
+
+
+class Phase(enum.StrEnum):
+    """What the follower is doing."""
+
+    TRUNCATING = "Truncating"
+    FETCHING = "Fetching"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """One leader epoch of a partition, seen by a follower.
+
+    Invariant: high_watermark <= log_end_offset. `asked` is the epoch in question while truncating. `resume_ms` is
+    set while it waits after an error, and until then nothing is asked.
+    """
+
+    leader: BrokerId
+    leader_epoch: int
+    phase: Phase
+    log_start_offset: int
+    log_end_offset: int
+    epochs: EpochStarts
+    high_watermark: int
+    asked: int = NO_EPOCH
+    resume_ms: int | None = None
+
+
+# -------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEndAnswered:
+    """The leader's largest epoch that is not above `asked`, and where it ends in its log.
+
+    `epoch` is NO_EPOCH if all its epochs are newer: `end_offset` is then the start of its log.
+    """
+
+    leader_epoch: int
+    asked: int
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """The log was cut (or it was as short already), and is this now."""
+
+    log_start_offset: int
+    log_end_offset: int
+    epochs: EpochStarts
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsFetched:
+    """An answer to the fetch from `offset` in `leader_epoch`; `size_bytes` of whole batches, perhaps none."""
+
+    leader_epoch: int
+    offset: int
+    size_bytes: int
+    leader_high_watermark: int
+    leader_log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The records are in the log, which ends here now."""
+
+    log_end_offset: int
+    epochs: EpochStarts
+    leader_high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """The leader does not have `offset`: its log is [start, end)."""
+
+    leader_epoch: int
+    offset: int
+    leader_log_start_offset: int
+    leader_log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """No answer, or an error that time or a newer leader epoch cures (not leader, fenced, unknown epoch)."""
+
+    leader_epoch: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed."""
+
+    now_ms: int
+
+
+Event: TypeAlias = EpochEndAnswered | Truncated | RecordsFetched | Appended | OutOfRange | Failed | Ticked
+
+
+# ------------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True, slots=True)
+class AskEpochEnd:
+    """Ask the leader where this epoch ends. Answer: EpochEndAnswered or Failed."""
+
+    leader: BrokerId
+    leader_epoch: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLostRecords:
+    """Records below the HW are about to be cut: [start, end) as this replica had them. Log an error, count them."""
+
+    leader_epoch: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateTo:
+    """Remove every record from `offset` on; lower checkpoints first. Answer: Truncated."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartAnew:
+    """Remove everything: the log begins and ends at `offset`, as do HW, recovery point, epochs and producer state.
+
+    Answer: Truncated.
+    """
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Ask the leader for records from `offset` on. Answer: RecordsFetched, OutOfRange or Failed."""
+
+    leader: BrokerId
+    leader_epoch: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append what was fetched, then answer with Appended; or Failed, if that could not be done."""
+
+    leader_high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermarkMoved:
+    """Everything below is committed, as far as this replica knows."""
+
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogStartMoved:
+    """The leader has removed what is below; so may this replica."""
+
+    log_start_offset: int
+
+
+Effect: TypeAlias = (
+    AskEpochEnd
+    | ReportLostRecords
+    | TruncateTo
+    | StartAnew
+    | Fetch
+    | Append
+    | HighWatermarkMoved
+    | LogStartMoved
+)
+Step: TypeAlias = tuple[Following, tuple[Effect, ...]]
+
+
+# ------------------------------------------------------------------ decisions
+
+
+def follow(
+    leader: BrokerId,
+    leader_epoch: int,
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+    epochs: Sequence[tuple[int, int]],
+    high_watermark: int,
+) -> Step:
+    """Begin to follow in a leader epoch. `high_watermark`: what is known, from memory or from the checkpoint."""
+    state = Following(
+        leader=leader,
+        leader_epoch=leader_epoch,
+        phase=Phase.TRUNCATING,
+        log_start_offset=log_start_offset,
+        log_end_offset=log_end_offset,
+        epochs=tuple((epoch, start) for epoch, start in epochs),
+        high_watermark=min(high_watermark, log_end_offset),
+    )
+    return _reconcile(state)
+
+
+def step(state: Following, event: Event, limits: Limits) -> Step:
+    """Return the state after the event, and what has to be done, in order."""
+    match event:
+        case RecordsFetched():
+            return _fetched(state, event)
+        case Appended():
+            return _appended(state, event)
+        case EpochEndAnswered():
+            return _answered(state, event)
+        case Truncated():
+            return _truncated(state, event)
+        case OutOfRange():
+            return _out_of_range(state, event)
+        case Failed(leader_epoch, now_ms):
+            if leader_epoch != state.leader_epoch or state.resume_ms is not None:
+                return state, ()
+            return replace(state, resume_ms=now_ms + limits.replica_fetch_backoff_ms), ()
+        case Ticked(now_ms):
+            if state.resume_ms is None or now_ms < state.resume_ms:
+                return state, ()
+            return _go_on(replace(state, resume_ms=None))
+        case _:
+            assert_never(event)
+
+
+def end_of_epoch(epochs: EpochStarts, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
+    """The largest known epoch that is not above `epoch`, and where it ends; None if all are newer."""
+    after = bisect.bisect_right(epochs, epoch, key=lambda start: start[0])
+    if after == 0:
+        return None
+    return epochs[after - 1][0], epochs[after][1] if after < len(epochs) else log_end_offset
+
+
+# -------------------------------------------------------------------- parts
+
+
+def _reconcile(state: Following) -> Step:
+    """Ask where the newest epoch ends; a log without epochs has nothing that could differ."""
+    latest = state.epochs[-1][0] if state.epochs else NO_EPOCH
+    return _go_on(replace(state, phase=Phase.TRUNCATING if state.epochs else Phase.FETCHING, asked=latest))
+
+
+def _go_on(state: Following) -> Step:
+    """Ask what is to be asked next."""
+    if state.phase is Phase.TRUNCATING:
+        return state, (AskEpochEnd(state.leader, state.leader_epoch, state.asked),)
+    return state, (Fetch(state.leader, state.leader_epoch, state.log_end_offset),)
+
+
+def _answered(state: Following, event: EpochEndAnswered) -> Step:
+    """Cut where both logs end that epoch. What the leader has of it and this log has not, comes by fetching."""
+    is_awaited = (
+        state.phase is Phase.TRUNCATING
+        and state.resume_ms is None
+        and (event.leader_epoch, event.asked) == (state.leader_epoch, state.asked)
+    )
+    if not is_awaited:
+        return state, ()
+    own = end_of_epoch(state.epochs, event.epoch, state.log_end_offset) if event.epoch != NO_EPOCH else None
+    if own is None:  # nothing in common: all of this log is from before the leader's first epoch, or after
+        return _cut(replace(state, asked=NO_EPOCH), event.end_offset)
+    own_epoch, own_end = own
+    if own_epoch == event.epoch:
+        return _cut(replace(state, asked=NO_EPOCH), min(own_end, event.end_offset))
+    # The leader's epoch is unknown here: what is newer than our next older one is not the leader's; ask for that.
+    return _cut(replace(state, asked=own_epoch), own_end)
+
+
+def _cut(state: Following, offset: int) -> Step:
+    offset = max(min(offset, state.log_end_offset), state.log_start_offset)
+    state, effects = _lower(state, offset)
+    return state, (*effects, TruncateTo(offset))
+
+
+def _lower(state: Following, offset: int) -> Step:
+    """The HW goes first, and what it loses is said."""
+    if offset >= state.high_watermark:
+        return state, ()
+    lost = ReportLostRecords(state.leader_epoch, offset, state.high_watermark)
+    return replace(state, high_watermark=offset), (lost,)
+
+
+def _truncated(state: Following, event: Truncated) -> Step:
+    state = replace(
+        state,
+        log_start_offset=event.log_start_offset,
+        log_end_offset=event.log_end_offset,
+        epochs=event.epochs,
+        high_watermark=min(state.high_watermark, event.log_end_offset),
+        phase=Phase.FETCHING if state.asked == NO_EPOCH else Phase.TRUNCATING,
+    )
+    return _go_on(state)
+
+
+def _is_awaited_fetch(state: Following, leader_epoch: int, offset: int) -> bool:
+    return (
+        state.phase is Phase.FETCHING
+        and state.resume_ms is None
+        and (leader_epoch, offset) == (state.leader_epoch, state.log_end_offset)
+    )
+
+
+def _fetched(state: Following, event: RecordsFetched) -> Step:
+    if not _is_awaited_fetch(state, event.leader_epoch, event.offset):
+        return state, ()
+    if event.size_bytes:
+        return state, (Append(event.leader_high_watermark), *_log_start(state, event.leader_log_start_offset))
+    state, moved = _advance(state, event.leader_high_watermark)
+    return state, (*moved, *_log_start(state, event.leader_log_start_offset), *_go_on(state)[1])
+
+
+def _log_start(state: Following, leader_log_start_offset: int) -> tuple[Effect, ...]:
+    is_behind = leader_log_start_offset > state.log_start_offset
+    return (LogStartMoved(leader_log_start_offset),) if is_behind else ()
+
+
+def _appended(state: Following, event: Appended) -> Step:
+    state = replace(state, log_end_offset=event.log_end_offset, epochs=event.epochs)
+    state, moved = _advance(state, event.leader_high_watermark)
+    return state, (*moved, *_go_on(state)[1])
+
+
+def _advance(state: Following, leader_high_watermark: int) -> Step:
+    high_watermark = min(leader_high_watermark, state.log_end_offset)
+    if high_watermark <= state.high_watermark:
+        return state, ()
+    return replace(state, high_watermark=high_watermark), (HighWatermarkMoved(high_watermark),)
+
+
+def _out_of_range(state: Following, event: OutOfRange) -> Step:
+    """Behind the leader's start: begin anew there. Beyond its end: it has other records, so reconcile again."""
+    if not _is_awaited_fetch(state, event.leader_epoch, event.offset):
+        return state, ()
+    if state.log_end_offset < event.leader_log_start_offset:
+        state = replace(
+            state,
+            phase=Phase.TRUNCATING,
+            asked=NO_EPOCH,
+            high_watermark=event.leader_log_start_offset,
+        )
+        return state, (StartAnew(event.leader_log_start_offset),)
+    if state.epochs:
+        return _reconcile(state)
+    return _cut(replace(state, phase=Phase.TRUNCATING, asked=NO_EPOCH), event.leader_log_end_offset)
