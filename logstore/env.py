@@ -303,7 +303,8 @@ class OsFiles:
                 finally:
                     os.close(fd)
             else:
-                os.fsync(self._descriptor(str(path)).fd)
+                file = self._descriptor(str(path))  # held: another thread may drop it from the pool meanwhile
+                os.fsync(file.fd)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -358,7 +359,8 @@ class OsFiles:
 
     def drop_cache(self, path: StrPath) -> None:
         with _mapped("read", path):
-            os.posix_fadvise(self._descriptor(str(path)).fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            file = self._descriptor(str(path))
+            os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def forget(self, prefix: StrPath) -> None:
         start = str(prefix)

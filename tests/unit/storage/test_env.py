@@ -43,6 +43,26 @@ def test_a_file_that_leaves_the_pool_stays_open_for_its_user(files, tmp_path):
     assert os.pread(held.fd, 9, 0) == b"content"
 
 
+def test_a_file_that_another_thread_lets_go_is_open_until_the_call_is_over(tmp_path):
+    class Forgetful(OsFiles):
+        """Somebody lets go of each file as soon as it was taken out of the pool."""
+
+        def _descriptor(self, path, **options):
+            file = super()._descriptor(path, **options)
+            self.forget(path)
+            return file
+
+    files, path = Forgetful(), tmp_path / "f"
+    files.create(path)
+    files.write(path, 0, b"abc")
+    files.fsync(path)
+    files.allocate(path, 4)
+    files.drop_cache(path)
+    files.truncate(path, 2)
+    assert files.read(path, 0, 9) == b"ab"
+    assert files.read_into(path, 0, memoryview(bytearray(9))) == 2
+
+
 def test_threads_may_read_more_files_than_the_pool_holds(files, tmp_path):
     for number in range(12):
         files.create(tmp_path / f"{number}")
