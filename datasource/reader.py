@@ -122,6 +122,7 @@ class BatchReader(_Tasks, DataSourceReader):
         """Plan the read. Raises: what `selection` raises."""
         target, options = self._target(), self.options
         now = selection.heads(target, options.topics)
+        selection.warn_if_nothing(options.topics, now)
         start = selection.resolve(
             target, options.starting, now, side="starting", no_match_is_latest=options.no_match_is_latest
         )
@@ -186,6 +187,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._first is None:
             target, options = self._target(), self.options
             now = selection.heads(target, options.topics)
+            selection.warn_if_nothing(options.topics, now)
             offsets = selection.resolve(
                 target, options.starting, now, side="starting", no_match_is_latest=options.no_match_is_latest
             )

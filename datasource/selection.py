@@ -71,6 +71,15 @@ def heads(target: Target, topics: Topics, *, missing_ok: bool = False) -> dict[s
     return found
 
 
+def warn_if_nothing(topics: Topics, now: Heads) -> None:
+    """Log a warning when a pattern matches no topic (yet): that is no error, and easily a slip."""
+    if isinstance(topics, SubscribePattern) and not now:
+        logger.warning(
+            "option subscribePattern=%r matches no topic (it must match whole names): nothing to read so far",
+            topics.pattern,
+        )
+
+
 def head_of(target: Target, topic: str) -> Head:
     """Return what all partitions of a topic hold now."""
     info = target.topic(topic)
@@ -109,7 +118,7 @@ def resolve(
         case Offsets(offsets):
             _check_complete(offsets, now, f"{side}Offsets")
             return {
-                t: {p: _explicit(offsets[t][p], e, t, p) for p, e in h.extents.items()}
+                t: {p: _explicit(offsets[t][p], e, f"{t}-{p}", side) for p, e in h.extents.items()}
                 for t, h in now.items()
             }
         case Time(timestamp_ms):
@@ -130,11 +139,13 @@ def _special(offset: int, extent: OffsetRange) -> int:
     return extent.start if offset == EARLIEST else extent.end
 
 
-def _explicit(offset: int, extent: OffsetRange, topic: str, partition: int) -> int:
+def _explicit(offset: int, extent: OffsetRange, where: str, side: str) -> int:
     if offset < 0:
         return _special(offset, extent)
     if offset > extent.end:
-        raise OffsetOutOfRangeError(offset, extent.start, extent.end, f"{topic}-{partition}")
+        error = OffsetOutOfRangeError(offset, extent.start, extent.end, where)
+        error.args = (f"option {side}Offsets: {error}; give {extent.end} or less",)
+        raise error
     return offset
 
 

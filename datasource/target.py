@@ -171,7 +171,11 @@ def _identity(path: Path) -> tuple[int, int]:
     """What tells this store from a later one in the same place."""
     try:
         found = (path / META).stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except NotADirectoryError:
+        raise NotAStoreError(
+            f"{path} is a file; option 'path' takes the directory that holds the topics"
+        ) from None
+    except FileNotFoundError:
         raise NotAStoreError(
             f"{path} holds no log; create a topic there first: logstore.open(path).create_topic(name), or "
             "`pylog topics create` (executors on other machines need the directory on shared storage)"

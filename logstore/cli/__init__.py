@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from logstore.cli.terminal import Failure, failures
+from logstore.cli.terminal import Commands, Failure, failures
 
 __all__ = ["cli", "main"]
 
@@ -28,7 +28,7 @@ _OWN = {
 }
 
 
-class Root(click.Group):
+class Root(Commands):
     """The commands of this package, and those that installed packages add."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import click
 
 import logstore
-from logstore.errors import InvalidRequestError, PylogError
+from logstore.errors import InvalidRequestError, PylogError, did_you_mean
 
 Mode = Literal["auto", "r"]
 Progress = Callable[[int, int], None]
@@ -40,6 +40,19 @@ output_option = click.option(
     show_default=True,
     help="For people, or for programs.",
 )
+
+
+class Commands(click.Group):
+    """Answers a mistyped command by those that look alike."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that `args` begin with. Raises: click.UsageError: there is none of this name."""
+        name = args[0]
+        if name[:1].isalpha() and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            raise click.UsageError(f"no command {name!r}{did_you_mean(name, self.list_commands(ctx))}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 class Failure(click.ClickException):

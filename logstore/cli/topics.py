@@ -9,7 +9,16 @@ from typing import Any
 import click
 
 from logstore.catalog import TopicInfo
-from logstore.cli.terminal import open_store, output_option, path_option, show, show_json, show_table, talk
+from logstore.cli.terminal import (
+    Commands,
+    open_store,
+    output_option,
+    path_option,
+    show,
+    show_json,
+    show_table,
+    talk,
+)
 from logstore.describe import describe_topic
 from logstore.store import LogStore
 
@@ -59,7 +68,7 @@ config_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Commands)
 def topics() -> None:
     """Create, list, describe, alter and delete topics.
 

@@ -57,7 +57,7 @@ class Rows:
             raise InvalidRecordError("column 'value' is missing (binary or string)")
         if keys_required and len(without := np.flatnonzero(self.key.sizes_of(self.count) < 0)):
             raise InvalidRecordError(
-                f"row {without[0]} has no key, and the topic needs keys (cleanup.policy=compact)",
+                f"row {without[0]}: no key, and the topic needs keys (cleanup.policy=compact)",
                 row=int(without[0]),
             )
         fields = self._fields()

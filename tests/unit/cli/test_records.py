@@ -102,7 +102,7 @@ def test_a_line_without_the_key_that_a_topic_needs_has_its_number(pylog):
     pylog("topics", "create", "compact", "--config", "cleanup.policy=compact").ok()
     nulls = ("--key-separator", ":", "--property", "null.marker=NULL")
     refused = pylog("produce", "compact", *nulls, input="a:1\nb:2\nNULL:3\nd:4\n").failed()
-    assert refused.startswith("pylog: line 3: has no key")
+    assert refused.startswith("pylog: line 3: no key, and the topic needs keys")
     assert values(pylog("consume", "compact")) == ["1", "2"]
 
 

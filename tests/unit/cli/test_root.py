@@ -79,6 +79,15 @@ def test_wrong_usage_has_exit_code_2():
     assert run("topics", "list", "--path", "x", "--output", "xml").exit_code == 2
 
 
+def test_a_mistyped_command_is_answered_by_the_right_one(added):
+    added(hello=f"{__name__}:hello")
+    assert "no command 'topic'; did you mean 'topics'?" in run("topic").stderr
+    assert "no command 'hallo'; did you mean 'hello'?" in run("hallo").stderr
+    assert "no command 'lst'; did you mean 'list'?" in run("topics", "lst").stderr
+    assert "there are 'alter', 'create'" in run("topics", "xyz").stderr
+    assert "No such option" in run("--nonsense").stderr
+
+
 @pytest.mark.usefixtures("added")
 def test_the_path_may_come_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("PYLOG_PATH", str(tmp_path / "data"))

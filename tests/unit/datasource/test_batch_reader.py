@@ -57,8 +57,18 @@ def test_a_start_after_the_end_is_a_mistake(target):
 
 @pytest.mark.parametrize("side", ["startingOffsets", "endingOffsets"])
 def test_offsets_beyond_the_end_are_refused(target, side):
-    with pytest.raises(OffsetOutOfRangeError, match="offset 6 is outside u-0"):
+    with pytest.raises(
+        OffsetOutOfRangeError, match=f"option {side}: offset 6 is outside u-0.* give 5 or less"
+    ):
         ranges(target, subscribe="u", **{side: '{"u":{"0":6}}'})
+
+
+def test_a_pattern_that_matches_no_topic_reads_nothing_and_says_so(target, caplog):
+    assert ranges(target, subscribePattern="t.+") == []
+    assert "subscribePattern='t.+' matches no topic" in caplog.text
+    caplog.clear()
+    assert ranges(target, subscribePattern="t.*")
+    assert caplog.text == ""
 
 
 def test_offsets_before_the_start_are_a_loss(target):

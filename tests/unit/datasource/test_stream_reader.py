@@ -219,9 +219,18 @@ def test_starting_offsets_may_be_the_ends_but_not_beyond(target):
         Query(target, subscribe="t", startingOffsets='{"t":{"0":0,"1":11}}').trigger()
 
 
+def test_a_pattern_that_matches_no_topic_is_waited_for_and_said_once(target, caplog):
+    query = Query(target, subscribePattern="new", startingOffsets="earliest")
+    assert query.trigger() == []
+    assert query.trigger() is None
+    assert caplog.text.count("subscribePattern='new' matches no topic") == 1
+    target.create("new", 3)
+    assert query.trigger() == [("new", 0, 0, 3)]
+
+
 def test_a_start_by_time(target):
     target.content["t"].timestamps = {0: {1000: 4}, 1: {}}
-    with pytest.raises(InvalidRequestError, match="t-1 has no record at or after"):
+    with pytest.raises(InvalidRequestError, match=r"t-1 has no record at or after.*Strategy=latest"):
         Query(target, subscribe="t", startingTimestamp="900").trigger()
     lenient = {"startingOffsetsByTimestampStrategy": "latest"}
     assert Query(target, subscribe="t", startingTimestamp="900", **lenient).trigger() == [("t", 0, 4, 30)]

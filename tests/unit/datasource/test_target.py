@@ -72,6 +72,13 @@ def test_a_directory_without_a_log_is_not_made_one(tmp_path):
     assert not (tmp_path / "no").exists()
 
 
+def test_a_file_is_no_directory(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for open_it in (target.reading, target.writing):
+        with pytest.raises(NotAStoreError, match="file is a file; option 'path' takes the directory"):
+            open_it(str(tmp_path / "file"))
+
+
 def test_reading_never_writes(path):
     with pytest.raises(ReadOnlyStoreError):
         target.reading(path).append("t", pa.table({"value": ["x"]}), partitioner="murmur3", compression=None)
