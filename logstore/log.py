@@ -50,7 +50,7 @@ from logstore.records.batch import (
     stamp,
     stamp_append_time,
 )
-from logstore.recovery import Damage, RecoveryReport, epoch_starts, recover, verify
+from logstore.recovery import Damage, RecoveryReport, cut_short, epoch_starts, recover, verify
 from logstore.segment import Request, Segment, Slice, Tail
 
 __all__ = [
@@ -146,10 +146,9 @@ class Log:
         """The log as it is now. What was flushed is in it, or it is an error: damage is not the end."""
         view = self._files.look_anew() if anew else self._files.refresh()
         if view.end < self.recovery_point:
-            path = self._files.segment(view.bases[-1]).path if view.bases else self._files.path
-            reason = view.tail.damage or "the file ends there"
+            path, position, reason = cut_short(self._files, view.bases, view.tail)
             reason += f"; records {view.end} to {self.recovery_point} were flushed and cannot be read"
-            raise CorruptLogError(path, view.tail.position, reason)
+            raise CorruptLogError(path, position, reason)
         return view
 
     @property

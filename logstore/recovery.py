@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -35,7 +35,7 @@ from logstore.records.batch import (
     check,
     header_at,
 )
-from logstore.segment import Segment
+from logstore.segment import Segment, Tail
 
 logger = logging.getLogger(__name__)
 
@@ -217,8 +217,9 @@ class _Recovery:
         self._bases = list(self._files.look_anew().bases)
         end = self._recover_segments()
         if end < self._recovery_point:
-            last = self._files.segment(self._bases[-1]).path if self._bases else self._files.path
-            raise self._missing(last, 0, end)
+            path, position, reason = cut_short(self._files, self._bases, Tail(0, end))
+            raise self._missing(path, position, end, reason)
+        self._remove_orphans()
         self._recover_epochs(end)
         return RecoveryReport(
             path=self._files.path,
@@ -230,13 +231,10 @@ class _Recovery:
         )
 
     def _sweep(self) -> tuple[str, ...]:
-        """Remove leftovers and indexes without a log; return the names that are none of ours."""
+        """Remove leftovers; return the names that are none of ours."""
         names = set(self._env.files.list(self._files.path).names)
         leftovers = {name for name in names if name.endswith(LEFTOVER_SUFFIXES)}
-        orphans = {
-            name for name in names if (match := _INDEX.fullmatch(name)) and f"{match[1]}.log" not in names
-        }
-        for name in sorted(leftovers | orphans):
+        for name in sorted(leftovers):
             self._remove(f"{self._files.path}/{name}")
         known = leftovers | {METADATA, LOCK, EPOCHS}
         ignored = tuple(sorted(name for name in names - known if not _OURS.fullmatch(name)))
@@ -245,6 +243,13 @@ class _Recovery:
                 "dir=%s ignoring files that are not ours: %s", self._files.path, ", ".join(ignored)
             )
         return ignored
+
+    def _remove_orphans(self) -> None:
+        """Remove indexes without a log. Not before the end was found: they tell a log file that went missing."""
+        names = set(self._env.files.list(self._files.path).names)
+        for name in sorted(names):
+            if (match := _INDEX.fullmatch(name)) and f"{match[1]}.log" not in names:
+                self._remove(f"{self._files.path}/{name}")
 
     def _remove(self, path: str) -> None:
         logger.warning("path=%s removed: left over from an interrupted change", path)
@@ -324,9 +329,7 @@ class _Recovery:
             segment.seal(tail)
         self._rebuilt.append(segment.index.path)
 
-    def _missing(
-        self, path: str, position: int, end: int, reason: str = "the log ends there"
-    ) -> CorruptLogError:
+    def _missing(self, path: str, position: int, end: int, reason: str) -> CorruptLogError:
         text = f"{reason}; records {end} to {self._recovery_point} were flushed and cannot be read"
         return CorruptLogError(path, position, text, "nothing was changed; restore the file from a copy")
 
@@ -343,6 +346,23 @@ class _Recovery:
         starts += [s for s in self._epoch_starts if s.epoch > latest]
         if self._epochs.is_damaged or tuple(starts) != self._epochs.starts:
             self._epochs.replace(starts)
+
+
+def cut_short(files: PartitionDir, bases: Sequence[int], tail: Tail) -> tuple[str, int, str]:
+    """(file, position, reason) of the end of a log that does not hold all that was flushed.
+
+    The indexes of a log file that is not there any more tell that it was.
+    """
+    following = files.segment(tail.next_offset)
+    indexes = following.index.path, following.time_index.path
+    if not tail.damage and any(files.env.files.stat(path) is not None for path in indexes):
+        return following.path, 0, "the file is missing"
+    if not bases:
+        return files.path, 0, "there is no .log file"
+    last = files.segment(bases[-1])
+    if tail.damage:
+        return last.path, tail.position, tail.damage
+    return last.path, last.size_bytes(), "the log ends there"
 
 
 def epoch_starts(files: PartitionDir, bases: Iterable[int]) -> list[EpochStart]:

@@ -283,6 +283,25 @@ def test_s14_a_missing_segment_below_the_recovery_point_is_damage(root, env, dis
     assert any("missing" in found.reason for found in reopen(log.directory, env, **SMALL).verify())
 
 
+def test_s14_a_missing_last_segment_is_called_missing(root, env, disk):
+    log = filled(root, env)
+    last = log.segments()[-1]
+    disk.unlink(last.path)
+    for ask in (lambda log: log.log_end_offset, lambda log: log.recover(), lambda log: log.recover()):
+        with pytest.raises(CorruptLogError, match="the file is missing; records") as caught:
+            ask(recovered(log, env, 12))
+        assert caught.value.path == last.path
+
+
+def test_s14_a_partition_without_any_log_file_says_so(root, env, disk):
+    log = filled(root, env)
+    for segment in log.segments():
+        for suffix in (".log", ".index", ".timeindex"):
+            disk.unlink(segment.path.replace(".log", suffix))
+    with pytest.raises(CorruptLogError, match=r"t-0: .*there is no \.log file; records 0 to 12"):
+        _ = recovered(log, env, 12).log_end_offset
+
+
 def test_s14_a_missing_segment_above_the_recovery_point_ends_the_log(root, env, disk):
     log = filled(root, env)
     missing = log.segments()[1].base_offset
