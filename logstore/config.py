@@ -66,11 +66,32 @@ class LogConfig:
     max_message_bytes: int = _setting(
         "max.message.bytes", 1_048_588, "Largest batch, as stored.", minimum=0, maximum=INT32_MAX
     )
+    message_timestamp_after_max_ms: int = _setting(
+        "message.timestamp.after.max.ms",
+        INT64_MAX,
+        "Records dated further into the future than this are refused (CreateTime only).",
+        minimum=0,
+    )
+    message_timestamp_before_max_ms: int = _setting(
+        "message.timestamp.before.max.ms",
+        INT64_MAX,
+        "Records dated further into the past than this are refused (CreateTime only).",
+        minimum=0,
+    )
     message_timestamp_type: str = _setting(
         "message.timestamp.type",
         "CreateTime",
         "Timestamp of a record: the writer's (CreateTime) or the time of the append (LogAppendTime).",
         choices=TIMESTAMP_TYPES,
+    )
+    max_compaction_lag_ms: int = _setting(
+        "max.compaction.lag.ms",
+        INT64_MAX,
+        "Compact at the latest when a record waits this long, whatever min.cleanable.dirty.ratio says.",
+        minimum=1,
+    )
+    min_compaction_lag_ms: int = _setting(
+        "min.compaction.lag.ms", 0, "How long a record stays before compaction may remove it.", minimum=0
     )
     min_cleanable_dirty_ratio: float = _setting(
         "min.cleanable.dirty.ratio",
@@ -81,6 +102,17 @@ class LogConfig:
     )
     min_insync_replicas: int = _setting(
         "min.insync.replicas", 1, "In-sync replicas that acks=all needs.", minimum=1, maximum=INT32_MAX
+    )
+    remote_storage_enable: bool = _setting(
+        "remote.storage.enable",
+        False,
+        "Retention waits until segments are tiered, by `pylog jobs tiering`.",
+    )
+    producer_id_expiration_ms: int = _setting(
+        "producer.id.expiration.ms",
+        86_400_000,
+        "A producer that wrote nothing for so long, and has no open transaction, is forgotten.",
+        minimum=1,
     )
     retention_bytes: int = _setting(
         "retention.bytes", -1, "Delete old segments of a partition above this size; -1: never.", minimum=-1
@@ -123,6 +155,11 @@ class LogConfig:
     def is_compacted(self) -> bool:
         """True if only the last record of each key must be kept."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def expires(self) -> bool:
+        """True if something may become too old or too much here."""
+        return self.is_compacted or self.retention_ms >= 0 or self.retention_bytes >= 0
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any], base: Self | None = None) -> Self:

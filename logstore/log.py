@@ -26,18 +26,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from logstore import lookup
+from logstore import lookup, marks
 from logstore.append_rules import AppendInfo, must_roll, valid_batches
-from logstore.checkpoint import check_mark, fsync_or_mark
+from logstore.checkpoint import check_mark, fsync_or_mark, marking_failure
 from logstore.config import INT32_MAX, INT64_MAX, LogConfig
 from logstore.env import Env
 from logstore.epochs import LeaderEpochs
 from logstore.errors import (
     CorruptLogError,
     InvalidRecordError,
+    InvalidRequestError,
     OffsetOutOfRangeError,
     ReadOnlyStoreError,
     StorageError,
@@ -51,6 +53,7 @@ from logstore.records.batch import (
     stamp_append_time,
 )
 from logstore.recovery import Damage, RecoveryReport, cut_short, epoch_starts, recover, verify
+from logstore.retired import remove_overdue, retire
 from logstore.segment import Request, Segment, Slice, Tail
 
 __all__ = [
@@ -94,12 +97,13 @@ class Log:
         self.config = config
         self.read_only = read_only
         self.recovery_point = 0
-        self._env = env
+        self.env = self._env = env
         self._root = str(directory.parent)
         self._files = PartitionDir(directory, topic_id=topic_id, env=env)
         self._cursors: dict[int, tuple[int, int]] = {}  # next offset of a read -> (segment, position)
         self._epochs: LeaderEpochs | None = None
         self._last_flush_ms = env.clock.monotonic_ms()
+        self._has_rolled = False
         self._durable_base = -1  # the newest segment whose directory entry is known to be on disk
 
     @classmethod
@@ -323,6 +327,12 @@ class Log:
             if view.bases and view.tail.position:
                 self._files.segment(view.bases[-1]).seal(view.tail)
                 self._add_segment(view.end)
+                self._has_rolled = True
+
+    def take_rolled(self) -> bool:
+        """Did a segment begin here since the last call? Then there may be one that can go."""
+        rolled, self._has_rolled = self._has_rolled, False
+        return rolled
 
     def _add_segment(self, base_offset: int, *, instead: bool = False) -> None:
         """Make an empty active segment (`instead` of the empty one that is there)."""
@@ -483,6 +493,8 @@ class Log:
             for base in reversed(view.bases[len(bases) :]):
                 self._files.segment(base).remove()
             if place is None:
+                self._env.files.unlink(f"{self._files.path}/{marks.LOG_START}")
+                self._files.look_anew()
                 self._files.know((), Tail(0, offset))
                 self._add_segment(offset)
             else:
@@ -492,6 +504,52 @@ class Log:
             self.recovery_point = min(self.recovery_point, self._files.view.end)
             self.epochs.load()
             self.epochs.trim(self._files.view.end)
+
+    # ----------------------------------------------------- log start, tiered end
+
+    def advance_start(self, offset: int) -> int:
+        """Move the log start up to `offset` (at most the log's end), for good; return where it is now.
+
+        What the offset rests on is flushed first, so that no crash leaves a log that ends below its start.
+        Segments that lie below it leave the log: readers may finish what they have open.
+        """
+        with self.lock():
+            offset = min(offset, self._files.view.end)
+            if offset > self._files.view.start:
+                if offset > self.recovery_point:
+                    self.flush()
+                with marking_failure(self._env, self._root):
+                    marks.write(self._env, self._files.path, marks.LOG_START, offset)
+                self._files.look_anew()
+            view = self._files.view
+            below = [base for base, end in pairwise(view.bases) if end <= view.start]
+            for base in below:  # the oldest first: whatever is left is a log
+                retire(self._env, self._files.segment(base), self._env.clock.now_ms())
+            if below:
+                self._files.look_anew()
+            return self._files.view.start
+
+    def remove_retired(self) -> int:
+        """Remove the files that left the log `file.delete.delay.ms` ago; return how many."""
+        aside, now_ms = self._files.refresh().aside, self._env.clock.now_ms()
+        delay_ms = self.config.file_delete_delay_ms
+        return remove_overdue(self._env, self._files.path, aside, now_ms=now_ms, delay_ms=delay_ms)
+
+    @property
+    def tiered_offset(self) -> int:
+        """Everything below it is in remote storage, too."""
+        return marks.read(self._env, self._files.path, marks.TIERED)
+
+    def advance_tiered_offset(self, offset: int) -> None:
+        """Note that everything below `offset` is in remote storage; durable on return. It never goes back."""
+        with self.lock():
+            if offset > self._files.view.end:
+                raise InvalidRequestError(
+                    f"{self.directory.name}: tiered to {offset}, but the log ends at {self._files.view.end}"
+                )
+            if offset > self.tiered_offset:
+                with marking_failure(self._env, self._root):
+                    marks.write(self._env, self._files.path, marks.TIERED, offset)
 
     # ---------------------------------------------------------- recover, verify
 

@@ -25,13 +25,17 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentInfo:
-    """One segment as it is now; `next_offset` is the base offset of the next one, or the end of the log."""
+    """One segment as it is now; `next_offset` is the base offset of the next one, or the end of the log.
+
+    `appended_ms` is when it was last appended to, by the clock of then.
+    """
 
     base_offset: int
     next_offset: int
     size_bytes: int
     path: str
     max_timestamp_ms: int
+    appended_ms: int
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -92,8 +96,9 @@ def offset_after_bytes(files: PartitionDir, view: View, start: int, max_bytes: i
 def first_since(files: PartitionDir, view: View, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """The first record that is not older than `timestamp_ms`."""
     for info in segment_infos(files, view):
-        if info.max_timestamp_ms >= timestamp_ms:
-            found = files.segment(info.base_offset).first_since(timestamp_ms, info.size_bytes)
+        if info.max_timestamp_ms >= timestamp_ms and info.next_offset > view.start:
+            segment = files.segment(info.base_offset)
+            found = segment.first_since(timestamp_ms, info.size_bytes, start=view.start)
             if found:
                 return OffsetAndTimestamp(*found)
     return None
@@ -104,7 +109,8 @@ def segment_infos(files: PartitionDir, view: View) -> Iterator[SegmentInfo]:
     ends = (*view.bases[1:], view.end)[: len(view.bases)]
     for base, following in zip(view.bases, ends, strict=True):
         segment, is_active = files.segment(base), base == view.bases[-1]
-        size_bytes = view.tail.position if is_active else segment.size_bytes()
+        stat = files.env.files.stat(segment.path)
+        size_bytes = view.tail.position if is_active else (stat.size if stat else 0)
         tail = view.tail if is_active else segment.tail(size_bytes)
         yield SegmentInfo(
             base_offset=base,
@@ -112,4 +118,5 @@ def segment_infos(files: PartitionDir, view: View) -> Iterator[SegmentInfo]:
             size_bytes=size_bytes,
             path=segment.path,
             max_timestamp_ms=tail.max_timestamp_ms,
+            appended_ms=stat.mtime_ns // 1_000_000 if stat else 0,
         )

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from logstore import marks
 from logstore.checkpoint import write_atomic
 from logstore.env import Env, FileStat, reset_after_fork
 from logstore.errors import StaleLogError, StorageError
-from logstore.segment import LOG_SUFFIX, Segment, Tail
+from logstore.segment import Segment, Tail
 
 METADATA = "partition.metadata"
 LOCK = ".lock"
@@ -29,7 +30,12 @@ LOCK = ".lock"
 # How often a listing may be overtaken by other processes before that is an error.
 LOOKS_MAX = 5
 
+# Names of files that are on their way into the log, or out of it.
+ASIDE_SUFFIXES = (".cleaned", ".swap", ".deleted")
+
 _LOG_NAME = re.compile(r"\d{20}\.log")
+_SNAPSHOT_NAME = re.compile(r"\d{20}\.snapshot")
+_TRANSACTIONS_NAME = re.compile(r"\d{20}\.txnindex")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +43,26 @@ class View:
     """What one look showed: segments by base offset, and the end of the last one, the active segment.
 
     `directory` and `active` are the stats that this rests on; None: look again before relying on it.
+    `start_mark` is what `log-start-offset` says, `aside` are the files that are not of the log now: retired
+    ones, and what a change that is going on, or was interrupted, has put there. `snapshots` are the offsets of
+    producer snapshots, `transactional` the segments that have a transaction index: both are there before the
+    first batch that they speak of.
     """
 
     directory: FileStat | None
     bases: tuple[int, ...]
     active: FileStat | None
     tail: Tail
+    start_mark: int = 0
+    aside: tuple[str, ...] = ()
+    snapshots: tuple[int, ...] = ()
+    transactional: tuple[int, ...] = ()
 
     @property
     def start(self) -> int:
-        """The log start offset."""
-        return self.bases[0] if self.bases else self.tail.next_offset
+        """The log start offset: segments below it may still be there."""
+        first = self.bases[0] if self.bases else self.tail.next_offset
+        return max(first, min(self.start_mark, self.tail.next_offset))
 
     @property
     def end(self) -> int:
@@ -133,13 +148,27 @@ class PartitionDir:
 
     def list_segments(self) -> None:
         """Look at the names only: cheap, for opening many logs."""
-        directory, bases = self._list()
-        self.view = View(directory, bases, None, Tail(0, 0))
+        self.view = self._list()
 
     def refresh(self) -> View:
         """Return what is true now: what is known, if two stats confirm it."""
         known = self.view
         return self._publish(known, self._look(known))
+
+    def announced(self) -> View:
+        """Return a view whose names were there after its end was found.
+
+        Writers make a transaction index before they write the first batch of a transaction into a segment. Who looks
+        at the names first and at the end of the log then could miss the one and see the other.
+        """
+        for _ in range(LOOKS_MAX):
+            view = self.refresh()
+            if view.directory is not None and self.env.files.stat(self.path) == view.directory:
+                return view
+            after = self._list()
+            if (after.bases, after.transactional) == (view.bases, view.transactional):
+                return view
+        raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
 
     def look_anew(self) -> View:
         """Return what the disk shows, nothing remembered."""
@@ -166,7 +195,27 @@ class PartitionDir:
         view = self.view
         active = self.env.files.stat(self.segment(bases[-1]).path) if bases else None
         with self._view_mutex:
-            self.view = View(view.directory if bases == view.bases else None, bases, active, tail)
+            directory = view.directory if bases == view.bases else None
+            self.view = View(
+                directory,
+                bases,
+                active,
+                tail,
+                view.start_mark,
+                view.aside,
+                view.snapshots,
+                view.transactional,
+            )
+
+    def know_names(self, *, snapshots: Iterable[int], transactional: Iterable[int]) -> None:
+        """Under the lock: these snapshots and transaction indexes are there, because this thread has made it so."""
+        with self._view_mutex:
+            self.view = replace(
+                self.view,
+                directory=None,
+                snapshots=tuple(sorted(snapshots)),
+                transactional=tuple(sorted(transactional)),
+            )
 
     def _publish(self, known: View, seen: View) -> View:
         """Remember what was seen, unless another thread was faster: a writer knows better."""
@@ -179,15 +228,15 @@ class PartitionDir:
     def _look(self, known: View) -> View:
         """Return `known` if it still holds, else what is true now."""
         for _ in range(LOOKS_MAX):
-            directory, bases = known.directory, known.bases
-            if directory is None or self.env.files.stat(self.path) != directory:
-                directory, bases = self._list()
-            if not bases:
-                same = not known.bases and directory == known.directory
-                return known if same else View(directory, (), None, Tail(0, 0))
-            active = self.env.files.stat(self.segment(bases[-1]).path)
+            now = known
+            if known.directory is None or self.env.files.stat(self.path) != known.directory:
+                now = self._list()
+            if not now.bases:
+                return known if now is known or known == now else now
+            active = self.env.files.stat(self.segment(now.bases[-1]).path)
             if active is not None:
-                return self._look_at_end(known, View(directory, bases, active, known.tail))
+                now = View(now.directory, now.bases, active, known.tail, now.start_mark, now.aside)
+                return self._look_at_end(known, now)
             known = NOTHING  # it went between listing and looking
         raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
 
@@ -197,25 +246,30 @@ class PartitionDir:
         segment, tail = self.segment(now.bases[-1]), None
         if known.active is not None and known.bases == now.bases and known.active.inode == now.active.inode:
             if known.active == now.active:
-                return known if known.directory == now.directory else now
+                return known if known == now else now
             if known.active.size < now.active.size:
                 tail = segment.tail(now.active.size, known.tail)
                 if tail.damage:  # perhaps it was cut and has grown again
                     tail = None
-        return View(now.directory, now.bases, now.active, tail or segment.tail(now.active.size))
+        return replace(now, tail=tail or segment.tail(now.active.size))
 
-    def _list(self) -> tuple[FileStat | None, tuple[int, ...]]:
-        """The directory's stat (None: not to be relied on yet) and its segments."""
+    def _list(self) -> View:
+        """What the names say (the directory's stat is None if it cannot be relied on yet); of the end, nothing."""
         try:
             listing = self.env.files.list(self.path)
         except FileNotFoundError:
             raise self._stale() from None
         self._check_topic()
         self.env.files.forget(self.path + "/")  # a name may stand for another file now
-        bases = sorted(
-            int(name.removesuffix(LOG_SUFFIX)) for name in listing.names if _LOG_NAME.fullmatch(name)
+        bases, snapshots, transactional = (
+            tuple(sorted(int(name[:20]) for name in listing.names if pattern.fullmatch(name)))
+            for pattern in (_LOG_NAME, _SNAPSHOT_NAME, _TRANSACTIONS_NAME)
         )
-        return (listing.stat if listing.settled else None), tuple(bases)
+        mark = marks.read(self.env, self.path, marks.LOG_START) if marks.LOG_START in listing.names else 0
+        aside = tuple(name for name in listing.names if name.endswith(ASIDE_SUFFIXES))
+        directory = listing.stat if listing.settled else None
+        tail = Tail(0, 0 if bases else mark)
+        return View(directory, bases, None, tail, mark, aside, snapshots, transactional)
 
     def _check_topic(self) -> None:
         if topic_id_of(self.path, self.env) != self._topic_id:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from logstore import marks
 from logstore.checkpoint import TEMPORARY_SUFFIX
 from logstore.config import LogConfig
 from logstore.env import Env
@@ -214,7 +215,10 @@ class _Recovery:
 
     def run(self) -> RecoveryReport:
         ignored = self._sweep()
-        self._bases = list(self._files.look_anew().bases)
+        view = self._files.look_anew()
+        # What lay below the log's end was flushed before the mark of its start was set.
+        self._recovery_point = max(self._recovery_point, view.start_mark)
+        self._bases = self._without_deleted(list(view.bases), view.start_mark)
         end = self._recover_segments()
         if end < self._recovery_point:
             path, position, reason = cut_short(self._files, self._bases, Tail(0, end))
@@ -236,7 +240,7 @@ class _Recovery:
         leftovers = {name for name in names if name.endswith(LEFTOVER_SUFFIXES)}
         for name in sorted(leftovers):
             self._remove(f"{self._files.path}/{name}")
-        known = leftovers | {METADATA, LOCK, EPOCHS}
+        known = leftovers | {METADATA, LOCK, EPOCHS} | marks.NAMES
         ignored = tuple(sorted(name for name in names - known if not _OURS.fullmatch(name)))
         if ignored:
             logger.warning(
@@ -256,9 +260,18 @@ class _Recovery:
         self._env.files.unlink(path)
         self._removed.append(path)
 
+    def _without_deleted(self, bases: list[int], start: int) -> list[int]:
+        """Remove the segments that end at or below the log start; a crash may have left any of them."""
+        kept = [base for base, end in pairwise([*bases, start + 1]) if end > start]
+        for base in bases:
+            if base not in kept:
+                self._files.segment(base).remove()
+                self._removed.append(self._files.segment(base).path)
+        return kept
+
     def _recover_segments(self) -> int:
         """Check every segment, oldest first; cut where the log stops being one. Returns its end."""
-        end, number = self._bases[0] if self._bases else 0, 0
+        end, number = self._bases[0] if self._bases else self._files.view.start_mark, 0
         while number < len(self._bases):
             segment = self._files.segment(self._bases[number])
             if number and (reason := _discontinuity(end, segment.base_offset, self._config)):

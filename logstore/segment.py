@@ -282,21 +282,21 @@ class Segment:
             offset = batch.next_offset
         return offset
 
-    def first_since(self, timestamp_ms: int, size_bytes: int) -> tuple[int, int] | None:
-        """Return (offset, timestamp) of the first record that is not older than `timestamp_ms`, if any.
+    def first_since(self, timestamp_ms: int, size_bytes: int, *, start: int = 0) -> tuple[int, int] | None:
+        """Return (offset, timestamp) of the first record from `start` on, not older than `timestamp_ms`, if any.
 
         Raises: CorruptLogError: a batch that had to be decoded is damaged.
         """
         entry = self.time_index.floor(timestamp_ms)
-        start = (
+        first = (
             self.floor_position(entry[1] + self.base_offset) if entry and self._agreeing_time(entry) else 0
         )
-        for position, batch in self.headers(start, size_bytes):
-            if batch.max_timestamp < timestamp_ms:
+        for position, batch in self.headers(first, size_bytes):
+            if batch.max_timestamp < timestamp_ms or batch.last_offset < start:
                 continue
             try:
                 for record in records(self._env.files.read(self.path, position, batch.size_bytes)):
-                    if record.timestamp >= timestamp_ms:
+                    if record.timestamp >= timestamp_ms and record.offset >= start:
                         return record.offset, record.timestamp
             except InvalidBatchError as error:
                 raise CorruptLogError(self.path, position, error.reason) from error

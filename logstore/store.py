@@ -13,13 +13,14 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from logstore import housekeeping
 from logstore.catalog import TopicInfo, whole_number
 from logstore.checkpoint import check_mark, clear_mark
 from logstore.config import LogConfig
@@ -44,6 +45,7 @@ from logstore.topics import Topics
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from logstore.housekeeping import RetentionReport
     from logstore.records.compression import Codec
     from logstore.recovery import RecoveryReport
 
@@ -242,8 +244,11 @@ class LogStore:
                     with self._mutex:
                         self._appended.add((topic, partition))
                     batches = encode(rows, order, codec=codec, batch_bytes_max=limit)
-                    for extent in self._append_batches(self.log(topic, partition), batches):
+                    log = self.log(topic, partition)
+                    for extent in self._append_batches(log, batches):
                         appended[partition] = extent
+                    if log.take_rolled() and log.config.expires:
+                        self._keep_house([(topic, partition)], is_append=True)
             except PylogError as error:
                 raise _with_appended(error, topic, appended) from error
             if flush:
@@ -336,6 +341,46 @@ class LogStore:
         finally:
             self._log_dir.advance_recovery_points(points)
 
+    # ------------------------------------------------------------ keeping house
+
+    def expire(self, topic: str, partition: int, *, dry_run: bool = False) -> RetentionReport:
+        """Apply the topic's retention to a partition now; `dry_run`: say what would go."""
+        if not dry_run:
+            self._check_writable()
+        return housekeeping.expire(self.log(topic, partition), dry_run=dry_run)
+
+    def delete_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, OffsetRange]:
+        """Delete the records below these offsets (-1: all) for good; return the offsets that are left.
+
+        Raises: OffsetOutOfRangeError, UnknownPartitionError: before anything is deleted;
+        InvalidRequestError: the topic is only compacted.
+        """
+        self._check_writable()
+        logs = {p: self.log(topic, p) for p in offsets}
+        ends = {p: housekeeping.deletable_to(logs[p], whole_number(o, "offset")) for p, o in offsets.items()}
+        return {p: OffsetRange(log.advance_start(ends[p]), log.log_end_offset) for p, log in logs.items()}
+
+    def housekeep(self) -> list[RetentionReport]:
+        """Apply retention everywhere, remove files whose delay is over; return what went, where something did.
+
+        Opening and closing a store do this for what they touch. A partition that fails is logged.
+        """
+        self._check_writable()
+        self._topics.finish_deletions()
+        return self._keep_house((info.name, p) for info in self.topics() for p in range(info.partitions))
+
+    def _keep_house(
+        self, partitions: Iterable[tuple[str, int]], *, is_append: bool = False
+    ) -> list[RetentionReport]:
+        """The same for these partitions. Nothing here is worth failing an open or a close."""
+        reports = []
+        for topic, partition in partitions:
+            try:
+                reports.append(housekeeping.expire(self.log(topic, partition), is_append=is_append))
+            except PylogError as error:
+                logger.warning("%s-%d: retention did not run: %s", topic, partition, error)
+        return [report for report in reports if report.removed]
+
     # ------------------------------------------------------------------- logs
 
     def log(self, topic: str, partition: int) -> Log:
@@ -384,6 +429,12 @@ class LogStore:
                     # The other partitions are fine; this one says it again to whoever writes there.
                     logger.error("not recovered: %s", report)
         self._topics.finish_deletions()
+        self._keep_house(
+            (info.name, p)
+            for info in self._catalog.topics()
+            if info.config.expires
+            for p in range(info.partitions)
+        )
 
     def recover(self, progress: Progress = no_progress) -> list[RecoveryReport]:
         """Check and mend what lies above the recovery point of every partition; return what was found in each.
@@ -425,6 +476,8 @@ class LogStore:
             try:
                 if not self.read_only and self._log_dir.belongs_to_this_process:
                     self.flush()
+                    touched = sorted(key for key in self._appended if key in self._logs)
+                    self._keep_house(key for key in touched if self._logs[key].config.expires)
                     self._mark_clean()
             finally:
                 self._closed = True

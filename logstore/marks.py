@@ -1,0 +1,47 @@
+"""Marks: one offset per file, beside the segments of a partition, that every process sees at its next look.
+
+::
+
+    log-start-offset   records below it are deleted, whatever segments are still there
+    cleaner-offset     compaction has seen everything below it
+    tiered-offset      everything below it is in remote storage, too
+
+A mark is replaced whole, and durable when `write` returns: the replacement changes the directory, on whose
+stat every `View` rests. It carries a checksum, since nothing else could tell a flipped digit. A missing or
+damaged mark is no mark: what it stood for is then done again, or waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+
+from logstore.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from logstore.env import Env
+
+logger = logging.getLogger(__name__)
+
+LOG_START = "log-start-offset"
+CLEANED = "cleaner-offset"
+TIERED = "tiered-offset"
+NAMES = frozenset({LOG_START, CLEANED, TIERED})
+
+
+def read(env: Env, directory: str, name: str) -> int:
+    """The offset of this mark; 0 if there is none, or what is there is damaged (which is logged)."""
+    try:
+        ((text, check),) = read_checkpoint(env, f"{directory}/{name}")
+        if int(check, 16) != zlib.crc32(text.encode()):
+            raise ValueError(f"{text} has another checksum than {check}")
+        return int(text)
+    except FileNotFoundError:
+        return 0
+    except (CheckpointError, ValueError) as error:
+        logger.warning("path=%s/%s ignored, it is damaged: %s", directory, name, error)
+        return 0
+
+
+def write(env: Env, directory: str, name: str, offset: int) -> None:
+    """Set the mark, durably."""
+    check = zlib.crc32(str(offset).encode())
+    write_checkpoint(env, f"{directory}/{name}", [(offset, f"{check:08x}")])

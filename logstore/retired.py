@@ -1,0 +1,43 @@
+"""Files that left the log but stay for a while, for those who still read them.
+
+::
+
+    <20 digits>.log.<milliseconds>.deleted    and the same for what belongs to it; the time is when it left
+
+A segment leaves by renames, its .log first: from there on nobody begins to read it, and indexes without a log
+are nobody's. Whoever keeps house removes what has been there for `file.delete.delay.ms`; recovery removes it
+at once. A time stamp from the future, by a clock that was wrong, counts by its distance.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from logstore.env import Env
+from logstore.segment import Segment
+
+SUFFIX = ".deleted"
+_NAME = re.compile(r"\d{20}\.\w+\.(\d+)\.deleted")
+# What may belong to a segment beside its log.
+COMPANIONS = ("index", "timeindex", "txnindex", "snapshot")
+
+
+def retire(env: Env, segment: Segment, now_ms: int) -> None:
+    """Take a segment out of the log; its files stay under other names. May be repeated after a crash."""
+    stem = segment.path.removesuffix(".log")
+    for suffix in ("log", *COMPANIONS):
+        path = f"{stem}.{suffix}"
+        if env.files.stat(path) is not None:
+            env.files.rename(path, f"{path}.{now_ms}{SUFFIX}")
+
+
+def remove_overdue(env: Env, directory: str, names: Iterable[str], *, now_ms: int, delay_ms: int) -> int:
+    """Remove the retired files among `names` whose time is over; return how many."""
+    removed = 0
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match and abs(now_ms - int(match[1])) >= delay_ms:
+            env.files.unlink(f"{directory}/{name}")
+            removed += 1
+    return removed
