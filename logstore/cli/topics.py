@@ -11,6 +11,8 @@ import click
 from logstore.catalog import TopicInfo
 from logstore.cli.terminal import (
     Commands,
+    Failure,
+    counted,
     open_store,
     output_option,
     path_option,
@@ -128,6 +130,8 @@ def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, pat
 
     \b
     $ pylog topics describe orders --path data
+
+    Exit code 1 if a partition cannot be read; the others are shown.
     """
     with open_store(path, mode="r") as store:
         is_absent = name is not None and if_exists and _is_absent(store, name)
@@ -135,9 +139,20 @@ def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, pat
         found = [describe_topic(store, info) for info in chosen]
     if output == "json":
         show_json(found)
-        return
+    else:
+        _show_described(found)
+    errors = [
+        partition["error"] for topic in found for partition in topic["partitions"] if partition["error"]
+    ]
+    for error in errors:
+        talk(error)
+    if errors:
+        raise Failure(f"{counted(len(errors), 'partition')} cannot be read; `pylog verify` checks all files")
+
+
+def _show_described(found: Iterable[dict[str, Any]]) -> None:
     for number, topic in enumerate(found):
-        overrides = ",".join(f"{key}={value}" for key, value in topic["config"].items())
+        overrides = ",".join(f"{key}={value}" for key, value in topic["config"].items()) or "-"
         click.echo("\n" * bool(number) + click.style(f"Topic: {topic['topic']}", bold=True), nl=False)
         click.echo(
             f"  TopicId: {topic['topic_id']}  Partitions: {len(topic['partitions'])}  Configs: {overrides}"

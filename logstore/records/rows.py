@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from logstore.errors import InvalidRecordError, RecordTooLargeError, did_you_mean
 from logstore.records import kernels
-from logstore.records.batch import HEADER_BYTES
+from logstore.records.batch import HEADER_BYTES, NO_TIMESTAMP
 from logstore.records.columns import (
     Cells,
     cells,
@@ -44,7 +44,7 @@ class Rows:
         self._timestamps = timestamps_ms(data, now_ms)
 
     def check(self, *, batch_bytes_max: int, keys_required: bool) -> None:
-        """Raise unless every row can be appended: names of the columns, keys where needed, sizes.
+        """Raise unless every row can be appended: names of the columns, keys where needed, times, sizes.
 
         Raises: InvalidRecordError, RecordTooLargeError: with the column or the row.
         """
@@ -59,6 +59,13 @@ class Rows:
             raise InvalidRecordError(
                 f"row {without[0]}: no key, and the topic needs keys (cleanup.policy=compact)",
                 row=int(without[0]),
+            )
+        if self._timestamps.min(initial=0) < NO_TIMESTAMP:
+            row = int(np.argmax(self._timestamps < NO_TIMESTAMP))
+            raise InvalidRecordError(
+                f"row {row}: timestamp {self._timestamps[row]} ms is before 1970, and Kafka's clients refuse such; "
+                "leave it null (now), set -1 (none), or keep that time in the value",
+                row=row,
             )
         fields = self._fields()
         if sum(int(sizes.max(initial=0)) for sizes in fields) + _FRAMING_BYTES_MAX <= batch_bytes_max:

@@ -1,5 +1,7 @@
 """`pylog topics`."""
 
+import shutil
+
 import logstore
 
 
@@ -70,6 +72,29 @@ def test_describe_shows_offsets_and_sizes_of_each_partition(pylog, path):
     assert lines[0].startswith(f"Topic: orders  TopicId: {topic['topic_id']}  Partitions: 2")
     assert lines[1].split() == ["PARTITION", "START", "END", "OFFSETS", "SEGMENTS", "BYTES"]
     assert lines[3].split()[:4] == ["1", "0", "2", "2"]
+
+
+def test_describe_shows_that_there_are_no_settings(pylog):
+    pylog("topics", "create", "a").ok()
+    pylog("topics", "create", "b", "--config", "retention.ms=5").ok()
+    heads = [line for line in pylog("topics", "describe").ok().lines if line.startswith("Topic:")]
+    assert [head.split("Configs: ")[1] for head in heads] == ["-", "retention.ms=5"]
+
+
+def test_describe_goes_on_behind_a_partition_that_cannot_be_opened(pylog, path):
+    pylog("topics", "create", "t", "--partitions", 3).ok()
+    pylog("produce", "t", "--partition", 2, input="a\n").ok()
+    shutil.rmtree(path / "t-1")
+    ran = pylog("topics", "describe", "t", "--output", "json")
+    sound, missing, full = ran.json[0]["partitions"]
+    assert ran.code == 1
+    assert (sound["end"], full["end"]) == (0, 1)
+    assert missing["end"] is None
+    assert "t-1 is missing" in missing["error"]
+    ran = pylog("topics", "describe", "t")
+    assert ran.code == 1
+    assert [line.split() for line in ran.lines[3:5]] == [["1", *"-----"], ["2", "0", "1", "1", "1", "69"]]
+    assert [line.split(":")[0] for line in ran.err.splitlines()] == [str(path / "t-1"), "pylog"]
 
 
 def test_describe_of_an_unknown_topic_names_the_near_ones(pylog):

@@ -125,6 +125,20 @@ def test_a_column_that_cannot_be_stored_is_named(
     assert store.offsets("t")[0].count == 0
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("ms")])
+def test_a_time_before_1970_is_refused_and_minus_one_is_none(
+    store: logstore.LogStore, kind: pa.DataType
+) -> None:
+    store.create_topic("t")
+    with pytest.raises(InvalidRecordError, match="row 2: timestamp -2 ms is before 1970") as caught:
+        store.append("t", rows(["a", "b", "c"], timestamp=pa.array([0, -1, -2], kind)))
+    assert caught.value.row == 2
+    assert store.offsets("t")[0].count == 0
+    store.append("t", rows(["a", "b"], timestamp=pa.array([0, -1], kind)))
+    back = store.read("t", partition=0).read_all()["timestamp"].cast(pa.int64())
+    assert back.to_pylist() == [0, -1]
+
+
 def test_a_record_that_is_too_large_is_refused_before_anything_is_written(store: logstore.LogStore) -> None:
     store.create_topic("t", partitions=2, config={"max.message.bytes": 1000})
     table = rows(["small", "x" * 2000], partition=pa.array([0, 1], pa.int32()))
