@@ -15,6 +15,7 @@ Importing this package loads neither numba nor pyarrow: they come with the first
 from logstore.catalog import TopicInfo
 from logstore.config import LogConfig
 from logstore.errors import (
+    BatchConflictError,
     CorruptLogError,
     DiskFullError,
     FailedStoreError,
@@ -32,6 +33,7 @@ from logstore.errors import (
     StoreError,
     StoreLockedError,
     TopicExistsError,
+    TransactionAbortedError,
     UnknownPartitionError,
     UnknownTopicError,
 )
@@ -39,6 +41,7 @@ from logstore.store import LogStore, OffsetRange, recover
 from logstore.store import open_store as open
 
 __all__ = [
+    "BatchConflictError",
     "CorruptLogError",
     "DiskFullError",
     "FailedStoreError",
@@ -60,6 +63,7 @@ __all__ = [
     "StoreLockedError",
     "TopicExistsError",
     "TopicInfo",
+    "TransactionAbortedError",
     "UnknownPartitionError",
     "UnknownTopicError",
     "open",

@@ -12,11 +12,16 @@
     │   ├── InvalidRecordError         a record or column that cannot be stored
     │   │   └── RecordTooLargeError    larger than max.message.bytes
     │   ├── OffsetOutOfRangeError
-    │   └── ReadOnlyStoreError         a write to a store that was opened (or may only be) read
+    │   ├── OutOfOrderSequenceError    a producer's batch does not follow its last one: one between them is missing
+    │   ├── ProducerFencedError        a newer epoch of the producer is known: this one is over
+    │   ├── TransactionStateError      a batch that does not fit the producer's open transaction
+    │   ├── ReadOnlyStoreError         a write to a store that was opened (or may only be) read
+    │   └── BatchConflictError         a batch of this number is committed already, with other content, or a later one is
     ├── StoreError                     the directory cannot be used as it is
     │   ├── NotAStoreError             not ours, or of a format that this version does not know
     │   ├── StoreLockedError           held by a broker, or by `pylog recover`
     │   └── StaleLogError              the partition was deleted (and perhaps created anew) since it was opened
+    ├── TransactionAbortedError        a transaction ended by others before it was committed: nothing of it is visible
     ├── CorruptLogError                bytes on disk are not what was written: file, position, reason
     └── StorageError                   the environment failed: disk, permissions
         ├── DiskFullError              the append was undone; reads go on
@@ -128,8 +133,62 @@ class OffsetOutOfRangeError(InvalidRequestError):
         )
 
 
+class OutOfOrderSequenceError(InvalidRequestError):
+    """A producer's batch does not follow its last one."""
+
+    def __init__(self, producer_id: int, producer_epoch: int, sequence: int, expected: int) -> None:
+        super().__init__(
+            f"producer {producer_id}, epoch {producer_epoch}: sequence number {sequence} where {expected} must follow; "
+            "a batch before it was lost, or this one was retried too late",
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            sequence=sequence,
+            expected=expected,
+        )
+
+
+class ProducerFencedError(InvalidRequestError):
+    """A newer epoch of the producer is known: what an older one sends is refused."""
+
+    def __init__(
+        self, producer_id: int, producer_epoch: int, current_epoch: int, what: str = "a batch"
+    ) -> None:
+        super().__init__(
+            f"{what} of producer {producer_id} has epoch {producer_epoch}, and {current_epoch} is known: another has "
+            "taken its place; it must stop",
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            current_epoch=current_epoch,
+        )
+
+
+class TransactionStateError(InvalidRequestError):
+    """A batch that does not fit the open transaction of its producer."""
+
+
 class ReadOnlyStoreError(InvalidRequestError):
     """A write to a store that is open for reading only."""
+
+
+class BatchConflictError(InvalidRequestError):
+    """A batch of this number is committed under this name already, with other content; or a later one is."""
+
+    name: str
+    batch_id: int
+
+
+class TransactionAbortedError(PylogError):
+    """The transaction was ended by others before it was committed; nothing of it is visible."""
+
+    reason: str
+
+    def __init__(self, producer_id: int, producer_epoch: int, reason: str) -> None:
+        super().__init__(
+            f"the transaction was aborted: {reason}; nothing of it is visible, write it again",
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            reason=reason,
+        )
 
 
 class StoreError(PylogError):

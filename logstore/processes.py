@@ -1,0 +1,124 @@
+"""Whether another process is still there: a lock that it holds, or its number and the time of its start.
+
+Both can be told on one host only, and numbers only inside of one container: `host()` is equal where they can. Where
+they cannot, time decides.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+
+from logstore.env import Env, Lock, reset_after_fork
+from logstore.errors import StorageError
+
+HOLDER_PREFIX = ".holder-"
+# Above the process that plans a write are Spark's daemon and the JVM that drives the query.
+DRIVER_COMMAND = "java"
+ANCESTORS_MAX = 16
+
+
+class Holders:
+    """The processes that have something open in a directory: each holds a lock file of its own, while it lives."""
+
+    def __init__(self, directory: Path, env: Env) -> None:
+        self._directory = directory
+        self._env = env
+        self._lock: Lock | None = None
+        self._name = ""
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        """A child holds nothing of its parent's."""
+        self._lock, self._name = None, ""
+
+    def mine(self) -> str:
+        """The name of this process's lock, held from now on."""
+        while self._lock is None:
+            name = f"{HOLDER_PREFIX}{uuid.uuid4().hex}"
+            self._env.files.mkdir(self._directory)
+            lock = self._env.files.lock(self._directory / name, wait=False)
+            if lock is None:
+                continue
+            if self._env.files.stat(self._directory / name) is None:
+                lock.release()  # somebody took it for that of a dead process, between creating and locking
+                continue
+            self._lock, self._name = lock, name
+        return self._name
+
+    def is_held(self, name: str) -> bool:
+        """Is the process of this name alive? The lock file of a dead one is removed."""
+        if name == self._name:
+            return True
+        path = self._directory / name
+        if not name.startswith(HOLDER_PREFIX) or self._env.files.stat(path) is None:
+            return False
+        try:
+            lock = self._env.files.lock(path, shared=True, wait=False)
+        except FileNotFoundError:
+            return False
+        if lock is None:
+            return True
+        if self._env.files.is_writable(self._directory):
+            self._env.files.unlink(path)
+        lock.release()
+        return False
+
+    def sweep(self) -> None:
+        """Remove the lock files of dead processes."""
+        for name in self._env.files.list(self._directory).names:
+            if name.startswith(HOLDER_PREFIX):
+                self.is_held(name)
+
+    def release(self) -> None:
+        """Hold nothing any more."""
+        lock, name = self._lock, self._name
+        self._lock, self._name = None, ""
+        if lock is not None:
+            self._env.files.unlink(self._directory / name)
+            lock.release()
+
+
+def host(env: Env) -> str:
+    """What is the same wherever processes can see each other: this boot of this machine, this container."""
+    boot = _read(env, "/proc/sys/kernel/random/boot_id").strip()
+    space = env.files.stat("/proc/self/ns/pid")
+    return f"{boot}/{space.inode}" if boot and space else ""
+
+
+def driver(env: Env) -> str:
+    """The identity of the JVM above this process; of nobody, if there is none."""
+    pid = os.getpid()
+    for _ in range(ANCESTORS_MAX):
+        command, parent, started = _status(env, pid)
+        if command == DRIVER_COMMAND:
+            return f"{host(env)} {pid} {started}"
+        if parent <= 1:
+            break
+        pid = parent
+    return "unknown"
+
+
+def is_gone(env: Env, driver: str) -> bool:
+    """Is this very process dead for sure? What cannot be seen from here is not."""
+    where, _, process = driver.partition(" ")
+    pid, _, started = process.partition(" ")
+    return bool(pid) and where == host(env) and _status(env, int(pid))[2] != started
+
+
+def _status(env: Env, pid: int) -> tuple[str, int, str]:
+    """(command, parent, start time) of a process; of one that is gone, or dead and not yet buried, ("", 0, "")."""
+    text = _read(env, f"/proc/{pid}/stat")
+    command, _, rest = text.partition("(")[2].rpartition(")")
+    words = rest.split()
+    if len(words) < 20 or words[0] in ("Z", "X"):
+        return "", 0, ""
+    return command, int(words[1]), words[19]
+
+
+def _read(env: Env, path: str) -> str:
+    try:
+        return env.files.read_all(path).decode("utf-8", "replace")
+    except (FileNotFoundError, StorageError, ProcessLookupError):
+        return ""

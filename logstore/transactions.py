@@ -1,0 +1,459 @@
+"""Transactions of a stand-alone store: what is appended under one becomes visible at once, everywhere, or never.
+
+::
+
+    with store.transaction() as transaction:
+        store.append("orders", rows, transaction=transaction)
+        store.append("payments", more, transaction=transaction)
+
+The order of what is on disk, which everything rests on:
+
+1. A writer's registration (`Attempt`: who, which producer id and epoch, which partitions), before its first data.
+2. Its data, before it says that it is prepared.
+3. The decision, which commits a whole batch with all its writers, before any marker. From here on readers see the
+   batch, whether the markers are there or not: they ask `outcomes`.
+4. The markers, before decision and registrations are forgotten.
+
+Every append asks under the partition's lock whether its registration is still open. Who aborts one notes that first
+and then takes that lock to write the marker: so nothing comes behind a marker.
+
+Nobody needs to come back for a writer that died: whoever comes by finishes what was decided, and aborts what nobody can
+decide any more (`tend`). Nothing is aborted that is alive, however long it takes.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from logstore import processes
+from logstore.catalog import TopicInfo
+from logstore.env import Env
+from logstore.errors import (
+    CorruptLogError,
+    InvalidRequestError,
+    PylogError,
+    StaleLogError,
+    TransactionAbortedError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from logstore.log import Log
+from logstore.txn_journal import Journal
+from logstore.txn_lives import Lives
+from logstore.txn_state import (
+    Attempt,
+    Content,
+    Decision,
+    Owner,
+    Partition,
+    Producer,
+    State,
+)
+from logstore.txn_writer import Prepared, Transaction
+
+logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+
+# How long a prepared attempt waits for a driver that lives but does nothing, and one that cannot be seen from here.
+TIMEOUT_MS = 15 * 60 * 1000
+# The markers of a batch that nobody follows up are flushed after this.
+SETTLE_MS = 60_000
+# Looks without a lock, before decisions are held up for one.
+LOOKS_MAX = 8
+
+
+class Logs(Protocol):
+    """The topics of the store, as they are now."""
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic."""
+        ...
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic."""
+        ...
+
+    def log(self, topic: str, partition: int) -> Log:
+        """The log of one partition."""
+        ...
+
+    def recovery_point(self, topic: str, partition: int) -> int:
+        """Below this everything is on disk."""
+        ...
+
+    def make_durable(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Flush these, and note how far."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """How transactions ended whose markers may not be there yet, as at one moment.
+
+    Take it before looking at a log: what is missing here then has its marker there, or is open.
+    """
+
+    known: Mapping[Producer, str]
+    damage: PylogError | None = None
+
+    def outcome(self, producer_id: int, producer_epoch: int) -> str | None:
+        """Return "committed" or "aborted"; None: open.
+
+        Raises: CorruptLogError: the journal is damaged, so nobody knows.
+        """
+        if self.damage is not None:
+            raise self.damage
+        return self.known.get((producer_id, producer_epoch))
+
+
+class Transactions:
+    """The transactions of one store. Safe for threads, and for processes of one host."""
+
+    def __init__(self, root: Path, env: Env, logs: Logs) -> None:
+        self._env = env
+        self._root = root
+        self._logs = logs
+        self._journal = Journal(root, env)
+        self._holders = processes.Holders(self._journal.directory, env)
+        self._known: tuple[State, dict[Producer, str]] = State(), {}
+
+    # ------------------------------------------------------------------- read
+
+    def outcomes(self) -> Outcomes:
+        """How the transactions that are not forgotten ended, as far as they did. One stat when nothing changed."""
+        try:
+            state = self._journal.state()
+        except PylogError as error:
+            return Outcomes(known={}, damage=error)
+        known = self._known
+        if known[0] is not state:
+            self._known = known = state, state.outcomes()
+        return Outcomes(known=known[1])
+
+    def settled(self, look: Callable[[], Found]) -> Found:
+        """Return what `look` finds while no decision is made: a batch is in all of it, or in nothing of it.
+
+        `look` may be called several times.
+        """
+        for _ in range(LOOKS_MAX):
+            before = self._decided()
+            found = look()
+            if self._decided() == before:
+                return found
+        with self._journal.still():
+            return look()
+
+    def _decided(self) -> int:
+        """How many decisions there were; damage is the business of who needs to know one."""
+        try:
+            return self._journal.state().decided
+        except CorruptLogError:
+            return -1
+
+    def state(self) -> State:
+        """Everything that is known, for tools."""
+        return self._journal.state()
+
+    def last_batch(self, name: str) -> int | None:
+        """The last batch that was committed under this name; None if there is none."""
+        last = self._journal.state().last_of(name)
+        return last.batch_id if last else None
+
+    # ------------------------------------------------------------------ write
+
+    def begin(
+        self,
+        name: str = "",
+        batch_id: int | None = None,
+        *,
+        run: str = "",
+        task: str = "",
+        owner: Owner | None = None,
+    ) -> Transaction:
+        """Return one writer's part of a batch; nothing is written before its first append.
+
+        Without a name it is a batch of its own. `run` tells one life of a program from the next: a new run ends what
+        the one before left open.
+
+        Raises: BatchConflictError: a later batch is committed under this name.
+        """
+        if bool(name) != (batch_id is not None):
+            raise InvalidRequestError("a transaction has a name and a batch id, or neither")
+        if batch_id is not None and batch_id < 0:
+            raise InvalidRequestError(f"batch_id={batch_id}: must not be negative")
+        attempt = Attempt(
+            name=name or f"unnamed-{uuid.uuid4().hex}",
+            batch_id=batch_id or 0,
+            run=run or uuid.uuid4().hex,
+            task=task,
+            producer_id=-1,
+            epoch=-1,
+            partitions=(),
+            owner=replace(owner or Owner(timeout_ms=TIMEOUT_MS), host=processes.host(self._env)),
+            seen_ms=self._env.clock.now_ms(),
+        )
+        is_replay = bool(name) and self._journal.state().replayed(attempt.name, attempt.batch_id) is not None
+        return Transaction(self, attempt, kept=bool(name), is_replay=is_replay)
+
+    def register(self, attempt: Attempt, partitions: tuple[Partition, ...]) -> Attempt:
+        """Note durably that this attempt is going to write to these partitions; return it with its producer id.
+
+        Raises: TransactionAbortedError: it is not wanted any more; BatchConflictError.
+        """
+        if self._pending(self._journal.state(), attempt.name):
+            self.finish(attempt.name)  # of the run before
+        owner = replace(attempt.owner, holder=self._holders.mine())
+        if processes.is_gone(self._env, owner.driver):
+            raise TransactionAbortedError(-1, -1, "the driver of the query is gone")
+        with self._journal.changing() as state:
+            placed, events = state.to_register(replace(attempt, owner=owner, partitions=partitions))
+            self._journal.append(events)
+        self._journal.sync()
+        if len(events) > 1:
+            self.finish(attempt.name)
+        return placed
+
+    def extend(self, attempt: Attempt, more: tuple[Partition, ...]) -> Attempt:
+        """Note durably that a registered attempt is going to write to more partitions. Raises as `register`."""
+        with self._journal.changing() as state:
+            state.check_open(attempt.producer)
+            known = self._journal.append([["extend", *attempt.producer, [list(p) for p in more]]])
+        self._journal.sync()
+        return known.attempts[attempt.producer]
+
+    def check_open(self, producer: Producer) -> None:
+        """Raise TransactionAbortedError unless this attempt may write. One stat when nothing changed."""
+        self._journal.state().check_open(producer)
+
+    def note_prepared(self, attempt: Attempt) -> None:
+        """Flush what this attempt wrote. From now on it lives as long as its driver does, where it has one."""
+        self._logs.make_durable((topic, partition) for topic, _, partition in attempt.partitions)
+        if not attempt.owner.driver:
+            return
+        with self._journal.changing() as state:
+            state.check_open(attempt.producer)
+            self._journal.append([["prepared", *attempt.producer, self._env.clock.now_ms()]])
+
+    # -------------------------------------------------------------- decide
+
+    def commit(self, prepared: Iterable[Prepared], *, origin: str = "") -> Content:
+        """Commit a batch: all these parts of it, and no others. On return it is visible, and stays so.
+
+        A batch that is committed already, with the same content (or from the same `origin`: something that names
+        where the content came from), is left as it is.
+
+        Raises: BatchConflictError: it is committed with another content; TransactionAbortedError: a part of it was
+        aborted. Nothing of this is visible then.
+        """
+        parts = list(prepared)
+        if not parts or len({(p.name, p.batch_id, p.run) for p in parts}) != 1:
+            raise InvalidRequestError("what is committed are the parts of one batch, of one run")
+        wanted = Decision(
+            name=parts[0].name,
+            batch_id=parts[0].batch_id,
+            run=parts[0].run,
+            content=sum((p.content for p in parts), Content()),
+            decided_ms=self._env.clock.now_ms(),
+            winners=tuple(sorted(p.producer for p in parts if p.producer)),
+            kept=parts[0].kept,
+            origin=origin,
+        )
+        if not wanted.kept and not wanted.winners:
+            return wanted.content  # nothing was written, and nobody will ask
+        with self._journal.changing() as state:
+            self._journal.append(state.to_decide(wanted))
+            self._publish(wanted.batch)
+        self._finish_later(wanted.name)
+        return wanted.content
+
+    def _publish(self, batch: tuple[str, int]) -> None:
+        """Inside of `changing`: let readers see a decision, now that no power failure can take it back."""
+        decision = self._journal.state().decisions.get(batch)
+        if decision is not None and not decision.durable:
+            self._journal.sync()
+            self._journal.append([["durable", *batch]])
+
+    def abort(self, name: str, batch_id: int, run: str, *, reason: str) -> None:
+        """Abort what this run wrote of a batch. If the batch is decided, finish it instead: it is too late."""
+        with self._journal.changing() as state:
+            mine = [a for a in state.of_name(name) if (a.batch_id, a.run) == (batch_id, run)]
+            self._journal.append(state.to_abort(mine, reason))
+        self._finish_later(name)
+
+    def abort_attempt(self, producer: Producer, *, reason: str) -> bool:
+        """Abort one attempt; False: it had ended."""
+        with self._journal.changing() as state:
+            attempt = state.attempts.get(producer)
+            events = state.to_abort([attempt] if attempt else [], reason)
+            self._journal.append(events)
+        if attempt:
+            self._finish_later(attempt.name)
+        return bool(events)
+
+    def _finish_later(self, name: str) -> None:
+        """Finish now, if that is possible: everything is decided, so whoever comes by may do it as well."""
+        try:
+            self.finish(name)
+        except PylogError as error:
+            logger.warning("transaction %s is decided, and not finished yet: %s", name, error)
+
+    # -------------------------------------------------------------- finish
+
+    def tend(self) -> int:
+        """Finish what was decided, and abort what nobody can decide any more; return how many attempts that were."""
+        if self._env.files.stat(self._journal.path) is None:
+            return 0
+        state = self._journal.state()
+        dead = self._dead(state)
+        if dead:
+            with self._journal.changing() as state:
+                events = [e for a, why in dead for e in state.to_abort([a], why)]
+                self._journal.append(events)
+        if self._pending(self._journal.state()):
+            self.finish()
+        self._holders.sweep()
+        return len(dead)
+
+    def _dead(self, state: State) -> list[tuple[Attempt, str]]:
+        """The attempts that nobody can commit any more, and why."""
+        lives = Lives(self._env, self._root, self._holders, state)
+        return [
+            (a, why)
+            for a in state.attempts.values()
+            if state.is_open(a.producer) and (why := lives.end_of(a))
+        ]
+
+    def _pending(self, state: State, name: str | None = None) -> bool:
+        decisions = (d for d in state.decisions.values() if d.marked is None)
+        names = {*(d.name for d in decisions), *(a.name for a in state.aborted())}
+        return bool(names) if name is None else name in names
+
+    def finish(self, name: str | None = None) -> None:
+        """Write the markers that are missing (of one name), and forget what is over. What fails stays for the next.
+
+        Several may do this at once: a marker that is there is not written again.
+        """
+        state = self._journal.state()
+        for decision in state.decisions.values():
+            if decision.marked is None and name in (None, decision.name):
+                self._finish_commit(decision)
+        lost = [a for a in state.aborted() if name in (None, a.name)]
+        marked = self._mark(lost, commit=False)
+        if lost and marked is not None:
+            with self._journal.changing() as state:
+                gone = [["gone", *a.producer] for a in lost if a.producer in state.attempts]
+                self._journal.append(gone)
+        self._forget(name)
+
+    def _finish_commit(self, decision: Decision) -> None:
+        if not decision.durable:
+            with self._journal.changing():
+                self._publish(decision.batch)
+        ends = self._mark(self._journal.state().winners(decision), commit=True)
+        if ends is None:
+            return
+        with self._journal.changing() as state:
+            current = state.decisions.get(decision.batch)
+            if current is not None and current.marked is None:
+                body = [[*partition, end] for partition, end in ends.items()]
+                self._journal.append([["marked", *decision.batch, body]])
+
+    def _mark(self, attempts: Iterable[Attempt], *, commit: bool) -> dict[Partition, int] | None:
+        """Write the markers of these attempts; return where the logs end behind them, None if some are missing.
+
+        A partition that was deleted needs none.
+        """
+        by_partition = defaultdict(list)
+        for attempt in attempts:
+            for partition in attempt.partitions:
+                by_partition[partition].append(attempt.producer)
+        ends, complete = {}, True
+        for (topic, topic_id, number), producers in sorted(by_partition.items()):
+            try:
+                log = self._logs.log(topic, number)
+                if log.topic_id != topic_id:
+                    continue
+                with log.lock():
+                    for producer_id, epoch in producers:
+                        log.append_marker(producer_id, epoch, commit=commit)
+                ends[topic, topic_id, number] = log.log_end_offset
+            except (UnknownTopicError, UnknownPartitionError, StaleLogError):
+                continue
+            except PylogError as error:
+                complete = False
+                logger.warning("%s-%d: the end of a transaction is not marked yet: %s", topic, number, error)
+        return ends if complete else None
+
+    def _forget(self, name: str | None) -> None:
+        """Forget decisions whose markers are on disk; flush those of batches that newer ones have followed."""
+        now_ms = self._env.clock.now_ms()
+        over = []
+        for decision in self._journal.state().decisions.values():
+            if decision.marked is None:
+                continue
+            last = self._journal.state().last_of(decision.name)
+            is_old = last is not None and last.batch_id > decision.batch_id
+            if (is_old and name == decision.name) or now_ms - decision.decided_ms > SETTLE_MS:
+                self._flush_marked(decision.marked)
+            if self._on_disk(decision.marked):
+                over.append(decision.batch)
+        if over:
+            with self._journal.changing() as state:
+                self._journal.append([["forget", *batch] for batch in over if batch in state.decisions])
+
+    def _flush_marked(self, marked: Mapping[Partition, int]) -> None:
+        late = [
+            (topic, partition)
+            for (topic, _, partition), end in marked.items()
+            if self._logs.recovery_point(topic, partition) < end
+        ]
+        try:
+            self._logs.make_durable(late)
+        except PylogError as error:
+            logger.warning("markers of a transaction are not flushed yet: %s", error)
+
+    def _on_disk(self, marked: Mapping[Partition, int]) -> bool:
+        return all(
+            self._logs.recovery_point(topic, partition) >= end or not self._is_there(topic, topic_id)
+            for (topic, topic_id, partition), end in marked.items()
+        )
+
+    def _is_there(self, topic: str, topic_id: str) -> bool:
+        try:
+            return self._logs.topic(topic).topic_id == topic_id
+        except UnknownTopicError:
+            return False
+
+    # -------------------------------------------------------------- recover
+
+    def recover(self) -> None:
+        """After a crash, by a process that is alone: end every transaction that nobody can end any more.
+
+        What is open in a log and registered nowhere lost its registration with the power, or its marker after it was
+        aborted: it was not committed, since neither happens to what was.
+        """
+        self._journal.renew()
+        self.tend()
+        state = self._journal.state()
+        committed = {producer for d in state.decisions.values() for producer in d.winners}
+        for info in self._logs.topics():
+            for number in range(info.partitions):
+                try:
+                    log = self._logs.log(info.name, number)
+                    for producer_id, epoch, *_ in log.open_transactions():
+                        if (producer_id, epoch) not in state.attempts:
+                            is_committed = (producer_id, epoch) in committed
+                            log.append_marker(producer_id, epoch, commit=is_committed)
+                except PylogError as error:
+                    logger.error("%s-%d: transactions not recovered: %s", info.name, number, error)
+
+    def close(self) -> None:
+        """This process writes no more: what it left open may be aborted."""
+        self._holders.release()
