@@ -8,6 +8,7 @@ whoever comes by. So a crash leaves nothing between.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +17,51 @@ from typing import Any
 from logstore.catalog import Catalog, TopicInfo, check_partitions, check_topic_name, new_topic_id
 from logstore.checkpoint import marking_failure
 from logstore.config import canonical_properties
-from logstore.env import Env
+from logstore.env import SYSTEM, Env
 from logstore.errors import FailedStoreError, InvalidRequestError, StorageError
 from logstore.log_dir import LogDir
 from logstore.partition_dir import create as create_partition
 from logstore.partition_dir import topic_id_of
 
 logger = logging.getLogger(__name__)
+
+
+# The directory of a partition, and one that was hidden.
+_PARTITION = re.compile(r"(.+)-(\d+)")
+_HIDDEN = re.compile(r".+-\d+\.([\w-]{22})\.deleted")
+# Directories are made before the catalog lists their topic: a young one may belong to a topic that is on its way.
+YOUNG_MS = 60_000
+
+
+def unowned(root: Path, env: Env = SYSTEM) -> list[Path]:
+    """Return the partition directories that belong to no topic, nor to a deletion that is not finished, by name."""
+    names = env.files.list(
+        root
+    ).names  # before the catalog: what is removed meanwhile is not there any more below
+    catalog = Catalog(root / "topics", env)
+    topics = {info.name: info for info in catalog.topics()}
+    going = {info.topic_id for info, _ in catalog.deletions()}
+
+    def is_owned(name: str) -> bool:
+        if hidden := _HIDDEN.fullmatch(name):
+            return hidden[1] in going
+        found = _PARTITION.fullmatch(name)
+        if found is None:
+            return True  # none of ours
+        info, topic_id = topics.get(found[1]), topic_id_of(root / name, env)
+        stays = info is not None and int(found[2]) < info.partitions and topic_id in (info.topic_id, None)
+        return stays or topic_id in going or _is_young(root / name, env)
+
+    return [root / name for name in sorted(names) if _is_directory(root / name, env) and not is_owned(name)]
+
+
+def _is_directory(path: Path, env: Env) -> bool:
+    return env.files.stat(f"{path}/.") is not None
+
+
+def _is_young(path: Path, env: Env) -> bool:
+    stat = env.files.stat(path)
+    return stat is not None and env.clock.now_ms() - stat.mtime_ns // 1_000_000 < YOUNG_MS
 
 
 class Topics:

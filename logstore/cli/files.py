@@ -22,6 +22,7 @@ from logstore.cli.terminal import (
 from logstore.console import TIMESTAMP_TYPES
 from logstore.dump import BatchLine, DamageLine, Line, OffsetEntryLine, RecordLine, TimeEntryLine, dump
 from logstore.recovery import RecoveryReport
+from logstore.topics import unowned
 from logstore.verify import PartitionReport, verify_store
 
 
@@ -124,7 +125,8 @@ def verify(topic: str | None, path: Path, output: str) -> None:
     \b
     $ pylog verify --path data
 
-    Exit code 1 if there is damage; `--output json` lists every place.
+    Exit code 1 if there is damage; `--output json` lists every place. Directories that belong to no topic
+    are named on stderr; they are no damage.
     """
     with open_store(path, mode="r") as store, progress_bar("verify", unit="bytes") as progress:
         reports = list(verify_store(store, topic, progress))
@@ -132,6 +134,11 @@ def verify(topic: str | None, path: Path, output: str) -> None:
     show(map(_verified, reports), ("topic", "partition", "segments", "bytes", "damage"), output)
     for file, position, reason in damage:
         talk(reason if reason.startswith(file) else f"{file}: damaged at byte {position}: {reason}")
+    for directory in unowned(path) if topic is None else ():
+        talk(
+            f"{directory} belongs to no topic (its creation or deletion did not finish?): look into it with "
+            "`pylog dump-log`, and remove it if nothing in it is missed"
+        )
     if damage:
         raise Failure("there is damage; bring these files back from a copy, or read around the places")
 

@@ -1,5 +1,9 @@
 """`pylog dump-log`, `pylog verify`, `pylog recover`."""
 
+import os
+import shutil
+from pathlib import Path
+
 import pytest
 
 import logstore
@@ -147,6 +151,30 @@ def test_verify_of_one_topic_leaves_out_the_others(pylog, partition):
         "other"
     ]
     assert "no topic" in pylog("verify", "--topic", "nothing").failed()
+
+
+def test_verify_names_directories_that_belong_to_no_topic(pylog, partition, path):
+    pylog("topics", "create", "short").ok()
+    pylog("topics", "create", "gone").ok()
+    pylog("topics", "delete", "gone").ok()  # its directory is hidden, and its deletion known
+    for left in ("short-1", "old-0"):
+        shutil.copytree(partition, path / left)
+    (path / f"other-3.{'A' * 22}.deleted").mkdir()
+    (path / "notes-1").write_text("a file")
+    strays = ["old-0", "other-3.AAAAAAAAAAAAAAAAAAAAAA.deleted", "short-1"]
+
+    def named(*more):
+        return [
+            Path(line.split(" belongs to no topic")[0]).name
+            for line in pylog("verify", *more).ok().err.splitlines()
+        ]
+
+    for left in ("short-1", "old-0"):
+        os.utime(path / left, (0, 0))
+    assert named() == strays
+    assert named("--topic", "short") == []
+    os.utime(path / "old-0")  # made just now: its topic may be on its way
+    assert named() == strays[1:]
 
 
 def test_recover_cuts_a_torn_tail_and_says_so(pylog, partition, path):
