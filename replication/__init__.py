@@ -1,1 +1,1 @@
-"""Brokers, controller, replication and the Kafka protocol: nothing is here yet, `logstore` works without it."""
+"""Brokers, controller and replication. What decides is here; the network is not yet, and `logstore` works without."""

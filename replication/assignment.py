@@ -84,7 +84,8 @@ def _replicas(row: Sequence[BrokerInfo], first: int, count: int, *, rack_aware: 
     if not rack_aware:
         return tuple(broker.id for broker in turn[:count])
     seen: set[str | None] = set()
-    fresh, others = [], []
+    fresh: list[BrokerInfo] = []
+    others: list[BrokerInfo] = []
     for broker in turn:
         (others if broker.rack in seen else fresh).append(broker)
         seen.add(broker.rack)

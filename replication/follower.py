@@ -17,7 +17,7 @@
         ^               │ asked epoch unknown     │  ^────────────┘
         └───────────────┘                         │ error, no answer
         ^                                         v
-        └── the leader's log ends before ours   BackingOff ──Ticked──> where it was
+        └── the leader's log ends before ours     wait, then ask the same again
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Phase(enum.StrEnum):
 class Following:
     """One leader epoch of a partition, seen by a follower.
 
-    Invariant: high_watermark <= log_end_offset. `asked` is the epoch in question while truncating. `resume_ms` is
-    set while it waits after an error, and until then nothing is asked.
+    Invariant: high_watermark <= log_end_offset. `asked` is the epoch in question while truncating, `is_asking`
+    says that the question of this phase is open; `resume_ms` is when it is asked again after an error.
     """
 
     leader: BrokerId
@@ -63,6 +63,7 @@ class Following:
     epochs: EpochStarts
     high_watermark: int
     asked: int = NO_EPOCH
+    is_asking: bool = False
     resume_ms: int | None = None
 
 
@@ -258,14 +259,11 @@ def step(state: Following, event: Event, limits: Limits) -> Step:
             return _truncated(state, event)
         case OutOfRange():
             return _out_of_range(state, event)
-        case Failed(leader_epoch, now_ms):
-            if leader_epoch != state.leader_epoch or state.resume_ms is not None:
-                return state, ()
-            return replace(state, resume_ms=now_ms + limits.replica_fetch_backoff_ms), ()
+        case Failed():
+            return _failed(state, event, limits)
         case Ticked(now_ms):
-            if state.resume_ms is None or now_ms < state.resume_ms:
-                return state, ()
-            return _go_on(replace(state, resume_ms=None))
+            is_due = state.resume_ms is not None and now_ms >= state.resume_ms
+            return _ask(state) if is_due else (state, ())
         case _:
             assert_never(event)
 
@@ -284,25 +282,34 @@ def end_of_epoch(epochs: EpochStarts, epoch: int, log_end_offset: int) -> tuple[
 def _reconcile(state: Following) -> Step:
     """Ask where the newest epoch ends; a log without epochs has nothing that could differ."""
     latest = state.epochs[-1][0] if state.epochs else NO_EPOCH
-    return _go_on(replace(state, phase=Phase.TRUNCATING if state.epochs else Phase.FETCHING, asked=latest))
+    return _ask(replace(state, phase=Phase.TRUNCATING if state.epochs else Phase.FETCHING, asked=latest))
 
 
-def _go_on(state: Following) -> Step:
-    """Ask what is to be asked next."""
+def _ask(state: Following) -> Step:
+    """Ask the question of this phase."""
+    question: Effect
     if state.phase is Phase.TRUNCATING:
-        return state, (AskEpochEnd(state.leader, state.leader_epoch, state.asked),)
-    return state, (Fetch(state.leader, state.leader_epoch, state.log_end_offset),)
+        question = AskEpochEnd(state.leader, state.leader_epoch, state.asked)
+    else:
+        question = Fetch(state.leader, state.leader_epoch, state.log_end_offset)
+    return replace(state, is_asking=True, resume_ms=None), (question,)
+
+
+def _failed(state: Following, event: Failed, limits: Limits) -> Step:
+    if event.leader_epoch != state.leader_epoch or state.resume_ms is not None:
+        return state, ()
+    resume_ms = event.now_ms + limits.replica_fetch_backoff_ms
+    return replace(state, is_asking=False, resume_ms=resume_ms), ()
 
 
 def _answered(state: Following, event: EpochEndAnswered) -> Step:
     """Cut where both logs end that epoch. What the leader has of it and this log has not, comes by fetching."""
-    is_awaited = (
-        state.phase is Phase.TRUNCATING
-        and state.resume_ms is None
-        and (event.leader_epoch, event.asked) == (state.leader_epoch, state.asked)
-    )
-    if not is_awaited:
+    if not (state.is_asking and state.phase is Phase.TRUNCATING) or (event.leader_epoch, event.asked) != (
+        state.leader_epoch,
+        state.asked,
+    ):
         return state, ()
+    state = replace(state, is_asking=False)
     own = end_of_epoch(state.epochs, event.epoch, state.log_end_offset) if event.epoch != NO_EPOCH else None
     if own is None:  # nothing in common: all of this log is from before the leader's first epoch, or after
         return _cut(replace(state, asked=NO_EPOCH), event.end_offset)
@@ -336,24 +343,27 @@ def _truncated(state: Following, event: Truncated) -> Step:
         high_watermark=min(state.high_watermark, event.log_end_offset),
         phase=Phase.FETCHING if state.asked == NO_EPOCH else Phase.TRUNCATING,
     )
-    return _go_on(state)
+    return _ask(state)
 
 
-def _is_awaited_fetch(state: Following, leader_epoch: int, offset: int) -> bool:
+def _is_answer(state: Following, event: RecordsFetched | OutOfRange) -> bool:
+    """Is this the answer to the open fetch, and not a late one of an older?"""
     return (
-        state.phase is Phase.FETCHING
-        and state.resume_ms is None
-        and (leader_epoch, offset) == (state.leader_epoch, state.log_end_offset)
+        state.is_asking
+        and state.phase is Phase.FETCHING
+        and (event.leader_epoch, event.offset) == (state.leader_epoch, state.log_end_offset)
     )
 
 
 def _fetched(state: Following, event: RecordsFetched) -> Step:
-    if not _is_awaited_fetch(state, event.leader_epoch, event.offset):
+    if not _is_answer(state, event):
         return state, ()
+    start_moved = _log_start(state, event.leader_log_start_offset)
     if event.size_bytes:
-        return state, (Append(event.leader_high_watermark), *_log_start(state, event.leader_log_start_offset))
+        return replace(state, is_asking=False), (Append(event.leader_high_watermark), *start_moved)
     state, moved = _advance(state, event.leader_high_watermark)
-    return state, (*moved, *_log_start(state, event.leader_log_start_offset), *_go_on(state)[1])
+    state, question = _ask(state)
+    return state, (*moved, *start_moved, *question)
 
 
 def _log_start(state: Following, leader_log_start_offset: int) -> tuple[Effect, ...]:
@@ -364,7 +374,8 @@ def _log_start(state: Following, leader_log_start_offset: int) -> tuple[Effect, 
 def _appended(state: Following, event: Appended) -> Step:
     state = replace(state, log_end_offset=event.log_end_offset, epochs=event.epochs)
     state, moved = _advance(state, event.leader_high_watermark)
-    return state, (*moved, *_go_on(state)[1])
+    state, question = _ask(state)
+    return state, (*moved, *question)
 
 
 def _advance(state: Following, leader_high_watermark: int) -> Step:
@@ -375,17 +386,15 @@ def _advance(state: Following, leader_high_watermark: int) -> Step:
 
 
 def _out_of_range(state: Following, event: OutOfRange) -> Step:
-    """Behind the leader's start: begin anew there. Beyond its end: it has other records, so reconcile again."""
-    if not _is_awaited_fetch(state, event.leader_epoch, event.offset):
+    """Nothing in common with the leader's log: begin anew. Beyond its end only: reconcile, it has other records."""
+    if not _is_answer(state, event):
         return state, ()
-    if state.log_end_offset < event.leader_log_start_offset:
-        state = replace(
-            state,
-            phase=Phase.TRUNCATING,
-            asked=NO_EPOCH,
-            high_watermark=event.leader_log_start_offset,
-        )
-        return state, (StartAnew(event.leader_log_start_offset),)
+    start, end = event.leader_log_start_offset, event.leader_log_end_offset
+    state = replace(state, is_asking=False)
+    if state.log_end_offset < start or state.log_start_offset > end:
+        state, lost = _lower(state, start)
+        state = replace(state, phase=Phase.TRUNCATING, asked=NO_EPOCH, high_watermark=start)
+        return state, (*lost, StartAnew(start))
     if state.epochs:
         return _reconcile(state)
-    return _cut(replace(state, phase=Phase.TRUNCATING, asked=NO_EPOCH), event.leader_log_end_offset)
+    return _cut(replace(state, phase=Phase.TRUNCATING, asked=NO_EPOCH), end)

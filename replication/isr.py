@@ -224,18 +224,12 @@ def step(state: Leading, event: Event, limits: Limits) -> Step:
             return _advance(replace(state, log_end_offset=log_end_offset))
         case Ticked(now_ms):
             return _maybe_shrink(state, _too_slow(state, now_ms, limits))
-        case IsrWritten(leader_epoch, version):
-            return _confirmed(state, version) if _is_awaited(state, leader_epoch) else (state, ())
-        case IsrRefused(leader_epoch):
-            if not _is_awaited(state, leader_epoch):
-                return state, ()
-            return replace(state, proposed=None, is_stale=True), (RefreshLeadership(),)
+        case IsrWritten() | IsrRefused():
+            return _decided(state, event)
         case LeadershipRefreshed(stored):
             return _refreshed(state, stored)
-        case Suspended():
-            return replace(state, is_suspended=True), ()
-        case Resumed():
-            return replace(state, is_suspended=False), ()
+        case Suspended() | Resumed():
+            return replace(state, is_suspended=isinstance(event, Suspended)), ()
         case _:
             assert_never(event)
 
@@ -252,7 +246,7 @@ class Verdict(enum.StrEnum):
 
 def judge_epoch(current: int, asked: int) -> Verdict:
     """Who asks in an older leader epoch has missed a change; who asks in a newer one knows more than this leader."""
-    if asked == NO_EPOCH or asked == current:
+    if asked in (NO_EPOCH, current):
         return Verdict.OK
     return Verdict.FENCED_LEADER_EPOCH if asked < current else Verdict.UNKNOWN_LEADER_EPOCH
 
@@ -378,14 +372,13 @@ def _propose(state: Leading, isr: tuple[BrokerId, ...]) -> Step:
     return replace(state, proposed=isr), (WriteIsr(isr, state.version, incarnations),)
 
 
-def _is_awaited(state: Leading, leader_epoch: int) -> bool:
-    """Is this the outcome of our write, and not of one of a former epoch?"""
-    return state.proposed is not None and leader_epoch == state.leader_epoch
-
-
-def _confirmed(state: Leading, version: int) -> Step:
-    before, after = state.isr, state.proposed or state.isr
-    state, moved = _advance(replace(state, isr=after, version=version, proposed=None))
+def _decided(state: Leading, event: IsrWritten | IsrRefused) -> Step:
+    if state.proposed is None or event.leader_epoch != state.leader_epoch:
+        return state, ()  # the outcome of a former epoch's write
+    if isinstance(event, IsrRefused):
+        return replace(state, proposed=None, is_stale=True), (RefreshLeadership(),)
+    before, after = state.isr, state.proposed
+    state, moved = _advance(replace(state, isr=after, version=event.version, proposed=None))
     return state, (IsrChanged(before, after), *moved)
 
 

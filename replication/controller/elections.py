@@ -1,0 +1,212 @@
+"""What is next for one partition: the one place where a controller decides who leads, and who is in sync.
+
+`drive` looks at what stands and at what is wanted, and proposes at most one write; when the outcome is known, it is
+called again. In this order: a first leader; a leader in the place of one that is gone, or is about to go; members
+out of the ISR, one per write; the preferred leader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from replication.assignment import (
+    Choice,
+    ElectionError,
+    elect_for_shutdown,
+    elect_offline,
+    elect_preferred,
+)
+from replication.controller.context import Shutdown
+from replication.controller.draft import Draft
+from replication.controller.events import AnswerControlledShutdown, DeletePreferredElection
+from replication.controller.states import PartitionState, ReplicaState
+from replication.model import NO_LEADER, LeaderAndIsr, TopicPartition
+
+
+def drive(draft: Draft, tp: TopicPartition) -> None:
+    """Propose the next write for a partition, or note that nothing is left to be done for it."""
+    topic = draft.topics.get(tp.topic)
+    if tp in draft.pending or topic is None or topic.id is None or tp.topic in draft.deletions:
+        return
+    current = draft.leadership.get(tp)
+    if current is None:
+        _create(draft, tp)
+        return
+    is_led = current.leader in draft.brokers and current.leader not in draft.removals.get(tp, ())
+    if not is_led:
+        is_asked = _replace_leader(draft, tp, current)
+    else:
+        is_asked = (
+            _move_off(draft, tp, current) or _remove_one(draft, tp, current) or _prefer(draft, tp, current)
+        )
+    if not is_asked:
+        settle(draft, tp)
+
+
+def settle(draft: Draft, tp: TopicPartition) -> None:
+    """Nothing is left to be done for this partition: who waited for that goes on."""
+    if tp in draft.preferred:
+        draft.preferred.discard(tp)
+        maybe_end_preferred(draft)
+    for broker, shutdown in list(draft.shutdowns.items()):
+        if tp in shutdown.waiting:
+            waiting = shutdown.waiting - {tp}
+            draft.shutdowns[broker] = Shutdown(shutdown.request, waiting)
+            if not waiting:
+                answer_shutdown(draft, broker)
+
+
+def maybe_end_preferred(draft: Draft) -> None:
+    """Take the request for preferred elections away, when nothing of it is left."""
+    if draft.has_preferred_node and not draft.preferred:
+        draft.has_preferred_node = False
+        draft.also(DeletePreferredElection())
+
+
+def answer_shutdown(draft: Draft, broker: int) -> None:
+    """Tell a broker that wants to stop what it leads still; partitions that it has alone are not counted."""
+    shutdown = draft.shutdowns.pop(broker)
+    led = [tp for tp, state in draft.leadership.items() if state.leader == broker]
+    remaining = tuple(sorted(tp for tp in led if len(draft.replicas_of(tp)) > 1))
+    draft.also(AnswerControlledShutdown(shutdown.request, remaining))
+
+
+def accepted(
+    draft: Draft, tp: TopicPartition, stored: LeaderAndIsr, reason: str, *, is_unclean: bool
+) -> None:
+    """A proposed state stands: take it over, tell everybody."""
+    before = draft.leadership.get(tp)
+    draft.leadership[tp] = stored
+    is_new = before is None
+    if stored.leader != NO_LEADER:
+        if is_unclean and before is not None:
+            draft.log(draft.lines.data_may_be_lost(tp, stored.leader, before.isr))
+        if reason == "election":
+            draft.log(draft.lines.leader_elected(tp, stored.leader))
+        if reason != "removal":
+            draft.move_partition(tp, PartitionState.ONLINE)
+    if is_new:
+        for broker in draft.replicas_of(tp):
+            if broker in draft.brokers:
+                draft.move_replica(tp, broker, ReplicaState.ONLINE)
+    draft.tell_replicas(tp, is_new=is_new)
+    draft.tell_metadata([tp])
+
+
+def _create(draft: Draft, tp: TopicPartition) -> None:
+    """The first live replica leads, those that live are in sync. Without one, the partition stays new."""
+    available = draft.available(tp)
+    live = tuple(broker for broker in draft.replicas_of(tp) if broker in available)
+    if live:
+        draft.propose(tp, LeaderAndIsr(live[0], 0, live, draft.epoch), "creation")
+
+
+def _replace_leader(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+    """The leader is gone: elect another, or write that there is none."""
+    if draft.partition_states.get(tp) is not PartitionState.OFFLINE:
+        draft.move_partition(tp, PartitionState.OFFLINE)
+    draft.log(draft.lines.election_started(tp))
+    try:
+        choice, is_unclean = _choose(draft, tp, current)
+    except ElectionError as error:
+        draft.log(draft.lines.election_failed(tp, str(error)))
+        return _write_offline(draft, tp, current)
+    state = current.next_term(choice.leader, choice.isr, draft.epoch)
+    removing = draft.removals.get(tp, frozenset()) - {choice.leader}
+    draft.removals.pop(tp, None)  # whoever is elected in spite of what was noted has nobody above it
+    draft.propose(tp, state, "election", removing=removing - set(choice.isr), is_unclean=is_unclean)
+    return True
+
+
+def _choose(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> tuple[Choice, bool]:
+    """A leader, and whether it may lack committed records.
+
+    The best is a member of the ISR that was alive all the time; then one that came back with everything. One that
+    lost writes leads only if the whole ISR did: then nobody is known to have more. Then, where the topic allows it,
+    anybody.
+    """
+    replicas, removed = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
+    present = frozenset(draft.brokers) - draft.shutting_down
+    suspects = frozenset(broker for broker in removed & present if draft.brokers[broker].lost_writes)
+    kept = frozenset(current.isr) - suspects
+    for candidates in (draft.available(tp), present - suspects, frozenset() if kept else present):
+        if any(broker in candidates for broker in current.isr):
+            choice = elect_offline(current, replicas, candidates, unclean=False)
+            return choice, choice.leader in suspects
+    unclean = draft.topics[tp.topic].unclean_leader_election
+    rest = replace(current, isr=tuple(broker for broker in current.isr if broker in kept))
+    choice = elect_offline(rest, replicas, present, unclean=unclean)
+    return choice, choice.is_unclean
+
+
+def can_be_led(draft: Draft, tp: TopicPartition) -> bool:
+    """Would an election find a leader now?"""
+    try:
+        _choose(draft, tp, draft.leadership[tp])
+    except ElectionError:
+        return False
+    return True
+
+
+def _write_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+    """Leader -1. The ISR keeps its members, so that one of them can lead again, less those who lost writes.
+
+    Where anybody may lead, there is nothing to keep.
+    """
+    gone = draft.removals.get(tp, frozenset())
+    suspects = {b for b in gone if b in draft.brokers and draft.brokers[b].lost_writes}
+    isr = tuple(broker for broker in current.isr if broker not in suspects) or current.isr
+    if draft.topics[tp.topic].unclean_leader_election:
+        isr = ()
+    if current.leader == NO_LEADER and isr == current.isr:
+        return False
+    draft.propose(tp, current.next_term(NO_LEADER, isr, draft.epoch), "offline", removing=gone)
+    return True
+
+
+def _move_off(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+    """The leader wants to stop: hand over to a member of the ISR that stays."""
+    shutdown = draft.shutdowns.get(current.leader)
+    if shutdown is None or tp not in shutdown.waiting:
+        return False
+    draft.log(draft.lines.election_started(tp))
+    leaving = draft.shutting_down | draft.removals.get(tp, frozenset())
+    replicas = draft.replicas_of(tp)
+    try:
+        choice = elect_for_shutdown(current, replicas, draft.brokers, leaving=sorted(leaving))
+    except ElectionError as error:
+        draft.log(draft.lines.election_failed(tp, str(error)))
+        return False
+    removing = draft.removals.get(tp, frozenset())
+    draft.propose(
+        tp, current.next_term(choice.leader, choice.isr, draft.epoch), "election", removing=removing
+    )
+    return True
+
+
+def _remove_one(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+    """Take one broker that died or left out of the ISR. The leader is not among them, so somebody is left."""
+    gone = draft.removals.pop(tp, frozenset())
+    leaving = sorted(gone & set(current.isr))
+    if not leaving:
+        return False
+    draft.removals[tp] = frozenset(leaving)
+    isr = tuple(member for member in current.isr if member != leaving[0])
+    state = current.next_term(current.leader, isr, draft.epoch)
+    draft.propose(tp, state, "removal", removing=frozenset(leaving[:1]))
+    return True
+
+
+def _prefer(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+    """Have the preferred replica lead, if that was asked for and costs nothing."""
+    replicas = draft.replicas_of(tp)
+    if tp not in draft.preferred or current.leader == replicas[0]:
+        return False
+    draft.log(draft.lines.election_started(tp))
+    try:
+        choice = elect_preferred(current, replicas, draft.available(tp))
+    except ElectionError as error:
+        draft.log(draft.lines.election_failed(tp, str(error)))
+        return False
+    draft.propose(tp, current.next_term(choice.leader, choice.isr, draft.epoch), "election")
+    return True
