@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from logstore.errors import InvalidRecordError, RecordTooLargeError, did_you_mean
 from logstore.records import kernels
@@ -35,6 +37,7 @@ class Rows:
     """
 
     def __init__(self, data: pa.RecordBatch | pa.Table, *, now_ms: int) -> None:
+        self._data = data
         self.count = data.num_rows
         self.names = data.schema.names
         self.key = cells(data.column("key"), "key") if "key" in self.names else Cells.none()
@@ -80,6 +83,16 @@ class Rows:
         headers = self._headers.stored_bytes() if self._headers else np.ones(self.count, np.int64)
         return self.key.sizes_of(self.count), self._value.sizes_of(self.count), headers
 
+    def digest(self, topic: str) -> int:
+        """The sum, modulo 2^64, of a hash of every row: equal for the same rows of a topic, in any order.
+
+        What the log gives a row (a time, a partition) does not count; what its columns give it does.
+        """
+        given = [_given(self._data, name) for name in ("timestamp", "partition")]
+        places = (0 if column is None else column.ctypes.data for column in given)
+        seed = zlib.crc32(topic.encode())
+        return kernels.digest(self.addresses(None), self.count, seed, *places) & (2**64 - 1)
+
     def addresses(self, order: Any) -> kernels.Rows:
         """What the kernel needs; `order` lists the rows to take (int64), None: all."""
         headers = self._headers.addresses() if self._headers else (0,) * 6
@@ -90,6 +103,16 @@ class Rows:
             self._timestamps.ctypes.data,
             *headers,
         )
+
+
+def _given(data: pa.RecordBatch | pa.Table, name: str) -> Any:
+    """A column of numbers as int64, -1 where it is null; None if there is none."""
+    if name not in data.schema.names:
+        return None
+    if name == "timestamp":
+        return timestamps_ms(data, -1)
+    numbers = pc.fill_null(data.column(name).cast(pa.int64()), -1)
+    return np.ascontiguousarray(numbers.combine_chunks() if isinstance(numbers, pa.ChunkedArray) else numbers)
 
 
 def _stored_bytes(key_sizes: Any, value_sizes: Any, header_bytes: Any) -> Any:

@@ -7,6 +7,7 @@ may be anything: every length is checked against the end of its section before i
 Signatures are explicit, so importing compiles, or loads what an earlier import compiled (see `native`).
 """
 
+from logstore.records.kernels.contents import digest
 from logstore.records.kernels.crc import crc32c
 from logstore.records.kernels.decoding import REASONS, Columns, Decoded, Source, decode, scan
 from logstore.records.kernels.encoding import Encoded, Rows, encode
@@ -24,6 +25,7 @@ __all__ = [
     "crc32c",
     "decode",
     "decode_headers",
+    "digest",
     "encode",
     "partitions_of",
     "scan",
