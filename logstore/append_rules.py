@@ -13,12 +13,16 @@ from logstore.segment import Tail
 
 
 class AppendInfo(NamedTuple):
-    """What an append did: offsets [first_offset, next_offset); append_time_ms is -1 unless LogAppendTime."""
+    """What an append did: offsets [first_offset, next_offset); append_time_ms is -1 unless LogAppendTime.
+
+    `is_duplicate`: all of it was there already, at these offsets, and nothing was written.
+    """
 
     first_offset: int
     next_offset: int
     append_time_ms: int
     bytes: int
+    is_duplicate: bool = False
 
 
 def valid_batches(
@@ -41,6 +45,8 @@ def valid_batches(
                 raise InvalidBatchError(
                     position, f"{batch.count} records, {batch.last_offset_delta + 1} offsets"
                 )
+            if dense and (reason := _wrong_producer(batch)):
+                raise InvalidBatchError(position, reason)
             found.append((position, batch))
             end = position + batch.size_bytes
     except InvalidBatchError as error:
@@ -48,6 +54,19 @@ def valid_batches(
     if end < len(data):
         raise InvalidRecordError(f"nothing was appended: half a batch at byte {end} of {len(data)}")
     return found
+
+
+def _wrong_producer(batch: BatchHeader) -> str | None:
+    """Why no writer sends a batch with such fields; None if one does."""
+    if batch.is_control:
+        return "a control batch: markers are the coordinator's"
+    if batch.producer_id < 0:
+        return "a transactional batch without a producer id" if batch.is_transactional else None
+    if batch.producer_epoch < 0 or batch.base_sequence < 0:
+        return (
+            f"producer {batch.producer_id} with epoch {batch.producer_epoch}, sequence {batch.base_sequence}"
+        )
+    return None
 
 
 def must_roll(
@@ -66,7 +85,10 @@ def must_roll(
         return True
     if position == 0:
         return False
-    age_ms = batch.max_timestamp - tail.first_timestamp_ms if tail.first_timestamp_ms >= 0 else 0
+    has_age = (
+        tail.first_timestamp_ms >= 0 and not batch.is_control
+    )  # a marker's time says nothing of the records'
+    age_ms = batch.max_timestamp - tail.first_timestamp_ms if has_age else 0
     limit_ms = config.segment_ms - _jitter_ms(config, partition, base_offset)
     return position + batch.size_bytes > config.segment_bytes or age_ms > limit_ms
 

@@ -29,8 +29,11 @@ class CheckpointError(StoreError):
     """A checkpoint file is not one: fall back to what it was made from."""
 
 
-def write_atomic(env: Env, path: StrPath, data: bytes) -> None:
-    """Put `data` at `path`, durably: readers and crashes see the old content or the new one."""
+def write_atomic(env: Env, path: StrPath, data: bytes, *, durable: bool = True) -> None:
+    """Put `data` at `path`, durably: readers and crashes see the old content or the new one.
+
+    If not `durable`, a loss of power may leave anything there: for content that says itself whether it is whole.
+    """
     path = Path(path)
     # A name of its own length: that of a topic may leave no room for a suffix.
     temporary = path.with_name(f".{os.getpid()}-{threading.get_ident()}{TEMPORARY_SUFFIX}")
@@ -38,13 +41,15 @@ def write_atomic(env: Env, path: StrPath, data: bytes) -> None:
         env.files.create(temporary)
         env.files.truncate(temporary, 0)
         env.files.write(temporary, 0, data)
-        env.files.fsync(temporary)
+        if durable:
+            env.files.fsync(temporary)
         env.files.rename(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
             env.files.unlink(temporary)
         raise
-    env.files.fsync(path.parent)
+    if durable:
+        env.files.fsync(path.parent)
 
 
 def read_checkpoint(env: Env, path: StrPath) -> list[list[str]]:

@@ -152,6 +152,11 @@ class LogConfig:
         return min(self.max_message_bytes, self.segment_bytes)
 
     @property
+    def may_have_gaps(self) -> bool:
+        """True if offsets may be without a record; elsewhere a gap is damage."""
+        return self.is_compacted
+
+    @property
     def is_compacted(self) -> bool:
         """True if only the last record of each key must be kept."""
         return "compact" in self.cleanup_policy

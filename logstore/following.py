@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal, Protocol, SupportsIndex
 from logstore.catalog import TopicInfo, whole_number
 from logstore.env import Clock
 from logstore.errors import InvalidRequestError, StaleLogError
+from logstore.isolation import Isolation, end_of
 from logstore.log import Log
-from logstore.reading import read_batches, with_partition
+from logstore.reading import read_isolated, with_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,8 +39,10 @@ class Follower:
         topic: str,
         partitions: Sequence[int] | None,
         start: Position | Mapping[int, int],
+        isolation: Isolation,
     ) -> None:
         self._logs, self._topic = logs, topic
+        self._isolation = isolation
         info = logs.topic(topic)
         self._topic_id = info.topic_id
         self._takes_new = partitions is None
@@ -50,9 +53,9 @@ class Follower:
         if isinstance(start, Mapping):
             for partition in start.keys() - chosen.keys():
                 self._logs.log(self._topic, partition)  # one that is not there is a mistake
-            return {p: start.get(p, log.log_end_offset) for p, log in chosen.items()}
+            return {p: start.get(p, self._end(log)) for p, log in chosen.items()}
         if start == "latest":
-            return {p: log.log_end_offset for p, log in chosen.items()}
+            return {p: self._end(log) for p, log in chosen.items()}
         if start == "earliest":
             return {p: log.log_start_offset for p, log in chosen.items()}
         if isinstance(start, SupportsIndex):
@@ -87,6 +90,9 @@ class Follower:
             raise StaleLogError(
                 f"topic {self._topic!r} was deleted and created anew; follow it from its start"
             )
-        end = log.log_end_offset
-        yield from read_batches(log, max(position, log.log_start_offset), end)
+        begin, end = max(position, log.log_start_offset), self._end(log)
+        yield from read_isolated(log, begin, end, None, self._isolation)
         self._positions[partition] = max(end, position)
+
+    def _end(self, log: Log) -> int:
+        return end_of(log, self._isolation)

@@ -1,10 +1,12 @@
-"""OffsetIndex and TimeIndex: small sorted files that say where in a segment to start looking.
+"""The indexes of a segment: small sorted files that say where in it to start looking, and what was aborted.
 
 Entries are big-endian and of fixed width, as Kafka's, keyed by their first field::
 
     .index       int32 offset - base offset      int32 position    of a batch: its last offset, its first byte
     .timeindex   int64 max timestamp so far, ms  int32 offset - base offset    last offset of the batch that
     has it
+    .txnindex    int16 version = 0, int64 producer id, int64 first offset, int64 last offset, int64 last stable offset
+    of a transaction that an ABORT marker, at the last offset, ended; there only if the segment has transactional batches
 
 An index is a hint and never an authority: whoever uses an entry checks it against the batch header it leads
 to, and an index that is damaged, short, or of another file costs time and no correctness. Files grow by whole
@@ -24,11 +26,11 @@ from logstore.env import Env
 # Below this many entries one read (of a page or two) is cheaper than halving by reads.
 BLOCK_ENTRIES = 512
 
-Entry = tuple[int, int]
+Entry = tuple[int, ...]
 
 
 class SortedEntries:
-    """A file of pairs of integers, sorted by the first; both only grow."""
+    """A file of entries of integers, sorted by those that look-ups name; these only grow."""
 
     __slots__ = ("_entry", "_env", "path")
 
@@ -36,6 +38,11 @@ class SortedEntries:
         self._env = env
         self._entry = entry
         self.path = path
+
+    def is_whole(self) -> bool:
+        """Is the file there, and does it end with a whole entry?"""
+        stat = self._env.files.stat(self.path)
+        return stat is not None and stat.size % self._entry.size == 0
 
     def count(self) -> int:
         """How many whole entries there are; 0 if there is no file."""
@@ -115,6 +122,8 @@ class SortedEntries:
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
+_TRANSACTION_ENTRY = struct.Struct(">hqqqq")
+LAST_OFFSET_FIELD = 3  # of a transaction's entry: what they are sorted by
 OFFSET_ENTRY_BYTES = _OFFSET_ENTRY.size
 TIME_ENTRY_BYTES = _TIME_ENTRY.size
 
@@ -127,3 +136,8 @@ def offset_index(env: Env, path: str) -> SortedEntries:
 def time_index(env: Env, path: str) -> SortedEntries:
     """Pairs (max timestamp so far, offset that has it - base offset of the segment)."""
     return SortedEntries(env, path, _TIME_ENTRY)
+
+
+def transaction_index(env: Env, path: str) -> SortedEntries:
+    """Entries (version, producer id, first offset, last offset, last stable offset) of aborted transactions."""
+    return SortedEntries(env, path, _TRANSACTION_ENTRY)

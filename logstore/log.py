@@ -46,8 +46,17 @@ from logstore.errors import (
 )
 from logstore.lookup import OffsetAndTimestamp, SegmentInfo
 from logstore.partition_dir import PartitionDir, View, create, topic_id_of
+from logstore.producer_log import ProducerLog
+from logstore.producers import (
+    NOTHING_KNOWN,
+    AbortedTransaction,
+    Admission,
+    OpenTransaction,
+    ProducerState,
+)
 from logstore.records.batch import (
     BatchHeader,
+    end_marker,
     header_at,
     stamp,
     stamp_append_time,
@@ -55,6 +64,8 @@ from logstore.records.batch import (
 from logstore.recovery import Damage, RecoveryReport, cut_short, epoch_starts, recover, verify
 from logstore.retired import remove_overdue, retire
 from logstore.segment import Request, Segment, Slice, Tail
+from logstore.swap import SWAP_SUFFIX
+from logstore.swap import finish as finish_swaps
 
 __all__ = [
     "AppendInfo",
@@ -102,6 +113,7 @@ class Log:
         self._files = PartitionDir(directory, topic_id=topic_id, env=env)
         self._cursors: dict[int, tuple[int, int]] = {}  # next offset of a read -> (segment, position)
         self._epochs: LeaderEpochs | None = None
+        self._producers = ProducerLog(self._files)
         self._last_flush_ms = env.clock.monotonic_ms()
         self._has_rolled = False
         self._durable_base = -1  # the newest segment whose directory entry is known to be on disk
@@ -187,6 +199,9 @@ class Log:
     def _catch_up(self) -> None:
         """Under the lock: know what is on disk, and make the active segment end with a whole batch."""
         view = self._seen()
+        if any(name.endswith(SWAP_SUFFIX) for name in view.aside):
+            self.finish_swaps()
+            view = self._seen()
         if view.active is not None and view.tail.position < view.active.size:
             # Two changes within one time stamp may look alike: before anything is cut, look at the file itself.
             self._files.look_anew()
@@ -206,35 +221,102 @@ class Log:
             tail = active.rebuild_indexes(tail.position, self.config.index_interval_bytes)
         if is_torn or tail is not view.tail:
             self._files.know(view.bases, tail)
+        if view.transactional:
+            self._producers.mend(view)
 
     # ------------------------------------------------------------------ append
 
-    def append_as_leader(self, records: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
+    def append_as_leader(
+        self,
+        records: bytearray | memoryview,
+        *,
+        leader_epoch: int = 0,
+        guard: Callable[[], None] | None = None,
+    ) -> AppendInfo:
         """Give the batches in `records` the next offsets, in place, and append them: all of them or none.
 
         Batches are checked (header, CRC-32C, size) and not decoded. With LogAppendTime they are stamped with
         the time of the append. Not flushed, unless flush.messages or flush.ms say so. After DiskFullError the
-        log is as it was before.
+        log is as it was before. `guard` is called under the partition's lock before anything is written, and raises
+        to refuse the append.
 
-        Raises: InvalidRecordError, RecordTooLargeError, DiskFullError; as `lock`.
+        Batches of producers follow the rules of `logstore.producers`: what is there already is not written again.
+
+        Raises: InvalidRecordError, RecordTooLargeError, DiskFullError; OutOfOrderSequenceError, ProducerFencedError,
+        TransactionStateError; as `lock`.
         """
         checked = valid_batches(records, self.config, dense=True)
-        log_append_time = self.config.message_timestamp_type == "LogAppendTime"
         with self.lock():
-            now_ms = self._env.clock.now_ms() if log_append_time else -1
-            first = offset = self._files.view.end
-            stamped = []
-            for position, batch in checked:
-                stamp(records, position, offset, leader_epoch)
-                placed = batch._replace(base_offset=offset, leader_epoch=leader_epoch)
-                if log_append_time:
-                    stamp_append_time(records, position, now_ms)
-                    placed = placed._replace(max_timestamp=now_ms)
-                stamped.append(placed)
-                offset = placed.next_offset
-            self._append(records, stamped)
-        self._maybe_flush(offset)
+            if guard is not None:
+                guard()
+            admitted = self._admit(checked)
+            if admitted.duplicates:
+                at = sum(batch.size_bytes for _, batch in checked[: admitted.duplicates])
+                records, checked = memoryview(records)[at:], checked[admitted.duplicates :]
+                if not checked:
+                    return AppendInfo(admitted.first_offset, admitted.next_offset, -1, 0, is_duplicate=True)
+            done = self._append_stamped(records, checked, leader_epoch)
+        self._maybe_flush(done.next_offset)
+        return done._replace(first_offset=admitted.first_offset) if admitted.duplicates else done
+
+    def _admit(self, checked: Sequence[tuple[int, BatchHeader]]) -> Admission:
+        """Which of these batches are there already; the others may be appended, or it raises."""
+        if all(batch.producer_id < 0 for _, batch in checked):
+            return NOTHING_KNOWN
+        expired_ms = self._env.clock.now_ms() - self.config.producer_id_expiration_ms
+        batches = [batch for _, batch in checked]
+        return self._producers.admit(self._files.view, batches, expired_ms=expired_ms)
+
+    def _append_stamped(
+        self, records: bytearray | memoryview, batches: Sequence[tuple[int, BatchHeader]], leader_epoch: int
+    ) -> AppendInfo:
+        """Under the lock: stamp the batches with the next offsets, and write them."""
+        log_append_time = self.config.message_timestamp_type == "LogAppendTime"
+        now_ms = self._env.clock.now_ms() if log_append_time else -1
+        first = offset = self._files.view.end
+        skipped = batches[0][0] if batches else 0
+        stamped = []
+        for place, batch in batches:
+            position = place - skipped
+            stamp(records, position, offset, leader_epoch)
+            placed = batch._replace(base_offset=offset, leader_epoch=leader_epoch)
+            if log_append_time:
+                stamp_append_time(records, position, now_ms)
+                placed = placed._replace(max_timestamp=now_ms)
+            stamped.append(placed)
+            offset = placed.next_offset
+        self._append(records, stamped)
         return AppendInfo(first, offset, now_ms, len(records))
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        leader_epoch: int = 0,
+        coordinator_epoch: int = 0,
+    ) -> int | None:
+        """End the open transaction of this producer here, with a control batch; return the offset of that marker.
+
+        None, and nothing is written, if there is none. From then on appends and markers of an older epoch are refused.
+
+        Raises: ProducerFencedError: a newer epoch of the producer, or of its coordinator, is known; as `lock`.
+        """
+        with self.lock():
+            if not self._files.view.snapshots or not self._producers.ask(
+                self._files.view, lambda known: known.may_end(producer_id, producer_epoch, coordinator_epoch)
+            ):
+                return None
+            marker = end_marker(
+                (producer_id, producer_epoch),
+                commit=commit,
+                coordinator_epoch=coordinator_epoch,
+                now_ms=self._env.clock.now_ms(),
+            )
+            done = self._append_stamped(marker, [(0, header_at(marker))], leader_epoch)
+        self._maybe_flush(done.next_offset)
+        return done.first_offset
 
     def append_as_follower(self, records: bytes | bytearray | memoryview) -> AppendInfo:
         """Append batches of a leader with the offsets and epochs they have: all of them or none.
@@ -257,11 +339,14 @@ class Log:
     def _append(self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader]) -> None:
         """Write the batches behind the end, one write per segment; what cannot be written whole is undone."""
         before, rest = self._files.view, memoryview(data)
+        has_producers = bool(before.snapshots) or any(batch.producer_id >= 0 for batch in batches)
         try:
             while batches:
                 active, count = self._active_for(batches)
                 size_bytes = sum(batch.size_bytes for batch in batches[:count])
                 self._note_epochs(batches[:count])  # first: a crash may leave it too early, never too late
+                if has_producers:
+                    self._producers.before_append(active, batches[:count], rest[:size_bytes])
                 tail = active.append(
                     rest[:size_bytes],
                     batches[:count],
@@ -269,6 +354,8 @@ class Log:
                     self.config.index_interval_bytes,
                 )
                 self._files.know(self._files.view.bases, tail)
+                if has_producers:
+                    self._producers.after_append(batches[:count], rest[:size_bytes])
                 rest, batches = rest[size_bytes:], batches[count:]
         except StorageError:
             self._undo(before)
@@ -306,7 +393,9 @@ class Log:
             if before.bases:
                 self._files.segment(before.bases[-1]).truncate(before.tail.position, before.tail.next_offset)
             self._files.know(before.bases, before.tail)
+            self._producers.cut(before.end)
         except StorageError:
+            self._producers.undone()
             logger.warning("dir=%s could not undo a failed append", self.directory, exc_info=True)
 
     def _note_epochs(self, batches: Sequence[BatchHeader]) -> None:
@@ -326,6 +415,9 @@ class Log:
             view = self._files.view
             if view.bases and view.tail.position:
                 self._files.segment(view.bases[-1]).seal(view.tail)
+                if view.snapshots:
+                    expired_ms = self._env.clock.now_ms() - self.config.producer_id_expiration_ms
+                    self._producers.write_snapshot(view, expired_ms=expired_ms)
                 self._add_segment(view.end)
                 self._has_rolled = True
 
@@ -378,6 +470,42 @@ class Log:
         if end - self.recovery_point >= config.flush_messages or waited_ms >= config.flush_ms:
             self.flush()
 
+    # ------------------------------------------------- producers, transactions
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of the oldest open transaction; the log's end if none is open."""
+        end, opened = self.undecided()
+        return opened[0].first_offset if opened else end
+
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        """The transactions without a marker, the oldest first."""
+        return self.undecided()[1]
+
+    def undecided(self) -> tuple[int, tuple[OpenTransaction, ...]]:
+        """The end of the log, and the transactions that are open below it; takes no lock.
+
+        Every transaction that has a batch below that end and is not among them has its marker.
+        """
+        return self._look_up_announced(lambda view: (view.end, self._producers.open_transactions(view)))
+
+    def aborted_transactions(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions that have an offset in [start, end), oldest marker first; takes no lock."""
+        return self._look_up_announced(lambda view: self._producers.aborted(view, start, end))
+
+    def producers(self) -> tuple[ProducerState, ...]:
+        """Every producer that is known here: epoch, last sequence and offset, open transaction; by id."""
+        return self._look_up_announced(self._producers.states)
+
+    def _look_up_announced(self, find: Callable[[View], Found]) -> Found:
+        """As `_look_up`, with a view that knows of every transaction in it."""
+        self._seen()
+        try:
+            return find(self._files.announced())
+        except (CorruptLogError, FileNotFoundError):
+            self._seen(anew=True)
+            return find(self._files.announced())
+
     # -------------------------------------------------------------------- read
 
     def read(
@@ -419,27 +547,33 @@ class Log:
     def _read(self, view: View, request: Request) -> ReadResult:
         number = lookup.number_of(view, request.offset)
         segment = self._files.segment(view.bases[number])
-        found = self._read_on(segment, request)
+        found = self._read_on(segment, request, lookup.end_of(view, number))
         if found is None:
-            found = segment.read(request, segment.floor_position(request.offset))
+            position = segment.floor_position(request.offset)
+            found = segment.read(request, position, lookup.end_of(view, number))
+        first = number
         while found is None:  # the segment ends in a gap
             number += 1
             if number == len(view.bases):
+                if not self.config.may_have_gaps:
+                    lookup.check_no_gap(segment.path, request.offset, None)
                 return ReadResult(request.space[:0], segment.path, 0, request.upper)
             segment = self._files.segment(view.bases[number])
-            found = segment.read(request, 0)
+            found = segment.read(request, 0, lookup.end_of(view, number))
+        if not self.config.may_have_gaps:
+            lookup.check_no_gap(self._files.segment(view.bases[first]).path, request.offset, found)
         if len(self._cursors) >= CURSORS_MAX:
             self._cursors.clear()
         self._cursors[found.next_offset] = (segment.base_offset, found.position + len(found.data))
         return ReadResult(found.data, segment.path, found.position, found.next_offset)
 
-    def _read_on(self, segment: Segment, request: Request) -> Slice | None:
+    def _read_on(self, segment: Segment, request: Request, limit: int) -> Slice | None:
         """Read where another read ended, if the next batch is there: a scan needs no index."""
         base_offset, position = self._cursors.pop(request.offset, (-1, 0))
         if base_offset != segment.base_offset:
             return None
         try:
-            found = segment.read(request, position)
+            found = segment.read(request, position, limit)
         except CorruptLogError:
             return None
         return found if found and found.data and header_at(found.data).base_offset == request.offset else None
@@ -501,6 +635,7 @@ class Log:
                 segment = self._files.segment(bases[-1])
                 segment.truncate(place.position, place.batch.base_offset)
                 self._files.know(bases, segment.tail(place.position))
+            self._producers.cut(self._files.view.end)
             self.recovery_point = min(self.recovery_point, self._files.view.end)
             self.epochs.load()
             self.epochs.trim(self._files.view.end)
@@ -528,6 +663,15 @@ class Log:
             if below:
                 self._files.look_anew()
             return self._files.view.start
+
+    def finish_swaps(self) -> None:
+        """Under the lock: put rewritten segments in the place of those that they stand for."""
+        with marking_failure(self._env, self._root):
+            names = self._files.look_anew().aside
+            done = finish_swaps(self._env, self._files.path, names, self._env.clock.now_ms())
+        for path in done:
+            logger.info("path=%s rewritten", path)
+        self._files.look_anew()
 
     def remove_retired(self) -> int:
         """Remove the files that left the log `file.delete.delay.ms` ago; return how many."""

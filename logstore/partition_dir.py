@@ -26,6 +26,7 @@ from logstore.segment import Segment, Tail
 
 METADATA = "partition.metadata"
 LOCK = ".lock"
+CLEANER_LOCK = ".cleaner.lock"  # held by who compacts the partition; writers go on
 
 # How often a listing may be overtaken by other processes before that is an error.
 LOOKS_MAX = 5
@@ -235,8 +236,8 @@ class PartitionDir:
                 return known if now is known or known == now else now
             active = self.env.files.stat(self.segment(now.bases[-1]).path)
             if active is not None:
-                now = View(now.directory, now.bases, active, known.tail, now.start_mark, now.aside)
-                return self._look_at_end(known, now)
+                names = now.start_mark, now.aside, now.snapshots, now.transactional
+                return self._look_at_end(known, View(now.directory, now.bases, active, known.tail, *names))
             known = NOTHING  # it went between listing and looking
         raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
 

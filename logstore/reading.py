@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from logstore.errors import InvalidRequestError, did_you_mean
+from logstore.isolation import ONLY_MARKERS, Isolation, Outcomes, committed_end, kept, skipped
 from logstore.log import Log
+from logstore.producers import AbortedTransaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,9 +19,16 @@ READ_BYTES, FIRST_READ_BYTES = 2 * 1024 * 1024, 512 * 1024
 
 
 def read_batches(
-    log: Log, start: int, end: int, columns: Sequence[str] | None = None
+    log: Log,
+    start: int,
+    end: int,
+    columns: Sequence[str] | None = None,
+    aborted: Sequence[AbortedTransaction] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records with start <= offset < end, at most about `READ_BYTES` of log at a time."""
+    """Yield the records with start <= offset < end, at most about `READ_BYTES` of log at a time.
+
+    Those of `aborted` transactions are left out; if there are any, the headers are walked once more.
+    """
     from logstore.records.arrow import decode_pieces
 
     buffer, size_bytes = bytearray(READ_BYTES), FIRST_READ_BYTES
@@ -28,11 +37,27 @@ def read_batches(
         size_bytes = min(2 * size_bytes, READ_BYTES)
         if not result.data:
             return
-        where = (result.path, result.position)
-        for batch in decode_pieces(result.data, start=start, end=end, columns=columns, where=where):
-            if batch.num_rows:
-                yield batch
+        for part in kept(result, aborted) if aborted else (result,):
+            where = (part.path, part.position)
+            for batch in decode_pieces(part.data, start=start, end=end, columns=columns, where=where):
+                if batch.num_rows:
+                    yield batch
         start = result.next_offset
+
+
+def read_isolated(
+    log: Log,
+    start: int,
+    end: int,
+    columns: Sequence[str] | None,
+    isolation: Isolation,
+    outcomes: Outcomes = ONLY_MARKERS,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range that a reader of this isolation sees: of a transaction all or none."""
+    if isolation == "read_uncommitted":
+        return read_batches(log, start, end, columns)
+    end = min(end, committed_end(log, outcomes))
+    return read_batches(log, start, end, columns, skipped(log, start, end, outcomes))
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:

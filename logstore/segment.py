@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 from logstore.env import Env
 from logstore.errors import CorruptLogError
-from logstore.index import Entry, offset_index, time_index
+from logstore.index import LAST_OFFSET_FIELD, Entry, offset_index, time_index, transaction_index
 from logstore.records.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
     InvalidBatchError,
     header_at,
+    out_of_order,
     records,
     whole_bytes,
 )
@@ -30,9 +31,11 @@ from logstore.records.batch import (
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
 
 # A walk over headers reads this much at a time: a few pages cost little more than one header does.
 WINDOW_BYTES = 16 * 1024
+OFFSET_BYTES = 8  # what a batch begins with: its base offset
 
 
 class Tail(NamedTuple):
@@ -89,17 +92,21 @@ class Request(NamedTuple):
 
 
 class Segment:
-    """One segment; see the module. Paths are text: a Path per call would cost more than the read."""
+    """One segment; see the module. Paths are text: a Path per call would cost more than the read.
 
-    __slots__ = ("_env", "base_offset", "index", "path", "time_index")
+    `suffix` is for one that is not of the log yet.
+    """
 
-    def __init__(self, env: Env, directory: str, base_offset: int) -> None:
+    __slots__ = ("_env", "base_offset", "index", "path", "time_index", "transactions")
+
+    def __init__(self, env: Env, directory: str, base_offset: int, suffix: str = "") -> None:
         stem = f"{directory}/{base_offset:020d}"
         self._env = env
         self.base_offset = base_offset
-        self.path = stem + LOG_SUFFIX
-        self.index = offset_index(env, stem + INDEX_SUFFIX)
-        self.time_index = time_index(env, stem + TIME_INDEX_SUFFIX)
+        self.path = stem + LOG_SUFFIX + suffix
+        self.index = offset_index(env, stem + INDEX_SUFFIX + suffix)
+        self.time_index = time_index(env, stem + TIME_INDEX_SUFFIX + suffix)
+        self.transactions = transaction_index(env, stem + TRANSACTION_INDEX_SUFFIX + suffix)
 
     @property
     def paths(self) -> tuple[str, str, str]:
@@ -116,6 +123,7 @@ class Segment:
         for index in (self.index, self.time_index):
             self._env.files.create(index.path)
             self._env.files.truncate(index.path, 0)
+        self._env.files.unlink(self.transactions.path)
         self._env.files.create(self.path)
 
     # ------------------------------------------------------------------ append
@@ -282,8 +290,12 @@ class Segment:
             offset = batch.next_offset
         return offset
 
-    def first_since(self, timestamp_ms: int, size_bytes: int, *, start: int = 0) -> tuple[int, int] | None:
+    def first_since(
+        self, timestamp_ms: int, size_bytes: int, limit: int, *, start: int = 0
+    ) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record from `start` on, not older than `timestamp_ms`, if any.
+
+        `limit` is where the next segment begins, or the log ends.
 
         Raises: CorruptLogError: a batch that had to be decoded is damaged.
         """
@@ -292,21 +304,22 @@ class Segment:
             self.floor_position(entry[1] + self.base_offset) if entry and self._agreeing_time(entry) else 0
         )
         for position, batch in self.headers(first, size_bytes):
-            if batch.max_timestamp < timestamp_ms or batch.last_offset < start:
+            if batch.max_timestamp < timestamp_ms or batch.last_offset < start or batch.is_control:
                 continue
             try:
                 for record in records(self._env.files.read(self.path, position, batch.size_bytes)):
                     if record.timestamp >= timestamp_ms and record.offset >= start:
+                        self._check_end(position, position + batch.size_bytes, batch.next_offset, limit)
                         return record.offset, record.timestamp
             except InvalidBatchError as error:
                 raise CorruptLogError(self.path, position, error.reason) from error
         return None
 
-    def read(self, request: Request, position: int) -> Slice | None:
+    def read(self, request: Request, position: int, limit: int) -> Slice | None:
         """Return what is asked for; None if the file ends before it; empty if a gap reaches to `upper`.
 
-        `position` is where a batch begins, at or before the one that holds the offset. No record is touched:
-        two looks at a dozen bytes per batch.
+        `position` is where a batch begins, at or before the one that holds the offset; `limit` is where the next
+        segment begins, or the log ends. No record is touched: two looks at a dozen bytes per batch.
 
         Raises: CorruptLogError: there is something else than a batch.
         """
@@ -315,9 +328,12 @@ class Segment:
             count = self._env.files.read_into(self.path, position, space)
             end, floor = whole_bytes(space, count, upper=offset + 1)
             begin = floor if end and self._valid(space, floor, position).last_offset >= offset else end
+            if begin and (at := out_of_order(space, min(count, begin + HEADER_BYTES))) is not None:
+                raise CorruptLogError(self.path, position + at, "offsets go back")
             stop, last = whole_bytes(space, min(count, begin + max_bytes), start=begin, upper=upper)
             if stop > begin:
                 next_offset = self._valid(space, last, position).next_offset
+                self._check_end(position + last, position + stop, next_offset, limit, space[stop:count])
                 return Slice(space[begin:stop], position + begin, next_offset)
             if begin == count < len(space):
                 return None
@@ -325,12 +341,32 @@ class Segment:
             if begin == 0:  # more than was asked for, or than there is space for: take this batch alone
                 batch = self._large_batch(position, space[:count])
                 if batch.base_offset >= upper:
+                    end = position + batch.size_bytes
+                    self._check_end(position, end, batch.next_offset, limit, space[batch.size_bytes : count])
                     return Slice(space[:0], position, upper)
                 if batch.last_offset < offset:
                     position += batch.size_bytes
                     continue
                 max_bytes = batch.size_bytes
                 space = space[:max_bytes] if max_bytes <= len(space) else memoryview(bytearray(max_bytes))
+
+    def _check_end(
+        self, position: int, end: int, next_offset: int, limit: int, behind: memoryview | bytes = b""
+    ) -> None:
+        """Raise unless what follows the batch [position, end) has offsets behind it. `behind`: the bytes from `end` on.
+
+        Base offsets are outside the CRC, so one that is damaged shows by its neighbours only, and a reader that went by
+        it would pass over records.
+        """
+        if next_offset < limit:
+            if len(behind) < OFFSET_BYTES:
+                behind = self._env.files.read(self.path, end, OFFSET_BYTES)
+            if len(behind) < OFFSET_BYTES:
+                return  # the last one here
+            limit = int.from_bytes(behind[:OFFSET_BYTES], "big")
+        if next_offset > limit:
+            reason = f"offsets up to {next_offset - 1} where {limit} follows"
+            raise CorruptLogError(self.path, position, reason)
 
     def _valid(self, data: bytes | memoryview, at: int, position: int) -> BatchHeader:
         """The header at `at` in what was read from `position`."""
@@ -354,11 +390,12 @@ class Segment:
         """Cut everything from `position` on, where `next_offset` follows; the indexes first."""
         self.index.truncate_below(position, by=1)
         self.time_index.truncate_below(next_offset - self.base_offset, by=1)
+        self.transactions.truncate_below(next_offset, by=LAST_OFFSET_FIELD)
         self._env.files.truncate(self.path, position)
 
     def remove(self) -> None:
         """Remove the files, the log first: indexes without one are swept up by recovery."""
-        for path in (self.path, self.index.path, self.time_index.path):
+        for path in (*self.paths, self.transactions.path):
             self._env.files.unlink(path)
 
     def rebuild_indexes(self, size_bytes: int, interval_bytes: int) -> Tail:

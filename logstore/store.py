@@ -37,9 +37,11 @@ from logstore.errors import (
     UnknownTopicError,
 )
 from logstore.following import Follower, Position
+from logstore.isolation import Isolation, checked, end_of
 from logstore.log import Log, OffsetAndTimestamp
 from logstore.log_dir import LogDir
-from logstore.reading import read_batches, schema_of
+from logstore.producers import Producing
+from logstore.reading import read_isolated, schema_of
 from logstore.topics import Topics
 
 if TYPE_CHECKING:
@@ -211,12 +213,14 @@ class LogStore:
         partitioner: str = "murmur3",
         compression: str | None = None,
         flush: bool = False,
+        producer: Producing | None = None,
     ) -> dict[int, OffsetRange]:
         """Append rows; return the offsets that they got, per partition. Rows of one partition keep their order.
 
         Columns: `value` (binary or string), and optionally `key`, `headers` (list of struct key, value), `timestamp`
         (any Arrow timestamp, or int64 milliseconds; null: now) and `partition` (null: `partitioner` decides, by key).
-        Each partition gets its rows as one unbroken range. Nothing is appended when a row is not acceptable.
+        Each partition gets its rows as one unbroken range. Nothing is appended when a row is not acceptable. Batches of
+        a `producer` bear its stamp, and follow the rules of `logstore.producers`.
 
         Raises: InvalidRecordError (column, row), RecordTooLargeError, UnknownTopicError, DiskFullError: `appended` then
         holds the ranges that were written before, and the message names them.
@@ -243,9 +247,10 @@ class LogStore:
                 for partition, order in group_by_partition(ids, info.partitions):
                     with self._mutex:
                         self._appended.add((topic, partition))
-                    batches = encode(rows, order, codec=codec, batch_bytes_max=limit)
+                    stamp = producer.stamp(topic, partition, len(order)) if producer else None
+                    batches = encode(rows, order, codec=codec, batch_bytes_max=limit, producer=stamp)
                     log = self.log(topic, partition)
-                    for extent in self._append_batches(log, batches):
+                    for extent in self._append_batches(log, batches, producer):
                         appended[partition] = extent
                     if log.take_rolled() and log.config.expires:
                         self._keep_house([(topic, partition)], is_append=True)
@@ -255,12 +260,14 @@ class LogStore:
                 self.flush(topic)
             return appended
 
-    def _append_batches(self, log: Log, batches: Iterator[memoryview]) -> Iterator[OffsetRange]:
+    def _append_batches(
+        self, log: Log, batches: Iterator[memoryview], producer: Producing | None
+    ) -> Iterator[OffsetRange]:
         """Append under one lock, so that the range has no one else's records in it; yields it as it grows."""
         with log.lock():
             start = None
             for records in batches:
-                done = log.append_as_leader(records)
+                done = log.append_as_leader(records, guard=producer.guard if producer else None)
                 start = done.first_offset if start is None else start
                 yield OffsetRange(start, done.next_offset)
 
@@ -272,11 +279,13 @@ class LogStore:
         start: int | None = None,
         end: int | None = None,
         columns: Sequence[str] | None = None,
+        isolation: Isolation = "read_committed",
     ) -> pa.RecordBatchReader:
         """Return the records with start <= offset < end (from the first, to the last now there) as a RecordBatchReader.
 
         Schema: `records.arrow.RECORD_SCHEMA`, or those of its `columns`. CRCs are checked. Memory: a few MiB, whatever
-        the range. Offsets may have gaps.
+        the range. Offsets may have gaps. With "read_committed" data of transactions is there when they are committed:
+        reading ends where the first undecided one begins, and aborted ones are left out.
 
         Raises: OffsetOutOfRangeError; CorruptLogError (while iterating: file, position, reason).
         """
@@ -291,7 +300,9 @@ class LogStore:
                 raise OffsetOutOfRangeError(offset, extent.start, extent.end, log.directory.name)
         if start > end:
             raise InvalidRequestError(f"start={start} is behind end={end}")
-        return pa.RecordBatchReader.from_batches(schema_of(columns), read_batches(log, start, end, columns))
+        return pa.RecordBatchReader.from_batches(
+            schema_of(columns), read_isolated(log, start, end, columns, checked(isolation))
+        )
 
     def tail(
         self,
@@ -301,19 +312,26 @@ class LogStore:
         start: Position | Mapping[int, int] = "latest",
         poll_ms: int = 100,
         timeout_ms: int | None = None,
+        isolation: Isolation = "read_committed",
     ) -> Iterator[pa.RecordBatch]:
         """Yield batches as they are appended, with a first column `partition`; new partitions are picked up.
+
+        With "read_committed" those of a transaction come when it is committed.
 
         Ends when nothing came for `timeout_ms` (never, without it).
         """
         follower = Follower(
-            self, topic, partitions, start
+            self, topic, partitions, start, checked(isolation)
         )  # knows where it begins now, not at the first batch
         return follower.batches(self._env.clock, poll_ms=poll_ms, timeout_ms=timeout_ms)
 
-    def offsets(self, topic: str) -> dict[int, OffsetRange]:
-        """The offsets [log start, log end) of every partition, as they are now."""
-        return {p: self._extent(self.log(topic, p)) for p in range(self.topic(topic).partitions)}
+    def offsets(self, topic: str, *, isolation: Isolation = "read_committed") -> dict[int, OffsetRange]:
+        """The offsets [log start, end) of every partition, as they are now.
+
+        The end is that of the log, or with "read_committed" that of what is decided.
+        """
+        wanted = checked(isolation)
+        return {p: self._extent(self.log(topic, p), wanted) for p in range(self.topic(topic).partitions)}
 
     def offsets_for_times(
         self, topic: str, timestamps_ms: int | Mapping[int, int]
@@ -545,8 +563,8 @@ class LogStore:
             f"{self.path} is open for reading only; open it with mode='auto', as a user who may write there"
         )
 
-    def _extent(self, log: Log) -> OffsetRange:
-        end = log.log_end_offset
+    def _extent(self, log: Log, isolation: Isolation = "read_uncommitted") -> OffsetRange:
+        end = end_of(log, isolation)
         return OffsetRange(min(log.log_start_offset, end), end)
 
 

@@ -17,7 +17,7 @@ from logstore.config import INT64_MAX
 from logstore.errors import CorruptLogError, InvalidRecordError, RecordTooLargeError
 from logstore.records import batch as batches
 from logstore.records import kernels
-from logstore.records.batch import DECOMPRESSED_BYTES_MAX, HEADER_BYTES, RECORD_BYTES_MIN
+from logstore.records.batch import DECOMPRESSED_BYTES_MAX, HEADER_BYTES, RECORD_BYTES_MIN, ProducerStamp
 from logstore.records.compression import Buffer, Codec, CompressionError, compress, decompress
 from logstore.records.rows import Rows
 
@@ -53,6 +53,7 @@ _PIECE_BYTES = 64 * 1024 * 1024
 # small enough to stay in a core's L2 cache between encoding, CRC and write, and to decode for one record.
 BATCH_BYTES = 256 * 1024
 _CHUNK_BYTES = 1024 * 1024  # what one append takes: a lock and a write call each
+_NOBODY = ProducerStamp(batches.NO_PRODUCER, -1, -1)
 
 
 def decode(
@@ -297,12 +298,14 @@ def encode(
     codec: Codec = Codec.NONE,
     batch_bytes_max: int,
     batch_bytes: int = BATCH_BYTES,
+    producer: ProducerStamp | None = None,
 ) -> Iterator[memoryview]:
     """Yield writable buffers of whole batches for these rows, about 1 MiB or one batch each, in order.
 
     Base offsets count from 0 across the whole iteration; the append stamps the real ones, and the epoch.
     `order` (int64, by default all) selects and orders the rows. No batch is larger than `batch_bytes_max`,
-    before compression as after it: a batch that a codec makes larger is stored as it is.
+    before compression as after it: a batch that a codec makes larger is stored as it is. Batches bear the stamp of
+    `producer`, with the sequence numbers that follow from its first.
 
     Raises: InvalidRecordError: `order` names rows that are not there. RecordTooLargeError: names the row.
     """
@@ -312,12 +315,12 @@ def encode(
             raise InvalidRecordError(f"rows outside the {rows.count} rows of the data")
     count, source = rows.count if order is None else len(order), rows.addresses(order)
     target = min(batch_bytes, batch_bytes_max)
-    chunk = _Chunk(target)
+    chunk = _Chunk(target, producer)
     done = 0
     while done < count:
         if chunk.room < target:
             yield chunk.take()
-            chunk = _Chunk(target)
+            chunk = _Chunk(target, producer)
         encoded = chunk.append(source, done, count, target)
         if not encoded.size:
             if encoded.needed > batch_bytes_max:
@@ -325,7 +328,7 @@ def encode(
                 raise RecordTooLargeError(encoded.needed, batch_bytes_max, f"record in row {row}")
             if chunk.used:
                 yield chunk.take()
-            chunk = _Chunk(encoded.needed)
+            chunk = _Chunk(encoded.needed, producer)
             encoded = chunk.append(source, done, count, encoded.needed)
         chunk.close(codec, done, encoded)
         done = encoded.end
@@ -336,7 +339,8 @@ def encode(
 class _Chunk:
     """A buffer that is filled batch by batch."""
 
-    def __init__(self, batch_bytes: int) -> None:
+    def __init__(self, batch_bytes: int, producer: ProducerStamp | None) -> None:
+        self._producer = producer or _NOBODY
         self._data = np.empty(max(_CHUNK_BYTES, batch_bytes), dtype=np.uint8)
         self._view = self._data.data
         self.used = 0
@@ -358,20 +362,21 @@ class _Chunk:
             if len(packed) < size:
                 size, stored_as = len(packed), codec
                 self._view[at : at + size] = packed
-        count = encoded.end - first
+        count, producer = encoded.end - first, self._producer
+        has_sequence = producer.producer_id >= 0
         header = batches.BatchHeader(
             base_offset=first,
             size_bytes=HEADER_BYTES + size,
             leader_epoch=batches.NO_LEADER_EPOCH,
             magic=batches.MAGIC,
             crc=0,
-            attributes=int(stored_as),
+            attributes=int(stored_as) | (batches.TRANSACTIONAL if producer.is_transactional else 0),
             last_offset_delta=count - 1,
             base_timestamp=encoded.base_timestamp,
             max_timestamp=encoded.max_timestamp,
-            producer_id=batches.NO_PRODUCER,
-            producer_epoch=-1,
-            base_sequence=-1,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            base_sequence=batches.sequence_after(producer.first_sequence, first) if has_sequence else -1,
             count=count,
         )
         batches.write_header(self._view, self.used, header)

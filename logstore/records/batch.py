@@ -38,6 +38,7 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+DELETE_HORIZON = 0x40  # the base timestamp says until when compaction keeps tombstones (KIP-534)
 
 RECORD_BYTES_MIN = 7  # length, attributes, two deltas, key length, value length, header count
 # By its format a batch may hold 2 GB. This is far above what writers send, and small enough to allocate.
@@ -45,8 +46,11 @@ DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_LENGTH = struct.Struct(">qi")
+_ORDER = struct.Struct(">qi11xi")  # base offset, length, last offset delta
+_MARKER_KEY, _MARKER_VALUE = struct.Struct(">hh"), struct.Struct(">hi")
 _LEADER_EPOCH_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 12, 17, 21, 35
 _INT64_MAX = 2**63 - 1
+_SEQUENCES = 2**31  # sequence numbers run from 0 to one below, and on to 0
 
 
 class InvalidBatchError(ValueError):
@@ -86,6 +90,11 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta + 1
 
     @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record, even if compaction removed it; -1 if there are none."""
+        return sequence_after(self.base_sequence, self.last_offset_delta) if self.base_sequence >= 0 else -1
+
+    @property
     def codec(self) -> Codec:
         """The codec of the records."""
         return Codec(self.attributes & CODEC_MASK)
@@ -121,6 +130,20 @@ class ControlMarker(NamedTuple):
 
     kind: str
     coordinator_epoch: int
+
+
+class ProducerStamp(NamedTuple):
+    """Whose batches these are; the first record has `first_sequence`, the others those that follow."""
+
+    producer_id: int
+    producer_epoch: int
+    first_sequence: int
+    is_transactional: bool = False
+
+
+def sequence_after(sequence: int, count: int = 1) -> int:
+    """The sequence number that comes `count` after this one; behind 2^31 - 1 comes 0."""
+    return (sequence + count) % _SEQUENCES
 
 
 def header_at(buffer: Buffer, position: int = 0) -> BatchHeader:
@@ -169,6 +192,22 @@ def whole_bytes(buffer: Buffer, n: int, *, start: int = 0, upper: int | None = N
             break
         position, end = end, following
     return end, position
+
+
+def out_of_order(buffer: Buffer, n: int) -> int | None:
+    """Return where the first of the whole batches in `buffer[:n]` begins that overlaps the one before; None if none does.
+
+    Base offsets are outside the CRC: only its neighbours tell that one is damaged. About 0.2 µs per batch.
+    """
+    unpack, framing, position, next_offset = _ORDER.unpack_from, LENGTH_END, 0, 0
+    last = n - HEADER_BYTES
+    while position <= last:
+        base_offset, length, last_offset_delta = unpack(buffer, position)
+        if base_offset < next_offset:
+            return position
+        next_offset = base_offset + last_offset_delta + 1
+        position += framing + length
+    return None
 
 
 def check(buffer: Buffer, position: int, header: BatchHeader) -> None:
@@ -231,6 +270,22 @@ def control_marker(record: Record) -> ControlMarker:
     kind = {0: "ABORT", 1: "COMMIT"}.get(int.from_bytes(key[2:4], "big", signed=True), "UNKNOWN")
     epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
     return ControlMarker(kind if len(key) >= 4 else "UNKNOWN", epoch)
+
+
+def marker_of(buffer: Buffer, position: int = 0) -> ControlMarker | None:
+    """Return what the control batch at `position` says; None if compaction has emptied it.
+
+    Raises: InvalidBatchError: damage of any kind.
+    """
+    return next((control_marker(record) for record in records(buffer, position)), None)
+
+
+def end_marker(producer: tuple[int, int], *, commit: bool, coordinator_epoch: int, now_ms: int) -> bytearray:
+    """Return the control batch that ends a transaction of this (producer id, epoch)."""
+    key, value = _MARKER_KEY.pack(0, int(commit)), _MARKER_VALUE.pack(0, coordinator_epoch)
+    return build(
+        [Record(0, now_ms, key, value)], attributes=CONTROL | TRANSACTIONAL, producer=(*producer, -1)
+    )
 
 
 def build(
