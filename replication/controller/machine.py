@@ -15,7 +15,7 @@ rebalance task (11), and resumes deletions (12) and preferred elections.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import assert_never
 
 from replication.controller import deletion, rebalance
@@ -146,12 +146,9 @@ def _take_over(draft: Draft, event: ContextLoaded) -> None:
     draft.leadership = dict(cluster.leadership)
     tps = _note_topics(draft, dict(cluster.topics))
     draft.tell_metadata(tps)
-    for tp in tps:
-        draft.tell_replicas(tp)
     _note_removals(draft, [broker.id for broker in draft.brokers.values() if broker.lost_writes])
     deletion.begin(draft, cluster.deletions)
-    for tp in tps:
-        drive(draft, tp)
+    _drive_and_tell(draft, tps, draft.brokers)
     if cluster.preferred_elections:
         _elect_preferred(draft, cluster.preferred_elections)
     rebalance.start(draft, event.now_ms)
@@ -172,8 +169,18 @@ def _brokers_changed(draft: Draft, live: tuple[BrokerInfo, ...]) -> None:
         _started(draft, started)
     if dead or started:
         draft.tell_metadata(())
-        for tp in draft.partitions_on({*dead, *started}):
-            drive(draft, tp)
+        _drive_and_tell(draft, draft.partitions_on({*dead, *started}), started)
+
+
+def _drive_and_tell(draft: Draft, tps: list[TopicPartition], receivers: Collection[BrokerId]) -> None:
+    """Decide first; these brokers are told at once only what stays, and the rest when it is written.
+
+    A leader that lost writes must not hear that it leads, if only for a moment: its followers would cut their logs.
+    """
+    for tp in tps:
+        drive(draft, tp)
+        if tp not in draft.pending:
+            draft.tell_replicas(tp, [broker for broker in draft.replicas_of(tp) if broker in receivers])
 
 
 def _failed(draft: Draft, dead: list[BrokerId]) -> None:
@@ -190,7 +197,7 @@ def _failed(draft: Draft, dead: list[BrokerId]) -> None:
 
 
 def _started(draft: Draft, started: list[BrokerId]) -> None:
-    """Tell them everything; what lost writes leaves every ISR that has somebody else."""
+    """Tell their clients' side everything; what lost writes leaves every ISR that has somebody else."""
     _note_removals(draft, [broker for broker in started if draft.brokers[broker].lost_writes])
     draft.tell_metadata(draft.leadership, started)
     for tp in draft.partitions_on(started):
@@ -199,10 +206,8 @@ def _started(draft: Draft, started: list[BrokerId]) -> None:
                 continue
             if tp.topic in draft.deletions:
                 deletion.drive(draft, tp)
-            else:
-                if tp in draft.leadership:
-                    draft.move_replica(tp, broker, ReplicaState.ONLINE)
-                draft.tell_replicas(tp, [broker])
+            elif tp in draft.leadership:
+                draft.move_replica(tp, broker, ReplicaState.ONLINE)
 
 
 def _note_removals(draft: Draft, brokers: Iterable[BrokerId]) -> list[TopicPartition]:
@@ -308,6 +313,9 @@ def _written(draft: Draft, result: WriteResult) -> None:
         settle(draft, tp)
     else:
         drive(draft, tp)
+    if not result.accepted and tp not in draft.pending:
+        draft.tell_replicas(tp)  # what was kept back until this write was decided
+        draft.tell_metadata([tp])
 
 
 def _isr_changed(draft: Draft, event: IsrChanged) -> None:

@@ -1,0 +1,79 @@
+"""What a broker makes of a controller's word: which request counts, and which role it gives per partition.
+
+Laws: a broker obeys no controller older than the newest it has heard of, nothing that was meant for a former life
+of it, and per partition only a greater leader epoch. (An equal one is a repetition: what it said is done.)
+"""
+
+from __future__ import annotations
+
+import enum
+
+from replication.model import BrokerId, LeaderAndIsr, Replica
+
+
+class RequestVerdict(enum.StrEnum):
+    """Does a request of a controller count? Everything but OK is the answer to the whole of it."""
+
+    OK = "OK"
+    STALE_CONTROLLER_EPOCH = "STALE_CONTROLLER_EPOCH"
+    STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH"
+
+
+class Role(enum.StrEnum):
+    """What a partition of a LeaderAndIsr request makes of this broker's replica."""
+
+    LEAD = "LEAD"
+    FOLLOW = "FOLLOW"
+    WAIT = "WAIT"  # a follower of nobody: there is no leader
+    STALE_LEADER_EPOCH = "STALE_LEADER_EPOCH"
+    NOT_A_REPLICA = "NOT_A_REPLICA"
+    INCONSISTENT_TOPIC_ID = "INCONSISTENT_TOPIC_ID"
+
+
+def judge_request(
+    *, known_controller_epoch: int, controller_epoch: int, own_broker_epoch: int, broker_epoch: int
+) -> RequestVerdict:
+    """May this request of a controller be obeyed? The caller remembers the controller epoch of one that may."""
+    if controller_epoch < known_controller_epoch:
+        return RequestVerdict.STALE_CONTROLLER_EPOCH
+    if broker_epoch != own_broker_epoch:
+        return RequestVerdict.STALE_BROKER_EPOCH
+    return RequestVerdict.OK
+
+
+def judge_leadership(
+    me: Replica,
+    state: LeaderAndIsr,
+    replicas: tuple[BrokerId, ...],
+    *,
+    known_leader_epoch: int | None,
+    has_topic_id: bool = True,
+) -> Role:
+    """The role for one partition. `known_leader_epoch`: None if this life has heard nothing of it yet.
+
+    `has_topic_id` is false if the replica on disk is of another topic of the same name.
+    """
+    if not has_topic_id:
+        return Role.INCONSISTENT_TOPIC_ID
+    if known_leader_epoch is not None and state.leader_epoch <= known_leader_epoch:
+        return Role.STALE_LEADER_EPOCH
+    if me.broker not in replicas:
+        return Role.NOT_A_REPLICA
+    if state.leader == me.broker:
+        return Role.LEAD
+    return Role.FOLLOW if state.leader >= 0 else Role.WAIT
+
+
+def is_news(known: LeaderAndIsr | None, state: LeaderAndIsr) -> bool:
+    """Is what UpdateMetadata says of a partition newer than what is known? Requests may overtake each other."""
+    if known is None:
+        return True
+    return (state.leader_epoch, state.version) > (known.leader_epoch, known.version)
+
+
+def is_replica_lost(me: Replica, state: LeaderAndIsr, *, is_on_disk: bool, is_new: bool) -> bool:
+    """Does the ISR count on a replica that is not here (any more)? Then this broker must not lead it.
+
+    So it is with a disk that was replaced: the broker then registers anew as one that lost writes.
+    """
+    return me.broker in state.isr and not is_on_disk and not is_new

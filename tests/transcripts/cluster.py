@@ -1,0 +1,242 @@
+"""A cluster of words: the controller's machine over a tree in memory. What it orders is done at once, and printed.
+
+Commands (one a line; what they print stands below them in the transcript):
+
+    brokers 1 2 3                     these register and nobody dies; `brokers +4` one more; `4!` it lost writes
+    elect 3                           broker 3 becomes the controller, in the next controller epoch
+    create bar 1:2:3 2:3:1            a topic, replicas of each partition; `unclean=yes` lets anybody lead
+    kill 1 2                          their sessions end in one look at the tree
+    bounce 1                          it died and came back between two looks
+    isr bar-0 2,3,1                   the leader writes this ISR, and the controller hears of it
+    shutdown 1                        it asks to stop
+    prefer bar-0 bar-1 | prefer all   a preferred replica election is asked for
+    delete bar                        the topic is to be deleted
+    tick 5000                         milliseconds pass
+    hold / go                         from now on orders to the tree wait / are carried out
+    usurp                             another broker becomes the controller, and this one has not noticed
+    foreign bar-0 3 5 3,1             somebody else writes leader 3, leader epoch 5, ISR 3,1
+    describe                          every partition as the tree has it
+    states                            the states of all partitions and replicas
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import replace
+
+from replication.controller import Controller, Limits, events, step
+from replication.model import BrokerInfo, ClusterState, LeaderAndIsr, TopicInfo, TopicPartition
+from replication.state_change_log import StateChange
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.state = Controller(broker=0)
+        self.limits = Limits(leader_imbalance_check_interval_seconds=10)
+        self.brokers: dict[int, BrokerInfo] = {}
+        self.topics: dict[str, TopicInfo] = {}
+        self.stored: dict[TopicPartition, LeaderAndIsr] = {}
+        self.controller_epoch = 0
+        self.next_broker_epoch = 1
+        self.now_ms = 0
+        self.holds = False
+        self.held: list[events.WriteStates] = []
+        self.deletions: list[str] = []
+        self.out: list[str] = []
+        self.log: list[StateChange] = []
+        self.queue: deque[events.Event] = deque()
+
+    def run(self, line: str) -> list[str]:
+        command, *words = line.split()
+        self.out = []
+        getattr(self, f"do_{command}")(*words)
+        return self.out
+
+    # --------------------------------------------------------------- commands
+
+    def do_brokers(self, *words: str) -> None:
+        for word in words:
+            self._register(int(word.strip("+!")), lost_writes="!" in word)
+        self._post(events.BrokersChanged(self._live()))
+
+    def do_kill(self, *words: str) -> None:
+        for word in words:
+            del self.brokers[int(word)]
+        if self.state.broker not in self.brokers:
+            self._post(events.Resigned())
+        self._post(events.BrokersChanged(self._live()))
+
+    def do_bounce(self, *words: str) -> None:
+        for word in words:
+            self._register(int(word.strip("!")), lost_writes="!" in word)
+        self._post(events.BrokersChanged(self._live()))
+
+    def do_elect(self, word: str) -> None:
+        self.state = Controller(broker=int(word))
+        self.held = []
+        self.controller_epoch += 1
+        self._post(events.Elected(self.controller_epoch))
+
+    def do_create(self, name: str, *words: str) -> None:
+        rows = [word for word in words if "=" not in word]
+        partitions = {n: tuple(int(b) for b in row.split(":")) for n, row in enumerate(rows)}
+        topic_id = None if "id=none" in words else f"{name}@1"
+        self.topics[name] = TopicInfo(partitions, topic_id, "unclean=yes" in words)
+        self._post(events.TopicsChanged(dict(self.topics)))
+
+    def do_isr(self, word: str, members: str) -> None:
+        tp = partition(word)
+        old = self.stored[tp]
+        isr = tuple(int(member) for member in members.split(","))
+        self.stored[tp] = replace(old, isr=isr, version=old.version + 1)
+        self._post(events.IsrChanged(((tp, self.stored[tp]),)))
+
+    def do_foreign(self, word: str, leader: str, epoch: str, members: str) -> None:
+        tp = partition(word)
+        isr = tuple(int(member) for member in members.split(","))
+        self.stored[tp] = LeaderAndIsr(
+            int(leader), int(epoch), isr, self.stored[tp].controller_epoch, self.stored[tp].version + 1
+        )
+
+    def do_shutdown(self, word: str) -> None:
+        self._post(events.ControlledShutdownRequested(int(word), 7))
+
+    def do_prefer(self, *words: str) -> None:
+        tps = sorted(self.stored) if words == ("all",) else [partition(word) for word in words]
+        self._post(events.PreferredElectionRequested(tuple(tps)))
+
+    def do_delete(self, *names: str) -> None:
+        self.deletions += names
+        self._post(events.DeleteRequested(names))
+
+    def do_tick(self, word: str) -> None:
+        self.now_ms += int(word)
+        self._post(events.Ticked(self.now_ms))
+
+    def do_hold(self) -> None:
+        self.holds = True
+
+    def do_go(self) -> None:
+        self.holds = False
+        held, self.held = self.held, []
+        for writes in held:
+            self._write(writes)
+
+    def do_usurp(self) -> None:
+        self.controller_epoch += 1
+
+    def do_describe(self) -> None:
+        for tp, state in sorted(self.stored.items()):
+            self.out.append(f"{tp}: {written(state)}")
+
+    def do_states(self) -> None:
+        for tp, state in sorted(self.state.partition_states.items()):
+            replicas = [
+                f"{replica.broker}:{value}"
+                for replica, value in sorted(self.state.replica_states.items())
+                if replica.tp == tp
+            ]
+            self.out.append(f"{tp}: {state} {' '.join(replicas)}")
+
+    # ---------------------------------------------------------------- effects
+
+    def _post(self, event: events.Event) -> None:
+        """One event after the other: what effects cause comes after the effects."""
+        self.queue.append(event)
+        if len(self.queue) > 1:
+            return
+        while self.queue:
+            self.state, effects = step(self.state, self.queue[0], self.limits)
+            for effect in effects:
+                self._perform(effect)
+            self.queue.popleft()
+
+    def _perform(self, effect: events.Effect) -> None:
+        match effect:
+            case StateChange(level, message):
+                self.log.append(effect)
+                if level != "TRACE":
+                    self.out.append(f"{level} {message}")
+            case events.WriteStates():
+                self.held.append(effect) if self.holds else self._write(effect)
+            case events.LoadContext():
+                cluster = ClusterState(
+                    dict(self.brokers), dict(self.topics), dict(self.stored), tuple(self.deletions)
+                )
+                self._post(events.ContextLoaded(cluster, self.now_ms))
+            case events.SendLeaderAndIsr():
+                self.out.append(f"leadership to {effect.broker}: {told(effect.partitions)}")
+            case events.SendUpdateMetadata():
+                live = ",".join(str(broker.id) for broker in effect.brokers)
+                self.out.append(f"metadata to {effect.broker}: live {live}; {told(effect.partitions)}")
+            case events.SendStopReplica():
+                tps = " ".join(str(tp) for tp, _ in effect.partitions)
+                self.out.append(f"{'delete' if effect.delete else 'stop'} at {effect.broker}: {tps}")
+                if effect.delete and effect.broker in self.brokers:
+                    self._post(
+                        events.ReplicasDeleted(effect.broker, tuple(tp for tp, _ in effect.partitions))
+                    )
+            case _:
+                self._perform_other(effect)
+
+    def _perform_other(self, effect: events.Effect) -> None:
+        match effect:
+            case events.AnswerControlledShutdown():
+                self.out.append(
+                    f"shutdown answered, remaining: {' '.join(map(str, effect.remaining)) or 'none'}"
+                )
+            case events.DeletePreferredElection():
+                self.out.append("preferred election done")
+            case events.DeleteTopicNodes(topic):
+                self._forget(topic)
+            case events.MakeTopicId(topic):
+                self.out.append(f"topic id of {topic} made")
+                self.topics[topic] = replace(self.topics[topic], id=f"{topic}@1")
+                self._post(events.TopicsChanged(dict(self.topics)))
+            case events.Resign():
+                self.out.append("resigns")
+
+    def _write(self, order: events.WriteStates) -> None:
+        if order.controller_epoch != self.controller_epoch:
+            self._post(events.Fenced())
+            return
+        results = []
+        for write in order.writes:
+            tp, state = write.tp, write.state
+            now = self.stored.get(tp)
+            accepted = state.version == (now.version if now else -1)
+            if accepted:
+                self.stored[tp] = replace(state, version=state.version + 1)
+            self.out.append(f"{'write' if accepted else 'refused'} {tp}: {written(state)}")
+            results.append(events.WriteResult(tp, accepted, self.stored.get(tp)))
+        self._post(events.StatesWritten(tuple(results)))
+
+    def _forget(self, topic: str) -> None:
+        self.out.append(f"nodes of {topic} deleted")
+        self.topics.pop(topic, None)
+        self.deletions = [name for name in self.deletions if name != topic]
+        self.stored = {tp: state for tp, state in self.stored.items() if tp.topic != topic}
+        self._post(events.TopicNodesDeleted(topic))
+
+    def _register(self, broker: int, *, lost_writes: bool) -> None:
+        self.brokers[broker] = BrokerInfo(broker, self.next_broker_epoch, lost_writes=lost_writes)
+        self.next_broker_epoch += 1
+
+    def _live(self) -> tuple[BrokerInfo, ...]:
+        return tuple(self.brokers.values())
+
+
+def partition(word: str) -> TopicPartition:
+    topic, _, number = word.rpartition("-")
+    return TopicPartition(topic, int(number))
+
+
+def written(state: LeaderAndIsr) -> str:
+    return f"leader {state.leader} epoch {state.leader_epoch} isr {','.join(map(str, state.isr)) or 'none'}"
+
+
+def told(news: tuple[events.PartitionNews, ...]) -> str:
+    groups = defaultdict(list)
+    for item in news:
+        groups[item.state.leader].append(f"{item.tp}@{item.state.leader_epoch}{'*' if item.is_new else ''}")
+    return "; ".join(f"{leader} leads {' '.join(tps)}" for leader, tps in groups.items()) or "nothing else"
