@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, SupportsIndex
 from logstore.catalog import TopicInfo, whole_number
 from logstore.env import Clock
 from logstore.errors import InvalidRequestError, StaleLogError
-from logstore.isolation import Isolation, end_of
+from logstore.isolation import Isolation, Outcomes, end_of
 from logstore.log import Log
 from logstore.reading import read_isolated, with_partition
 
@@ -27,6 +27,10 @@ class Logs(Protocol):
 
     def log(self, topic: str, partition: int) -> Log:
         """The log of one partition."""
+        ...
+
+    def outcomes(self) -> Outcomes:
+        """How transactions ended whose markers may not be there yet."""
         ...
 
 
@@ -90,9 +94,10 @@ class Follower:
             raise StaleLogError(
                 f"topic {self._topic!r} was deleted and created anew; follow it from its start"
             )
-        begin, end = max(position, log.log_start_offset), self._end(log)
-        yield from read_isolated(log, begin, end, None, self._isolation)
+        outcomes = self._logs.outcomes()
+        begin, end = max(position, log.log_start_offset), end_of(log, self._isolation, outcomes)
+        yield from read_isolated(log, begin, end, None, self._isolation, outcomes)
         self._positions[partition] = max(end, position)
 
     def _end(self, log: Log) -> int:
-        return end_of(log, self._isolation)
+        return end_of(log, self._isolation, self._logs.outcomes())

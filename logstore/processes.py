@@ -71,13 +71,14 @@ class Holders:
             if name.startswith(HOLDER_PREFIX):
                 self.is_held(name)
 
-    def release(self) -> None:
-        """Hold nothing any more."""
+    def release(self) -> bool:
+        """Hold nothing any more; False: nothing was held."""
         lock, name = self._lock, self._name
         self._lock, self._name = None, ""
         if lock is not None:
             self._env.files.unlink(self._directory / name)
             lock.release()
+        return lock is not None
 
 
 def host(env: Env) -> str:

@@ -43,12 +43,14 @@ from logstore.log_dir import LogDir
 from logstore.producers import Producing
 from logstore.reading import read_isolated, schema_of
 from logstore.topics import Topics
+from logstore.transactions import Outcomes, Part, Transaction, Transactions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from logstore.housekeeping import RetentionReport
     from logstore.records.compression import Codec
+    from logstore.records.rows import Rows
     from logstore.recovery import RecoveryReport
 
 logger = logging.getLogger(__name__)
@@ -131,6 +133,7 @@ class LogStore:
         self._logs: dict[tuple[str, int], Log] = {}
         self._appended: set[tuple[str, int]] = set()  # by this store; `flush` makes them durable
         self._appending = 0  # appends of other threads that are on their way
+        self.transactions = Transactions(log_dir, env, self)
         self._mutex = threading.RLock()
         self._is_recovered = True  # as far as this store knows
         # Where rows without a key begin: in turn, and elsewhere in every process.
@@ -205,7 +208,7 @@ class LogStore:
 
     # ----------------------------------------------------------------- records
 
-    def append(
+    def append(  # noqa: PLR0913  each of them is one choice of the caller
         self,
         topic: str,
         data: pa.Table | pa.RecordBatch,
@@ -214,13 +217,15 @@ class LogStore:
         compression: str | None = None,
         flush: bool = False,
         producer: Producing | None = None,
+        transaction: Transaction | None = None,
     ) -> dict[int, OffsetRange]:
         """Append rows; return the offsets that they got, per partition. Rows of one partition keep their order.
 
         Columns: `value` (binary or string), and optionally `key`, `headers` (list of struct key, value), `timestamp`
         (any Arrow timestamp, or int64 milliseconds; null: now) and `partition` (null: `partitioner` decides, by key).
         Each partition gets its rows as one unbroken range. Nothing is appended when a row is not acceptable. Batches of
-        a `producer` bear its stamp, and follow the rules of `logstore.producers`.
+        a `producer` bear its stamp, and follow the rules of `logstore.producers`. Those of a `transaction` become
+        visible when it is committed.
 
         Raises: InvalidRecordError (column, row), RecordTooLargeError, UnknownTopicError, DiskFullError: `appended` then
         holds the ranges that were written before, and the message names them.
@@ -228,7 +233,6 @@ class LogStore:
         import pyarrow as pa
 
         from logstore.partitioner import group_by_partition, partition_ids
-        from logstore.records.arrow import encode
         from logstore.records.rows import Rows
 
         if not isinstance(data, pa.Table | pa.RecordBatch):
@@ -242,23 +246,41 @@ class LogStore:
             rows = Rows(data, now_ms=self._env.clock.now_ms())
             rows.check(batch_bytes_max=limit, keys_required=info.config.is_compacted)
             ids = partition_ids(rows, info.partitions, partitioner=partitioner, start=next(self._turns))
-            appended: dict[int, OffsetRange] = {}
-            try:
-                for partition, order in group_by_partition(ids, info.partitions):
-                    with self._mutex:
-                        self._appended.add((topic, partition))
-                    stamp = producer.stamp(topic, partition, len(order)) if producer else None
-                    batches = encode(rows, order, codec=codec, batch_bytes_max=limit, producer=stamp)
-                    log = self.log(topic, partition)
-                    for extent in self._append_batches(log, batches, producer):
-                        appended[partition] = extent
-                    if log.take_rolled() and log.config.expires:
-                        self._keep_house([(topic, partition)], is_append=True)
-            except PylogError as error:
-                raise _with_appended(error, topic, appended) from error
+            parts = group_by_partition(ids, info.partitions)
+            if transaction is None:
+                appended = self._append_parts(info, rows, parts, codec, producer)
+            else:
+                with transaction.appending(info, parts, rows) as wanted:
+                    appended = self._append_parts(info, rows, wanted, codec, transaction)
             if flush:
                 self.flush(topic)
             return appended
+
+    def _append_parts(
+        self, info: TopicInfo, rows: Rows, parts: Sequence[Part], codec: Codec, producer: Producing | None
+    ) -> dict[int, OffsetRange]:
+        """Append to each of these partitions its rows."""
+        from logstore.records.arrow import encode
+
+        appended: dict[int, OffsetRange] = {}
+        try:
+            for partition, order in parts:
+                with self._mutex:
+                    self._appended.add((info.name, partition))
+                stamp = producer.stamp(info.name, partition, len(order)) if producer else None
+                batches = encode(
+                    rows, order, codec=codec, batch_bytes_max=info.config.batch_bytes_max, producer=stamp
+                )
+                log = self.log(info.name, partition)
+                if producer is not None and log.topic_id != info.topic_id:
+                    raise StaleLogError(f"topic {info.name!r} was deleted and created anew; look it up again")
+                for extent in self._append_batches(log, batches, producer):
+                    appended[partition] = extent
+                if log.take_rolled() and log.config.expires:
+                    self._keep_house([(info.name, partition)], is_append=True)
+        except PylogError as error:
+            raise _with_appended(error, info.name, appended) from error
+        return appended
 
     def _append_batches(
         self, log: Log, batches: Iterator[memoryview], producer: Producing | None
@@ -270,6 +292,22 @@ class LogStore:
                 done = log.append_as_leader(records, guard=producer.guard if producer else None)
                 start = done.first_offset if start is None else start
                 yield OffsetRange(start, done.next_offset)
+
+    def transaction(self, name: str = "", *, batch_id: int | None = None) -> Transaction:
+        """Return a transaction: what is appended with it is visible at once when its `with` block ends, or never.
+
+        ::
+
+            with store.transaction() as transaction:
+                store.append("orders", rows, transaction=transaction)
+                store.append("payments", more, transaction=transaction)
+
+        Under a name, a batch id that was committed before is not written again; ids only grow.
+
+        Raises: BatchConflictError: a later batch was committed under this name, or (at the end) another of this id.
+        """
+        self._check_writable()
+        return self.transactions.begin(name, batch_id)
 
     def read(
         self,
@@ -291,7 +329,7 @@ class LogStore:
         """
         import pyarrow as pa
 
-        log = self.log(topic, partition)
+        log, outcomes = self.log(topic, partition), self.outcomes()
         extent = self._extent(log)
         start = extent.start if start is None else whole_number(start, "start")
         end = extent.end if end is None else whole_number(end, "end")
@@ -301,7 +339,7 @@ class LogStore:
         if start > end:
             raise InvalidRequestError(f"start={start} is behind end={end}")
         return pa.RecordBatchReader.from_batches(
-            schema_of(columns), read_isolated(log, start, end, columns, checked(isolation))
+            schema_of(columns), read_isolated(log, start, end, columns, checked(isolation), outcomes)
         )
 
     def tail(
@@ -331,7 +369,15 @@ class LogStore:
         The end is that of the log, or with "read_committed" that of what is decided.
         """
         wanted = checked(isolation)
-        return {p: self._extent(self.log(topic, p), wanted) for p in range(self.topic(topic).partitions)}
+
+        def look() -> dict[int, OffsetRange]:
+            return {p: self._extent(self.log(topic, p), wanted) for p in range(self.topic(topic).partitions)}
+
+        return look() if wanted == "read_uncommitted" else self.transactions.settled(look)
+
+    def outcomes(self) -> Outcomes:
+        """How transactions ended whose markers may not be in the log yet, as of now: for readers."""
+        return self.transactions.outcomes()
 
     def offsets_for_times(
         self, topic: str, timestamps_ms: int | Mapping[int, int]
@@ -446,6 +492,7 @@ class LogStore:
                     self._is_recovered = False
                     # The other partitions are fine; this one says it again to whoever writes there.
                     logger.error("not recovered: %s", report)
+        self._end_transactions()
         self._topics.finish_deletions()
         self._keep_house(
             (info.name, p)
@@ -453,6 +500,16 @@ class LogStore:
             if info.config.expires
             for p in range(info.partitions)
         )
+
+    def _end_transactions(self) -> None:
+        """End the transactions that nobody will end."""
+        try:
+            if self._log_dir.is_clean:
+                self.transactions.tend()
+            else:
+                self.transactions.recover()
+        except PylogError as error:
+            logger.error("transactions are not ended: %s", error)
 
     def recover(self, progress: Progress = no_progress) -> list[RecoveryReport]:
         """Check and mend what lies above the recovery point of every partition; return what was found in each.
@@ -468,6 +525,7 @@ class LogStore:
         for report in found:
             if isinstance(report, PylogError):
                 raise report
+        self.transactions.recover(mend=True)
         return [report for report in found if not isinstance(report, PylogError)]
 
     def _recoveries(self, progress: Progress = no_progress) -> Iterator[RecoveryReport | PylogError]:
@@ -493,6 +551,7 @@ class LogStore:
                 return
             try:
                 if not self.read_only and self._log_dir.belongs_to_this_process:
+                    self._close_transactions()
                     self.flush()
                     touched = sorted(key for key in self._appended if key in self._logs)
                     self._keep_house(key for key in touched if self._logs[key].config.expires)
@@ -503,6 +562,12 @@ class LogStore:
                     log.close()
                 self._logs.clear()
                 self._log_dir.close()
+
+    def _close_transactions(self) -> None:
+        try:
+            self.transactions.close()
+        except PylogError as error:
+            logger.warning("path=%s transactions are not ended: %s", self.path, error)
 
     def _mark_clean(self) -> None:
         """Note a clean end, if nobody else is here: what a killed process left unflushed is flushed first."""
@@ -564,7 +629,7 @@ class LogStore:
         )
 
     def _extent(self, log: Log, isolation: Isolation = "read_uncommitted") -> OffsetRange:
-        end = end_of(log, isolation)
+        end = end_of(log, isolation, self.outcomes())
         return OffsetRange(min(log.log_start_offset, end), end)
 
 

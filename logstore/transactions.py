@@ -27,8 +27,8 @@ import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 from logstore import processes
@@ -37,6 +37,7 @@ from logstore.env import Env
 from logstore.errors import (
     CorruptLogError,
     InvalidRequestError,
+    ProducerFencedError,
     PylogError,
     StaleLogError,
     TransactionAbortedError,
@@ -44,18 +45,22 @@ from logstore.errors import (
     UnknownTopicError,
 )
 from logstore.log import Log
+from logstore.log_dir import LogDir
 from logstore.txn_journal import Journal
 from logstore.txn_lives import Lives
 from logstore.txn_state import (
     Attempt,
     Content,
     Decision,
+    Outcome,
     Owner,
     Partition,
     Producer,
     State,
 )
-from logstore.txn_writer import Prepared, Transaction
+from logstore.txn_writer import Part, Prepared, Transaction
+
+__all__ = ["Outcomes", "Part", "Prepared", "Transaction", "Transactions"]
 
 logger = logging.getLogger(__name__)
 
@@ -84,14 +89,6 @@ class Logs(Protocol):
         """The log of one partition."""
         ...
 
-    def recovery_point(self, topic: str, partition: int) -> int:
-        """Below this everything is on disk."""
-        ...
-
-    def make_durable(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Flush these, and note how far."""
-        ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
@@ -100,10 +97,10 @@ class Outcomes:
     Take it before looking at a log: what is missing here then has its marker there, or is open.
     """
 
-    known: Mapping[Producer, str]
+    known: Mapping[Producer, Outcome]
     damage: PylogError | None = None
 
-    def outcome(self, producer_id: int, producer_epoch: int) -> str | None:
+    def outcome(self, producer_id: int, producer_epoch: int) -> Outcome | None:
         """Return "committed" or "aborted"; None: open.
 
         Raises: CorruptLogError: the journal is damaged, so nobody knows.
@@ -116,13 +113,13 @@ class Outcomes:
 class Transactions:
     """The transactions of one store. Safe for threads, and for processes of one host."""
 
-    def __init__(self, root: Path, env: Env, logs: Logs) -> None:
+    def __init__(self, log_dir: LogDir, env: Env, logs: Logs) -> None:
         self._env = env
-        self._root = root
+        self._log_dir = log_dir
         self._logs = logs
-        self._journal = Journal(root, env)
+        self._journal = Journal(log_dir.path, env)
         self._holders = processes.Holders(self._journal.directory, env)
-        self._known: tuple[State, dict[Producer, str]] = State(), {}
+        self._known: tuple[State, dict[Producer, Outcome]] = State(), {}
 
     # ------------------------------------------------------------------- read
 
@@ -234,7 +231,7 @@ class Transactions:
 
     def note_prepared(self, attempt: Attempt) -> None:
         """Flush what this attempt wrote. From now on it lives as long as its driver does, where it has one."""
-        self._logs.make_durable((topic, partition) for topic, _, partition in attempt.partitions)
+        self._flush(attempt.partitions)
         if not attempt.owner.driver:
             return
         with self._journal.changing() as state:
@@ -323,7 +320,7 @@ class Transactions:
 
     def _dead(self, state: State) -> list[tuple[Attempt, str]]:
         """The attempts that nobody can commit any more, and why."""
-        lives = Lives(self._env, self._root, self._holders, state)
+        lives = Lives(self._env, self._log_dir.path, self._holders, state)
         return [
             (a, why)
             for a in state.attempts.values()
@@ -382,7 +379,8 @@ class Transactions:
                     continue
                 with log.lock():
                     for producer_id, epoch in producers:
-                        log.append_marker(producer_id, epoch, commit=commit)
+                        with suppress(ProducerFencedError):  # ended long ago: its id is in use again
+                            log.append_marker(producer_id, epoch, commit=commit)
                 ends[topic, topic_id, number] = log.log_end_offset
             except (UnknownTopicError, UnknownPartitionError, StaleLogError):
                 continue
@@ -409,19 +407,26 @@ class Transactions:
                 self._journal.append([["forget", *batch] for batch in over if batch in state.decisions])
 
     def _flush_marked(self, marked: Mapping[Partition, int]) -> None:
-        late = [
-            (topic, partition)
-            for (topic, _, partition), end in marked.items()
-            if self._logs.recovery_point(topic, partition) < end
-        ]
+        points = self._log_dir.recovery_points()
         try:
-            self._logs.make_durable(late)
+            self._flush(p for p, end in marked.items() if points.get((p[0], p[2]), 0) < end)
         except PylogError as error:
             logger.warning("markers of a transaction are not flushed yet: %s", error)
 
+    def _flush(self, partitions: Iterable[Partition]) -> None:
+        points = {}
+        try:
+            for topic, _, number in partitions:
+                with suppress(UnknownTopicError, UnknownPartitionError, StaleLogError):  # deleted since
+                    log = self._logs.log(topic, number)
+                    points[topic, number] = log.topic_id, log.flush()
+        finally:
+            self._log_dir.advance_recovery_points(points)
+
     def _on_disk(self, marked: Mapping[Partition, int]) -> bool:
+        points = self._log_dir.recovery_points()
         return all(
-            self._logs.recovery_point(topic, partition) >= end or not self._is_there(topic, topic_id)
+            points.get((topic, partition), 0) >= end or not self._is_there(topic, topic_id)
             for (topic, topic_id, partition), end in marked.items()
         )
 
@@ -433,12 +438,16 @@ class Transactions:
 
     # -------------------------------------------------------------- recover
 
-    def recover(self) -> None:
+    def recover(self, *, mend: bool = False) -> None:
         """After a crash, by a process that is alone: end every transaction that nobody can end any more.
+
+        With `mend` a damaged journal is written anew without the lines that cannot be read; else it is an error.
 
         What is open in a log and registered nowhere lost its registration with the power, or its marker after it was
         aborted: it was not committed, since neither happens to what was.
         """
+        if not mend:
+            self._journal.state()
         self._journal.renew()
         self.tend()
         state = self._journal.state()
@@ -455,5 +464,6 @@ class Transactions:
                     logger.error("%s-%d: transactions not recovered: %s", info.name, number, error)
 
     def close(self) -> None:
-        """This process writes no more: what it left open may be aborted."""
-        self._holders.release()
+        """This process writes no more: what it left open is aborted."""
+        if self._holders.release():
+            self.tend()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from logstore.errors import BatchConflictError, TransactionAbortedError
 
@@ -28,6 +28,7 @@ PRODUCER_EPOCH_MAX = 2**15 - 2
 SUPERSEDED_RUNS_MAX = 16
 
 Event = list[Any]
+Outcome = Literal["committed", "aborted"]
 Producer = tuple[int, int]  # id, epoch
 Partition = tuple[str, str, int]  # topic, topic id, partition
 
@@ -186,9 +187,9 @@ class State:
         """The attempts that a decision commits."""
         return [self.attempts[p] for p in decision.winners if p in self.attempts]
 
-    def outcomes(self) -> dict[Producer, str]:
-        """How each attempt ended, where that is known: "committed" or "aborted"."""
-        found = {}
+    def outcomes(self) -> dict[Producer, Outcome]:
+        """How each attempt ended, where that is known."""
+        found: dict[Producer, Outcome] = {}
         for producer, attempt in self.attempts.items():
             if attempt.aborted:
                 found[producer] = "aborted"

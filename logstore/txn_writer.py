@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from logstore.catalog import TopicInfo
 from logstore.errors import TransactionAbortedError
 from logstore.records.batch import ProducerStamp, sequence_after
 from logstore.txn_state import Attempt, Content, Partition, Producer
+
+if TYPE_CHECKING:
+    from logstore.records.rows import Rows
+
+Part = tuple[int, Any]  # a partition, and the numbers of its rows
 
 
 class Coordinator(Protocol):
@@ -67,6 +73,7 @@ class Transaction:
         self._transactions = owner
         self._attempt = attempt
         self._sequences: dict[Partition, int] = {}
+        self._topic_ids: dict[str, str] = {}
         self._kept = kept
         self._content = Content()
         self._broken = ""
@@ -92,20 +99,32 @@ class Transaction:
         """A later run may write this batch again: its content has to be known."""
         return self._kept
 
-    def enlist(self, info: TopicInfo, partitions: Iterable[int]) -> None:
-        """Register (once) these partitions, durably: before anything is appended there. For `store.append`."""
-        self._check_usable()
-        wanted = ((info.name, info.topic_id, p) for p in partitions)
-        more = tuple(p for p in wanted if p not in self._sequences)
-        if not more or self.is_replay:
-            return
-        act = self._transactions.register if self.producer is None else self._transactions.extend
-        self._attempt = act(self._attempt, more)
-        self._sequences.update(dict.fromkeys(more, 0))
+    @contextmanager
+    def appending(self, info: TopicInfo, parts: Sequence[Part], rows: Rows) -> Iterator[Sequence[Part]]:
+        """Around an append of rows to these partitions: yields those that are to be written, none in a replay.
 
-    def stamp(self, topic: str, topic_id: str, partition: int, rows: int) -> ProducerStamp:
-        """The stamp of the next `rows` rows of a partition."""
-        key = topic, topic_id, partition
+        Partitions are registered durably before anything is appended there.
+        """
+        self._check_usable()
+        self._topic_ids[info.name] = info.topic_id
+        if not self.is_replay:
+            self._enlist([(info.name, info.topic_id, partition) for partition, _ in parts])
+        self._broken = "an append of it failed"
+        yield () if self.is_replay else parts
+        self._broken = ""
+        digest = rows.digest(info.name) if self._kept else 0  # a batch that nobody can repeat needs none
+        self._content += Content(rows=rows.count, digest=digest)
+
+    def _enlist(self, partitions: Iterable[Partition]) -> None:
+        more = tuple(p for p in partitions if p not in self._sequences)
+        if more:
+            act = self._transactions.register if self.producer is None else self._transactions.extend
+            self._attempt = act(self._attempt, more)
+            self._sequences.update(dict.fromkeys(more, 0))
+
+    def stamp(self, topic: str, partition: int, rows: int) -> ProducerStamp:
+        """The stamp of the next `rows` rows for this partition."""
+        key = topic, self._topic_ids[topic], partition
         sequence = self._sequences[key]
         self._sequences[key] = sequence_after(sequence, rows)
         return ProducerStamp(*self._attempt.producer, sequence, is_transactional=True)
@@ -113,14 +132,6 @@ class Transaction:
     def guard(self) -> None:
         """Raise TransactionAbortedError unless it may still write: called under the partition's lock."""
         self._transactions.check_open(self._attempt.producer)
-
-    def note(self, content: Content) -> None:
-        """These rows were appended."""
-        self._content += content
-
-    def fail(self, reason: str) -> None:
-        """An append did not succeed: what it wrote is unknown."""
-        self._broken = reason
 
     def _check_usable(self) -> None:
         if self._broken:
