@@ -202,7 +202,14 @@ def test_registering_by_hand_works_too(spark, topics):
 def worker_python(spark, monkeypatch):
     """Let Spark's workers be to run this."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    return lambda python: monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    real = spark.sparkContext.pythonExec
+
+    def use(python):
+        spark.sparkContext.pythonExec = str(python)
+
+    yield use
+    use(real)
+    datasource.register(spark)  # Spark remembers the Python with the format
 
 
 def test_registering_for_workers_without_pylog_says_so(spark, worker_python, monkeypatch, tmp_path):
