@@ -310,9 +310,11 @@ def _answered(state: Following, event: EpochEndAnswered) -> Step:
     ):
         return state, ()
     state = replace(state, is_asking=False)
-    own = end_of_epoch(state.epochs, event.epoch, state.log_end_offset) if event.epoch != NO_EPOCH else None
-    if own is None:  # nothing in common: all of this log is from before the leader's first epoch, or after
+    if event.epoch == NO_EPOCH:  # its log begins in a newer epoch than this one ends with
         return _cut(replace(state, asked=NO_EPOCH), event.end_offset)
+    own = end_of_epoch(state.epochs, event.epoch, state.log_end_offset)
+    if own is None:  # it knows none of the epochs that are here
+        return _cut(replace(state, asked=NO_EPOCH), state.log_start_offset)
     own_epoch, own_end = own
     if own_epoch == event.epoch:
         return _cut(replace(state, asked=NO_EPOCH), min(own_end, event.end_offset))

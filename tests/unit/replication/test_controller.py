@@ -1,0 +1,216 @@
+"""Laws of the cluster machine, whatever happens in whatever order; scenarios are in tests/transcripts."""
+
+import copy
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from replication.controller import Controller, Limits, events, step
+from replication.controller.states import PARTITION_ENTERED_FROM, REPLICA_ENTERED_FROM
+from replication.model import NO_LEADER, BrokerInfo, LeaderAndIsr, TopicInfo, TopicPartition
+
+LIMITS = Limits(leader_imbalance_check_interval_seconds=1)
+T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
+
+
+class World:
+    """A tree that answers late and out of order, changes under the controller's feet, and counts who was told."""
+
+    def __init__(self, unclean: bool) -> None:
+        self.state = Controller(broker=1)
+        self.epoch = 0
+        self.unclean = unclean
+        self.live = {b: BrokerInfo(b, b) for b in (1, 2, 3)}
+        self.next_epoch = 10
+        self.stored: dict[TopicPartition, LeaderAndIsr] = {}
+        self.topics = {"t": TopicInfo({0: (1, 2, 3)}, "t@1", unclean)}
+        self.deletions: list[str] = []
+        self.orders: list[events.WriteStates] = []
+        self.to_delete: list[events.SendStopReplica] = []
+        self.now_ms = 0
+
+    def post(self, event) -> None:
+        before = copy.deepcopy(self.state)
+        state, effects = step(self.state, event, LIMITS)
+        assert self.state == before, "step changes nothing that it was given"
+        self.state = state
+        for effect in effects:
+            self.check(effect)
+            match effect:
+                case events.WriteStates():
+                    self.orders.append(effect)
+                case events.LoadContext():
+                    cluster = (dict(self.live), dict(self.topics), dict(self.stored), tuple(self.deletions))
+                    self.post(events.ContextLoaded(events.ClusterState(*cluster), self.now_ms))
+                    return
+                case events.SendStopReplica(delete=True):
+                    self.to_delete.append(effect)
+                case events.DeleteTopicNodes(topic):
+                    self.topics.pop(topic, None)
+                    self.deletions = [name for name in self.deletions if name != topic]
+                    self.stored = {tp: s for tp, s in self.stored.items() if tp.topic != topic}
+                    self.post(events.TopicNodesDeleted(topic))
+
+    def check(self, effect) -> None:
+        match effect:
+            case events.WriteStates(epoch, writes):
+                assert epoch == self.state.epoch
+                for write in writes:
+                    self.check_write(write)
+            case events.SendLeaderAndIsr(broker, broker_epoch, _, partitions):
+                assert self.state.brokers[broker].epoch == broker_epoch
+                for news in partitions:
+                    assert news.state == self.state.leadership[news.tp], "told is what is written"
+
+    def check_write(self, write: events.StateWrite) -> None:
+        before, after = self.state.leadership.get(write.tp), write.state
+        assert self.state.pending[write.tp].write == write
+        assert after.controller_epoch == self.state.epoch
+        if before is None:
+            assert (after.leader_epoch, after.version, after.leader) == (0, -1, after.isr[0])
+            return
+        assert (after.leader_epoch, after.version) == (before.leader_epoch + 1, before.version)
+        if after.leader != NO_LEADER:
+            assert after.leader in after.isr
+            assert after.leader in self.state.brokers
+            is_clean = set(after.isr) <= set(before.isr)
+            assert is_clean or (self.unclean and after.isr == (after.leader,))
+        elif not self.unclean and write.tp.topic not in self.state.deletions:
+            assert after.isr, "who was in sync last is kept"
+
+    def write(self, order: events.WriteStates) -> None:
+        if order.controller_epoch != self.epoch:
+            self.post(events.Fenced())
+            return
+        results = []
+        for write in order.writes:
+            now = self.stored.get(write.tp)
+            accepted = write.state.version == (now.version if now else -1) and write.tp.topic in self.topics
+            if accepted:
+                self.stored[write.tp] = replace(write.state, version=write.state.version + 1)
+            results.append(events.WriteResult(write.tp, accepted, self.stored.get(write.tp)))
+        self.post(events.StatesWritten(tuple(results)))
+
+
+def register(world: World, broker: int, *, lost_writes: bool) -> None:
+    world.live[broker] = BrokerInfo(broker, world.next_epoch, lost_writes=lost_writes)
+    world.next_epoch += 1
+
+
+def elect(world: World) -> None:
+    world.epoch += 1
+    world.orders = []
+    world.post(events.Elected(world.epoch))
+
+
+def leader_writes(world: World, isr: tuple[int, ...], heard: bool) -> None:
+    for tp, stored in list(world.stored.items()):
+        if stored.leader in isr:
+            members = (stored.leader, *(b for b in isr if b != stored.leader))
+            world.stored[tp] = replace(stored, isr=members, version=stored.version + 1)
+            if heard:
+                world.post(events.IsrChanged(((tp, world.stored[tp]),)))
+
+
+def act(world: World, action) -> None:
+    match action:
+        case ("dies", broker):
+            world.live.pop(broker, None)
+            world.post(events.BrokersChanged(tuple(world.live.values())))
+        case ("starts", broker, lost):
+            register(world, broker, lost_writes=lost)
+            world.post(events.BrokersChanged(tuple(world.live.values())))
+        case ("registers unseen", broker, lost):
+            register(world, broker, lost_writes=lost)
+        case ("writes", number) if world.orders:
+            world.write(world.orders.pop(number % len(world.orders)))
+        case ("isr", isr, heard):
+            leader_writes(world, isr, heard)
+        case _:
+            ask(world, action)
+
+
+def ask(world: World, action) -> None:
+    match action:
+        case ("create", row):
+            world.topics.setdefault("u", TopicInfo({0: row}, "u@1", world.unclean))
+            world.post(events.TopicsChanged(dict(world.topics)))
+        case ("delete",):
+            world.deletions.append("u")
+            world.post(events.DeleteRequested(("u",)))
+        case ("deleted",) if world.to_delete:
+            order = world.to_delete.pop()
+            world.post(events.ReplicasDeleted(order.broker, tuple(tp for tp, _ in order.partitions)))
+        case ("shutdown", broker):
+            world.post(events.ControlledShutdownRequested(broker, 1))
+        case ("prefer",):
+            world.post(events.PreferredElectionRequested((T0, U0)))
+        case ("tick",):
+            world.now_ms += 3000
+            world.post(events.Ticked(world.now_ms))
+        case ("elect",):
+            elect(world)
+        case ("usurped",):
+            world.epoch += 1
+
+
+BROKER = st.sampled_from([1, 2, 3])
+ACTIONS = st.one_of(
+    st.tuples(st.just("dies"), BROKER),
+    st.tuples(st.just("starts"), BROKER, st.booleans()),
+    st.tuples(st.just("registers unseen"), BROKER, st.booleans()),
+    *[st.tuples(st.just("writes"), st.integers(0, 3))] * 4,
+    st.tuples(st.just("isr"), st.permutations([1, 2, 3]).map(tuple), st.booleans()),
+    st.tuples(st.just("create"), st.permutations([1, 2, 3]).map(tuple)),
+    st.tuples(st.sampled_from(["delete", "deleted", "prefer", "tick", "elect", "usurped"])),
+    st.tuples(st.just("shutdown"), BROKER),
+)
+
+
+@given(actions=st.lists(ACTIONS, max_size=60), unclean=st.booleans())
+def test_whatever_happens_the_laws_hold_and_in_the_end_everything_is_led(actions, unclean):
+    world = World(unclean)
+    elect(world)
+    world.post(events.TopicsChanged(dict(world.topics)))
+    for action in actions:
+        act(world, action)
+    # Everybody is well: a controller that finishes all orders ends with a leader for every partition.
+    for broker in (1, 2, 3):
+        register(world, broker, lost_writes=False)
+    elect(world)
+    for _ in range(100):
+        if not world.orders and not world.to_delete:
+            break
+        act(world, ("writes", 0))
+        act(world, ("deleted",))
+    assert not world.state.pending
+    assert not world.state.preferred
+    assert not world.deletions
+    for tp, state in world.stored.items():
+        assert state.leader in world.live, tp
+        assert world.state.leadership[tp] == state
+    assert set(world.stored) == {TopicPartition(topic, 0) for topic in world.topics}
+
+
+@pytest.mark.parametrize("table", [PARTITION_ENTERED_FROM, REPLICA_ENTERED_FROM])
+def test_every_state_can_be_reached_and_left(table):
+    states = set(table)
+    assert set().union(*table.values()) == states
+    assert all(table.values())
+
+
+def test_a_broker_that_is_not_the_controller_does_nothing():
+    idle = Controller(broker=1)
+    for event in (events.BrokersChanged(()), events.Ticked(1), events.DeleteRequested(("t",))):
+        assert step(idle, event, LIMITS) == (idle, ())
+
+
+def test_without_delete_topic_enable_a_topic_is_only_marked():
+    world = World(unclean=False)
+    elect(world)
+    world.post(events.TopicsChanged(dict(world.topics)))
+    act(world, ("writes", 0))
+    limits = Limits(delete_topic_enable=False)
+    assert step(world.state, events.DeleteRequested(("t",)), limits) == (world.state, ())
