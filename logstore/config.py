@@ -162,6 +162,11 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     @property
+    def segment_ms_max(self) -> int:
+        """The age at which a segment is closed: only then may it be compacted."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
+
+    @property
     def expires(self) -> bool:
         """True if something may become too old or too much here."""
         return self.is_compacted or self.retention_ms >= 0 or self.retention_bytes >= 0

@@ -117,6 +117,9 @@ class Files(Protocol):
     def allocate(self, path: StrPath, size: int) -> None:
         """Give the file room for `size` bytes on the disk, without writing them."""
 
+    def set_time(self, path: StrPath, mtime_ns: int) -> None:
+        """Say that the file was written at this time: it stands for another one of that time."""
+
     def stat(self, path: StrPath) -> FileStat | None:
         """Identity and size of what is at `path` now; None when there is nothing."""
 
@@ -275,6 +278,10 @@ class OsFiles:
             os.posix_fallocate(file.fd, 0, size)
         except OSError as error:
             raise _failure("take room for", path, error) from error
+
+    def set_time(self, path: StrPath, mtime_ns: int) -> None:
+        with _mapped("set the time of", path):
+            os.utime(path, ns=(mtime_ns, mtime_ns))
 
     def stat(self, path: StrPath) -> FileStat | None:
         try:

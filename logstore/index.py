@@ -6,7 +6,8 @@ Entries are big-endian and of fixed width, as Kafka's, keyed by their first fiel
     .timeindex   int64 max timestamp so far, ms  int32 offset - base offset    last offset of the batch that
     has it
     .txnindex    int16 version = 0, int64 producer id, int64 first offset, int64 last offset, int64 last stable offset
-    of a transaction that an ABORT marker, at the last offset, ended; there only if the segment has transactional batches
+    of a transaction that an ABORT marker, at the last offset, ended; there if the segment has transactional batches
+    .txncheck    uint32 CRC-32C of the entry of the same number in .txnindex (pylog's own)
 
 An index is a hint and never an authority: whoever uses an entry checks it against the batch header it leads
 to, and an index that is damaged, short, or of another file costs time and no correctness. Files grow by whole
@@ -21,7 +22,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
+from crc32c import crc32c
+
 from logstore.env import Env
+from logstore.producers import AbortedTransaction
 
 # Below this many entries one read (of a page or two) is cheaper than halving by reads.
 BLOCK_ENTRIES = 512
@@ -38,11 +42,6 @@ class SortedEntries:
         self._env = env
         self._entry = entry
         self.path = path
-
-    def is_whole(self) -> bool:
-        """Is the file there, and does it end with a whole entry?"""
-        stat = self._env.files.stat(self.path)
-        return stat is not None and stat.size % self._entry.size == 0
 
     def count(self) -> int:
         """How many whole entries there are; 0 if there is no file."""
@@ -123,7 +122,8 @@ class SortedEntries:
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 _TRANSACTION_ENTRY = struct.Struct(">hqqqq")
-LAST_OFFSET_FIELD = 3  # of a transaction's entry: what they are sorted by
+_LAST_OFFSET_FIELD = 3  # of a transaction's entry: what they are sorted by
+_CHECKSUM_ENTRY = struct.Struct(">I")
 OFFSET_ENTRY_BYTES = _OFFSET_ENTRY.size
 TIME_ENTRY_BYTES = _TIME_ENTRY.size
 
@@ -138,6 +138,68 @@ def time_index(env: Env, path: str) -> SortedEntries:
     return SortedEntries(env, path, _TIME_ENTRY)
 
 
-def transaction_index(env: Env, path: str) -> SortedEntries:
-    """Entries (version, producer id, first offset, last offset, last stable offset) of aborted transactions."""
-    return SortedEntries(env, path, _TRANSACTION_ENTRY)
+class TransactionIndex:
+    """The aborted transactions of one segment, by the offset of their marker; and a checksum of each.
+
+    What an entry says is nowhere else, short of a walk over the segment, so it must not be believed when it is damaged.
+    Kafka's entries have no checksum: there is a second file of them, which is written first.
+    """
+
+    __slots__ = ("_entries", "_env", "_sums")
+
+    def __init__(self, env: Env, stem: str, suffix: str = "") -> None:
+        self._env = env
+        self._entries = SortedEntries(env, stem + ".txnindex" + suffix, _TRANSACTION_ENTRY)
+        self._sums = SortedEntries(env, stem + ".txncheck" + suffix, _CHECKSUM_ENTRY)
+
+    @property
+    def paths(self) -> tuple[str, str]:
+        """The entries and their checksums."""
+        return self._entries.path, self._sums.path
+
+    def create(self) -> None:
+        """Make both files, empty; those that are there stay."""
+        for path in reversed(self.paths):
+            self._env.files.create(path)
+
+    def remove(self) -> None:
+        """Remove both files."""
+        for path in self.paths:
+            self._env.files.unlink(path)
+
+    def append(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Add these, whose markers are about to be written."""
+        added = [(0, *transaction) for transaction in transactions]
+        count = self._entries.count()
+        self._env.files.truncate(self._sums.path, count * _CHECKSUM_ENTRY.size)
+        self._sums.append((crc32c(_TRANSACTION_ENTRY.pack(*entry)),) for entry in added)
+        self._entries.append(added)
+
+    def transactions(self) -> list[AbortedTransaction] | None:
+        """All of them; None if the files do not agree with each other: then the log has to be asked."""
+        entries, sums = self._entries.entries(), self._sums.entries()
+        if [crc32c(_TRANSACTION_ENTRY.pack(*entry)) for entry in entries] != [s for (s,) in sums]:
+            return None
+        if not entries and not all(self._env.files.stat(path) for path in self.paths):
+            return None
+        return [AbortedTransaction(*entry[1:]) for entry in entries]
+
+    def truncate(self, end: int) -> None:
+        """Keep the transactions whose marker lies below `end`."""
+        for path in self.paths:
+            if self._env.files.stat(path) is None:
+                return
+        self._entries.truncate_below(end, by=_LAST_OFFSET_FIELD)
+        self._env.files.truncate(self._sums.path, self._entries.count() * _CHECKSUM_ENTRY.size)
+
+    def last_marker(self) -> int:
+        """The offset of the last marker; -1 if there is none."""
+        last = self._entries.last()
+        return last[_LAST_OFFSET_FIELD] if last else -1
+
+    def rewrite(self, transactions: Iterable[AbortedTransaction]) -> None:
+        """Replace everything, in place."""
+        self.create()
+        for path in self.paths:
+            self._env.files.truncate(path, 0)
+        self.append(transactions)

@@ -62,7 +62,7 @@ from logstore.records.batch import (
     stamp_append_time,
 )
 from logstore.recovery import Damage, RecoveryReport, cut_short, epoch_starts, recover, verify
-from logstore.retired import remove_overdue, retire
+from logstore.retired import retire
 from logstore.segment import Request, Segment, Slice, Tail
 from logstore.swap import SWAP_SUFFIX
 from logstore.swap import finish as finish_swaps
@@ -116,7 +116,7 @@ class Log:
         self._producers = ProducerLog(self._files)
         self._last_flush_ms = env.clock.monotonic_ms()
         self._has_rolled = False
-        self._durable_base = -1  # the newest segment whose directory entry is known to be on disk
+        self._durable_names: object = None  # of files whose directory entries are known to be on disk
 
     @classmethod
     def open(
@@ -145,6 +145,11 @@ class Log:
     def close(self) -> None:
         """Let go of the files. Nothing is flushed; a later call opens them again."""
         self._files.close()
+
+    @property
+    def files(self) -> PartitionDir:
+        """What is in the directory: for `upkeep`, which changes it under `lock()`."""
+        return self._files
 
     # ----------------------------------------------------------------- offsets
 
@@ -388,15 +393,16 @@ class Log:
     def _undo(self, before: View) -> None:
         """Take back what a failed append wrote; what cannot be is torn, and the next holder cuts it."""
         try:
+            self._producers.cut(before.end)
             for base in reversed(self._files.view.bases[len(before.bases) :]):
                 self._files.segment(base).remove()
             if before.bases:
                 self._files.segment(before.bases[-1]).truncate(before.tail.position, before.tail.next_offset)
             self._files.know(before.bases, before.tail)
-            self._producers.cut(before.end)
         except StorageError:
-            self._producers.undone()
             logger.warning("dir=%s could not undo a failed append", self.directory, exc_info=True)
+        finally:
+            self._producers.forget()
 
     def _note_epochs(self, batches: Sequence[BatchHeader]) -> None:
         """Keep `leader-epoch-checkpoint` in step; the epoch changes rarely, so this is one comparison."""
@@ -441,7 +447,8 @@ class Log:
 
         Raises: FailedStoreError: what is on disk is unknown; a mark keeps every process from writing.
         """
-        view = self._seen()
+        self._seen()
+        view = self._files.announced()
         end = view.end
         if end > self.recovery_point:
             with self._files.confirmed():
@@ -456,13 +463,20 @@ class Log:
         """From the segment of the last durable record on: it may have been closed since, and its indexes finished."""
         for base in view.bases[lookup.number_of(view, self.recovery_point - 1) :]:
             segment = self._files.segment(base)
-            files = [segment.path] if base == view.bases[-1] else segment.paths
+            files = [segment.path] if base == view.bases[-1] else [*segment.paths]
+            if base in view.transactional:
+                files += segment.transactions.paths
             for path in files:
                 with suppress(FileNotFoundError) if path != segment.path else nullcontext():
                     fsync_or_mark(self._env, path, self._root)
-        if view.bases and view.bases[-1] > self._durable_base:
+        for offset in view.snapshots:
+            if offset >= self.recovery_point:
+                with suppress(FileNotFoundError):  # replaced by a newer one
+                    fsync_or_mark(self._env, self._producers.snapshot_path(offset), self._root)
+        names = (view.bases[-1:], view.snapshots, view.transactional)
+        if view.bases and names != self._durable_names:
             fsync_or_mark(self._env, self._files.path, self._root)
-            self._durable_base = view.bases[-1]
+            self._durable_names = names
 
     def _maybe_flush(self, end: int) -> None:
         config = self.config
@@ -624,6 +638,7 @@ class Log:
                 return
             place = lookup.place_of(self._files, view, offset) if offset >= view.start else None
             bases = view.bases[: place.number + 1] if place else ()
+            self._producers.cut(place.batch.base_offset if place else -1)
             for base in reversed(view.bases[len(bases) :]):
                 self._files.segment(base).remove()
             if place is None:
@@ -635,7 +650,7 @@ class Log:
                 segment = self._files.segment(bases[-1])
                 segment.truncate(place.position, place.batch.base_offset)
                 self._files.know(bases, segment.tail(place.position))
-            self._producers.cut(self._files.view.end)
+            self._producers.forget()
             self.recovery_point = min(self.recovery_point, self._files.view.end)
             self.epochs.load()
             self.epochs.trim(self._files.view.end)
@@ -672,12 +687,6 @@ class Log:
         for path in done:
             logger.info("path=%s rewritten", path)
         self._files.look_anew()
-
-    def remove_retired(self) -> int:
-        """Remove the files that left the log `file.delete.delay.ms` ago; return how many."""
-        aside, now_ms = self._files.refresh().aside, self._env.clock.now_ms()
-        delay_ms = self.config.file_delete_delay_ms
-        return remove_overdue(self._env, self._files.path, aside, now_ms=now_ms, delay_ms=delay_ms)
 
     @property
     def tiered_offset(self) -> int:

@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from logstore.errors import CorruptLogError
 from logstore.partition_dir import PartitionDir, View
-from logstore.records.batch import BatchHeader
+from logstore.records.batch import BatchHeader, header_at
+from logstore.segment import Slice
 
 
 class Place(NamedTuple):
@@ -48,6 +50,22 @@ class OffsetAndTimestamp(NamedTuple):
 def number_of(view: View, offset: int) -> int:
     """The number of the segment that `offset` falls into."""
     return max(0, bisect.bisect_right(view.bases, offset) - 1)
+
+
+def end_of(view: View, number: int) -> int:
+    """Where the segment of this number ends: at the base of the next one, or at the end of the log."""
+    return view.bases[number + 1] if number + 1 < len(view.bases) else view.end
+
+
+def check_no_gap(path: str, offset: int, found: Slice | None) -> None:
+    """Raise CorruptLogError unless what was found from `offset` on begins there: a log that was never compacted has no gaps.
+
+    `path` is the segment that should hold it.
+    """
+    base_offset = header_at(found.data).base_offset if found and found.data else None
+    if base_offset is None or base_offset > offset:
+        until = "the end" if base_offset is None else base_offset
+        raise CorruptLogError(path, found.position if found else 0, f"offsets {offset} to {until} are missing")
 
 
 def place_of(files: PartitionDir, view: View, offset: int) -> Place | None:
@@ -98,7 +116,7 @@ def first_since(files: PartitionDir, view: View, timestamp_ms: int) -> OffsetAnd
     for info in segment_infos(files, view):
         if info.max_timestamp_ms >= timestamp_ms and info.next_offset > view.start:
             segment = files.segment(info.base_offset)
-            found = segment.first_since(timestamp_ms, info.size_bytes, start=view.start)
+            found = segment.first_since(timestamp_ms, info.size_bytes, info.next_offset, start=view.start)
             if found:
                 return OffsetAndTimestamp(*found)
     return None

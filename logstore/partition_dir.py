@@ -36,7 +36,7 @@ ASIDE_SUFFIXES = (".cleaned", ".swap", ".deleted")
 
 _LOG_NAME = re.compile(r"\d{20}\.log")
 _SNAPSHOT_NAME = re.compile(r"\d{20}\.snapshot")
-_TRANSACTIONS_NAME = re.compile(r"\d{20}\.txnindex")
+_TRANSACTIONS_NAME = re.compile(r"\d{20}\.txn(index|check)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class PartitionDir:
         self._check_topic()
         self.env.files.forget(self.path + "/")  # a name may stand for another file now
         bases, snapshots, transactional = (
-            tuple(sorted(int(name[:20]) for name in listing.names if pattern.fullmatch(name)))
+            tuple(sorted({int(name[:20]) for name in listing.names if pattern.fullmatch(name)}))
             for pattern in (_LOG_NAME, _SNAPSHOT_NAME, _TRANSACTIONS_NAME)
         )
         mark = marks.read(self.env, self.path, marks.LOG_START) if marks.LOG_START in listing.names else 0

@@ -1,4 +1,4 @@
-"""ProducerLog: what the producers of one log did, as of a `View`; and the two kinds of files that make it quick to tell.
+"""ProducerLog: what the producers of one log did, as of a `View`; and the files that make it quick to tell.
 
 ::
 
@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, takewhile
 from typing import NamedTuple, TypeVar
 
 from logstore import lookup
@@ -67,7 +67,6 @@ class ProducerLog:
         self._states: ProducerStates | None = None
         self._place = _Place(0, 0, None, None)
         self._batches_since_snapshot = 0
-        self._verified: set[tuple[int, AbortedTransaction]] = set()
         self.after_fork()
         reset_after_fork(self)
 
@@ -106,10 +105,7 @@ class ProducerLog:
         return self.ask(view, lambda states: states.admit(batches, is_stored, expired_ms=expired_ms))
 
     def aborted(self, view: View, start: int, end: int) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions that have an offset in [start, end), by the offset of their marker.
-
-        An entry of an index is believed if the log has that marker; if one is wrong, the segment itself is asked.
-        """
+        """The aborted transactions that have an offset in [start, end), by the offset of their marker."""
         first, found = view.bases[lookup.number_of(view, start)] if view.bases else 0, []
         for base in view.transactional:
             if base < first or base not in view.bases:
@@ -128,16 +124,16 @@ class ProducerLog:
         view = self._files.view
         snapshots, transactional = view.snapshots, view.transactional
         if not snapshots and any(batch.producer_id >= 0 for batch in batches):
-            self._write_snapshot(view, view.end)
+            self.write_empty_snapshot(view.end)
             snapshots = (view.end,)
         base = segment.base_offset
         if any(batch.is_transactional for batch in batches):
             if base not in transactional:
-                self._env.files.create(segment.transactions.path)
+                segment.transactions.create()
                 transactional = (*transactional, base)
             entries = self._aborted_by(view, batches, data)
             if entries:
-                segment.transactions.append((0, *entry) for entry in entries)
+                segment.transactions.append(entries)
         if (snapshots, transactional) != (view.snapshots, view.transactional):
             self._files.know_names(snapshots=snapshots, transactional=transactional)
 
@@ -159,31 +155,27 @@ class ProducerLog:
             if self._batches_since_snapshot >= SNAPSHOT_BATCHES:
                 self.write_snapshot(view)
 
-    def undone(self) -> None:
-        """An append was taken back: forget what it did."""
+    def forget(self) -> None:
+        """The log was cut: what is known may be of batches that are gone."""
         with self._mutex:
             self._states = None
 
     def cut(self, end: int) -> None:
-        """Under the log's lock: the log ends at `end` now, so snapshots behind it are of nothing that is there."""
+        """Under the log's lock: everything from `end` on is about to go, so snapshots behind it go first."""
         view = self._files.view
-        self.undone()
-        for offset in view.snapshots:
-            if offset > end:
-                self._env.files.unlink(self.snapshot_path(offset))
-        kept = (offset for offset in view.snapshots if offset <= end)
-        gone = view.snapshots and view.snapshots[-1] > end
-        transactional = tuple(base for base in view.transactional if base in view.bases)
-        if gone or transactional != view.transactional:
-            self._files.know_names(snapshots=kept, transactional=transactional)
+        gone = [offset for offset in view.snapshots if offset > end]
+        for offset in gone:
+            self._env.files.unlink(self.snapshot_path(offset))
+        if gone:
+            kept = (offset for offset in view.snapshots if offset <= end)
+            self._files.know_names(snapshots=kept, transactional=view.transactional)
 
     def mend(self, view: View) -> None:
         """Under the log's lock: drop the entry that a killed process wrote and whose marker it did not."""
         if view.bases and view.bases[-1] in view.transactional:
             index = self._files.segment(view.bases[-1]).transactions
-            last = index.last()
-            if last is not None and last[3] >= view.end:
-                index.truncate_below(view.end, by=3)
+            if index.last_marker() >= view.end:
+                index.truncate(view.end)
 
     # ---------------------------------------------------------------- snapshots
 
@@ -197,9 +189,11 @@ class ProducerLog:
         Needed are the first, those at the start of a segment, and the newest but one.
         """
         with self._mutex:
-            self._at(view).forget_expired(expired_ms)
-            self._write_snapshot(view, view.end)
+            states = self._at(view)
+            states.forget_expired(expired_ms)
+            data = states.to_snapshot()
             self._batches_since_snapshot = 0
+        write_atomic(self._env, self.snapshot_path(view.end), data, durable=False)
         offsets = sorted({*view.snapshots, view.end})
         needed = {offsets[0], *offsets[-2:], *view.bases}
         for offset in offsets:
@@ -209,9 +203,9 @@ class ProducerLog:
             snapshots=(offset for offset in offsets if offset in needed), transactional=view.transactional
         )
 
-    def _write_snapshot(self, view: View, offset: int) -> None:
-        """Not synced: it has a checksum, and the batches are there."""
-        data = self._at(view).to_snapshot()
+    def write_empty_snapshot(self, offset: int) -> None:
+        """Say that there is no batch of a producer below this offset. Not synced: it has a checksum."""
+        data = ProducerStates(offset).to_snapshot()
         write_atomic(self._env, self.snapshot_path(offset), data, durable=False)
 
     def load(self, offset: int) -> ProducerStates | None:
@@ -317,47 +311,29 @@ class ProducerLog:
             at += batch.size_bytes
         return [entry for entry in found if entry is not None]
 
-    def _aborted_in(self, view: View, base: int) -> Iterator[AbortedTransaction]:
-        """What the index of a segment says, each entry checked against the log; if it is wrong, what the log says."""
-        segment = self._files.segment(base)
-        entries = segment.transactions.entries()
-        checked = [self._agreeing(segment, entry) for entry in entries if entry[3] < view.end]
-        if all(checked) and segment.transactions.is_whole():
-            return (entry for entry in checked if entry is not None)
-        logger.warning("path=%s does not fit its log: not used", segment.transactions.path)
-        return iter(self.aborted_of(view, base))
-
-    def _agreeing(self, segment: Segment, entry: tuple[int, ...]) -> AbortedTransaction | None:
-        """The entry, if there is such a marker at its last offset, and such a batch at its first."""
-        version, *fields = entry
-        found = AbortedTransaction(*fields)
-        if (segment.base_offset, found) in self._verified:
-            return found
-        place = segment.batch_at(found.last_offset) if found.last_offset >= segment.base_offset else None
-        if version != 0 or place is None or not found.first_offset < found.last_offset:
-            return None
-        position, batch = place
-        marker = self._marker_at(segment, position, batch)
-        if batch.producer_id != found.producer_id or marker is None or marker.kind != "ABORT":
-            return None
-        if batch.base_offset != found.last_offset:
-            return None
-        self._verified.add((segment.base_offset, found))
-        return found
+    def _aborted_in(self, view: View, base: int) -> Iterable[AbortedTransaction]:
+        """What the index of a segment says; if it is damaged, what the log says."""
+        index = self._files.segment(base).transactions
+        found = index.transactions()
+        if found is None:
+            logger.warning("path=%s is damaged: not used", index.paths[0])
+            return self.aborted_of(view, base)
+        return (transaction for transaction in found if transaction.last_offset < view.end)
 
     def aborted_of(self, view: View, base: int) -> list[AbortedTransaction]:
-        """What the batches of a segment say was aborted in it, from the newest snapshot before it on."""
-        offset = max((offset for offset in view.snapshots if offset <= base), default=view.start)
-        states = self.load(offset) or ProducerStates(view.start)
-        end = next(chain((b for b in view.bases if b > base), (view.end,)))
-        found = []
+        """What the batches of a segment say was aborted in it."""
+        end = next(chain((other for other in view.bases if other > base), (view.end,)))
+        told = takewhile(lambda step: step[1].base_offset < end, self.history(view, base))
+        return [ended for segment, _, ended in told if ended is not None and segment.base_offset == base]
+
+    def history(
+        self, view: View, base: int
+    ) -> Iterator[tuple[Segment, BatchHeader, AbortedTransaction | None]]:
+        """Yield (segment, batch, what it aborts) from the newest snapshot at or below `base` on, or from the start."""
+        known = (self.load(offset) for offset in reversed(view.snapshots) if view.start <= offset <= base)
+        states = next((states for states in known if states is not None), ProducerStates(view.start))
         for segment, position, batch in self._walk(view, states.end):
-            if batch.base_offset >= end:
-                break
-            ended = states.see(batch, self._marker_at(segment, position, batch), 0)
-            if ended is not None and segment.base_offset == base:
-                found.append(ended)
-        return found
+            yield segment, batch, states.see(batch, self._marker_at(segment, position, batch), 0)
 
 
 def is_same(wanted: BatchHeader, found: tuple[Segment, int, BatchHeader] | None, offset: int) -> bool:

@@ -1,21 +1,21 @@
 """Producers: what a log knows of those who write to it, and which batches it takes from them. Decides, touches nothing.
 
-A producer stamps its batches with its id, an epoch and running sequence numbers. The rules are Kafka's (KIP-98, KIP-360):
+A producer stamps its batches with its id, an epoch and running sequence numbers. The rules are Kafka's (KIP-98, 360):
 
 - A batch follows the last one of its producer: sequence numbers without a gap, from 2^31 - 1 on to 0. An unknown
   producer may begin anywhere; a new epoch begins at 0, and then older epochs are refused for good.
 - A batch that is one of the last five of its producer and epoch is a duplicate: it is there, and is not written again.
-- The first transactional batch opens a transaction; a marker (a control batch: COMMIT or ABORT) ends it. While it is open
-  the producer writes nothing else here, and a new epoch has to wait until a marker ended it.
+- The first transactional batch opens a transaction; a marker (a control batch: COMMIT or ABORT) ends it. While it is
+  open the producer writes nothing else here, and a new epoch has to wait until a marker ended it.
 - The last stable offset is the first offset of the oldest open transaction: below it everything is decided.
 - A producer without an open transaction that wrote nothing for a day (`producer.id.expiration.ms`) is forgotten.
 
-`ProducerStates` follows from the batches below `end` and from nothing else, but for the times. A snapshot of it has Kafka's
-layout, all big-endian::
+`ProducerStates` follows from the batches below `end` and from nothing else, but for the times. A snapshot of it is laid
+out as Kafka's, all big-endian::
 
     int16 version = 1, uint32 CRC-32C of everything behind it, int32 number of entries; each entry:
-    int64 producer id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta, int64 time of the append,
-    int32 coordinator epoch, int64 first offset of the open transaction (-1: none)
+    int64 producer id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta, int64 time of the
+    append, ms, int32 coordinator epoch, int64 first offset of the open transaction (-1: none)
 
 A producer has an entry for each of its batches that are kept, the newest last: Kafka, which keeps one, takes that.
 """

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from logstore import marks
+from logstore import marks, producer_recovery
 from logstore.checkpoint import TEMPORARY_SUFFIX
 from logstore.config import LogConfig
 from logstore.env import Env
@@ -27,7 +27,7 @@ from logstore.epochs import FILE_NAME as EPOCHS
 from logstore.epochs import EpochStart, LeaderEpochs
 from logstore.errors import CorruptLogError
 from logstore.index import Entry
-from logstore.partition_dir import LOCK, METADATA, PartitionDir
+from logstore.partition_dir import CLEANER_LOCK, LOCK, METADATA, PartitionDir
 from logstore.records.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -37,6 +37,7 @@ from logstore.records.batch import (
     header_at,
 )
 from logstore.segment import Segment, Tail
+from logstore.swap import finish as finish_swaps
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +46,8 @@ CHUNK_BYTES = 1024 * 1024
 
 # What an interrupted change leaves behind: never part of the log.
 LEFTOVER_SUFFIXES = (TEMPORARY_SUFFIX, ".cleaned", ".deleted")
-_OURS = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)")
-_INDEX = re.compile(r"(\d{20})\.(index|timeindex|txnindex)")
+_OURS = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|txncheck|snapshot)")
+_INDEX = re.compile(r"(\d{20})\.(index|timeindex|txnindex|txncheck)")
 
 
 class Damage(NamedTuple):
@@ -83,7 +84,7 @@ def recover(
 
 def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
     """Read everything, change nothing, and yield what is damaged: at most one place per segment and index."""
-    view = files.look_anew()
+    view, has_producers = files.look_anew(), False
     for number, base in enumerate(view.bases):
         segment = files.segment(base)
         is_active = number == len(view.bases) - 1
@@ -92,6 +93,7 @@ def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
         try:
             for position, batch in checked_batches(files.env, segment, size_bytes):
                 indexes.see(position, batch)
+                has_producers |= batch.producer_id >= 0
                 next_offset = batch.next_offset
         except CorruptLogError as error:
             yield Damage(error.path, error.position, error.reason)
@@ -102,6 +104,8 @@ def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
             yield Damage(segment.path, size_bytes, reason)
         if not indexes.fit(size_bytes, config):
             yield Damage(segment.index.path, 0, "does not fit its log: reads are slow, and right")
+    for path, reason in producer_recovery.wrong_files(files, view, has_producers=has_producers):
+        yield Damage(path, 0, reason)
 
 
 def checked_batches(
@@ -209,6 +213,7 @@ class _Recovery:
         self._recovery_point = recovery_point
         self._bases: list[int] = []
         self._epoch_starts: list[EpochStart] = []  # as the batches say that were read whole
+        self._has_producers = False  # above the recovery point
         self._cut_bytes = 0
         self._removed: list[str] = []
         self._rebuilt: list[str] = []
@@ -225,6 +230,9 @@ class _Recovery:
             raise self._missing(path, position, end, reason)
         self._remove_orphans()
         self._recover_epochs(end)
+        mended = producer_recovery.mend(self._files, self._recovery_point, has_producers=self._has_producers)
+        self._removed += mended.removed
+        self._rebuilt += mended.rebuilt
         return RecoveryReport(
             path=self._files.path,
             log_end_offset=end,
@@ -235,12 +243,14 @@ class _Recovery:
         )
 
     def _sweep(self) -> tuple[str, ...]:
-        """Remove leftovers; return the names that are none of ours."""
+        """Finish swaps, remove leftovers; return the names that are none of ours."""
+        names = self._env.files.list(self._files.path).names
+        finish_swaps(self._env, self._files.path, names, self._env.clock.now_ms())
         names = set(self._env.files.list(self._files.path).names)
         leftovers = {name for name in names if name.endswith(LEFTOVER_SUFFIXES)}
         for name in sorted(leftovers):
             self._remove(f"{self._files.path}/{name}")
-        known = leftovers | {METADATA, LOCK, EPOCHS} | marks.NAMES
+        known = leftovers | {METADATA, LOCK, CLEANER_LOCK, EPOCHS} | marks.NAMES
         ignored = tuple(sorted(name for name in names - known if not _OURS.fullmatch(name)))
         if ignored:
             logger.warning(
@@ -309,6 +319,7 @@ class _Recovery:
                 position, end = at + batch.size_bytes, batch.next_offset
                 indexes.see(at, batch)
                 see_epoch(self._epoch_starts, batch)
+                self._has_producers |= batch.producer_id >= 0
         except CorruptLogError as error:
             if end < self._recovery_point:
                 raise self._missing(segment.path, error.position, end, error.reason) from error

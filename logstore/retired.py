@@ -4,9 +4,10 @@
 
     <20 digits>.log.<milliseconds>.deleted    and the same for what belongs to it; the time is when it left
 
-A segment leaves by renames, its .log first: from there on nobody begins to read it, and indexes without a log
-are nobody's. Whoever keeps house removes what has been there for `file.delete.delay.ms`; recovery removes it
-at once. A time stamp from the future, by a clock that was wrong, counts by its distance.
+A segment leaves by renames. Its indexes go before its .log, which does without, and what says how
+transactions ended goes after it: as long as the log is there, it is read rightly. Whoever keeps house removes
+what has been there for `file.delete.delay.ms`; recovery removes it at once. A time stamp from the future, by a
+clock that was wrong, counts by its distance.
 """
 
 from __future__ import annotations
@@ -19,15 +20,14 @@ from logstore.segment import Segment
 
 SUFFIX = ".deleted"
 _NAME = re.compile(r"\d{20}\.\w+\.(\d+)\.deleted")
-# What may belong to a segment beside its log.
-COMPANIONS = ("index", "timeindex", "txnindex", "snapshot")
+_KINDS_IN_ORDER = ("index", "timeindex", "log", "txnindex", "txncheck", "snapshot")
 
 
 def retire(env: Env, segment: Segment, now_ms: int) -> None:
     """Take a segment out of the log; its files stay under other names. May be repeated after a crash."""
     stem = segment.path.removesuffix(".log")
-    for suffix in ("log", *COMPANIONS):
-        path = f"{stem}.{suffix}"
+    for kind in _KINDS_IN_ORDER:
+        path = f"{stem}.{kind}"
         if env.files.stat(path) is not None:
             env.files.rename(path, f"{path}.{now_ms}{SUFFIX}")
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from logstore.env import Env
 from logstore.errors import CorruptLogError
-from logstore.index import LAST_OFFSET_FIELD, Entry, offset_index, time_index, transaction_index
+from logstore.index import Entry, TransactionIndex, offset_index, time_index
 from logstore.records.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -31,7 +31,6 @@ from logstore.records.batch import (
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
-TRANSACTION_INDEX_SUFFIX = ".txnindex"
 
 # A walk over headers reads this much at a time: a few pages cost little more than one header does.
 WINDOW_BYTES = 16 * 1024
@@ -106,7 +105,7 @@ class Segment:
         self.path = stem + LOG_SUFFIX + suffix
         self.index = offset_index(env, stem + INDEX_SUFFIX + suffix)
         self.time_index = time_index(env, stem + TIME_INDEX_SUFFIX + suffix)
-        self.transactions = transaction_index(env, stem + TRANSACTION_INDEX_SUFFIX + suffix)
+        self.transactions = TransactionIndex(env, stem, suffix)
 
     @property
     def paths(self) -> tuple[str, str, str]:
@@ -123,7 +122,7 @@ class Segment:
         for index in (self.index, self.time_index):
             self._env.files.create(index.path)
             self._env.files.truncate(index.path, 0)
-        self._env.files.unlink(self.transactions.path)
+        self.transactions.remove()
         self._env.files.create(self.path)
 
     # ------------------------------------------------------------------ append
@@ -387,15 +386,19 @@ class Segment:
     # ------------------------------------------------------- truncate, rebuild
 
     def truncate(self, position: int, next_offset: int) -> None:
-        """Cut everything from `position` on, where `next_offset` follows; the indexes first."""
+        """Cut everything from `position` on, where `next_offset` follows.
+
+        Indexes go first, for which entries behind the end are wrong; transactions last, whose entries count no more
+        when their marker is gone, and would be missed if it stayed.
+        """
         self.index.truncate_below(position, by=1)
         self.time_index.truncate_below(next_offset - self.base_offset, by=1)
-        self.transactions.truncate_below(next_offset, by=LAST_OFFSET_FIELD)
         self._env.files.truncate(self.path, position)
+        self.transactions.truncate(next_offset)
 
     def remove(self) -> None:
         """Remove the files, the log first: indexes without one are swept up by recovery."""
-        for path in (*self.paths, self.transactions.path):
+        for path in (*self.paths, *self.transactions.paths):
             self._env.files.unlink(path)
 
     def rebuild_indexes(self, size_bytes: int, interval_bytes: int) -> Tail:

@@ -295,15 +295,18 @@ def build(
     attributes: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
     producer: tuple[int, int, int] = (NO_PRODUCER, -1, -1),
+    base_timestamp: int | None = None,
 ) -> bytearray:
     """Return one batch that holds these records (at least one, offsets increasing); slow.
 
-    `attributes` are added to the codec's bits; `producer` is (id, epoch, base sequence).
+    `attributes` are added to the codec's bits; `producer` is (id, epoch, base sequence); `base_timestamp` is
+    by default that of the first record.
     """
     rows = list(items)
     first, body = rows[0], bytearray()
+    base_timestamp = first.timestamp if base_timestamp is None else base_timestamp
     for row in rows:
-        record = _record(row, row.offset - first.offset, row.timestamp - first.timestamp)
+        record = _record(row, row.offset - first.offset, row.timestamp - base_timestamp)
         body += _varint(len(record)) + record
     stored = compress(codec, body)
     header = BatchHeader(
@@ -314,7 +317,7 @@ def build(
         crc=0,
         attributes=attributes | codec,
         last_offset_delta=rows[-1].offset - first.offset,
-        base_timestamp=first.timestamp,
+        base_timestamp=base_timestamp,
         max_timestamp=max(row.timestamp for row in rows),
         producer_id=producer[0],
         producer_epoch=producer[1],

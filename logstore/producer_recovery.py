@@ -1,0 +1,110 @@
+"""What a crash left of snapshots and transaction indexes is made to agree with the batches again, or compared.
+
+Batches are the truth: what was fsynced with them is believed when its checksum is right, what lies above the recovery
+point is compared with what the batches say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from logstore import lookup
+from logstore.partition_dir import PartitionDir, View
+from logstore.producer_log import ProducerLog
+from logstore.producers import AbortedTransaction
+
+
+class Mended(NamedTuple):
+    """The files that were removed, and those that were written anew."""
+
+    removed: tuple[str, ...]
+    rebuilt: tuple[str, ...]
+
+
+class _Segment(NamedTuple):
+    """What the batches of one segment say."""
+
+    is_transactional: bool
+    aborted: list[AbortedTransaction]
+
+
+def mend(files: PartitionDir, recovery_point: int, *, has_producers: bool) -> Mended:
+    """Make the files right, under the log's lock, when its end is known; `has_producers`: a batch said so.
+
+    Reads headers from the segment of the recovery point on; all, if every snapshot was damaged.
+    """
+    view, log, removed, rebuilt = files.look_anew(), ProducerLog(files), list[str](), list[str]()
+    if not (view.snapshots or view.transactional or has_producers):
+        return Mended((), ())
+    first = view.bases[lookup.number_of(view, recovery_point)] if view.bases else view.end
+    wrong = [offset for offset in view.snapshots if offset > view.end or log.load(offset) is None]
+    for offset in wrong:
+        files.env.files.unlink(log.snapshot_path(offset))
+        removed.append(log.snapshot_path(offset))
+    if len(wrong) == len(view.snapshots) and view.bases:
+        # Below the recovery point there was none, or one that is damaged: then anything may be there.
+        log.write_empty_snapshot(view.start if any(offset <= recovery_point for offset in wrong) else first)
+        rebuilt.append(log.snapshot_path(view.start if wrong else first))
+    view = files.look_anew()
+    for base, what in _wrong_indexes(files, view, log, first):
+        files.segment(base).transactions.rewrite(what)
+        rebuilt.append(files.segment(base).transactions.paths[0])
+    return Mended(tuple(removed), tuple(rebuilt))
+
+
+def wrong_files(files: PartitionDir, view: View, *, has_producers: bool) -> Iterator[tuple[str, str]]:
+    """Yield (path, reason) of snapshots and transaction indexes that are not what the batches say."""
+    log = ProducerLog(files)
+    if has_producers and not view.snapshots:
+        yield (
+            log.snapshot_path(view.start),
+            "there is no snapshot, but batches of producers; run `pylog recover`",
+        )
+    for offset in view.snapshots:
+        if log.load(offset) is None:
+            yield log.snapshot_path(offset), "is no snapshot: an older one is used, or the log"
+    if has_producers or view.transactional:
+        for base, _ in _wrong_indexes(files, view, log, view.start):
+            yield files.segment(base).transactions.paths[0], "does not fit its log; run `pylog recover`"
+
+
+def _wrong_indexes(
+    files: PartitionDir, view: View, log: ProducerLog, first: int
+) -> Iterator[tuple[int, list[AbortedTransaction]]]:
+    """(base, what it should say) of the transaction indexes that are wrong; batches are read from `first` on.
+
+    Compaction removes aborted data and keeps the entry, so an index may say more than the batches do.
+    """
+    said = _said_by_batches(view, log, first)
+    for base in view.bases:
+        index = files.segment(base).transactions
+        found = index.transactions() if base in view.transactional else []
+        if base not in said:
+            if found is None:
+                yield base, log.aborted_of(view, base)
+            continue
+        wanted = said[base]
+        is_there = base in view.transactional or not wanted.is_transactional
+        if (
+            not is_there
+            or found is None
+            or index.last_marker() >= view.end
+            or not set(wanted.aborted) <= set(found)
+        ):
+            yield base, wanted.aborted
+
+
+def _said_by_batches(view: View, log: ProducerLog, first: int) -> dict[int, _Segment]:
+    """For each segment from the one with `first` on, what its batches say."""
+    said = {base: _Segment(False, []) for base in view.bases if base >= first}
+    if not said:
+        return {}
+    for segment, batch, ended in log.history(view, min(said)):
+        base = segment.base_offset
+        if base in said:
+            if batch.is_transactional and not said[base].is_transactional:
+                said[base] = _Segment(True, said[base].aborted)
+            if ended is not None:
+                said[base].aborted.append(ended)
+    return said
