@@ -1,10 +1,12 @@
 """Laws of the batch reader: the options bound it exactly, filters leave out what they can."""
 
+import gc
 from datetime import UTC, datetime
 
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan, Not
 
+from datasource.reader import _load_kernels
 from datasource.selection import DataLossError
 from logstore import InvalidRequestError, OffsetOutOfRangeError
 from tests.unit.datasource.memory import MemoryTarget, batch_reader, planned, pushing_reader
@@ -114,3 +116,15 @@ def test_rows_come_with_the_columns_that_were_asked_for(target):
     assert first.schema.names == ["partition", "offset"]
     assert first.to_pydict() == {"partition": [0] * 30, "offset": list(range(30))}
     assert second.to_pydict() == {"partition": [1] * 10, "offset": list(range(10))}
+
+
+def test_reading_keeps_the_kernels_out_of_the_garbage_collections_after_every_task(target):
+    _load_kernels.cache_clear()
+    gc.unfreeze()
+    reader = batch_reader(target, subscribe="t")
+    (task,) = reader.partitions()
+    list(reader.read(task))
+    try:
+        assert gc.get_freeze_count() > 10_000
+    finally:
+        gc.unfreeze()
