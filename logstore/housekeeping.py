@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from logstore import house_clock
+from logstore import house_clock, upkeep
 from logstore.errors import InvalidRequestError, OffsetOutOfRangeError
 from logstore.log import Log
 from logstore.retention import Expired, SegmentFacts, expired
@@ -49,7 +49,7 @@ def expire(log: Log, *, dry_run: bool = False, is_append: bool = False) -> Reten
                 log.roll()
             after = log.advance_start(after)
     if not dry_run:
-        log.remove_retired()
+        upkeep.remove_retired(log)
     topic, _, partition = log.directory.name.rpartition("-")
     return RetentionReport(
         topic=topic,

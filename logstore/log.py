@@ -64,7 +64,6 @@ from logstore.records.batch import (
 from logstore.recovery import Damage, RecoveryReport, cut_short, epoch_starts, recover, verify
 from logstore.retired import retire
 from logstore.segment import Request, Segment, Slice, Tail
-from logstore.swap import SWAP_SUFFIX
 from logstore.swap import finish as finish_swaps
 
 __all__ = [
@@ -204,7 +203,7 @@ class Log:
     def _catch_up(self) -> None:
         """Under the lock: know what is on disk, and make the active segment end with a whole batch."""
         view = self._seen()
-        if any(name.endswith(SWAP_SUFFIX) for name in view.aside):
+        if view.is_swapping:
             self.finish_swaps()
             view = self._seen()
         if view.active is not None and view.tail.position < view.active.size:
@@ -569,12 +568,12 @@ class Log:
         while found is None:  # the segment ends in a gap
             number += 1
             if number == len(view.bases):
-                if not self.config.may_have_gaps:
+                if not (self.config.may_have_gaps or view.was_compacted):
                     lookup.check_no_gap(segment.path, request.offset, None)
                 return ReadResult(request.space[:0], segment.path, 0, request.upper)
             segment = self._files.segment(view.bases[number])
             found = segment.read(request, 0, lookup.end_of(view, number))
-        if not self.config.may_have_gaps:
+        if not (self.config.may_have_gaps or view.was_compacted):
             lookup.check_no_gap(self._files.segment(view.bases[first]).path, request.offset, found)
         if len(self._cursors) >= CURSORS_MAX:
             self._cursors.clear()

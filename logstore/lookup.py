@@ -54,6 +54,8 @@ def number_of(view: View, offset: int) -> int:
 
 def end_of(view: View, number: int) -> int:
     """Where the segment of this number ends: at the base of the next one, or at the end of the log."""
+    if view.is_swapping:
+        return view.end
     return view.bases[number + 1] if number + 1 < len(view.bases) else view.end
 
 

@@ -22,7 +22,9 @@ from logstore import marks
 from logstore.checkpoint import write_atomic
 from logstore.env import Env, FileStat, reset_after_fork
 from logstore.errors import StaleLogError, StorageError
+from logstore.retired import SUFFIX as RETIRED_SUFFIX
 from logstore.segment import Segment, Tail
+from logstore.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 
 METADATA = "partition.metadata"
 LOCK = ".lock"
@@ -32,7 +34,7 @@ CLEANER_LOCK = ".cleaner.lock"  # held by who compacts the partition; writers go
 LOOKS_MAX = 5
 
 # Names of files that are on their way into the log, or out of it.
-ASIDE_SUFFIXES = (".cleaned", ".swap", ".deleted")
+ASIDE_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX, RETIRED_SUFFIX)
 
 _LOG_NAME = re.compile(r"\d{20}\.log")
 _SNAPSHOT_NAME = re.compile(r"\d{20}\.snapshot")
@@ -47,7 +49,7 @@ class View:
     `start_mark` is what `log-start-offset` says, `aside` are the files that are not of the log now: retired
     ones, and what a change that is going on, or was interrupted, has put there. `snapshots` are the offsets of
     producer snapshots, `transactional` the segments that have a transaction index: both are there before the
-    first batch that they speak of.
+    first batch that they speak of. `was_compacted`: offsets may have gaps, whatever the topic's policy is now.
     """
 
     directory: FileStat | None
@@ -58,6 +60,12 @@ class View:
     aside: tuple[str, ...] = ()
     snapshots: tuple[int, ...] = ()
     transactional: tuple[int, ...] = ()
+    was_compacted: bool = False
+
+    @property
+    def is_swapping(self) -> bool:
+        """Is a rewritten segment on its way into the log? Then it may reach over others that are still there."""
+        return any(name.endswith(SWAP_SUFFIX) for name in self.aside)
 
     @property
     def start(self) -> int:
@@ -206,6 +214,7 @@ class PartitionDir:
                 view.aside,
                 view.snapshots,
                 view.transactional,
+                view.was_compacted,
             )
 
     def know_names(self, *, snapshots: Iterable[int], transactional: Iterable[int]) -> None:
@@ -236,7 +245,7 @@ class PartitionDir:
                 return known if now is known or known == now else now
             active = self.env.files.stat(self.segment(now.bases[-1]).path)
             if active is not None:
-                names = now.start_mark, now.aside, now.snapshots, now.transactional
+                names = now.start_mark, now.aside, now.snapshots, now.transactional, now.was_compacted
                 return self._look_at_end(known, View(now.directory, now.bases, active, known.tail, *names))
             known = NOTHING  # it went between listing and looking
         raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
@@ -270,7 +279,8 @@ class PartitionDir:
         aside = tuple(name for name in listing.names if name.endswith(ASIDE_SUFFIXES))
         directory = listing.stat if listing.settled else None
         tail = Tail(0, 0 if bases else mark)
-        return View(directory, bases, None, tail, mark, aside, snapshots, transactional)
+        compacted = marks.CLEANED in listing.names
+        return View(directory, bases, None, tail, mark, aside, snapshots, transactional, compacted)
 
     def _check_topic(self) -> None:
         if topic_id_of(self.path, self.env) != self._topic_id:

@@ -20,9 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from logstore import housekeeping
+from logstore import compaction, housekeeping
 from logstore.catalog import TopicInfo, whole_number
 from logstore.checkpoint import check_mark, clear_mark
+from logstore.compaction import KEY_MAP_BYTES, CompactionReport
 from logstore.config import LogConfig
 from logstore.env import SYSTEM, Env, reset_after_fork
 from logstore.errors import (
@@ -412,6 +413,28 @@ class LogStore:
         if not dry_run:
             self._check_writable()
         return housekeeping.expire(self.log(topic, partition), dry_run=dry_run)
+
+    def compact(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        dry_run: bool = False,
+        key_map_bytes: int = KEY_MAP_BYTES,
+        progress: Progress = no_progress,
+    ) -> CompactionReport:
+        """Compact a partition now, if that is due; `dry_run`: say whether it is.
+
+        The last offsets of the keys are held in at most `key_map_bytes`; if they do not fit, the pass takes several
+        rounds. `progress` is told the bytes done, of how many, in each round. Appends and reads go on.
+        """
+        if not dry_run:
+            self._check_writable()
+        log = self.log(topic, partition)
+        report = compaction.compact(log, dry_run=dry_run, key_map_bytes=key_map_bytes, progress=progress)
+        if report.rounds:
+            self._log_dir.advance_recovery_points({(topic, partition): (log.topic_id, log.recovery_point)})
+        return report
 
     def delete_records(self, topic: str, offsets: Mapping[int, int]) -> dict[int, OffsetRange]:
         """Delete the records below these offsets (-1: all) for good; return the offsets that are left.

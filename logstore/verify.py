@@ -34,14 +34,22 @@ def verify_store(
         (info.name, p, *_extent(store, info.name, p)) for info in topics for p in range(info.partitions)
     ]
     total, done = sum(size_bytes or 0 for *_, size_bytes in partitions), 0
-    for name, partition, segments, size_bytes in partitions:
+    for name, partition, _, size_bytes in partitions:
         progress(done, total)
-        places: dict[tuple[str, int], Place] = {}
-        for place in _damage(store, name, partition):
-            places.setdefault(place[:2], place)
-        yield PartitionReport(name, partition, segments, size_bytes, tuple(places.values()))
+        yield verify_partition(store, name, partition)
         done += size_bytes or 0
     progress(total, total)
+
+
+def verify_partition(
+    store: LogStore, topic: str, partition: int, *, dry_run: bool = False
+) -> PartitionReport:
+    """Return the report of one partition: all its batches are read and checked, or only counted (`dry_run`)."""
+    segments, size_bytes = _extent(store, topic, partition)
+    places: dict[tuple[str, int], Place] = {}
+    for place in () if dry_run else _damage(store, topic, partition):
+        places.setdefault(place[:2], place)
+    return PartitionReport(topic, partition, segments, size_bytes, tuple(places.values()))
 
 
 def _extent(store: LogStore, topic: str, partition: int) -> tuple[int | None, int | None]:

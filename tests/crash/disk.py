@@ -219,6 +219,9 @@ class Disk:
         inode.data.extend(bytes(size - len(inode.data)))
         inode.mtime_ns = self.ticks
 
+    def set_time(self, path, mtime_ns):
+        self._inode(path).mtime_ns = mtime_ns
+
     def stat(self, path):
         path = str(path).removesuffix("/.")
         if path in self.directories:

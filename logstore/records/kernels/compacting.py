@@ -1,0 +1,347 @@
+"""Compaction over stored batches: note the keys of records, and copy the records that stay.
+
+Records are copied as they are stored: their offset deltas count from the base offset of the batch, which
+stays, and so do the bytes of keys, values and headers. Only a batch that gets a delete horizon (Kafka's
+KIP-534: its base timestamp then says when tombstones may go) has its timestamp deltas written anew.
+
+Errors come back as in `decoding`, for the batch at `position`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from logstore.records.batch import (
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LENGTH_END,
+    LOG_APPEND_TIME,
+    RECORD_BYTES_MIN,
+    TRANSACTIONAL,
+)
+from logstore.records.kernels.crc import crc_of
+from logstore.records.kernels.decoding import (
+    _BAD_CRC as BAD_CRC,
+    _BAD_DELTA as BAD_DELTA,
+    _LEFT_OVER as LEFT_OVER,
+    _LONG_FIELD as LONG_FIELD,
+    _LONG_RECORD as LONG_RECORD,
+    _header_error as header_error,
+)
+from logstore.records.kernels.keymap import STORED, latest, put
+from logstore.records.kernels.native import (
+    I64,
+    be16,
+    be32,
+    be64,
+    copy,
+    i64,
+    inner,
+    kernel,
+    numbers,
+    put8,
+)
+from logstore.records.kernels.varints import BAD, field, put_varint, varint, varint_bytes, varlong
+
+# A record whose timestamp delta is written anew grows by this at most: the delta, and the length before it.
+GROWTH_BYTES = 14
+
+_SPECIAL = CODEC_MASK | TRANSACTIONAL | CONTROL
+
+
+class Section(NamedTuple):
+    """The uncompressed records of one batch in [at, end), and what its header says."""
+
+    at: int
+    end: int
+    base_offset: int
+    last_delta: int
+    count: int
+    base_timestamp: int
+    has_horizon: int
+
+
+class Collected(NamedTuple):
+    """`position`: of the batch that comes next; `full`: what `keymap.put` said of the record at `offset`."""
+
+    error: int
+    position: int
+    full: int
+    offset: int
+
+
+class Rules(NamedTuple):
+    """The table of keys; what time it is; the horizon of tombstones that are met for the first time."""
+
+    table: int
+    now_ms: int
+    horizon_ms: int
+
+
+class Kept(NamedTuple):
+    """What stays of one batch: records and tombstones among them, their bytes, their largest timestamp."""
+
+    error: int
+    count: int
+    tombstones: int
+    size: int
+    max_timestamp: int
+
+
+class Retained(NamedTuple):
+    """`position`: of the batch that comes next, one that `retain` does not do if `is_special`.
+
+    `size`: bytes written; `before` and `after`: records read and kept.
+    """
+
+    error: int
+    position: int
+    size: int
+    before: int
+    after: int
+    is_special: int
+
+
+class _Entry(NamedTuple):
+    """One record; `delta_at` is where its timestamp delta begins, `rest` what follows it."""
+
+    error: int
+    end: int
+    delta_at: int
+    rest: int
+    timestamp_delta: int
+    offset_delta: int
+    key: int
+    key_size: int
+    value_size: int
+
+
+@inner
+def _entry(at: int, limit: int) -> _Entry:
+    size, at = varint(at, limit)
+    if size < RECORD_BYTES_MIN - 1 or size > limit - at:
+        return _Entry(LONG_RECORD, 0, 0, 0, 0, 0, 0, 0, 0)
+    end = at + size
+    timestamp, rest = varlong(at + 1, end)
+    delta, after = varint(rest, end)
+    key_size, key = field(after, end)
+    value_size, _ = field(key + max(key_size, 0), end)
+    error = 0
+    if key_size == BAD or value_size == BAD:  # noqa: PLR1714 - numba compiles this to two compares
+        error = LONG_FIELD
+    return _Entry(error, end, at + 1, rest, timestamp, delta, key, key_size, value_size)
+
+
+@inner
+def _section_at(at: int) -> Section:
+    """The records of the uncompressed batch at `at`."""
+    has_horizon = be16(at + 21) & DELETE_HORIZON
+    size = be32(at + 8) + LENGTH_END
+    return Section(
+        at + HEADER_BYTES, at + size, be64(at), be32(at + 23), be32(at + 57), be64(at + 27), has_horizon
+    )
+
+
+@inner
+def _collect(table: int, section: Section, start: int) -> Collected:
+    """Note the keys of the records from offset `start` on."""
+    at, before = section.at, -1
+    for _ in range(section.count):
+        entry = _entry(at, section.end)
+        if entry.error:
+            return Collected(entry.error, 0, 0, 0)
+        if entry.offset_delta <= before or entry.offset_delta > section.last_delta:
+            return Collected(BAD_DELTA, 0, 0, 0)
+        at, before = entry.end, entry.offset_delta
+        offset = section.base_offset + entry.offset_delta
+        if offset >= start and entry.key_size >= 0:
+            said = put(table, entry.key, entry.key_size, offset)
+            if said != STORED:
+                return Collected(0, 0, said, offset)
+    return Collected(LEFT_OVER if at != section.end else 0, 0, STORED, 0)
+
+
+@kernel(numbers(Collected)(I64, numbers(Section), I64))
+def collect_section(table: int, section: Section, start: int) -> Collected:
+    """Note the keys of one batch, of its records from `start` on."""
+    return _collect(table, section, start)
+
+
+@inner
+def _batch_error(at: int, left: int) -> int:
+    """Whether a batch is at `at`, and whole; its CRC is checked if it is uncompressed."""
+    error = header_error(at, left)
+    if error:
+        return error
+    size = be32(at + 8) + LENGTH_END
+    if crc_of(at + 21, size - 21) != be32(at + 17) & 0xFFFFFFFF:
+        return BAD_CRC
+    return 0
+
+
+@kernel(numbers(Collected)(I64, I64, I64, I64))
+def collect(table: int, address: int, size: int, start: int) -> Collected:
+    """Note the keys of the plain batches at `address`; stops at one that is compressed or transactional."""
+    at = address
+    while at < address + size:
+        error = _batch_error(at, address + size - at)
+        if error:
+            return Collected(error, at - address, 0, 0)
+        if be16(at + 21) & _SPECIAL:
+            break
+        section = _section_at(at)
+        found = _collect(table, section, start)
+        if found.error or found.full:
+            return Collected(found.error, at - address, found.full, found.offset)
+        at = section.end
+    return Collected(0, at - address, STORED, 0)
+
+
+@inner
+def _stays(rules: Rules, section: Section, entry: _Entry) -> bool:
+    if entry.key_size < 0:
+        return False
+    if section.base_offset + entry.offset_delta < latest(rules.table, entry.key, entry.key_size):
+        return False
+    is_expired = section.has_horizon and rules.now_ms >= section.base_timestamp
+    return entry.value_size >= 0 or not is_expired
+
+
+@inner
+def _keep(rules: Rules, section: Section, to: int) -> Kept:
+    """Copy the records that stay to `to`, whole runs of them at a time."""
+    at, before, out, run = section.at, -1, to, section.at
+    count = tombstones = 0
+    newest = -0x7FFFFFFFFFFFFFFF
+    for _ in range(section.count):
+        entry = _entry(at, section.end)
+        if entry.error:
+            return Kept(entry.error, 0, 0, 0, 0)
+        if entry.offset_delta <= before or entry.offset_delta > section.last_delta:
+            return Kept(BAD_DELTA, 0, 0, 0, 0)
+        before = entry.offset_delta
+        if _stays(rules, section, entry):
+            count += 1
+            tombstones += entry.value_size < 0
+            newest = max(newest, section.base_timestamp + entry.timestamp_delta)
+        else:
+            copy(out, run, at - run)
+            out += at - run
+            run = entry.end
+        at = entry.end
+    copy(out, run, at - run)
+    return Kept(LEFT_OVER if at != section.end else 0, count, tombstones, out + at - run - to, newest)
+
+
+@inner
+def _keep_later(rules: Rules, section: Section, to: int) -> int:
+    """The same, with timestamps counted from the horizon; return the size. The records were looked at."""
+    at, out, shift = section.at, to, section.base_timestamp - rules.horizon_ms
+    for _ in range(section.count):
+        entry = _entry(at, section.end)
+        if _stays(rules, section, entry):
+            delta, left = entry.timestamp_delta + shift, entry.end - entry.rest
+            out = put_varint(out, 1 + varint_bytes(delta) + left)
+            put8(out, 0)
+            out = put_varint(out + 1, delta)
+            copy(out, entry.rest, left)
+            out += left
+        at = entry.end
+    return out - to
+
+
+@kernel(numbers(Kept)(numbers(Rules), numbers(Section), I64, I64))
+def keep_section(rules: Rules, section: Section, to: int, with_horizon: int) -> Kept:
+    """Copy the records that stay; `with_horizon` after a look that found tombstones without one."""
+    kept = _keep(rules, section, to)
+    if with_horizon and not kept.error:
+        size = _keep_later(rules, section, to)
+        return Kept(0, kept.count, kept.tombstones, size, kept.max_timestamp)
+    return kept
+
+
+@inner
+def _put_be(at: int, size: int, number: int) -> None:
+    for i in range(size):
+        put8(at + i, number >> (8 * (size - 1 - i)))
+
+
+@inner
+def _write(rules: Rules, section: Section, kept: Kept, to: int) -> int:
+    """Write the header before what was kept at `to` + 61; return the batch's size."""
+    source, size = section.at - HEADER_BYTES, kept.size
+    attributes, base_timestamp = be16(source + 21), section.base_timestamp
+    if kept.tombstones and not section.has_horizon:
+        size = _keep_later(rules, section, to + HEADER_BYTES)
+        attributes, base_timestamp = attributes | DELETE_HORIZON, rules.horizon_ms
+    max_timestamp = be64(source + 35) if attributes & LOG_APPEND_TIME else kept.max_timestamp
+    if not kept.count:
+        attributes, base_timestamp = attributes & ~DELETE_HORIZON, be64(source + 35)
+        max_timestamp = base_timestamp
+    size += HEADER_BYTES
+    copy(to, source, HEADER_BYTES)
+    _put_be(to + 8, 4, size - LENGTH_END)
+    _put_be(to + 21, 2, attributes)
+    _put_be(to + 27, 8, base_timestamp)
+    _put_be(to + 35, 8, max_timestamp)
+    _put_be(to + 57, 4, kept.count)
+    _put_be(to + 17, 4, crc_of(to + 21, size - 21))
+    return size
+
+
+@inner
+def _found(numbers: int, count: int, number: int) -> bool:
+    """Is `number` one of `count` sorted int64?"""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) >> 1
+        if i64(numbers + 8 * middle) < number:
+            low = middle + 1
+        else:
+            high = middle
+    return low < count and i64(numbers + 8 * low) == number
+
+
+class Kernel(NamedTuple):
+    """Where `retain` reads and writes; `needed`: the last offsets of batches that stay, if empty, sorted."""
+
+    address: int
+    size: int
+    to: int
+    room: int
+    needed: int
+    needed_count: int
+
+
+@kernel(numbers(Retained)(numbers(Rules), numbers(Kernel)))
+def retain(rules: Rules, work: Kernel) -> Retained:
+    """Copy what stays of the plain batches; stops at a special one, and where the room might end."""
+    at, stop, out, before, after = work.address, work.address + work.size, work.to, 0, 0
+    while at < stop:
+        error = _batch_error(at, stop - at)
+        if error:
+            return Retained(error, at - work.address, out - work.to, before, after, 0)
+        if be16(at + 21) & _SPECIAL:
+            return Retained(0, at - work.address, out - work.to, before, after, 1)
+        section = _section_at(at)
+        size = section.end - at
+        if out + size + GROWTH_BYTES * section.count > work.to + work.room:
+            break
+        kept = _keep(rules, section, out + HEADER_BYTES)
+        if kept.error:
+            return Retained(kept.error, at - work.address, out - work.to, before, after, 0)
+        is_whole = kept.count == section.count and (kept.tombstones == 0 or section.has_horizon)
+        is_needed = kept.count > 0 or _found(
+            work.needed, work.needed_count, section.base_offset + section.last_delta
+        )
+        if is_whole and is_needed:
+            copy(out, at, size)
+            out += size
+        elif is_needed:
+            out += _write(rules, section, kept, out)
+        before += section.count
+        after += kept.count
+        at = section.end
+    return Retained(0, at - work.address, out - work.to, before, after, 0)

@@ -1,0 +1,129 @@
+"""A hash table from keys to the last offset of each, over memory that the caller gives.
+
+Keys are kept and compared byte by byte: the hash only says where to look. An entry in the arena is::
+
+    int64 offset    int32 size    uint32 hash    the key, filled up to a multiple of eight
+
+and a slot of the table holds 16 bits of the hash and where the entry is (0: free). Linear probing.
+"""
+
+from __future__ import annotations
+
+from logstore.records.kernels.native import I64, VOID, copy, i64, inner, kernel, put32, put64, u8, u32
+
+ENTRY_BYTES = 16
+SLOT_BYTES = 8
+
+# The table's numbers, int64 each, at one address: kernels change `USED` and `KEYS`.
+ARENA, ARENA_BYTES, USED, SLOTS, SLOT_COUNT, KEYS, KEYS_MAX = range(7)
+NUMBERS = 7
+
+# What `put` says.
+STORED, NO_ROOM, NO_SLOT = range(3)
+
+_PLACE_BITS = 48
+_PLACE_MASK = (1 << _PLACE_BITS) - 1
+_K1, _K2 = 0x2545F4914F6CDD1D, -0x61C8864680B583EB
+
+
+@inner
+def _hash(at: int, size: int) -> int:
+    h = size * _K1
+    words_end = at + (size & ~7)
+    for word in range(at, words_end, 8):
+        h = (h ^ i64(word)) * _K2
+        h ^= (h >> 32) & 0xFFFFFFFF
+    tail = 0
+    for i in range(size & 7):
+        tail |= u8(words_end + i) << (8 * i)
+    h = (h ^ tail) * _K2
+    h ^= (h >> 29) & 0x7FFFFFFFF
+    h *= _K1
+    return h ^ ((h >> 32) & 0xFFFFFFFF)
+
+
+@inner
+def _equal(one: int, other: int, size: int) -> bool:
+    words = size & ~7
+    for i in range(0, words, 8):
+        if i64(one + i) != i64(other + i):
+            return False
+    for i in range(words, size):
+        if u8(one + i) != u8(other + i):
+            return False
+    return True
+
+
+@inner
+def _mark(h: int) -> int:
+    """The part of the hash that a slot holds."""
+    return (h >> 40) & 0xFFFF
+
+
+@inner
+def _slot_of(table: int, h: int, key: int, size: int) -> int:
+    """Where the slot of this key is: its own, or the free one where it would go."""
+    slots, mask = i64(table + 8 * SLOTS), i64(table + 8 * SLOT_COUNT) - 1
+    arena, at = i64(table + 8 * ARENA), h & mask
+    while True:
+        slot = i64(slots + SLOT_BYTES * at)
+        if slot == 0:
+            return slots + SLOT_BYTES * at
+        if ((slot >> _PLACE_BITS) & 0xFFFF) == _mark(h):
+            entry = arena + 8 * ((slot & _PLACE_MASK) - 1)
+            if (
+                u32(entry + 8) == size
+                and u32(entry + 12) == h & 0xFFFFFFFF
+                and _equal(entry + ENTRY_BYTES, key, size)
+            ):
+                return slots + SLOT_BYTES * at
+        at = (at + 1) & mask
+
+
+@inner
+def put(table: int, key: int, size: int, offset: int) -> int:
+    """Note that the last record of this key is at `offset`; NO_ROOM or NO_SLOT if it does not fit."""
+    h = _hash(key, size)
+    place = _slot_of(table, h, key, size)
+    slot, arena = i64(place), i64(table + 8 * ARENA)
+    if slot:
+        put64(arena + 8 * ((slot & _PLACE_MASK) - 1), offset)
+        return STORED
+    used, keys = i64(table + 8 * USED), i64(table + 8 * KEYS)
+    needed = ENTRY_BYTES + ((size + 7) & ~7)
+    if used + needed > i64(table + 8 * ARENA_BYTES):
+        return NO_ROOM
+    if keys >= i64(table + 8 * KEYS_MAX):
+        return NO_SLOT
+    entry = arena + used
+    put64(entry, offset)
+    put32(entry + 8, size)
+    put32(entry + 12, h)
+    copy(entry + ENTRY_BYTES, key, size)
+    put64(place, (_mark(h) << _PLACE_BITS) | (used // 8 + 1))
+    put64(table + 8 * USED, used + needed)
+    put64(table + 8 * KEYS, keys + 1)
+    return STORED
+
+
+@inner
+def latest(table: int, key: int, size: int) -> int:
+    """The offset noted for this key; -1 if there is none."""
+    slot = i64(_slot_of(table, _hash(key, size), key, size))
+    return i64(i64(table + 8 * ARENA) + 8 * ((slot & _PLACE_MASK) - 1)) if slot else -1
+
+
+@kernel(VOID(I64))
+def refill(table: int) -> None:
+    """Fill the slots, which are all free, from the entries in the arena: after the table has grown."""
+    arena, used = i64(table + 8 * ARENA), i64(table + 8 * USED)
+    slots, mask = i64(table + 8 * SLOTS), i64(table + 8 * SLOT_COUNT) - 1
+    at = 0
+    while at < used:
+        size = u32(arena + at + 8)
+        h = _hash(arena + at + ENTRY_BYTES, size)
+        slot = h & mask
+        while i64(slots + SLOT_BYTES * slot):
+            slot = (slot + 1) & mask
+        put64(slots + SLOT_BYTES * slot, (_mark(h) << _PLACE_BITS) | (at // 8 + 1))
+        at += ENTRY_BYTES + ((size + 7) & ~7)
