@@ -21,6 +21,7 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 HEADERS = "headers"
 
 PARTITIONERS = ("murmur3", "murmur2", "sticky", "round_robin")
+ISOLATIONS = ("read_committed", "read_uncommitted")
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -45,6 +46,7 @@ OPTIONS: dict[str, Uses] = {
     "subscribePattern": _READ,
     "columns": _READ,
     "includeHeaders": _READ | _WRITE,
+    "includeTiered": _BATCH,
     "startingOffsets": _READ,
     "startingTimestamp": _READ,
     "startingOffsetsByTimestamp": _READ,
@@ -53,6 +55,7 @@ OPTIONS: dict[str, Uses] = {
     "endingTimestamp": _BATCH,
     "endingOffsetsByTimestamp": _BATCH,
     "failOnDataLoss": _READ,
+    "isolation": _READ,
     "pushdown": _BATCH,
     "minPartitions": _READ,
     "maxRecordsPerPartition": _READ,
@@ -65,6 +68,10 @@ OPTIONS: dict[str, Uses] = {
     "topic": _WRITE,
     "partitioner": _WRITE,
     "compression": _WRITE,
+    "exactlyOnce": _WRITE,
+    "txnId": _WRITE,
+    "txnVersion": _WRITE,
+    "transaction.timeout.ms": _WRITE,
     # Spark adds these two by itself to what a stream writer gets.
     "checkpointLocation": _WRITE,
     "queryName": _WRITE,
@@ -96,6 +103,10 @@ _KAFKA_HINTS = {
     "kafka.group.id": "there are no consumer groups here: positions live in the query's checkpoint",
     "kafka.partitioner.class": f"use option 'partitioner', one of {', '.join(PARTITIONERS)}",
     "kafka.compression.type": f"use option 'compression', one of {', '.join(COMPRESSIONS)}",
+    "kafka.isolation.level": f"use option 'isolation', one of {', '.join(ISOLATIONS)}",
+    "kafka.transactional.id": "writes are exactly-once by themselves; option 'txnId' names a transaction",
+    "kafka.transaction.timeout.ms": "use option 'transaction.timeout.ms'",
+    "kafka.enable.idempotence": "writes are exactly-once unless option 'exactlyOnce' is false",
     "kafka.auto.offset.reset": "use option 'startingOffsets'",
 }
 # What the catalog adds when a table is created with `USING pylog`.
@@ -188,6 +199,8 @@ class ReadOptions:
     ending: Place
     no_match_is_latest: bool
     fail_on_data_loss: bool
+    is_isolated: bool  # reads what is committed; else everything
+    include_tiered: bool
     pushdown: bool
     trigger: TriggerLimits
     tasks: TaskLimits
@@ -204,6 +217,11 @@ class WriteOptions:
     partitioner: str
     compression: str | None
     include_headers: bool
+    exactly_once: bool
+    transaction: str | None
+    batch_id: int | None
+    transaction_timeout_ms: int
+    checkpoint: str | None
 
 
 # --- the whole ---
@@ -238,6 +256,10 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         raise parse.bad(
             "minOffsetsPerTrigger", str(trigger.min_offsets), "must not be above maxOffsetsPerTrigger"
         )
+    is_isolated = parse.choice(given, "isolation", ISOLATIONS, ISOLATIONS[0]) == ISOLATIONS[0]
+    include_tiered = parse.flag(given, "includeTiered", default=False)
+    if include_tiered and not is_isolated:
+        raise parse.bad("isolation", given["isolation"], "includeTiered reads committed records: leave one away")
     return ReadOptions(
         path=_path(given),
         topics=_topics(given),
@@ -248,6 +270,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         )
         == "latest",
         fail_on_data_loss=parse.flag(given, "failOnDataLoss", default=True),
+        is_isolated=is_isolated,
+        include_tiered=include_tiered,
         pushdown=parse.flag(given, "pushdown", default=False),
         trigger=trigger,
         tasks=TaskLimits(
@@ -259,19 +283,44 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
     )
 
 
-def write_options(options: Mapping[str, str]) -> WriteOptions:
+def write_options(options: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
     """Return the checked options of a write.
 
     Raises: InvalidConfigError: one line that names the option and the remedy.
     """
     given = _known(options, _WRITE)
+    exactly_once = parse.flag(given, "exactlyOnce", default=True)
+    _check_transaction(given, exactly_once=exactly_once, streaming=streaming)
     return WriteOptions(
         path=_path(given),
         topic=given["topic"].strip() if "topic" in given else None,
         partitioner=parse.choice(given, "partitioner", PARTITIONERS, "murmur3"),
         compression=parse.choice(given, "compression", COMPRESSIONS, "") or None,
         include_headers=parse.flag(given, "includeHeaders", default=True),
+        exactly_once=exactly_once,
+        transaction=given.get("txnid"),
+        batch_id=parse.whole(given, "txnVersion", 0) if "txnversion" in given else None,
+        transaction_timeout_ms=parse.duration_ms(given, "transaction.timeout.ms", 15 * 60 * 1000),
+        checkpoint=given.get("checkpointlocation"),
     )
+
+
+def _check_transaction(given: Mapping[str, str], *, exactly_once: bool, streaming: bool) -> None:
+    """Raise InvalidConfigError unless the options that name a transaction go together."""
+    named = [name for name in ("txnId", "txnVersion") if name.lower() in given]
+    if named and not exactly_once:
+        raise parse.bad(named[0], given[named[0].lower()], "needs exactlyOnce=true")
+    if "txnid" in given and not given["txnid"].strip():
+        raise parse.bad("txnId", given["txnid"], "must not be empty")
+    if streaming and "txnversion" in given:
+        raise parse.bad("txnVersion", given["txnversion"], "a stream numbers its batches itself; remove it")
+    if not streaming and len(named) == 1:
+        raise parse.bad(
+            named[0],
+            given[named[0].lower()],
+            "a batch write takes both: txnId names the writer, txnVersion grows from write to write (in "
+            "foreachBatch: the batch id)",
+        )
 
 
 def selected_columns(options: Mapping[str, str]) -> tuple[str, ...]:

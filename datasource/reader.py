@@ -30,6 +30,7 @@ from datasource.offsets import StreamOffset
 from datasource.options import Offsets, ReadOptions, Subscribe
 from datasource.planning import Bounds, Filter, Range, is_worth_a_batch, limited, proportional, tasks
 from datasource.target import Target, reading
+from datasource.tiered import reading_tiered
 from logstore import InvalidRequestError, PylogError, StorageError
 from logstore.env import SYSTEM
 
@@ -88,7 +89,10 @@ class _Tasks:
         self._schema = schema
 
     def _target(self) -> Target:
-        return reading(self.options.path)
+        path, isolated = self.options.path, self.options.is_isolated
+        if self.options.include_tiered:
+            return reading_tiered(path, fail_on_data_loss=self.options.fail_on_data_loss)
+        return reading(path, isolation="read_committed" if isolated else "read_uncommitted")
 
     def _plan(self, target: Target, ranges: Iterable[Range]) -> list[InputPartition]:
         planned = tasks(

@@ -50,10 +50,14 @@ Heads = Mapping[str, Head]
 
 
 def heads(target: Target, topics: Topics, *, missing_ok: bool = False) -> dict[str, Head]:
-    """Return what the chosen partitions hold now, topics sorted.
+    """Return what the chosen partitions hold now, topics sorted; of a transaction over them all or nothing.
 
     Raises: UnknownTopicError, UnknownPartitionError: what the user names is not there (unless `missing_ok`).
     """
+    return target.settled(lambda: _heads(target, topics, missing_ok))
+
+
+def _heads(target: Target, topics: Topics, missing_ok: bool) -> dict[str, Head]:
     if isinstance(topics, SubscribePattern):
         names = [info.name for info in target.topics() if re.fullmatch(topics.pattern, info.name)]
         missing_ok = True  # deleted since the line above

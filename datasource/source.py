@@ -76,4 +76,4 @@ class PylogDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         """A stream write, checked in the same way."""
-        return StreamWriter(write_options(self.options), schema, overwrite=overwrite)
+        return StreamWriter(write_options(self.options, streaming=True), schema, overwrite=overwrite)

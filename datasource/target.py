@@ -10,14 +10,16 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import logstore
 from datasource.planning import Range
 from logstore import LogStore, NotAStoreError, OffsetRange, PylogError, TopicInfo
+from logstore.isolation import Isolation
 from logstore.log_dir import META
+from logstore.transactions import Transaction, Transactions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,9 +28,11 @@ logger = logging.getLogger(__name__)
 
 OPEN_STORES_MAX = 8
 
+Found = TypeVar("Found")
+
 
 class Target(Protocol):
-    """Topics to read and write. Errors are those of `logstore.errors`."""
+    """Topics to read. Errors are those of `logstore.errors`."""
 
     def topics(self) -> list[TopicInfo]:
         """Every topic, by name."""
@@ -62,8 +66,27 @@ class Target(Protocol):
         """The records of `r`, a few MiB at a time."""
         ...
 
+    def settled(self, look: Callable[[], Found]) -> Found:
+        """What `look` finds while no transaction is decided: all of it sees one, or nothing of it does."""
+        ...
+
+
+class Sink(Target, Protocol):
+    """Topics to write."""
+
+    @property
+    def transactions(self) -> Transactions:
+        """Who knows what is committed."""
+        ...
+
     def append(
-        self, topic: str, rows: pa.Table, *, partitioner: str, compression: str | None
+        self,
+        topic: str,
+        rows: pa.Table,
+        *,
+        partitioner: str,
+        compression: str | None,
+        transaction: Transaction | None,
     ) -> dict[int, OffsetRange]:
         """Append rows; return the offsets that they got."""
         ...
@@ -76,8 +99,9 @@ class Target(Protocol):
 class Directory:
     """The topics of one directory on this machine (or on a file system that all executors share)."""
 
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: LogStore, isolation: Isolation = "read_committed") -> None:
         self._store = store
+        self._isolation: Isolation = isolation
 
     def topics(self) -> list[TopicInfo]:
         """Every topic, by name."""
@@ -89,7 +113,7 @@ class Directory:
 
     def offsets(self, topic: str) -> dict[int, OffsetRange]:
         """First and next offset of every partition."""
-        return self._store.offsets(topic)
+        return self._store.offsets(topic, isolation=self._isolation)
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Offset of the first record at or after this time."""
@@ -110,13 +134,37 @@ class Directory:
 
     def read(self, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The records of `r`, a few MiB at a time."""
-        yield from self._store.read(r.topic, partition=r.partition, start=r.start, end=r.end, columns=columns)
+        yield from self._store.read(
+            r.topic,
+            partition=r.partition,
+            start=r.start,
+            end=r.end,
+            columns=columns,
+            isolation=self._isolation,
+        )
+
+    def settled(self, look: Callable[[], Found]) -> Found:
+        """What `look` finds while no transaction is decided."""
+        return self._store.transactions.settled(look)
+
+    @property
+    def transactions(self) -> Transactions:
+        """Who knows what is committed."""
+        return self._store.transactions
 
     def append(
-        self, topic: str, rows: pa.Table, *, partitioner: str, compression: str | None
+        self,
+        topic: str,
+        rows: pa.Table,
+        *,
+        partitioner: str,
+        compression: str | None,
+        transaction: Transaction | None,
     ) -> dict[int, OffsetRange]:
         """Append rows; return the offsets that they got."""
-        return self._store.append(topic, rows, partitioner=partitioner, compression=compression)
+        return self._store.append(
+            topic, rows, partitioner=partitioner, compression=compression, transaction=transaction
+        )
 
     def flush(self) -> None:
         """Make durable what was appended through this target."""
@@ -127,23 +175,23 @@ _stores: dict[tuple[str, str], tuple[tuple[int, int], LogStore]] = {}
 _mutex = threading.Lock()
 
 
-def reading(path: str) -> Target:
+def reading(path: str, *, isolation: Isolation = "read_committed") -> Target:
     """Return the topics of a directory for reading.
 
     Raises: NotAStoreError: there is none, or it cannot be seen from this machine.
     """
-    return _open(path, "r")
+    return Directory(_open(path, "r"), isolation)
 
 
-def writing(path: str) -> Target:
+def writing(path: str) -> Sink:
     """Return the topics of a directory for writing.
 
     Raises: NotAStoreError, StoreLockedError: a broker has it.
     """
-    return _open(path, "auto")
+    return Directory(_open(path, "auto"))
 
 
-def _open(path: str, mode: Literal["auto", "r"]) -> Target:
+def _open(path: str, mode: Literal["auto", "r"]) -> LogStore:
     key = os.path.abspath(path), mode  # noqa: PTH100 - links stay: the path is shown as it was given
     identity = _identity(Path(key[0]))
     with _mutex:
@@ -156,7 +204,7 @@ def _open(path: str, mode: Literal["auto", "r"]) -> Target:
         _stores[key] = known
         if len(_stores) > OPEN_STORES_MAX:
             _close(_stores.pop(next(iter(_stores)))[1])
-        return Directory(known[1])
+        return known[1]
 
 
 def _close(store: LogStore) -> None:

@@ -1,24 +1,38 @@
-"""The writers that Spark drives: Arrow batches in, appends out, one fsync per task.
+"""The writers that Spark drives: Arrow batches in, appends out, one fsync per task and partition.
 
-Rows are in the log as soon as they are appended: a task that fails or is tried again leaves what it had
-appended. A batch write that fails says what that was.
+With `exactlyOnce` (the default) every task attempt writes its part of a transaction: the whole micro-batch, or the
+whole batch write, becomes visible at once when the driver commits the attempts that count, or never. Without it rows
+are in the log as soon as they are appended: a task that fails or is tried again leaves what it had appended, and a
+batch write that fails says what that was.
+
+Spark makes a stream's writer anew in each process, so what `commit` and `abort` know comes with the messages.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+import re
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from datasource.columns import check_write_schema, rows_to_append
 from datasource.options import WriteOptions
 from datasource.planning import Range
-from datasource.target import Target, reading, writing
+from datasource.target import Sink, Target, reading, writing
 from logstore import InvalidRecordError, InvalidRequestError, PylogError
+from logstore.env import SYSTEM
+from logstore.processes import driver
+from logstore.transactions import Prepared, Transaction
+from logstore.txn_state import Owner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,17 +41,25 @@ logger = logging.getLogger(__name__)
 
 # Enough for batches of full size in each of some dozen partitions; little against a worker's memory.
 PORTION_BYTES = 16 * 1024 * 1024
+# The process that commits has this loaded, and needs no kernels.
+_COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 @dataclass(frozen=True)
 class Appended(WriterCommitMessage):
-    """What one task appended, fsynced."""
+    """What one task appended, on disk; `prepared` is to be committed."""
 
     ranges: tuple[Range, ...]
+    prepared: Prepared | None = None
+
+
+Messages = Sequence[WriterCommitMessage | None]
 
 
 class _Appender:
     """What batch and stream share: the checks before any task runs, and the work of a task."""
+
+    _is_once = False  # nobody writes this batch again
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -47,9 +69,12 @@ class _Appender:
             )
         check_write_schema(schema, has_topic=options.topic is not None)
         self._options = options
+        if _COMMITTING in sys.modules:
+            return
         target = reading(options.path)
-        topics = target.topics() if options.topic is None else [target.topic(options.topic)]
-        self._before = {info.name: _ends(target, info.name) for info in topics}
+        if options.topic is not None:
+            target.topic(options.topic)
+        self._owner = Owner(driver=driver(SYSTEM), timeout_ms=options.transaction_timeout_ms)
 
         from logstore.records.kernels import warm_up
 
@@ -58,6 +83,21 @@ class _Appender:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
         """Append the rows; on return they are on disk."""
         target = writing(self._options.path)
+        if not self._options.exactly_once:
+            ranges = self._append(target, iterator, None)
+            target.flush()
+            return Appended(ranges)
+        transaction = self._begin(target)
+        try:
+            ranges = self._append(target, iterator, transaction)
+            return Appended(ranges, transaction.prepare())
+        except BaseException as error:
+            _abort_quietly(transaction, f"its task failed: {type(error).__name__}")
+            raise
+
+    def _append(
+        self, target: Sink, iterator: Iterator[pa.RecordBatch], transaction: Transaction | None
+    ) -> tuple[Range, ...]:
         ranges: list[Range] = []
         for batches in _portions(iterator):
             rows = rows_to_append(batches, with_headers=self._options.include_headers)
@@ -67,47 +107,150 @@ class _Appender:
                     part,
                     partitioner=self._options.partitioner,
                     compression=self._options.compression,
+                    transaction=transaction,
                 )
                 ranges += [Range(topic, p, extent.start, extent.end) for p, extent in done.items()]
-        target.flush()
-        return Appended(tuple(merged(ranges)))
+        return tuple(merged(ranges))
+
+    def _begin(self, target: Sink) -> Transaction:
+        name, batch_id, run = self._batch()
+        task = TaskContext.get()
+        label = "" if task is None else f"task {task.partitionId()} attempt {task.attemptNumber()}"
+        return target.transactions.begin(
+            name, batch_id, run=run, task=label, owner=self._owner, once=self._is_once
+        )
+
+    def _batch(self) -> tuple[str, int, str]:
+        """What the batch is called, its number, and the run that writes it."""
+        raise AssertionError("batch and stream know it in their own ways")
+
+
+class BatchWriter(_Appender, DataSourceArrowWriter):
+    """Appends a DataFrame. One instance goes to the tasks, and to the process that commits."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite=overwrite)
+        self._run = uuid.uuid4().hex
+        self._is_once = options.transaction is None
+        self._before = {} if options.exactly_once else _all_ends(options)
+
+    def _batch(self) -> tuple[str, int, str]:
+        name, batch_id = self._options.transaction, self._options.batch_id
+        return name or f"write {self._run}", batch_id or 0, self._run
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
+        """Append the rows; on return they are on disk. An error of a plain write says what all tasks left so far."""
+        try:
+            return super().write(iterator)
+        except PylogError as error:
+            if not self._options.exactly_once:
+                error.args = (f"{error}; left in the log since the write began: {self._left()}",)
+            raise
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make everything visible at once."""
+        _commit(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Give up the transaction; of a plain write say what it left, now that all its tasks have ended.
+
+        Raising here would hide the cause behind "Writing job failed".
+        """
+        if self._options.exactly_once:
+            _abort(self._options, {self._batch()})
+        else:
+            logger.warning("the write failed; left in the log since it began: %s", self._left())
 
     def _left(self) -> str:
         """What was appended to the topics of this write since it was planned."""
-        target = reading(self._options.path)
-        there = {info.name for info in target.topics()}
         left = [
-            Range(topic, p, ends.get(p, 0), now)
-            for topic, ends in self._before.items()
-            if topic in there
-            for p, now in _ends(target, topic).items()
-            if now > ends.get(p, 0)
+            Range(topic, p, self._before.get(topic, {}).get(p, 0), now)
+            for topic, ends in _all_ends(self._options).items()
+            for p, now in ends.items()
+            if topic in self._before and now > self._before[topic].get(p, 0)
         ]
         return ", ".join(map(str, left)) or "nothing"
 
 
-class BatchWriter(_Appender, DataSourceArrowWriter):
-    """Appends a DataFrame."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
-        """Append the rows; on return they are on disk. An error says what all tasks left so far."""
-        try:
-            return super().write(iterator)
-        except PylogError as error:
-            left = self._left()
-            error.args = (f"{error}; left in the log since the write began: {left}",)
-            raise
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say what the failed write left in the log, now that all its tasks have ended.
-
-        Raising here would hide the cause behind "Writing job failed".
-        """
-        logger.warning("the write failed; left in the log since it began: %s", self._left())
-
-
 class StreamWriter(_Appender, DataSourceStreamArrowWriter):
-    """Appends each micro-batch; one that is tried again is appended again."""
+    """Appends each micro-batch. One that is replayed after a restart is there already: nothing is written."""
+
+    def _batch(self) -> tuple[str, int, str]:
+        task = TaskContext.get()
+        assert task is not None, "a stream is written by tasks"
+        query = self._options.transaction or task.getLocalProperty("sql.streaming.queryId")
+        batch_id = task.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch_id is None:
+            raise InvalidRequestError(
+                "Spark does not say which query and batch a task belongs to; set option exactlyOnce=false"
+            )
+        return query, int(batch_id), task.getLocalProperty("spark.jobGroup.id") or ""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Make the micro-batch visible at once."""
+        _commit(self._options, messages, origin=_origin(self._options.checkpoint, batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Give the micro-batch up. Called after a failed commit, too: what is decided stays."""
+        if self._options.exactly_once:
+            _abort(self._options, {(p.name, p.batch_id, p.run) for p in _prepared(messages)})
+
+
+# --- commit and abort, by the driver ---
+
+
+def _prepared(messages: Messages) -> list[Prepared]:
+    return [m.prepared for m in messages if isinstance(m, Appended) and m.prepared is not None]
+
+
+def _commit(options: WriteOptions, messages: Messages, *, origin: str = "") -> None:
+    if prepared := _prepared(messages):
+        writing(options.path).transactions.commit(prepared, origin=origin)
+
+
+def _abort(options: WriteOptions, batches: Iterable[tuple[str, int, str]]) -> None:
+    """Abort what tasks of these batches wrote; tasks that were killed are told by their being gone.
+
+    What cannot be aborted now is aborted by the next who comes: this must not hide why the write failed.
+    """
+    try:
+        transactions = writing(options.path).transactions
+        for name, batch_id, run in batches:
+            transactions.abort(name, batch_id, run, reason="the driver gave the batch up")
+        transactions.tend()
+    except PylogError as error:
+        logger.warning("a transaction is not aborted yet: %s", error)
+
+
+def _abort_quietly(transaction: Transaction, reason: str) -> None:
+    try:
+        transaction.abort(reason)
+    except PylogError as error:
+        logger.warning("a transaction is not aborted yet: %s", error)
+
+
+def _origin(checkpoint: str | None, batch_id: int) -> str:
+    """What names the input of a micro-batch: its entry in the query's offset log, if that can be read here.
+
+    Spark writes the entry once, before the batch runs for the first time: a replay has the very same one.
+    """
+    if checkpoint is None or not (found := re.match(r"(?:file:/*(?=/))?(/.*)", checkpoint)):
+        return ""
+    try:
+        entry = (Path(found[1]) / "offsets" / str(batch_id)).read_bytes()
+    except OSError:
+        return ""
+    return hashlib.sha256(entry).hexdigest()
+
+
+# --- rows ---
+
+
+def _all_ends(options: WriteOptions) -> dict[str, Mapping[int, int]]:
+    """Where every partition ends that the write may reach."""
+    target = reading(options.path, isolation="read_uncommitted")
+    topics = [info.name for info in target.topics() if options.topic in (None, info.name)]
+    return {topic: _ends(target, topic) for topic in topics}
 
 
 def _ends(target: Target, topic: str) -> Mapping[int, int]:

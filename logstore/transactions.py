@@ -173,11 +173,12 @@ class Transactions:
         run: str = "",
         task: str = "",
         owner: Owner | None = None,
+        once: bool = False,
     ) -> Transaction:
         """Return one writer's part of a batch; nothing is written before its first append.
 
-        Without a name it is a batch of its own. `run` tells one life of a program from the next: a new run ends what
-        the one before left open.
+        Without a name it is a batch of its own; with `once` the name is of several writers of one batch, and forgotten
+        after it. `run` tells one life of a program from the next: a new run ends what the one before left open.
 
         Raises: BatchConflictError: a later batch is committed under this name.
         """
@@ -196,8 +197,9 @@ class Transactions:
             owner=replace(owner or Owner(timeout_ms=TIMEOUT_MS), host=processes.host(self._env)),
             seen_ms=self._env.clock.now_ms(),
         )
-        is_replay = bool(name) and self._journal.state().replayed(attempt.name, attempt.batch_id) is not None
-        return Transaction(self, attempt, kept=bool(name), is_replay=is_replay)
+        kept = bool(name) and not once
+        is_replay = kept and self._journal.state().replayed(attempt.name, attempt.batch_id) is not None
+        return Transaction(self, attempt, kept=kept, is_replay=is_replay)
 
     def register(self, attempt: Attempt, partitions: tuple[Partition, ...]) -> Attempt:
         """Note durably that this attempt is going to write to these partitions; return it with its producer id.

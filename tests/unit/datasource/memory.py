@@ -55,6 +55,9 @@ class MemoryTarget:
     def offsets(self, topic):
         return dict(enumerate(self.content[topic].extents))
 
+    def settled(self, look):
+        return look()
+
     def offset_for_time(self, topic, partition, timestamp_ms):
         times = self.content[topic].timestamps.get(partition, {})
         return min((offset for t, offset in times.items() if t >= timestamp_ms), default=None)
