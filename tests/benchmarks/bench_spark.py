@@ -16,7 +16,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -144,6 +144,59 @@ def bench_write(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[o
         frame.unpersist()
 
 
+def bench_exactly_once(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
+    """Writes that are transactions against plain ones: a cached DataFrame, and a stream of micro-batches."""
+    numbers = iter(range(1_000_000))
+
+    def sink(partitions: int = 6) -> Path:
+        path = root / f"once-{next(numbers)}"
+        with logstore.open(path) as store:
+            store.create_topic("t", partitions=partitions)
+        return path
+
+    for value_bytes, rows in SHAPES:
+        fill(root / "source", f"x{value_bytes}", rows, value_bytes)
+        source = (
+            spark.read.format("pylog")
+            .option("path", str(root / "source"))
+            .option("subscribe", f"x{value_bytes}")
+        )
+        frame = source.option("columns", "key,value").load().cache()
+        frame.count()
+
+        def batch(once: str, frame: DataFrame = frame) -> None:
+            path = sink()
+            writer = frame.write.format("pylog").mode("append").option("path", str(path))
+            writer.option("topic", "t").option("exactlyOnce", once).save()
+            shutil.rmtree(path)
+
+        yield compared("batch write, exactly once", value_bytes, rows, batch, rounds)
+        frame.unpersist()
+
+        def stream(once: str, value_bytes: int = value_bytes, rows: int = rows) -> None:
+            path = sink()
+            source = spark.readStream.format("pylog").option("path", str(root / "source"))
+            source = source.option("subscribe", f"x{value_bytes}").option("columns", "key,value")
+            frame = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", rows // 8)
+            writer = frame.load().writeStream.format("pylog").option("path", str(path)).option("topic", "t")
+            writer = writer.option("checkpointLocation", str(path / "..") + f"/{path.name}-c")
+            writer.option("exactlyOnce", once).trigger(availableNow=True).start().awaitTermination()
+            shutil.rmtree(path)
+
+        yield compared("stream of 8 batches, exactly once", value_bytes, rows, stream, rounds)
+
+
+def compared(
+    what: str, value_bytes: int, rows: int, work: Callable[[str], None], rounds: int
+) -> list[object]:
+    """A row: work with exactlyOnce=true against false."""
+    works = {"ours": lambda: work("true"), "plain": lambda: work("false"), AGAIN: lambda: work("false")}
+    seconds = interleave(works, rounds=rounds, warmups=2)
+    speed = f"{rows / statistics.median(seconds['ours']) / 1e6:.2f} M rows/s"
+    noise = ratio(seconds[AGAIN], seconds["plain"])
+    return [what, f"{value_bytes} B", speed, "plain", ratio(seconds["ours"], seconds["plain"]), noise]
+
+
 def bench_memory(spark: SparkSession, root: Path, gigabytes: float) -> Iterator[list[object]]:
     """How much a Python worker grows while it reads a large partition: after a tenth of it, and at the end."""
     path = root / "large"
@@ -206,7 +259,7 @@ def main() -> None:
     parser.add_argument(
         "--gigabytes", type=float, default=10.0, help="size of the partition for the memory row"
     )
-    parser.add_argument("--only", choices=["read", "write", "memory"])
+    parser.add_argument("--only", choices=["read", "write", "once", "memory"])
     asked = parser.parse_args()
     spark = datasource.spark_session(
         **{"spark.master": f"local[{TASKS}]", "spark.ui.showConsoleProgress": "false"}
@@ -219,6 +272,8 @@ def main() -> None:
             rows += bench_read(spark, root, asked.rounds)
         if asked.only in (None, "write"):
             rows += bench_write(spark, root, asked.rounds)
+        if asked.only in (None, "once"):
+            rows += bench_exactly_once(spark, root, asked.rounds)
         if asked.only in (None, "memory"):
             rows += bench_memory(spark, root, asked.gigabytes)
     spark.stop()

@@ -310,6 +310,9 @@ def test_a_write_has_defaults_and_choices():
         ("partitioner", "random", "murmur3"),
         ("compression", "lzo", "zstd"),
         ("kafka.partitioner.class", "x", "'partitioner'"),
+        ("kafka.transactional.id", "x", "'txnId'"),
+        ("exactlyOnce", "maybe", "true, false"),
+        ("isolation", "read_committed", "belongs to"),
         ("subscribe", "a", "'topic'"),
         ("topics", "a", "did you mean 'topic'"),
         ("startingOffsets", "earliest", "belongs to"),
@@ -319,10 +322,32 @@ def test_a_bad_write_option_is_refused(name, value, hint):
     assert hint in refusal({**WRITE, name: value}, write=True)
 
 
+@pytest.mark.parametrize(
+    ("options", "streaming", "hint"),
+    [
+        ({"txnId": "a"}, False, "a batch write takes both"),
+        ({"txnVersion": "1"}, False, "a batch write takes both"),
+        ({"txnId": "a", "txnVersion": "-1"}, False, "a whole number"),
+        ({"txnId": " ", "txnVersion": "1"}, False, "must not be empty"),
+        ({"txnId": "a", "txnVersion": "1"}, True, "a stream numbers its batches itself"),
+        ({"txnId": "a", "txnVersion": "1", "exactlyOnce": "false"}, False, "needs exactlyOnce=true"),
+    ],
+)
+def test_what_names_a_transaction_goes_together(options, streaming, hint):
+    with pytest.raises(InvalidConfigError, match=hint):
+        write_options({**WRITE, **options}, streaming=streaming)
+
+
+def test_a_stream_may_be_named():
+    options = write_options({**WRITE, "txnId": "a", "transaction.timeout.ms": "1m"}, streaming=True)
+    assert (options.transaction, options.batch_id, options.transaction_timeout_ms) == ("a", None, 60_000)
+
+
 def test_every_option_of_the_table_is_accepted_where_it_acts():
     texts = {
         "path": "/log", "assign": '{"a":[0]}', "subscribe": "a", "subscribePattern": "a", "columns": "value",
-        "includeHeaders": "true", "startingOffsets": "earliest", "startingTimestamp": "1",
+        "includeHeaders": "true", "includeTiered": "true", "isolation": "read_committed",
+        "exactlyOnce": "true", "transaction.timeout.ms": "1m", "startingOffsets": "earliest", "startingTimestamp": "1",
         "startingOffsetsByTimestamp": '{"a":{"0":1}}', "startingOffsetsByTimestampStrategy": "error",
         "endingOffsets": "latest", "endingTimestamp": "1", "endingOffsetsByTimestamp": '{"a":{"0":1}}',
         "failOnDataLoss": "true", "pushdown": "true", "maxTriggerDelay": "1s", "topic": "a",
@@ -331,7 +356,8 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
     for name, uses in OPTIONS.items():
         for use in uses:
             base = {"path": "/log"} if use == Use.WRITE or name in ("assign", "subscribePattern") else READ
-            given = {**base, name: texts.get(name, "1")}
+            together = {"txnId": "a", "txnVersion": "1"} if name.startswith("txn") else {}
+            given = {**base, name: texts.get(name, "1"), **together}
             if use == Use.WRITE:
                 write_options(given)
             else:

@@ -81,7 +81,9 @@ def test_a_file_is_no_directory(tmp_path):
 
 def test_reading_never_writes(path):
     with pytest.raises(ReadOnlyStoreError):
-        target.reading(path).append("t", pa.table({"value": ["x"]}), partitioner="murmur3", compression=None)
+        target.reading(path).append(
+            "t", pa.table({"value": ["x"]}), partitioner="murmur3", compression=None, transaction=None
+        )
 
 
 def test_a_reader_travels_with_its_tasks(path):
@@ -116,8 +118,8 @@ def test_a_task_reports_what_it_appended(path):
     writer.commit([message])
 
 
-def test_a_failed_write_is_told_with_what_it_left(path, caplog):
-    writer = source(path, topic="t").writer(schema("value string, partition int"), False)
+def test_a_failed_plain_write_is_told_with_what_it_left(path, caplog):
+    writer = source(path, topic="t", exactlyOnce="false").writer(schema("value string, partition int"), False)
     writer.write(iter([pa.record_batch({"value": ["x"], "partition": pa.array([1], pa.int32())})]))
     writer.abort([None])
     assert "left in the log since it began: t-1 [1, 2)" in caplog.text
