@@ -126,6 +126,8 @@ class ProducerLog:
         if not snapshots and any(batch.producer_id >= 0 for batch in batches):
             self.write_empty_snapshot(view.end)
             snapshots = (view.end,)
+        with self._mutex:
+            self._at(view)  # so that they can go on with these batches
         base = segment.base_offset
         if any(batch.is_transactional for batch in batches):
             if base not in transactional:
