@@ -94,7 +94,7 @@ class Shape:
             elif name == "partition":
                 columns.append(_repeated(partition, rows))
             elif name == "timestamp":
-                columns.append(_microseconds(records.column(name)))
+                columns.append(microseconds(records.column(name)))
             else:
                 columns.append(records.column(name))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -113,7 +113,7 @@ def _long_repeated(value: str | int, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), rows)
 
 
-def _microseconds(milliseconds: pa.Array) -> Any:
+def microseconds(milliseconds: pa.Array) -> Any:
     """The timestamps in Spark's unit; what Spark cannot hold becomes its last moment."""
     import pyarrow as pa
     import pyarrow.compute as pc

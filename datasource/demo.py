@@ -10,7 +10,6 @@ Functions here return values; datasource/cli.py prints them.
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 import threading
 import warnings
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 
 import logstore
-from datasource.session import spark_session
+from datasource.session import spark_session, stderr_to
 from logstore.describe import describe_topic
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
@@ -103,13 +102,13 @@ def run(path: Path, progress: Progress) -> Outcome:
 @contextlib.contextmanager
 def _spark(log: Path) -> Iterator[SparkSession]:
     """A session in the time zone of New York, the passengers' own; what Spark says goes to `log`."""
-    conf = {
+    conf: dict[str, Any] = {
         "spark.app.name": "pylog demo",
         "spark.sql.session.timeZone": "America/New_York",
         "spark.ui.showConsoleProgress": "false",
     }
     warnings.filterwarnings("ignore", message=".*does not yet fully support pandas.*")
-    with _stderr_to(log):
+    with stderr_to(log):
         spark = spark_session(**conf)
     try:
         yield spark
@@ -117,19 +116,6 @@ def _spark(log: Path) -> Iterator[SparkSession]:
         raise PylogError(f"Spark: {str(error).strip().splitlines()[0]} (more in {log})") from error
     finally:
         spark.stop()
-
-
-@contextlib.contextmanager
-def _stderr_to(log: Path) -> Iterator[None]:
-    """Give processes that are started in the block this file as their stderr."""
-    with log.open("ab") as file:
-        own = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(own, 2)
-            os.close(own)
 
 
 # ----------------------------------------------------------------------------------------------- steps

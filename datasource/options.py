@@ -259,7 +259,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
     is_isolated = parse.choice(given, "isolation", ISOLATIONS, ISOLATIONS[0]) == ISOLATIONS[0]
     include_tiered = parse.flag(given, "includeTiered", default=False)
     if include_tiered and not is_isolated:
-        raise parse.bad("isolation", given["isolation"], "includeTiered reads committed records: leave one away")
+        raise parse.bad(
+            "isolation", given["isolation"], "includeTiered reads committed records: leave one away"
+        )
     return ReadOptions(
         path=_path(given),
         topics=_topics(given),

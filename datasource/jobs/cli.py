@@ -1,0 +1,265 @@
+"""`pylog jobs`: parses and prints; the work is that of the functions in `datasource.jobs`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logstore.cli.terminal import (
+    Failure,
+    counted,
+    output_option,
+    path_option,
+    progress_bar,
+    show,
+    talk,
+    usage_errors,
+)
+from logstore.errors import PylogError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# What of a report is shown as a table; JSON has everything.
+_COLUMNS = {
+    "retention": ("topic", "partition", "status", "segments", "bytes", "start_before", "start_after", "reasons"),
+    "compaction": (
+        "topic", "partition", "status", "records_before", "records_after", "bytes_before", "bytes_after",
+        "dirty_before", "dirty_after",
+    ),
+    "tiering": ("topic", "partition", "status", "start", "end", "records", "bad", "files", "bytes"),
+    "verify": ("topic", "partition", "status", "segments", "bytes"),
+}  # fmt: skip
+_WRONG = ("failed", "damaged")
+
+topics_option = click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="Only this topic; may be repeated. [default: all]",
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing: say what would be done.")
+
+
+def _duration_ms(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    """Turn 60s, 5m, 1h into milliseconds."""
+    from datasource.option_text import duration_ms
+
+    if text is None:
+        return None
+    with usage_errors():
+        return duration_ms({"--every": text}, "--every", 0)
+
+
+@click.group()
+def jobs() -> None:
+    """Maintenance, in parallel by Spark: what appends and openings leave undone, tiering to Delta Lake, checks.
+
+    \b
+    $ pylog jobs retention --path data --dry-run
+
+    Each job handles partition after partition, may be killed and run again, and does no harm beside
+    another. For a cluster: spark-submit datasource/jobs/__main__.py NAME --path DIR.
+    """
+
+
+def _job(name: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a job, with the options that all jobs have."""
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        for option in (output_option, path_option, dry_run_option, topics_option):
+            function = option(function)
+        return jobs.command(name)(function)
+
+    return decorate
+
+
+@_job("retention")
+def retention(topics: tuple[str, ...], dry_run: bool, path: Path, output: str) -> None:
+    """Let go of old segments, as retention.ms and retention.bytes say.
+
+    \b
+    $ pylog jobs retention --path data
+
+    Appends and openings do this for the topics that they touch; this is for all.
+    """
+    _run("retention", path, topics, dry_run, output)
+
+
+@_job("compaction")
+def compaction(topics: tuple[str, ...], dry_run: bool, path: Path, output: str) -> None:
+    """Compact topics with cleanup.policy=compact to the last record of each key.
+
+    \b
+    $ pylog jobs compaction --path data
+
+    A partition is compacted when its dirty part has reached min.cleanable.dirty.ratio.
+    """
+    _run("compaction", path, topics, dry_run, output)
+
+
+@click.option(
+    "--table",
+    metavar="DIR",
+    help="Directory of the Delta table, {topic} stands for the topic's name; chosen once, at the first run. "
+    "[default: tiered/{topic} in the store]",
+)
+@click.option(
+    "--schema",
+    metavar="DDL",
+    help="Fields of JSON values, as 'id bigint, at timestamp': they become columns, and rows that do not fit go to "
+    "the table <table>__dlq.",
+)
+@_job("tiering")
+def tiering(
+    topics: tuple[str, ...], dry_run: bool, path: Path, output: str, table: str | None, schema: str | None
+) -> None:
+    """Copy committed records into Delta tables, each exactly once.
+
+    \b
+    $ pylog jobs tiering --path data
+
+    With remote.storage.enable=true on a topic, retention waits for this. Spark reads table and log as
+    one with the option includeTiered.
+    """
+    _run("tiering", path, topics, dry_run, output, table=table, schema=schema)
+
+
+@_job("verify")
+def verify(topics: tuple[str, ...], dry_run: bool, path: Path, output: str) -> None:
+    """Read everything and report damage, partitions in parallel.
+
+    \b
+    $ pylog jobs verify --path data
+
+    The same checks as `pylog verify`. Exit code 1 if there is damage.
+    """
+    _run("verify", path, topics, dry_run, output)
+
+
+@jobs.command("run")
+@click.option(
+    "--every", callback=_duration_ms, metavar="TIME", help="Again after 60s, 5m, 1h … [default: once]"
+)
+@click.option(
+    "--job",
+    "names",
+    multiple=True,
+    type=click.Choice(["tiering", "retention", "compaction", "verify"]),
+    default=("tiering", "retention", "compaction"),
+    show_default=True,
+    help="May be repeated. They run in this order.",
+)
+@topics_option
+@path_option
+@output_option
+def run(every: int | None, names: tuple[str, ...], topics: tuple[str, ...], path: Path, output: str) -> None:
+    """Run jobs in turn, once or again and again, in one process. Ctrl-C ends it.
+
+    \b
+    $ pylog jobs run --path data
+
+    \b
+    pylog jobs run --every 60s --job retention --job compaction --path data
+
+    With --output json a line per job and turn.
+    """
+    from datasource.jobs import schedule
+    from logstore.env import SYSTEM
+
+    with _session() as spark, progress_bar("jobs") as progress:
+
+        def turn() -> None:
+            for report in schedule.turn(
+                spark, names, path=str(path), topics=topics or None, progress=progress
+            ):
+                if output == "json":
+                    click.echo(
+                        json.dumps({"time_ms": SYSTEM.clock.now_ms(), "job": report.job, "rows": report.rows})
+                    )
+                else:
+                    click.echo(f"{report.job}:")
+                    show(report.rows, _COLUMNS[report.job], output)
+                wrong.extend(_told(report.rows))
+
+        wrong: list[str] = []
+        if every is None:
+            turn()
+        else:
+            schedule.every(every, turn)
+    _end(wrong)
+
+
+def _run(name: str, path: Path, topics: Sequence[str], dry_run: bool, output: str, **more: object) -> None:
+    from datasource.jobs import schedule
+
+    with _session() as spark, progress_bar(name) as progress:
+        frame: DataFrame = schedule.JOBS[name](
+            spark, path=str(path), topics=topics or None, dry_run=dry_run, progress=progress, **more
+        )
+        rows = [row.asDict(recursive=True) for row in frame.collect()]
+    show(rows, _COLUMNS[name], output)
+    _end(_told(rows))
+
+
+def _told(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Say what there is to say beside the table; return the partitions where something is wrong."""
+    for row in rows:
+        where = f"{row['topic']}-{row['partition']}"
+        if row.get("note"):
+            talk(f"{where}: {row['note']}")
+        for place in row.get("damage") or ():
+            talk(f"{place['file']}: damaged at byte {place['position']}: {place['reason']}")
+    return [f"{row['topic']}-{row['partition']}" for row in rows if row["status"] in _WRONG]
+
+
+def _end(wrong: Sequence[str]) -> None:
+    if wrong:
+        shown = ", ".join(dict.fromkeys(wrong))
+        raise Failure(f"{counted(len(set(wrong)), 'partition')} not as it should be: {shown}")
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    """The session that is there (spark-submit makes one), or a local one, whose talk is kept if Spark fails."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from datasource.session import spark_session, stderr_to
+    from logstore.env import SYSTEM
+
+    if SparkSession.getActiveSession() or "PYSPARK_GATEWAY_PORT" in os.environ:
+        yield SparkSession.builder.getOrCreate()
+        return
+    warnings.filterwarnings("ignore", message=".*does not yet fully support pandas.*")
+    handle, log = tempfile.mkstemp(prefix="pylog-spark-", suffix=".log")
+    os.close(handle)
+    with stderr_to(Path(log)):
+        conf: dict[str, Any] = {"spark.ui.showConsoleProgress": False}
+        spark = spark_session(app_name="pylog jobs", **conf)
+    try:
+        yield spark
+    except PySparkException as error:
+        raise PylogError(f"Spark: {str(error).strip().splitlines()[0]} (more in {log})") from error
+    else:
+        SYSTEM.files.unlink(log)
+    finally:
+        spark.stop()
+
+
+def main() -> None:
+    """Run `pylog jobs`, installed or not; never returns."""
+    from logstore.cli import cli
+
+    cli.add_command(jobs)
+    cli(["jobs", *sys.argv[1:]], prog_name="pylog")

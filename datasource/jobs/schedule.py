@@ -1,0 +1,57 @@
+"""Jobs in turn, again and again, in one process and one Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from datasource.jobs import compaction, retention, tiering, verify
+from datasource.jobs.tasks import Progress, no_progress
+from logstore.env import SYSTEM, Clock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Job = Callable[..., "DataFrame"]
+
+# In this order: what was tiered may go at once, and what is gone need not be compacted.
+JOBS: dict[str, Job] = {
+    "tiering": tiering.run,
+    "retention": retention.run,
+    "compaction": compaction.run,
+    "verify": verify.run,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one job did in one turn."""
+
+    job: str
+    rows: list[dict[str, Any]]
+
+
+def turn(
+    spark: SparkSession,
+    jobs: Sequence[str],
+    *,
+    path: str,
+    topics: Sequence[str] | None = None,
+    progress: Progress = no_progress,
+) -> Iterator[Report]:
+    """Run each job once; yield what it did."""
+    for name, job in JOBS.items():
+        if name in jobs:
+            frame = job(spark, path=path, topics=topics, progress=progress)
+            yield Report(name, [row.asDict(recursive=True) for row in frame.collect()])
+
+
+def every(interval_ms: int, work: Callable[[], None], *, clock: Clock = SYSTEM.clock) -> None:
+    """Do `work` for ever, beginning every `interval_ms`; what takes longer is followed at once. Ctrl-C ends it."""
+    while True:
+        start_ms = clock.monotonic_ms()
+        work()
+        left_ms = interval_ms - (clock.monotonic_ms() - start_ms)
+        if left_ms > 0:
+            clock.sleep_ms(left_ms)

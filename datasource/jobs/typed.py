@@ -1,0 +1,229 @@
+"""JSON values as typed columns: each field as its declared type says, or the row is bad, and why.
+
+Strict, so that nothing is bent on the way: a number is no string and 1.5 no integer; a field that is missing is null,
+and one that is not declared is left out. Text is taken for dates (2024-01-31), times (ISO 8601; without a zone: UTC),
+decimals and binary (base64). A record without a value (a tombstone) is a row of nulls.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+Convert = Callable[[Any, pa.DataType, str], Any]
+
+
+class Parsed(NamedTuple):
+    """The columns of the good rows, which rows those are, and the reasons of the others by row."""
+
+    columns: list[pa.Array]
+    good: list[int]
+    reasons: dict[int, str]
+
+
+def parse(values: pa.Array, fields: Sequence[pa.Field]) -> Parsed:
+    """Return the values (binary, JSON objects) as columns of these fields."""
+    decode = _decoder(fields)
+    documents: list[dict[str, Any]] = []
+    good: list[int] = []
+    reasons: dict[int, str] = {}
+    for row, raw in enumerate(values.to_pylist()):
+        try:
+            documents.append(_document(raw, decode))
+            good.append(row)
+        except (ValueError, RecursionError) as error:
+            reasons[row] = _reason(error)
+    while True:
+        bad: dict[int, str] = {}
+        columns = [_column([d.get(f.name) for d in documents], f, bad) for f in fields]
+        if not bad:
+            return Parsed(columns, good, reasons)
+        reasons |= {good[i]: reason for i, reason in bad.items()}
+        documents = [d for i, d in enumerate(documents) if i not in bad]
+        good = [row for i, row in enumerate(good) if i not in bad]
+
+
+def _decoder(fields: Sequence[pa.Field]) -> Callable[[str], Any]:
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is no JSON")
+
+    exact = any(_has_decimal(field.type) for field in fields)  # a float would round them
+    return json.JSONDecoder(parse_constant=refuse, parse_float=Decimal if exact else None).decode
+
+
+def _has_decimal(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) or any(_has_decimal(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _document(raw: bytes | None, decode: Callable[[str], Any]) -> dict[str, Any]:
+    if raw is None:
+        return {}
+    document = decode(raw.decode())
+    if not isinstance(document, dict):
+        raise ValueError(f"not an object but {_shown(document)}")
+    return document
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8: byte {error.start}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error}"
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+# ------------------------------------------------------------------------------------------------- columns
+
+_FLOATS = frozenset({float, int, Decimal, type(None)})
+
+
+def _column(values: list[Any], field: pa.Field, bad: dict[int, str]) -> pa.Array:
+    """The values as an array; where that is not possible, the reasons go into `bad` and null stands there."""
+    kinds = set(map(type, values))
+    if kinds <= _plain(field.type) and (field.nullable or type(None) not in kinds):
+        try:
+            return pa.array(values, field.type)
+        except (pa.ArrowException, OverflowError, UnicodeError):
+            pass  # one of them does not fit: which?
+    converted = []
+    for i, value in enumerate(values):
+        try:
+            converted.append(_fitting(value, field))
+        except ValueError as error:
+            bad.setdefault(i, str(error))
+            converted.append(None)
+    return pa.array(converted, field.type)
+
+
+def _plain(kind: pa.DataType) -> frozenset[type]:
+    """Python types that need no conversion."""
+    if pa.types.is_integer(kind):
+        return frozenset({int, type(None)})
+    if pa.types.is_float64(kind):
+        return frozenset({float, type(None)})
+    if pa.types.is_string(kind):
+        return frozenset({str, type(None)})
+    return frozenset({bool, type(None)}) if pa.types.is_boolean(kind) else frozenset({type(None)})
+
+
+def _fitting(value: Any, field: pa.Field) -> Any:
+    converted = _converted(value, field, field.name)
+    try:
+        pa.scalar(converted, field.type)
+    except (pa.ArrowException, OverflowError, UnicodeError) as error:
+        raise ValueError(f"{field.name}: {_shown(value)} does not fit {field.type}") from error
+    return converted
+
+
+def _converted(value: Any, field: pa.Field, where: str) -> Any:
+    if value is None:
+        if not field.nullable:
+            raise ValueError(f"{where}: missing, and declared NOT NULL")
+        return None
+    return _converter(field.type)(value, field.type, where)
+
+
+def _converter(kind: pa.DataType) -> Convert:
+    for matches, convert in _CONVERTERS:
+        if matches(kind):
+            return convert
+    raise AssertionError(kind)  # refused before any task runs
+
+
+def is_supported(kind: pa.DataType) -> bool:
+    """Can a column have this type?"""
+    if pa.types.is_map(kind):
+        return pa.types.is_string(kind.key_type) and is_supported(kind.item_type)
+    return any(matches(kind) for matches, _ in _CONVERTERS) and all(
+        is_supported(kind.field(i).type) for i in range(kind.num_fields)
+    )
+
+
+def _exact(*types: type) -> Convert:
+    def convert(value: Any, kind: pa.DataType, where: str) -> Any:
+        if type(value) not in types:
+            raise ValueError(f"{where}: {_shown(value)} is no {kind}")
+        return value
+
+    return convert
+
+
+def _float(value: Any, kind: pa.DataType, where: str) -> float:
+    if type(value) not in _FLOATS:
+        raise ValueError(f"{where}: {_shown(value)} is no {kind}")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ValueError(f"{where}: {_shown(value)} does not fit {kind}") from error
+
+
+def _parsed(read: Callable[[str], Any]) -> Convert:
+    def convert(value: Any, kind: pa.DataType, where: str) -> Any:
+        try:
+            if isinstance(value, str):
+                return read(value)
+        except (ValueError, InvalidOperation):
+            pass
+        raise ValueError(f"{where}: {_shown(value)} is no {kind}")
+
+    return convert
+
+
+def _timestamp(value: Any, kind: pa.DataType, where: str) -> Any:
+    moment = _parsed(datetime.fromisoformat)(value, kind, where)
+    if kind.tz is None:
+        if moment.tzinfo is not None:
+            raise ValueError(f"{where}: {_shown(value)} has a zone, and is declared without")
+        return moment
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _decimal(value: Any, kind: pa.DataType, where: str) -> Any:
+    if type(value) in (int, Decimal):
+        return Decimal(value)
+    return _parsed(Decimal)(value, kind, where)
+
+
+def _list(value: Any, kind: pa.DataType, where: str) -> Any:
+    if not isinstance(value, list):
+        raise ValueError(f"{where}: {_shown(value)} is no array")
+    return [_converted(item, kind.value_field, f"{where}[{i}]") for i, item in enumerate(value)]
+
+
+def _struct(value: Any, kind: pa.DataType, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: {_shown(value)} is no object")
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    return {f.name: _converted(value.get(f.name), f, f"{where}.{f.name}") for f in fields}
+
+
+def _map(value: Any, kind: pa.DataType, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: {_shown(value)} is no object")
+    return [(key, _converted(item, kind.item_field, f"{where}.{key}")) for key, item in value.items()]
+
+
+_CONVERTERS: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
+    (pa.types.is_integer, _exact(int)),
+    (pa.types.is_floating, _float),
+    (pa.types.is_string, _exact(str)),
+    (pa.types.is_boolean, _exact(bool)),
+    (pa.types.is_timestamp, _timestamp),
+    (pa.types.is_date32, _parsed(date.fromisoformat)),
+    (pa.types.is_decimal, _decimal),
+    (pa.types.is_binary, _parsed(lambda text: base64.b64decode(text, validate=True))),
+    (pa.types.is_list, _list),
+    (pa.types.is_struct, _struct),
+    (pa.types.is_map, _map),
+)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,227 @@
+"""Retention, compaction and verification as Spark jobs, and the commands `pylog jobs`."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import logstore
+from datasource.jobs import compaction, retention, schedule, verify
+from datasource.jobs.cli import jobs
+from datasource.jobs.tasks import run_tasks
+from logstore import StorageError, UnknownTopicError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def segments(topics):
+    """Two partitions of ten small segments each; most of them may go by size, and did not yet."""
+    topics.create("t", partitions=2, segment_bytes="2000")
+    topics.create("kept")
+    topics.append("kept", ["x"] * 10)
+    with logstore.open(topics.path) as store:
+        for i in range(10):
+            for p in range(2):
+                rows = {"value": [f"{i}" * 100] * 12, "partition": pa.array([p] * 12, pa.int32())}
+                store.append("t", pa.table(rows))
+    with logstore.open(topics.path) as store:  # closing one that appended would let go of them at once
+        store.alter_topic("t", config={"retention.bytes": "4000"})
+    return topics
+
+
+def by_partition(frame, topic: str) -> list[dict[str, object]]:
+    return [row.asDict() for row in frame.orderBy("partition").collect() if row["topic"] == topic]
+
+
+# -------------------------------------------------------------------------------------------- retention
+
+
+def test_retention_says_what_went_from_where_to_where_and_why(spark, segments):
+    with logstore.open(segments.path, mode="r") as store:
+        before = [store.log("t", p).segments() for p in range(2)]
+        expected = [store.expire("t", p, dry_run=True).removed for p in range(2)]
+    assert all(expected)
+    would = by_partition(retention.run(spark, path=segments.path, dry_run=True), "t")
+    assert [row["status"] for row in would] == ["would be removed"] * 2
+    with logstore.open(segments.path, mode="r") as store:
+        assert [store.log("t", p).segments() for p in range(2)] == before
+    done = by_partition(retention.run(spark, path=segments.path), "t")
+    for row, gone in zip(done, expected, strict=True):
+        assert (row["status"], row["segments"], row["reasons"]) == ("removed", len(gone), "retention.bytes")
+        assert row["bytes"] == sum(segment.size_bytes for segment in gone)
+        assert (row["start_before"], row["start_after"]) == (0, gone[-1].next_offset)
+    with logstore.open(segments.path, mode="r") as store:
+        assert [extent.start for extent in store.offsets("t").values()] == [
+            row["start_after"] for row in done
+        ]
+    assert {row["status"] for row in retention.run(spark, path=segments.path).collect()} == {"nothing to do"}
+
+
+def test_two_jobs_at_once_do_no_harm(spark, segments):
+    frames = []
+    threads = [
+        threading.Thread(target=lambda: frames.append(retention.run(spark, path=segments.path).collect()))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(frames) == 2
+    assert {row["status"] for rows in frames for row in rows} <= {"removed", "nothing to do"}
+    assert {row["status"] for row in verify.run(spark, path=segments.path).collect()} == {"sound"}
+
+
+# ------------------------------------------------------------------------------------------- compaction
+
+
+def test_compaction_keeps_the_last_record_of_each_key_and_says_so(spark, topics):
+    topics.create(
+        "c", partitions=2, cleanup_policy="compact", segment_bytes="1000", min_cleanable_dirty_ratio="0.1"
+    )
+    topics.create("not")
+    for i in range(10):
+        topics.append("c", [f"{i}-{k}" for k in range(50)], key=[f"k{k}" for k in range(50)])
+    would = compaction.run(spark, path=topics.path, dry_run=True)
+    assert {(row["topic"], row["status"]) for row in would.collect()} == {("c", "would be compacted")}
+    assert len(topics.values("c")) == 500
+    for row in by_partition(compaction.run(spark, path=topics.path), "c"):
+        assert row["status"] == "compacted"
+        assert row["records_after"] < row["records_before"]
+        assert row["bytes_after"] < row["bytes_before"]
+        assert row["dirty_after"] < row["dirty_before"]
+    values = topics.values("c")
+    assert len(values) < 500
+    assert {f"9-{k}" for k in range(50)} <= set(values)
+    again = by_partition(compaction.run(spark, path=topics.path), "c")
+    assert [row["status"] for row in again] == ["nothing to do"] * 2
+    assert all(row["note"] for row in again)
+
+
+# ----------------------------------------------------------------------------------------------- verify
+
+
+def test_verify_reports_damage_with_file_and_position_and_checks_the_rest(spark, segments):
+    file = sorted((Path(segments.path) / "t-1").glob("*.log"))[3]
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    assert {row["status"] for row in verify.run(spark, path=segments.path, dry_run=True).collect()} == {
+        "would be read"
+    }
+    rows = {(row["topic"], row["partition"]): row for row in verify.run(spark, path=segments.path).collect()}
+    assert {place: row["status"] for place, row in rows.items()} == {
+        ("kept", 0): "sound",
+        ("t", 0): "sound",
+        ("t", 1): "damaged",
+    }
+    (place,) = rows["t", 1]["damage"]
+    assert (place["file"], "CRC" in place["reason"]) == (str(file), True)
+    assert rows["kept", 0]["segments"] == 1
+
+
+# ------------------------------------------------------------------------------------------ what all share
+
+
+def test_an_unknown_topic_is_refused_before_anything_is_done(spark, segments):
+    for job in schedule.JOBS.values():
+        with pytest.raises(UnknownTopicError, match="did you mean 't'"):
+            job(spark, path=segments.path, topics=["t", "tt"])
+
+
+def divide(item: int) -> float:
+    if item == 3:
+        raise StorageError("the disk of three is full")
+    return 12 / item
+
+
+def test_what_fails_in_one_task_is_data_and_keeps_no_other_from_ending(spark):
+    seen: list[tuple[int, int]] = []
+    done = run_tasks(spark, [1, 2, 3, 4], divide, lambda ended, total: seen.append((ended, total)))
+    assert [one.result for one in done] == [12, 6, None, 3]
+    assert [one.error for one in done] == [None, None, "the disk of three is full", None]
+    assert seen[0] == (0, 4)
+    assert seen[-1] == (4, 4)
+    assert sorted(seen) == seen
+
+
+class Clock:
+    def __init__(self, work_ms: list[int]) -> None:
+        self.ms, self.work_ms, self.begun = 0, work_ms, list[int]()
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+    def sleep_ms(self, duration_ms: float) -> None:
+        self.ms += int(duration_ms)
+
+    def work(self) -> None:
+        self.begun.append(self.ms)
+        if not self.work_ms:
+            raise KeyboardInterrupt
+        self.ms += self.work_ms.pop(0)
+
+
+def test_a_schedule_begins_at_intervals_and_late_turns_at_once():
+    clock = Clock([10, 70, 10])
+    with pytest.raises(KeyboardInterrupt):
+        schedule.every(60, clock.work, clock=clock)
+    assert clock.begun == [0, 60, 130, 190]
+
+
+# ------------------------------------------------------------------------------------------ the commands
+
+
+def pylog_jobs(*arguments: object):
+    return CliRunner().invoke(jobs, [str(argument) for argument in arguments])
+
+
+def test_a_command_prints_a_table_or_json(spark, segments):
+    done = pylog_jobs("verify", "--path", segments.path)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.splitlines()[0].split() == ["TOPIC", "PARTITION", "STATUS", "SEGMENTS", "BYTES"]
+    rows = json.loads(
+        pylog_jobs("retention", "--path", segments.path, "--output", "json", "--dry-run").stdout
+    )
+    assert [row["status"] for row in rows] == ["nothing to do", "would be removed", "would be removed"]
+
+
+def test_a_command_ends_with_1_and_the_places_when_there_is_damage(spark, segments):
+    file = sorted((Path(segments.path) / "t-0").glob("*.log"))[0]
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    done = pylog_jobs("verify", "--topic", "t", "--path", segments.path)
+    assert done.exit_code == 1
+    assert f"{file}: damaged at byte" in done.stderr
+    assert "1 partition not as it should be: t-0" in done.stderr
+
+
+def test_run_runs_the_jobs_in_their_order(spark, segments):
+    done = pylog_jobs("run", "--job", "verify", "--job", "retention", "--job", "tiering", "--path", segments.path,
+                      "--output", "json")  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    assert [json.loads(line)["job"] for line in done.stdout.splitlines()] == [
+        "tiering",
+        "retention",
+        "verify",
+    ]
+    refused = pylog_jobs("run", "--every", "soon", "--path", segments.path)
+    assert refused.exit_code == 2
+    assert "a length of time" in refused.stderr
+
+
+def test_the_examples_of_the_help_pages_run(spark, segments, monkeypatch):
+    monkeypatch.chdir(Path(segments.path).parent)
+    Path("data").symlink_to(segments.path)
+    page = (ROOT / "docs" / "cli.md").read_text()
+    examples = re.findall(r"^\s+\$ pylog jobs (.*)$", page, re.MULTILINE)
+    assert len(examples) == 6
+    for example in examples:
+        done = pylog_jobs(*example.split())
+        assert done.exit_code == 0, f"{example}: {done.output}"

@@ -1,0 +1,510 @@
+"""Tiering to Delta Lake: every committed record is in the table once, whatever dies (S27)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+import logstore
+from datasource import lake
+from datasource.jobs import retention, tiering
+from datasource.jobs.parquet import write_piece
+from datasource.lake import Lake, TableConflictError
+from datasource.planning import Range
+from datasource.target import reading
+from datasource.tiered import Union
+from logstore import InvalidRequestError, StoreError
+
+VALUES = [f'{{"id": {i}, "who": "customer {i % 7}"}}' for i in range(300)]
+
+
+@pytest.fixture
+def tier(spark, topics):
+    """Run the job; return its report by partition."""
+
+    def run(**options: object) -> dict[int, dict[str, object]]:
+        frame = tiering.run(spark, path=topics.path, **options)
+        return {row["partition"]: row.asDict() for row in frame.collect()}
+
+    return run
+
+
+def table(topics, name: str = "t") -> Path:
+    return Path(topics.path) / "tiered" / name
+
+
+def rows(path: Path) -> list[dict[str, object]]:
+    """What is in a table, by partition and offset. (deltalake's own reader aborts Python at its end.)"""
+    files = DeltaTable(str(path)).file_uris()
+    found = [row for name in files for row in pq.ParquetFile(name).read().to_pylist()]
+    return sorted(found, key=lambda row: (row["partition"], row["offset"]))
+
+
+def places(path: Path) -> list[tuple[int, int]]:
+    return [(row["partition"], row["offset"]) for row in rows(path)]
+
+
+def logged(topics, topic: str = "t") -> list[tuple[int, int]]:
+    with logstore.open(topics.path, mode="r") as store:
+        return [
+            (p, offset)
+            for p in range(store.topic(topic).partitions)
+            for offset in store.read(topic, partition=p, columns=["offset"]).read_all()["offset"].to_pylist()
+        ]
+
+
+def copy_of(topics, topic: str = "t", fields: tuple[pa.Field, ...] = ()) -> tiering.Copy:
+    with logstore.open(topics.path, mode="r") as store:
+        topic_id = store.topic(topic).topic_id
+    return tiering.Copy(
+        path=topics.path, topic=topic, topic_id=topic_id, table=table(topics, topic), fields=fields
+    )
+
+
+def prepared(copy: tiering.Copy) -> tuple[Lake, list[tiering.Piece]]:
+    """The tables, made, and what a run would write into them now."""
+    for path, schema in tiering._tables(copy):
+        lake.create(path, copy.topic, copy.topic_id, schema)
+    goal = tiering._goal(copy)
+    return Lake(copy.table, copy.topic_id), tiering._plan(copy, goal, tiering._lines(copy, goal))
+
+
+# ---------------------------------------------------------------------------------------------- what is there
+
+
+def test_a_table_has_every_record_as_it_is_with_its_day(topics, tier):
+    topics.create("t")
+    header = pa.array([[("h", b"1")], None], pa.map_(pa.string(), pa.binary()))
+    structs = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    with logstore.open(topics.path) as store:
+        store.append(
+            "t",
+            pa.table(
+                {
+                    "key": pa.array([b"k", None], pa.binary()),
+                    "value": pa.array([b"v\xff", None], pa.binary()),
+                    "timestamp": pa.array([0, 1_700_000_000_123], pa.int64()),
+                    "headers": header.cast(structs),
+                }
+            ),
+        )
+    report = tier()[0]
+    assert (report["status"], report["start"], report["end"], report["records"]) == ("tiered", 0, 2, 2)
+    first, second = rows(table(topics))
+    assert first.pop("timestamp").isoformat() == "1970-01-01T00:00:00+00:00"
+    assert second.pop("timestamp").isoformat() == "2023-11-14T22:13:20.123000+00:00"
+    place = {"topic": "t", "partition": 0, "timestampType": 0}
+    assert first == {
+        **place,
+        "offset": 0,
+        "key": b"k",
+        "value": b"v\xff",
+        "headers": [{"key": "h", "value": b"1"}],
+    }
+    assert second == {**place, "offset": 1, "key": None, "value": None, "headers": None}
+    days = pa.table(DeltaTable(str(table(topics))).get_add_actions(flatten=True))[
+        "partition.date"
+    ].to_pylist()
+    assert sorted(map(str, days)) == ["1970-01-01", "2023-11-14"]
+
+
+def test_a_run_takes_up_where_the_table_ends(topics, tier):
+    topics.create("t", partitions=2)
+    for _ in range(3):
+        topics.append("t", VALUES, key=VALUES)
+        tier()
+    assert places(table(topics)) == logged(topics)
+    assert {r["status"] for r in tier().values()} == {"nothing to do"}
+    with logstore.open(topics.path, mode="r") as store:
+        assert [store.log("t", p).tiered_offset for p in (0, 1)] == topics.ends("t")
+
+
+def test_a_dry_run_says_what_would_be_done_and_does_nothing(topics, tier):
+    topics.create("t")
+    topics.append("t", VALUES)
+    before = sorted(Path(topics.path).iterdir())
+    report = tier(dry_run=True)[0]
+    assert (report["status"], report["start"], report["end"]) == ("would be tiered", 0, 300)
+    assert sorted(Path(topics.path).iterdir()) == before
+
+
+def test_only_committed_records_are_tiered(topics, tier):
+    topics.create("t")
+    with logstore.open(topics.path) as store:
+
+        def append(value: str, **options: object) -> None:
+            store.append("t", pa.table({"value": [value]}), **options)
+
+        append("plain")
+        with store.transaction() as transaction:
+            append("committed", transaction=transaction)
+        with contextlib.suppress(KeyError), store.transaction() as transaction:
+            append("aborted", transaction=transaction)
+            raise KeyError
+        with store.transaction() as transaction:
+            append("open", transaction=transaction)
+            append("behind it")
+            report = tier()[0]
+            assert [row["value"] for row in rows(table(topics))] == [b"plain", b"committed"]
+            assert report["end"] == topics.ends("t")[0] < store.log("t", 0).log_end_offset
+    tier()
+    assert [row["value"] for row in rows(table(topics))] == [b"plain", b"committed", b"open", b"behind it"]
+
+
+def test_records_of_many_days_and_sizes_are_cut_into_row_groups_by_day(topics, tier, monkeypatch):
+    topics.create("t")
+    days = [86_400_000 * (i % 40) for i in range(400)]
+    topics.append("t", ["x"] * 400, timestamp=days)
+    report = tier()[0]
+    assert report["files"] == 40
+    assert places(table(topics)) == logged(topics)
+
+
+# --------------------------------------------------------------------------------------------- exactly once
+
+
+def test_a_commit_whose_run_died_before_it_told_the_log_is_not_done_again(topics, tier, spark):
+    """(S27)"""
+    topics.create("t", partitions=2)
+    topics.append("t", VALUES, key=VALUES)
+    copy = copy_of(topics)
+    _, pieces = prepared(copy)
+    tiering._through_package(spark, copy, pieces, tiering.no_progress)  # and here the driver dies
+    with logstore.open(topics.path, mode="r") as store:
+        assert store.log("t", 0).tiered_offset == 0
+    report = tier()
+    assert {r["status"] for r in report.values()} == {"nothing to do"}
+    assert places(table(topics)) == logged(topics)
+    with logstore.open(topics.path, mode="r") as store:
+        assert store.log("t", 0).tiered_offset == topics.ends("t")[0]
+
+
+def test_files_of_a_run_that_died_before_its_commit_are_in_no_version_and_go_when_they_are_old(topics, tier):
+    """(S27)"""
+    topics.create("t")
+    topics.append("t", VALUES)
+    copy = copy_of(topics)
+    _, pieces = prepared(copy)
+    lost = [table(topics) / f.name for f in write_piece(pieces[0]).files]
+    tier()
+    assert places(table(topics)) == logged(topics)
+    assert lost[0].exists()  # another job may be about to commit it
+    old = time.time() - (tiering.ORPHAN_AGE_HOURS + 1) * 3600
+    for file in table(topics).rglob("*.parquet"):
+        os.utime(file, (old, old))
+    (lost[0].parent / "somebody-elses.parquet").write_bytes(b"")
+    os.utime(lost[0].parent / "somebody-elses.parquet", (old, old))
+    assert tiering.clean(copy) == lost
+    assert places(table(topics)) == logged(topics)
+    assert (lost[0].parent / "somebody-elses.parquet").exists()
+
+
+def test_of_two_commits_of_the_same_records_the_second_is_refused(topics):
+    topics.create("t", partitions=2)
+    topics.append("t", VALUES, key=VALUES)
+    copy = copy_of(topics)
+    first, pieces = prepared(copy)
+    second = Lake(copy.table, copy.topic_id)
+    written = [write_piece(pieces[0]) for _ in range(2)]
+    tiering._commit(first, written[0].files, {0: pieces[0].end})
+    with pytest.raises(TableConflictError):
+        tiering._commit(second, written[1].files, {0: pieces[0].end + 5})
+    assert places(table(topics)) == [place for place in logged(topics) if place[0] == 0]
+    assert not any((table(topics) / f.name).exists() for f in written[1].files)
+
+
+def test_a_run_that_lost_the_race_goes_on_behind_the_winner(topics, spark, tier):
+    topics.create("t")
+    topics.append("t", VALUES)
+    copy = copy_of(topics)
+    _, pieces = prepared(copy)
+    tier()
+    with pytest.raises(TableConflictError):
+        tiering._through_package(spark, copy, pieces, tiering.no_progress)
+    topics.append("t", VALUES)
+    goal = tiering._goal(copy)
+    tiering._rounds(spark, copy, goal, tiering._lines(copy, goal), tiering.no_progress)
+    assert places(table(topics)) == logged(topics)
+
+
+def test_a_second_job_leaves_a_topic_to_the_first(topics, tier):
+    topics.create("t")
+    topics.append("t", VALUES)
+    tier()
+    topics.append("t", VALUES)
+    path = lake.lock_path(topics.path, copy_of(topics).topic_id)
+    lock = tiering.SYSTEM.files.lock(path)
+    try:
+        assert tier()[0]["status"] == "skipped"
+    finally:
+        lock.release()
+    assert tier()[0]["status"] == "tiered"
+    assert places(table(topics)) == logged(topics)
+
+
+def test_workers_killed_in_the_middle_leave_every_record_once(topics, tier):
+    """(S27) Spark does their tasks again."""
+    topics.create("t", partitions=2)
+    topics.append("t", ["x" * 1000] * 60_000, key=[str(i) for i in range(60_000)])
+    done, killed = threading.Event(), list[int]()
+    killer = threading.Thread(target=kill_workers, args=(table(topics), done, killed))
+    killer.start()
+    try:
+        report = tier()
+    finally:
+        done.set()
+        killer.join()
+    assert killed
+    assert {r["status"] for r in report.values()} == {"tiered"}
+    assert places(table(topics)) == logged(topics)
+
+
+def kill_workers(directory: Path, done: threading.Event, killed: list[int]) -> None:
+    """Kill two processes that have a file of the table open."""
+    while not done.is_set() and len(killed) < 2:
+        for link in Path("/proc").glob("[0-9]*/fd/*"):
+            with contextlib.suppress(OSError):
+                pid = int(link.parts[2])
+                if str(link.readlink()).startswith(f"{directory}/date=") and pid != os.getpid():
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+                    break
+
+
+def test_the_log_is_on_disk_before_the_table_has_its_records(topics, tier, monkeypatch):
+    """A power cut could take them from the log, which would then give their offsets to others."""
+    topics.create("t")
+    commit = table(topics) / "_delta_log" / f"{1:020d}.json"
+    synced: list[tuple[Path, bool]] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{fd}").readlink(), commit.exists()))
+        fsync(fd)
+
+    with logstore.open(topics.path) as store:
+        store.append("t", pa.table({"value": VALUES}))
+        monkeypatch.setattr(os, "fsync", note)
+        tier()
+        monkeypatch.undo()
+    assert [is_committed for path, is_committed in synced if path.name == f"{0:020d}.log"] == [False]
+    last_of_table = max(i for i, (path, _) in enumerate(synced) if path.parent == commit.parent)
+    first_of_mark = min(
+        i for i, (path, _) in enumerate(synced) if "t-0" in str(path) and path.suffix == ".tmp"
+    )
+    assert last_of_table < first_of_mark
+
+
+# ------------------------------------------------------------------------------------------------------ typed
+
+
+def test_declared_fields_become_columns_and_the_rest_goes_to_the_dlq_with_its_reason(topics, tier):
+    topics.create("t")
+    good = '{"id": 1, "at": "2024-01-01T00:00:00Z", "key": "own", "more": 1}'
+    topics.append("t", [good, "no json", '{"id": "x"}'], key=["a", "b", "c"])
+    report = tier(schema="id bigint, at timestamp, key string")[0]
+    assert (report["records"], report["bad"], report["end"]) == (1, 2, 3)
+    (row,) = rows(table(topics))
+    assert (row["offset"], row["key"], row["id"], row["value_key"]) == (0, b"a", 1, "own")
+    assert "value" not in row
+    bad = rows(table(topics, "t__dlq"))
+    assert [(r["offset"], r["key"], r["value"]) for r in bad] == [
+        (1, b"b", b"no json"),
+        (2, b"c", b'{"id": "x"}'),
+    ]
+    assert bad[0]["reason"].startswith("not JSON")
+    assert bad[1]["reason"] == 'id: "x" is no int64'
+
+
+def test_a_death_between_the_two_commits_doubles_no_bad_row(topics, tier):
+    topics.create("t")
+    topics.append("t", ["bad", VALUES[0], "bad"])
+    fields = tiering.declared("id bigint")
+    copy = copy_of(topics, fields=fields)
+    _, pieces = prepared(copy)
+    written = write_piece(pieces[0])
+    tiering._commit(Lake(copy.bad_table, copy.topic_id), written.bad_files, {0: pieces[0].end})
+    topics.append("t", [VALUES[1], "bad"])
+    report = tier(schema="id bigint")[0]
+    assert (report["records"], report["bad"]) == (2, 1)
+    assert [o for _, o in places(table(topics))] == [1, 3]
+    assert [o for _, o in places(table(topics, "t__dlq"))] == [0, 2, 4]
+
+
+def test_another_schema_than_that_of_the_table_is_refused(topics, tier):
+    topics.create("t")
+    topics.append("t", VALUES)
+    tier(schema="id bigint")
+    with pytest.raises(StoreError, match=re.escape("has other columns than declared (id)")):
+        tier(schema="id string")
+    with pytest.raises(StoreError, match="other columns"):
+        tier()
+    with pytest.raises(InvalidRequestError, match="write columns and types"):
+        tier(schema="id bigin")
+    with pytest.raises(InvalidRequestError, match="column 'id' is there twice"):
+        tier(schema="id bigint, ID string")
+
+
+# ------------------------------------------------------------------------------------------------ which table
+
+
+def test_the_table_may_be_elsewhere_and_stays_where_it_is(topics, tier, tmp_path):
+    topics.create("t")
+    topics.create("u")
+    topics.append("t", VALUES)
+    where = str(tmp_path / "lake" / "{topic}")
+    tier(table=where)
+    topics.append("t", VALUES)
+    tier()
+    assert places(tmp_path / "lake" / "t") == logged(topics)
+    with pytest.raises(InvalidRequestError, match=r"is tiered to .*lake/t already"):
+        tier(topics="t", table=str(tmp_path / "other"))
+    with pytest.raises(InvalidRequestError, match="would hold 2 topics"):
+        tier(table=str(tmp_path / "other"))
+
+
+def test_the_table_of_an_earlier_topic_of_the_same_name_is_not_written_to(topics, tier):
+    topics.create("t")
+    topics.append("t", VALUES)
+    tier()
+    with logstore.open(topics.path) as store:
+        store.delete_topic("t")
+    topics.create("t")
+    topics.append("t", VALUES[:1])
+    with pytest.raises(
+        StoreError, match=r"is a table of an earlier topic of this name; give another directory"
+    ):
+        tier()
+    tier(table=str(table(topics, "t2")))
+    assert places(table(topics, "t2")) == [(0, 0)]
+
+
+def test_a_log_that_was_restored_from_before_its_table_is_reported(topics, tier, tmp_path):
+    topics.create("t")
+    topics.append("t", VALUES[:100])
+    tier(table=str(tmp_path / "t"))
+    shutil.copytree(topics.path, tmp_path / "copy")
+    topics.append("t", VALUES[100:])
+    tier()
+    shutil.rmtree(topics.path)
+    (tmp_path / "copy").rename(topics.path)
+    report = tier()[0]
+    assert report["status"] == "failed"
+    assert report["note"].startswith("the table holds offsets up to 300, and the log ends at 100")
+
+
+# ------------------------------------------------------------------------------------- table and log as one
+
+
+@pytest.fixture
+def half_gone(topics, tier):
+    """Records 0 to 399 are in the table, 300 to 599 in the log."""
+    topics.create("t", segment_bytes="4000")
+    for _ in range(4):
+        topics.append("t", VALUES[:100])
+    tier()
+    for _ in range(2):
+        topics.append("t", VALUES[:100])
+    with logstore.open(topics.path) as store:
+        store.delete_records("t", {0: 300})
+
+
+def test_table_and_log_together_hold_each_offset_once(half_gone, read):
+    assert read(subscribe="t").count() == 300
+    union = read(subscribe="t", includeTiered=True, includeHeaders=True)
+    found = union.orderBy("offset").collect()
+    assert [row.offset for row in found] == list(range(600))
+    assert [row.value.decode() for row in found] == VALUES[:100] * 6
+    assert union.schema == read(subscribe="t", includeHeaders=True).schema
+    assert (
+        read(subscribe="t", includeTiered=True, minPartitions=7).selectExpr("sum(offset)").first()[0]
+        == 179_700
+    )
+
+
+def test_ranges_of_offsets_and_time_reach_into_the_table(half_gone, read, topics):
+    part = read(
+        subscribe="t",
+        includeTiered=True,
+        columns="offset",
+        startingOffsets='{"t": {"0": 250}}',
+        endingOffsets='{"t": {"0": 450}}',
+    )
+    assert sorted(row.offset for row in part.collect()) == list(range(250, 450))
+    middle = read(subscribe="t", includeTiered=True).where("offset = 150").first().timestamp
+    since = int(middle.timestamp() * 1000)
+    expected = read(subscribe="t", includeTiered=True).where(f"unix_millis(timestamp) >= {since}").count()
+    assert read(subscribe="t", includeTiered=True, startingTimestamp=since).count() == expected > 0
+
+
+def test_a_reader_between_whose_batches_records_are_tiered_and_deleted_misses_none(topics, tier):
+    topics.create("t", segment_bytes="400000")
+    for _ in range(6):
+        topics.append("t", ["x" * 1000] * 1000)
+    target = Union(reading(topics.path), topics.path)
+    batches = target.read(Range("t", 0, 0, 6000), ["value"])
+    count = next(batches).num_rows
+    assert count < 3000
+    tier()
+    with logstore.open(topics.path) as store:
+        store.delete_records("t", {0: 5500})
+    assert count + sum(batch.num_rows for batch in batches) == 6000
+    assert target.offsets("t")[0].count == 6000
+
+
+def test_a_topic_that_was_never_tiered_is_just_its_log(topics, read):
+    topics.create("t")
+    topics.append("t", VALUES)
+    assert read(subscribe="t", includeTiered=True).count() == 300
+
+
+def test_a_typed_table_cannot_stand_in_for_the_log(topics, tier, read):
+    topics.create("t")
+    topics.append("t", VALUES)
+    tier(schema="id bigint")
+    with pytest.raises(Exception, match="is tiered with a schema"):
+        read(subscribe="t", includeTiered=True).count()
+
+
+def test_a_hole_between_table_and_log_is_data_loss(half_gone, topics, read, tier):
+    with logstore.open(topics.path) as store:
+        store.delete_records("t", {0: 500})
+    with pytest.raises(Exception, match=r"t-0 \[400, 500\) is lost"):
+        read(subscribe="t", includeTiered=True).count()
+    assert read(subscribe="t", includeTiered=True, failOnDataLoss=False).count() == 500
+    report = tier()[0]
+    assert (report["status"], report["start"]) == ("tiered", 500)
+    assert report["note"] == "offsets 400 to 500 were deleted before they were tiered"
+
+
+def test_retention_waits_for_the_table(topics, tier, read, spark):
+    topics.create("t", segment_bytes="4000", retention_bytes="4000", remote_storage_enable="true")
+    for _ in range(10):
+        topics.append("t", VALUES[:100])
+    assert retention.run(spark, path=topics.path).first()["status"] == "nothing to do"
+    tier()
+    report = retention.run(spark, path=topics.path).first()
+    assert (report["status"], report["start_before"]) == ("removed", 0)
+    assert report["start_after"] > 500
+    assert read(subscribe="t", includeTiered=True).count() == 1000
+
+
+def test_an_optimized_table_is_read_the_same(half_gone, topics, tier, read):
+    topics.append("t", VALUES[:100])
+    tier()
+    assert DeltaTable(str(table(topics))).optimize.compact()["numFilesRemoved"] > 0
+    found = read(subscribe="t", includeTiered=True, columns="offset").collect()
+    assert sorted(row.offset for row in found) == list(range(700))
+    topics.append("t", VALUES[:100])
+    assert tier()[0]["records"] == 100
