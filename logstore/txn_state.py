@@ -27,6 +27,9 @@ PRODUCER_EPOCH_MAX = 2**15 - 2
 # A run that was superseded is refused; of so many the last ones are remembered.
 SUPERSEDED_RUNS_MAX = 16
 
+# For who comes to write and is refused.
+REASONS_MAX = 32
+
 Event = list[Any]
 Outcome = Literal["committed", "aborted"]
 Producer = tuple[int, int]  # id, epoch
@@ -162,6 +165,9 @@ class State:
     attempts: Mapping[Producer, Attempt] = field(default_factory=dict)
     decisions: Mapping[tuple[str, int], Decision] = field(default_factory=dict)
     epochs: Mapping[int, int] = field(default_factory=dict)  # the last epoch that each id got
+    reasons: Mapping[Producer, str] = field(
+        default_factory=dict
+    )  # of the last that were aborted and are gone
     decided: int = 0
 
     # ------------------------------------------------------------- questions
@@ -206,7 +212,7 @@ class State:
         """Raise TransactionAbortedError unless this attempt may still write."""
         if not self.is_open(producer):
             attempt = self.attempts.get(producer)
-            reason = (attempt and attempt.aborted) or "it ended, or was aborted, before"
+            reason = (attempt and attempt.aborted) or self.reasons.get(producer) or "it has ended"
             raise TransactionAbortedError(*producer, reason)
 
     # ------------------------------------------------------------- decisions
@@ -397,8 +403,10 @@ def _gone(state: State, producer_id: int, epoch: int) -> State:
     """An aborted attempt whose markers are written."""
     attempts = dict(state.attempts)
     attempt = attempts.pop((producer_id, epoch), None)
-    state = replace(state, attempts=attempts)
-    return _without_idle_name(state, attempt.name) if attempt else state
+    if attempt is None:
+        return state
+    reasons = dict([*state.reasons.items(), (attempt.producer, attempt.aborted)][-REASONS_MAX:])
+    return _without_idle_name(replace(state, attempts=attempts, reasons=reasons), attempt.name)
 
 
 def _without_idle_name(state: State, name: str) -> State:
@@ -427,6 +435,7 @@ def _whole(_state: State, body: Mapping[str, Any]) -> State:
         attempts={a.producer: a for a in attempts},
         decisions={d.batch: d for d in decisions},
         epochs=dict(body["epochs"]),
+        reasons={(producer_id, epoch): reason for producer_id, epoch, reason in body["reasons"]},
         decided=body["decided"],
     )
 
@@ -448,6 +457,7 @@ def snapshot(state: State) -> Event:
             "attempts": [a.to_json() for a in state.attempts.values()],
             "decisions": [d.to_json() for d in state.decisions.values()],
             "epochs": sorted(state.epochs.items()),
+            "reasons": [[*producer, reason] for producer, reason in state.reasons.items()],
             "decided": state.decided,
         },
     ]

@@ -156,7 +156,7 @@ def test_a_run_ends_nothing_of_other_names():
     assert state.is_open(other)
 
 
-# --- replays (T7, T9)
+# --- replays: T7 and T9
 
 
 def committed_5(**facts):
@@ -219,6 +219,8 @@ def test_a_snapshot_holds_everything():
     waiting, state = registered(state, name="other")
     state = decided(state, winner, batch_id=3)
     state = applied(state, [["marked", "q", 3, [[*P0, 17]]], ["prepared", *waiting, 5]])
+    lost, state = registered(state, name="lost")
+    state = applied(state, [["abort", *lost, "why"], ["gone", *lost]])
     again = applied(State(), [json.loads(json.dumps(snapshot(state)))])
     assert again == state
     assert again.outcomes() == {winner: "committed", loser: "aborted"}
