@@ -171,6 +171,7 @@ class TransactionIndex:
         """Add these, whose markers are about to be written."""
         added = [(0, *transaction) for transaction in transactions]
         count = self._entries.count()
+        self._env.files.create(self._sums.path)
         self._env.files.truncate(self._sums.path, count * _CHECKSUM_ENTRY.size)
         self._sums.append((crc32c(_TRANSACTION_ENTRY.pack(*entry)),) for entry in added)
         self._entries.append(added)

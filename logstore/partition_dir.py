@@ -106,6 +106,7 @@ class PartitionDir:
         self.name = path.name
         self._topic_id = topic_id
         self.env = env
+        self.may_have_gaps = True
         self._segments: dict[int, Segment] = {}
         self.view = NOTHING
         self.after_fork()
@@ -204,7 +205,10 @@ class PartitionDir:
         view = self.view
         active = self.env.files.stat(self.segment(bases[-1]).path) if bases else None
         with self._view_mutex:
-            directory = view.directory if bases == view.bases else None
+            directory, transactional = view.directory, view.transactional
+            if bases != view.bases:  # a new segment has no index yet, whatever one of its name had
+                directory = None
+                transactional = tuple(b for b in transactional if b in bases and b in view.bases)
             self.view = View(
                 directory,
                 bases,
@@ -213,7 +217,7 @@ class PartitionDir:
                 view.start_mark,
                 view.aside,
                 view.snapshots,
-                view.transactional,
+                transactional,
                 view.was_compacted,
             )
 
@@ -258,10 +262,11 @@ class PartitionDir:
             if known.active == now.active:
                 return known if known == now else now
             if known.active.size < now.active.size:
-                tail = segment.tail(now.active.size, known.tail)
+                tail = segment.tail(now.active.size, known.tail, may_have_gaps=self.may_have_gaps)
                 if tail.damage:  # perhaps it was cut and has grown again
                     tail = None
-        return replace(now, tail=tail or segment.tail(now.active.size))
+        tail = tail or segment.tail(now.active.size, may_have_gaps=self.may_have_gaps)
+        return replace(now, tail=tail)
 
     def _list(self) -> View:
         """What the names say (the directory's stat is None if it cannot be relied on yet); of the end, nothing."""
