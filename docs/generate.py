@@ -24,12 +24,7 @@ from logstore.config import INT64_MAX, LogConfig  # noqa: E402
 
 # Settings that are checked and stored, but whose action is not built yet: key -> what it waits for.
 NOT_YET = {
-    "cleanup.policy": "retention and compaction passes (`compact` already asks for keys)",
-    "delete.retention.ms": "compaction",
-    "min.cleanable.dirty.ratio": "compaction",
     "min.insync.replicas": "brokers",
-    "retention.bytes": "retention passes",
-    "retention.ms": "retention passes",
     "unclean.leader.election.enable": "brokers",
 }
 
@@ -56,7 +51,6 @@ def configuration() -> str:
             *rows,
             "",
             "*Not yet*: the value is checked and kept with the topic, and acts once that part exists.",
-            "Until then nothing is deleted or compacted, whatever the setting.",
             "",
         ]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from logstore.config import INT32_MAX, LogConfig
@@ -67,6 +68,19 @@ def _wrong_producer(batch: BatchHeader) -> str | None:
             f"producer {batch.producer_id} with epoch {batch.producer_epoch}, sequence {batch.base_sequence}"
         )
     return None
+
+
+def check_times(batches: Iterable[tuple[int, BatchHeader]], allowed: range) -> None:
+    """Raise unless the times in these headers are allowed: the first record's, and the largest.
+
+    Raises: InvalidRecordError.
+    """
+    for _, batch in batches:
+        if batch.base_timestamp < allowed.start or batch.max_timestamp >= allowed.stop:
+            raise InvalidRecordError(
+                f"nothing was appended: timestamps {batch.base_timestamp} to {batch.max_timestamp} are further "
+                "from now than message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
+            )
 
 
 def must_roll(

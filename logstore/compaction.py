@@ -48,7 +48,8 @@ logger = logging.getLogger(__name__)
 
 KEY_MAP_BYTES = 128 * 1024 * 1024
 KEY_MAP_BYTES_MIN = 1024 * 1024
-_READ_BYTES = 2 * 1024 * 1024
+# Small enough to be looked at, and copied, out of the second-level cache.
+_READ_BYTES = 512 * 1024
 
 Progress = Callable[[int, int], None]  # (bytes done, bytes in all), of a round
 
@@ -217,7 +218,7 @@ class _Pass:
 
     def _collect(self, extent: _Extent, end: int) -> int:
         """Note the keys from the first dirty offset on; return where the noting ended."""
-        self._keys.clear()
+        self._keys.clear(extent.dirty, end)
         aborted = _Aborted(self._log, extent.dirty, end)
         for segment in extent.segments:
             if segment.next_offset <= extent.dirty:

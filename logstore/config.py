@@ -161,6 +161,13 @@ class LogConfig:
         """True if only the last record of each key must be kept."""
         return "compact" in self.cleanup_policy
 
+    def timestamps_at(self, now_ms: int) -> range | None:
+        """The timestamps that records may be appended with now; None: any, or they get another one."""
+        before_ms, after_ms = self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms
+        if self.message_timestamp_type != "CreateTime" or before_ms == after_ms == INT64_MAX:
+            return None
+        return range(now_ms - before_ms, now_ms + after_ms + 1)
+
     @property
     def segment_ms_max(self) -> int:
         """The age at which a segment is closed: only then may it be compacted."""

@@ -135,6 +135,9 @@ class Files(Protocol):
     def rename(self, source: StrPath, target: StrPath) -> None:
         """Atomically put `source` in the place of `target`."""
 
+    def link(self, source: StrPath, target: StrPath) -> None:
+        """Give the file a second name; nothing happens if `target` is there already."""
+
     def unlink(self, path: StrPath) -> None:
         """Remove a file; nothing happens if it is gone already."""
 
@@ -327,6 +330,10 @@ class OsFiles:
             os.rename(source, target)
         self.forget(source)
         self.forget(target)
+
+    def link(self, source: StrPath, target: StrPath) -> None:
+        with _mapped("link", source), contextlib.suppress(FileExistsError):
+            os.link(source, target)
 
     def unlink(self, path: StrPath) -> None:
         with _mapped("remove", path), contextlib.suppress(FileNotFoundError):

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from logstore import lookup, marks
-from logstore.append_rules import AppendInfo, must_roll, valid_batches
+from logstore.append_rules import AppendInfo, check_times, must_roll, valid_batches
 from logstore.checkpoint import check_mark, fsync_or_mark, marking_failure
 from logstore.config import INT32_MAX, INT64_MAX, LogConfig
 from logstore.env import Env
@@ -110,6 +110,7 @@ class Log:
         self.env = self._env = env
         self._root = str(directory.parent)
         self._files = PartitionDir(directory, topic_id=topic_id, env=env)
+        self._files.may_have_gaps = config.may_have_gaps
         self._cursors: dict[int, tuple[int, int]] = {}  # next offset of a read -> (segment, position)
         self._epochs: LeaderEpochs | None = None
         self._producers = ProducerLog(self._files)
@@ -140,6 +141,7 @@ class Log:
     def reconfigure(self, config: LogConfig) -> None:
         """Use these settings from the next append on."""
         self.config = config
+        self._files.may_have_gaps = config.may_have_gaps
 
     def close(self) -> None:
         """Let go of the files. Nothing is flushed; a later call opens them again."""
@@ -250,6 +252,8 @@ class Log:
         TransactionStateError; as `lock`.
         """
         checked = valid_batches(records, self.config, dense=True)
+        if allowed := self.config.timestamps_at(self._env.clock.now_ms()):
+            check_times(checked, allowed)
         with self.lock():
             if guard is not None:
                 guard()

@@ -29,7 +29,12 @@ def retire(env: Env, segment: Segment, now_ms: int) -> None:
     for kind in _KINDS_IN_ORDER:
         path = f"{stem}.{kind}"
         if env.files.stat(path) is not None:
-            env.files.rename(path, f"{path}.{now_ms}{SUFFIX}")
+            env.files.rename(path, retired_path(path, now_ms))
+
+
+def retired_path(path: str, now_ms: int) -> str:
+    """What a file is called that left the log at this time."""
+    return f"{path}.{now_ms}{SUFFIX}"
 
 
 def remove_overdue(env: Env, directory: str, names: Iterable[str], *, now_ms: int, delay_ms: int) -> int:

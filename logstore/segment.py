@@ -203,13 +203,19 @@ class Segment:
             position += header.size_bytes
             next_offset = header.next_offset
 
-    def tail(self, size_bytes: int, known: Tail | None = None) -> Tail:
-        """Return how far the first `size_bytes` are whole batches, going on from what is known or indexed."""
+    def tail(self, size_bytes: int, known: Tail | None = None, *, may_have_gaps: bool = True) -> Tail:
+        """Return how far the first `size_bytes` are whole batches, going on from what is known or indexed.
+
+        Without gaps each batch must begin where the one before it ended: all that tells a wrong base offset of the last.
+        """
         tail = known._replace(damage=None) if known else self._indexed_tail(size_bytes)
         try:
             for position, batch in self.headers(tail.position, size_bytes):
                 if batch.base_offset < tail.next_offset:
                     raise CorruptLogError(self.path, position, f"offset {batch.base_offset} appears twice")
+                if batch.base_offset > tail.next_offset and not may_have_gaps:
+                    missing = f"offsets {tail.next_offset} to {batch.base_offset} are missing"
+                    raise CorruptLogError(self.path, position, missing)
                 tail = tail.behind(batch, position)
         except CorruptLogError as error:
             return tail._replace(damage=error.reason)

@@ -246,6 +246,8 @@ class LogStore:
             codec, limit = _codec(info.config, compression), info.config.batch_bytes_max
             rows = Rows(data, now_ms=self._env.clock.now_ms())
             rows.check(batch_bytes_max=limit, keys_required=info.config.is_compacted)
+            if allowed := info.config.timestamps_at(self._env.clock.now_ms()):
+                rows.check_times(allowed)
             ids = partition_ids(rows, info.partitions, partitioner=partitioner, start=next(self._turns))
             parts = group_by_partition(ids, info.partitions)
             if transaction is None:

@@ -8,8 +8,8 @@
 1. The new files are written and made durable under `.cleaned` names. A crash before 2 leaves nothing else.
 2. The `.swap` file is put there, durably: from here on the swap happens, whoever finishes it: the next holder
    of the partition's lock, or recovery.
-3. The new files take the names of the first old segment (its log is replaced in one rename); the other old
-   segments are retired, the first one first. All of this may be repeated.
+3. The new files take the names of the first old segment (its log gets a second name, as a retired one, and
+   is replaced in one rename); the other old segments are retired. All of this may be repeated.
 4. The directory is made durable, then the `.swap` file goes.
 
 At no moment does a reader, who holds no lock, miss a record: until the last rename, every offset of the old
@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from logstore.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from logstore.env import Env
 from logstore.errors import CorruptLogError
-from logstore.retired import retire
+from logstore.retired import retire, retired_path
 from logstore.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -69,8 +69,12 @@ def finish(env: Env, directory: str, names: Iterable[str], now_ms: int) -> list[
         sources = new.index.path, new.time_index.path, *new.transactions.paths, new.path
         targets = live.index.path, live.time_index.path, *live.transactions.paths, live.path
         for source, target in zip(sources, targets, strict=True):
-            if env.files.stat(source) is not None:
-                env.files.rename(source, target)
+            if env.files.stat(source) is None:
+                continue
+            if source == new.path and env.files.stat(target) is not None:
+                # Nobody waits, under the lock, for the blocks of a gigabyte to be freed.
+                env.files.link(target, retired_path(target, now_ms))
+            env.files.rename(source, target)
         if live.size_bytes() != size_bytes:
             raise CorruptLogError(
                 live.path,

@@ -43,13 +43,26 @@ class KeyMap:
         self._arena = np.empty(memory_bytes, dtype=np.uint8)
         self._memory_bytes = memory_bytes
         self._numbers = np.zeros(keymap.NUMBERS, dtype=np.int64)
+        self._waiting = np.empty(compacting.WAITING_BYTES, dtype=np.uint8)
         self.table = self._numbers.ctypes.data
-        self.clear()
+        self.clear(0, 0)
 
-    def clear(self) -> None:
-        """Forget all keys."""
+    def clear(self, start: int, end: int) -> None:
+        """Forget all keys; records in [start, end) are going to be collected.
+
+        What has a later record among them is noted in a bitmap, if that takes an eighth of the memory at most:
+        it then need not be looked up once more.
+        """
+        bitmap_bytes = (end - start + 7) // 8
+        if bitmap_bytes > self._memory_bytes // 8:
+            bitmap_bytes = 0
+        self._gone = np.zeros(bitmap_bytes + 1, dtype=np.uint8)
+        self._room_bytes = self._memory_bytes - bitmap_bytes
         self._numbers[:] = 0
         self._numbers[keymap.ARENA] = self._arena.ctypes.data
+        self._numbers[keymap.GONE] = self._gone.ctypes.data
+        self._numbers[keymap.GONE_FROM] = start
+        self._numbers[keymap.GONE_COUNT] = 8 * bitmap_bytes
         self._take_slots(SLOTS_MIN)
 
     def _take_slots(self, count: int) -> None:
@@ -57,7 +70,7 @@ class KeyMap:
         numbers = self._numbers
         numbers[keymap.SLOTS], numbers[keymap.SLOT_COUNT] = self._slots.ctypes.data, count
         numbers[keymap.KEYS_MAX] = int(count * _LOAD)
-        numbers[keymap.ARENA_BYTES] = max(0, self._memory_bytes - count * keymap.SLOT_BYTES)
+        numbers[keymap.ARENA_BYTES] = max(0, self._room_bytes - count * keymap.SLOT_BYTES)
 
     @property
     def keys(self) -> int:
@@ -67,7 +80,7 @@ class KeyMap:
     def _grow(self) -> bool:
         """Take twice the slots, if entries and both tables fit into the memory together."""
         count, used = len(self._slots), int(self._numbers[keymap.USED])
-        if used + 3 * count * keymap.SLOT_BYTES > self._memory_bytes:
+        if used + 3 * count * keymap.SLOT_BYTES > self._room_bytes:
             return False
         self._take_slots(2 * count)
         keymap.refill(self.table)
@@ -78,13 +91,17 @@ class KeyMap:
         source = np.frombuffer(data, dtype=np.uint8)
         at = 0
         while at < len(source):
-            found = compacting.collect(self.table, source.ctypes.data + at, len(source) - at, start)
+            found = compacting.collect(
+                self.table, self._waiting.ctypes.data, source.ctypes.data + at, len(source) - at, start
+            )
             at += found.position
             if not found.error and not found.full and at < len(source):
                 header = batches.header_at(data, at)
                 if not skipped(header):
                     section = _uncompressed(data, at, header, where)
-                    found = compacting.collect_section(self.table, _section(section, header), start)
+                    found = compacting.collect_section(
+                        self.table, self._waiting.ctypes.data, _section(section, header), start
+                    )
                 if not found.error and not found.full:
                     at += header.size_bytes
             if found.error:

@@ -78,6 +78,21 @@ class Rows:
             row = int(too_large[0])
             raise RecordTooLargeError(int(sizes[row]), batch_bytes_max, f"row {row}: a record")
 
+    def check_times(self, allowed: range) -> None:
+        """Raise unless every timestamp is allowed. Raises: InvalidRecordError: with the row."""
+        times = self._timestamps
+        # As Python numbers: the bounds may be beyond int64.
+        if not self.count or (int(times.min()) >= allowed.start and int(times.max()) < allowed.stop):
+            return
+        late = times.astype(object) >= allowed.stop
+        row = int(np.flatnonzero(late | (times.astype(object) < allowed.start))[0])
+        setting = "after" if late[row] else "before"
+        raise InvalidRecordError(
+            f"row {row} has the timestamp {times[row]}, further from now than "
+            f"message.timestamp.{setting}.max.ms allows",
+            row=row,
+        )
+
     def _fields(self) -> tuple[Any, Any, Any]:
         """For every row the sizes of key and value (-1: null), and the bytes of the stored headers."""
         headers = self._headers.stored_bytes() if self._headers else np.ones(self.count, np.int64)

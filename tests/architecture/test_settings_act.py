@@ -20,14 +20,23 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 
 # setting -> the test that fails without it.
 ACTS = {
-    "cleanup.policy": "test_a_compacted_topic_needs_keys",
+    "cleanup.policy": "test_the_policy_says_what_happens_to_old_records",
     "compression.type": "test_batches_are_stored_with_the_codec_of_the_topic",
+    "delete.retention.ms": "test_tombstones_stay_for_so_long",
     "file.delete.delay.ms": "test_files_of_a_deleted_topic_stay_for_the_delay",
     "flush.messages": "test_so_many_records_are_fsynced",
     "flush.ms": "test_an_append_so_long_after_the_last_fsync_is_fsynced",
     "index.interval.bytes": "test_index_entries_are_so_far_apart",
+    "max.compaction.lag.ms": "test_after_this_lag_a_segment_is_closed_and_compacted",
     "max.message.bytes": "test_a_larger_record_is_refused",
+    "message.timestamp.after.max.ms": "test_records_from_too_far_ahead_are_refused",
+    "message.timestamp.before.max.ms": "test_records_from_too_long_ago_are_refused",
     "message.timestamp.type": "test_records_have_the_time_of_the_append",
+    "min.cleanable.dirty.ratio": "test_compaction_waits_until_so_much_is_dirty",
+    "min.compaction.lag.ms": "test_younger_segments_are_not_compacted",
+    "remote.storage.enable": "test_what_is_not_tiered_stays",
+    "retention.bytes": "test_a_partition_keeps_about_so_many_bytes",
+    "retention.ms": "test_segments_go_when_they_are_so_old",
     "segment.bytes": "test_a_segment_ends_at_its_size",
     "segment.index.bytes": "test_a_segment_ends_when_its_index_is_full",
     "segment.jitter.ms": "test_jitter_ends_segments_earlier_and_not_all_at_once",
@@ -39,8 +48,7 @@ def test_every_setting_has_its_test_or_its_reason(not_yet):
     keys = {setting.metadata["key"] for setting in fields(LogConfig)}
     assert keys == set(ACTS) | set(not_yet)
     assert [name for name in ACTS.values() if not hasattr(sys.modules[__name__], name)] == []
-    # Compaction waits, but its demand for keys does not.
-    assert set(ACTS) & set(not_yet) == {"cleanup.policy"}
+    assert not set(ACTS) & set(not_yet)
 
 
 class Clock:
@@ -114,6 +122,137 @@ def test_a_compacted_topic_needs_keys(topic):
     append(topic(), b"v")
     with pytest.raises(logstore.InvalidRecordError, match="key"):
         append(topic(cleanup_policy="compact"), b"v")
+
+
+def append_keys(store, keys, value=b"v" * 100):
+    """One append, and so one batch, per key."""
+    for key in keys:
+        values = pa.array([value], pa.binary())
+        store.append("t", pa.table({"key": pa.array([key.encode()]), "value": values}))
+
+
+def keys_of(store):
+    return b"".join(store.read("t", partition=0).read_all()["key"].to_pylist()).decode()
+
+
+def test_the_policy_says_what_happens_to_old_records(topic):
+    settings = {"segment_bytes": "500", "retention_bytes": "1"}
+    deleted, compacted, both = (
+        topic(cleanup_policy=policy, **settings) for policy in ("delete", "compact", "compact,delete")
+    )
+    for store in (deleted, compacted, both):
+        append_keys(store, "aabbccddeefg")
+        store.compact("t", 0)
+        store.expire("t", 0)
+    assert keys_of(deleted) == "g" or keys_of(deleted) == "fg"
+    assert keys_of(compacted) == "abcdefg"
+    assert keys_of(both) == keys_of(deleted)
+
+
+def test_tombstones_stay_for_so_long(topic, env):
+    store = topic(
+        cleanup_policy="compact",
+        segment_bytes="500",
+        delete_retention_ms="5000",
+        min_cleanable_dirty_ratio="0",
+    )
+
+    def compact():
+        append_keys(store, "xxxx")
+        store.log("t", 0).roll()
+        assert store.compact("t", 0).rounds == 1
+
+    append_keys(store, "aab")
+    append_keys(store, "a", value=None)
+    compact()
+    assert keys_of(store).replace("x", "") == "ba"
+    env.clock.time_ms += 4999
+    compact()
+    assert keys_of(store).replace("x", "") == "ba"
+    env.clock.time_ms += 1
+    compact()
+    assert keys_of(store).replace("x", "") == "b"
+
+
+def test_compaction_waits_until_so_much_is_dirty(topic):
+    store = topic(cleanup_policy="compact", segment_bytes="500", min_cleanable_dirty_ratio="0.7")
+    append_keys(store, "abcdefgh")
+    store.log("t", 0).roll()
+    assert store.compact("t", 0).rounds == 1
+    append_keys(store, "abcdefgh")
+    store.log("t", 0).roll()
+    assert "not above 0.7" in store.compact("t", 0).skipped
+    store.alter_topic("t", config={"min.cleanable.dirty.ratio": "0.4"})
+    assert store.compact("t", 0).rounds == 1
+
+
+def test_younger_segments_are_not_compacted(topic, env):
+    store = topic(cleanup_policy="compact", segment_bytes="500", min_compaction_lag_ms="1000")
+    append_keys(store, "aaaa")
+    env.clock.time_ms += 600
+    append_keys(store, "aaaa")
+    assert store.compact("t", 0).skipped == "nothing is dirty"
+    env.clock.time_ms += 600
+    assert store.compact("t", 0).rounds == 1
+    assert 2 < len(keys_of(store)) < 8
+
+
+def test_after_this_lag_a_segment_is_closed_and_compacted(topic, env):
+    settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "1"}
+    lagging, patient = topic(max_compaction_lag_ms="1000", **settings), topic(**settings)
+    for store in (lagging, patient):
+        append_keys(store, "aabb")
+        store.compact("t", 0)
+        assert keys_of(store) == "aabb"
+    env.clock.time_ms += 1001
+    for store in (lagging, patient):
+        store.compact("t", 0)
+    assert (keys_of(lagging), keys_of(patient)) == ("ab", "aabb")
+
+
+def test_records_from_too_far_ahead_are_refused(topic, env):
+    store = topic(message_timestamp_after_max_ms="1000")
+    append_at(store, env.clock.time_ms + 1000, 0)
+    with pytest.raises(logstore.InvalidRecordError, match=r"row 0 .* message.timestamp.after.max.ms"):
+        append_at(store, env.clock.time_ms + 1001)
+
+
+def test_records_from_too_long_ago_are_refused(topic, env):
+    store = topic(message_timestamp_before_max_ms="1000")
+    append_at(store, env.clock.time_ms - 1000, env.clock.time_ms + WEEK_MS)
+    with pytest.raises(logstore.InvalidRecordError, match=r"row 0 .* message.timestamp.before.max.ms"):
+        append_at(store, env.clock.time_ms - 1001)
+
+
+def test_segments_go_when_they_are_so_old(topic, env):
+    store = topic(segment_bytes="200", retention_ms="1000")
+    append_at(store, *(env.clock.time_ms + late for late in (-700, -600, -500, -100)))
+    env.clock.time_ms += 400
+    assert not store.expire("t", 0).removed
+    env.clock.time_ms += 1
+    assert [segment.reason for segment in store.expire("t", 0).removed] == ["retention.ms"]
+    env.clock.time_ms += 10_000
+    store.expire("t", 0)
+    assert store.offsets("t") == {0: logstore.OffsetRange(4, 4)}
+
+
+def test_a_partition_keeps_about_so_many_bytes(topic):
+    store = topic(segment_bytes="500", retention_bytes="1200")
+    for _ in range(20):
+        append(store, b"v" * 150)
+    store.expire("t", 0)
+    sizes = [segment.size_bytes for segment in store.log("t", 0).segments()]
+    assert sum(sizes) >= 1200 > sum(sizes[1:])
+
+
+def test_what_is_not_tiered_stays(topic):
+    store = topic(segment_bytes="500", retention_bytes="0", remote_storage_enable="true")
+    for _ in range(9):
+        append(store, b"v" * 150)
+    assert not store.expire("t", 0).removed
+    store.log("t", 0).advance_tiered_offset(5)
+    assert store.expire("t", 0).log_start_after == 4
+    assert segments(store)[0] == 4
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

@@ -288,6 +288,13 @@ class Disk:
     def _free(self, inode):
         self._take(-len(inode.data) if inode else 0)
 
+    def link(self, source, target):
+        inode = self._inode(source)
+        if self._changes():
+            raise PowerCut
+        self.names.setdefault(str(target), inode)
+        self._touch(target)
+
     def unlink(self, path):
         if self._changes():
             raise PowerCut

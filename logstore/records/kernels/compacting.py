@@ -30,7 +30,14 @@ from logstore.records.kernels.decoding import (
     _LONG_RECORD as LONG_RECORD,
     _header_error as header_error,
 )
-from logstore.records.kernels.keymap import STORED, latest, put
+from logstore.records.kernels.keymap import (
+    STORED,
+    hash_of,
+    is_superseded,
+    prefetch_entry,
+    prefetch_slot,
+    put,
+)
 from logstore.records.kernels.native import (
     I64,
     be16,
@@ -42,11 +49,16 @@ from logstore.records.kernels.native import (
     kernel,
     numbers,
     put8,
+    put64,
 )
 from logstore.records.kernels.varints import BAD, field, put_varint, varint, varint_bytes, varlong
 
 # A record whose timestamp delta is written anew grows by this at most: the delta, and the length before it.
 GROWTH_BYTES = 14
+
+# So many keys are looked up together, and this is noted of each: hash, address, size, offset.
+WAITING_MAX = 32
+WAITING_BYTES = 32 * WAITING_MAX
 
 _SPECIAL = CODEC_MASK | TRANSACTIONAL | CONTROL
 
@@ -145,9 +157,22 @@ def _section_at(at: int) -> Section:
 
 
 @inner
-def _collect(table: int, section: Section, start: int) -> Collected:
-    """Note the keys of the records from offset `start` on."""
-    at, before = section.at, -1
+def _put_waiting(table: int, waiting: int, count: int) -> tuple[int, int]:
+    """Note the keys that wait; (what `put` said of the first that has no room, its offset)."""
+    for i in range(count):
+        prefetch_entry(table, i64(waiting + 32 * i))
+    for i in range(count):
+        at = waiting + 32 * i
+        said = put(table, i64(at), i64(at + 8), i64(at + 16), i64(at + 24))
+        if said != STORED:
+            return said, i64(at + 24)
+    return STORED, 0
+
+
+@inner
+def _collect(table: int, waiting: int, section: Section, start: int) -> Collected:
+    """Note the keys of the records from offset `start` on, some at a time: memory is far away."""
+    at, before, count = section.at, -1, 0
     for _ in range(section.count):
         entry = _entry(at, section.end)
         if entry.error:
@@ -157,16 +182,27 @@ def _collect(table: int, section: Section, start: int) -> Collected:
         at, before = entry.end, entry.offset_delta
         offset = section.base_offset + entry.offset_delta
         if offset >= start and entry.key_size >= 0:
-            said = put(table, entry.key, entry.key_size, offset)
-            if said != STORED:
-                return Collected(0, 0, said, offset)
-    return Collected(LEFT_OVER if at != section.end else 0, 0, STORED, 0)
+            h, place = hash_of(entry.key, entry.key_size), waiting + 32 * count
+            prefetch_slot(table, h)
+            put64(place, h)
+            put64(place + 8, entry.key)
+            put64(place + 16, entry.key_size)
+            put64(place + 24, offset)
+            count += 1
+            if count == WAITING_MAX:
+                said, offset = _put_waiting(table, waiting, count)
+                count = 0
+                if said != STORED:
+                    return Collected(0, 0, said, offset)
+    said, offset = _put_waiting(table, waiting, count)
+    error = LEFT_OVER if at != section.end else 0
+    return Collected(error, 0, said, offset)
 
 
-@kernel(numbers(Collected)(I64, numbers(Section), I64))
-def collect_section(table: int, section: Section, start: int) -> Collected:
+@kernel(numbers(Collected)(I64, I64, numbers(Section), I64))
+def collect_section(table: int, waiting: int, section: Section, start: int) -> Collected:
     """Note the keys of one batch, of its records from `start` on."""
-    return _collect(table, section, start)
+    return _collect(table, waiting, section, start)
 
 
 @inner
@@ -181,9 +217,12 @@ def _batch_error(at: int, left: int) -> int:
     return 0
 
 
-@kernel(numbers(Collected)(I64, I64, I64, I64))
-def collect(table: int, address: int, size: int, start: int) -> Collected:
-    """Note the keys of the plain batches at `address`; stops at one that is compressed or transactional."""
+@kernel(numbers(Collected)(I64, I64, I64, I64, I64))
+def collect(table: int, waiting: int, address: int, size: int, start: int) -> Collected:
+    """Note the keys of the plain batches at `address`; stops at one that is compressed or transactional.
+
+    `waiting` has room for `WAITING_BYTES`.
+    """
     at = address
     while at < address + size:
         error = _batch_error(at, address + size - at)
@@ -192,7 +231,7 @@ def collect(table: int, address: int, size: int, start: int) -> Collected:
         if be16(at + 21) & _SPECIAL:
             break
         section = _section_at(at)
-        found = _collect(table, section, start)
+        found = _collect(table, waiting, section, start)
         if found.error or found.full:
             return Collected(found.error, at - address, found.full, found.offset)
         at = section.end
@@ -203,7 +242,8 @@ def collect(table: int, address: int, size: int, start: int) -> Collected:
 def _stays(rules: Rules, section: Section, entry: _Entry) -> bool:
     if entry.key_size < 0:
         return False
-    if section.base_offset + entry.offset_delta < latest(rules.table, entry.key, entry.key_size):
+    offset = section.base_offset + entry.offset_delta
+    if is_superseded(rules.table, entry.key, entry.key_size, offset):
         return False
     is_expired = section.has_horizon and rules.now_ms >= section.base_timestamp
     return entry.value_size >= 0 or not is_expired

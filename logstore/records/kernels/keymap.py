@@ -5,18 +5,34 @@ Keys are kept and compared byte by byte: the hash only says where to look. An en
     int64 offset    int32 size    uint32 hash    the key, filled up to a multiple of eight
 
 and a slot of the table holds 16 bits of the hash and where the entry is (0: free). Linear probing.
+
+Beside it there is a bitmap, `GONE`, of the records from offset `GONE_FROM` on that have a later one of their key:
+who comes by again need not look up what was noted on the first way.
 """
 
 from __future__ import annotations
 
-from logstore.records.kernels.native import I64, VOID, copy, i64, inner, kernel, put32, put64, u8, u32
+from logstore.records.kernels.native import (
+    I64,
+    VOID,
+    copy,
+    i64,
+    inner,
+    kernel,
+    prefetch,
+    put8,
+    put32,
+    put64,
+    u8,
+    u32,
+)
 
 ENTRY_BYTES = 16
 SLOT_BYTES = 8
 
 # The table's numbers, int64 each, at one address: kernels change `USED` and `KEYS`.
-ARENA, ARENA_BYTES, USED, SLOTS, SLOT_COUNT, KEYS, KEYS_MAX = range(7)
-NUMBERS = 7
+ARENA, ARENA_BYTES, USED, SLOTS, SLOT_COUNT, KEYS, KEYS_MAX, GONE, GONE_FROM, GONE_COUNT = range(10)
+NUMBERS = 10
 
 # What `put` says.
 STORED, NO_ROOM, NO_SLOT = range(3)
@@ -27,7 +43,7 @@ _K1, _K2 = 0x2545F4914F6CDD1D, -0x61C8864680B583EB
 
 
 @inner
-def _hash(at: int, size: int) -> int:
+def hash_of(at: int, size: int) -> int:
     h = size * _K1
     words_end = at + (size & ~7)
     for word in range(at, words_end, 8):
@@ -81,13 +97,46 @@ def _slot_of(table: int, h: int, key: int, size: int) -> int:
 
 
 @inner
-def put(table: int, key: int, size: int, offset: int) -> int:
+def prefetch_slot(table: int, h: int) -> None:
+    """A key of this hash is looked for soon."""
+    prefetch(i64(table + 8 * SLOTS) + SLOT_BYTES * (h & (i64(table + 8 * SLOT_COUNT) - 1)))
+
+
+@inner
+def prefetch_entry(table: int, h: int) -> None:
+    """The same, when the slot is near: the entry that is looked at first."""
+    slot = i64(i64(table + 8 * SLOTS) + SLOT_BYTES * (h & (i64(table + 8 * SLOT_COUNT) - 1)))
+    if slot:
+        prefetch(i64(table + 8 * ARENA) + 8 * ((slot & _PLACE_MASK) - 1))
+
+
+@inner
+def _note_gone(table: int, offset: int) -> None:
+    bit = offset - i64(table + 8 * GONE_FROM)
+    if 0 <= bit < i64(table + 8 * GONE_COUNT):
+        at = i64(table + 8 * GONE) + (bit >> 3)
+        put8(at, u8(at) | (1 << (bit & 7)))
+
+
+@inner
+def is_superseded(table: int, key: int, size: int, offset: int) -> bool:
+    """Is there a later record of this key than the one at `offset`?"""
+    bit = offset - i64(table + 8 * GONE_FROM)
+    if 0 <= bit < i64(table + 8 * GONE_COUNT):
+        return (u8(i64(table + 8 * GONE) + (bit >> 3)) >> (bit & 7)) & 1 != 0
+    return offset < _latest(table, key, size)
+
+
+@inner
+def put(table: int, h: int, key: int, size: int, offset: int) -> int:
     """Note that the last record of this key is at `offset`; NO_ROOM or NO_SLOT if it does not fit."""
-    h = _hash(key, size)
     place = _slot_of(table, h, key, size)
     slot, arena = i64(place), i64(table + 8 * ARENA)
     if slot:
-        put64(arena + 8 * ((slot & _PLACE_MASK) - 1), offset)
+        entry = arena + 8 * ((slot & _PLACE_MASK) - 1)
+        if i64(entry) < offset:
+            _note_gone(table, i64(entry))
+            put64(entry, offset)
         return STORED
     used, keys = i64(table + 8 * USED), i64(table + 8 * KEYS)
     needed = ENTRY_BYTES + ((size + 7) & ~7)
@@ -107,9 +156,9 @@ def put(table: int, key: int, size: int, offset: int) -> int:
 
 
 @inner
-def latest(table: int, key: int, size: int) -> int:
+def _latest(table: int, key: int, size: int) -> int:
     """The offset noted for this key; -1 if there is none."""
-    slot = i64(_slot_of(table, _hash(key, size), key, size))
+    slot = i64(_slot_of(table, hash_of(key, size), key, size))
     return i64(i64(table + 8 * ARENA) + 8 * ((slot & _PLACE_MASK) - 1)) if slot else -1
 
 
@@ -121,7 +170,7 @@ def refill(table: int) -> None:
     at = 0
     while at < used:
         size = u32(arena + at + 8)
-        h = _hash(arena + at + ENTRY_BYTES, size)
+        h = hash_of(arena + at + ENTRY_BYTES, size)
         slot = h & mask
         while i64(slots + SLOT_BYTES * slot):
             slot = (slot + 1) & mask

@@ -212,6 +212,22 @@ def copy(to: int, source: int, size: int) -> None:
             put8(to + i, u8(source + i))
 
 
+@intrinsic
+def _prefetch_call(context: Any, address: Any) -> Any:
+    def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        byte, number = ir.IntType(8), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
+        name = "llvm.prefetch.p0"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        builder.call(function, [_pointer(builder, args[0], byte), number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return VOID(I64), code
+
+
+prefetch: Any = _prefetch_call  # bring the cache line of an address nearer: it is needed soon
+
+
 @inner
 def put_valid(bitmap: int, row: int, valid: bool) -> None:
     """Write the bit of `row` in a validity bitmap; rows come in order."""
