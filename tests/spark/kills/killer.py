@@ -1,0 +1,330 @@
+"""The proof that the sink is exactly once: a streaming query under random SIGKILLs.
+
+    python -m tests.spark.kills.killer --kills 200 --seed 1
+
+The topic `in` gets records of 20 keys, numbered per key, as long as there are kills to come; a query copies them to
+`out`.
+Killed are, at random: a Python worker in the middle of a task; the driver (JVM and Python), whose workers live on for a
+moment; everything at once; and the driver and everything at the moment when the journal of transactions gets a line of
+a chosen kind: before, in and after a commit. At the end both topics have to hold the same records, each key in order.
+
+A query that fails counts as a fault, too: a worker is killed only when the batch of the last kill is through.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+import logstore
+from logstore.errors import PylogError
+
+ROOT = Path(__file__).parents[3]
+KEYS = 20
+# What is killed, and how often in proportion. A kind of journal line: at the moment when it is written.
+KINDS = {
+    "worker": 8,
+    "driver": 2,
+    "everything": 2,
+    "driver at open": 1,
+    "everything at prepared": 1,
+    "everything at decide": 2,
+    "driver at decide": 1,
+    "everything at durable": 1,
+    "everything at marked": 1,
+}
+MOMENT_S = 20.0
+
+
+class FaultError(Exception):
+    """The sink did not keep its promise."""
+
+
+@dataclass
+class Run:
+    """One proof: its directory, what was written, the query that runs."""
+
+    root: Path
+    seed: int
+    dice: random.Random
+    written: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    process: subprocess.Popen[bytes] | None = None
+    kills: Counter[str] = field(default_factory=Counter)
+    starts: int = 0
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log"
+
+    @property
+    def journal(self) -> Path:
+        return self.log / "transactions" / "journal"
+
+    def start(self) -> None:
+        """Start the query, and wait until it runs."""
+        (self.root / "started").unlink(missing_ok=True)
+        with (self.root / "output.txt").open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.kills.query", str(self.root), str(self.seed)],
+                cwd=ROOT,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self.starts += 1
+        while not (self.root / "started").exists():
+            self.check()
+            time.sleep(0.05)
+
+    def check(self) -> None:
+        """Raise FaultError if the query has ended by itself."""
+        assert self.process is not None
+        if (status := self.process.poll()) is not None:
+            text = (self.root / "output.txt").read_text(errors="replace")
+            raise FaultError(f"the query failed (exit status {status}):\n{text[-6000:]}")
+
+    def write(self, rows: int) -> None:
+        """Append records to `in`."""
+        keys = [f"key-{self.dice.randrange(KEYS)}" for _ in range(rows)]
+        values = []
+        for key in keys:
+            values.append(f"{key}:{self.written[key]}")
+            self.written[key] += 1
+        with logstore.open(self.log) as store:
+            store.append("in", pa.table({"key": keys, "value": values}))
+
+    def decided(self) -> int:
+        with logstore.open(self.log, mode="r") as store:
+            return store.transactions.state().decided
+
+
+# --- processes
+
+
+def descendants(pid: int) -> list[int]:
+    """This process and all below it, as they are now."""
+    children = defaultdict(list)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children[parent].append(int(entry.name))
+    found = [pid]
+    for one in found:
+        found += children[one]
+    return found
+
+
+def command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return ""
+
+
+def is_daemon(pid: int) -> bool:
+    """Python workers of tasks are forked from this process; those that plan and commit from others."""
+    return "pyspark.daemon pyspark.worker" in command(pid)
+
+
+def workers(pid: int) -> list[int]:
+    """The Python workers that run tasks: forks of the daemon, with its command line."""
+    daemons = [p for p in descendants(pid) if is_daemon(p)]
+    return [p for p in daemons if parent_of(p) in daemons]
+
+
+def parent_of(pid: int) -> int:
+    with contextlib.suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+# --- the proof
+
+
+def kill_worker(run: Run) -> bool:
+    assert run.process is not None
+    found = workers(run.process.pid)
+    if found:
+        kill([run.dice.choice(found)])
+    return bool(found)
+
+
+def kill_driver(run: Run, *, everything: bool) -> list[int]:
+    """Kill the driver; return the processes that are left of it."""
+    assert run.process is not None
+    found = descendants(run.process.pid)
+    left = [p for p in found if "pyspark.daemon" in command(p)]
+    kill(found if everything else [p for p in found if p not in left])
+    run.process.wait()
+    return left
+
+
+def wait_for_line(run: Run, kind: str) -> bool:
+    """Return when the journal gets a line with an event of this kind; False: it took too long."""
+    text, end = f'"{kind}"'.encode(), time.monotonic() + MOMENT_S
+    inode, size = identity(run.journal)
+    while time.monotonic() < end:
+        now = identity(run.journal)
+        if now != (inode, size):
+            with run.journal.open("rb") as file:
+                file.seek(size if now[0] == inode else 0)
+                if text in file.read():
+                    return True
+            inode, size = now
+        time.sleep(0.0005)
+        run.check()
+    return False
+
+
+def identity(path: Path) -> tuple[int, int]:
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        return found.st_ino, found.st_size
+    return 0, 0
+
+
+def strike(run: Run, kind: str) -> None:
+    what, _, moment = kind.partition(" at ")
+    if moment and not wait_for_line(run, moment):
+        return
+    if what == "worker":
+        before = run.decided()
+        if kill_worker(run):
+            run.kills[kind] += 1
+            wait_for_batch(run, before)
+        return
+    left = kill_driver(run, everything=what == "everything")
+    run.kills[kind] += 1
+    run.start()
+    kill(left)  # what is still there of the first life would only cost memory now
+
+
+def wait_for_batch(run: Run, decided: int) -> None:
+    """The killed task is tried again: let it get through before the next kill of a worker."""
+    end = time.monotonic() + 60
+    while run.decided() <= decided:
+        if time.monotonic() > end:
+            raise FaultError("no batch was committed for a minute")
+        run.check()
+        time.sleep(0.1)
+        run.write(100)
+
+
+def prove(root: Path, *, kills: int, seed: int, say=print) -> dict[str, int]:
+    """Raise FaultError unless `out` is what `in` is, after so many kills."""
+    run = Run(root, seed, random.Random(seed))
+    with logstore.open(run.log) as store:
+        store.create_topic("in", partitions=3)
+        store.create_topic("out", partitions=4)
+    run.write(5_000)
+    run.start()
+    try:
+        while sum(run.kills.values()) < kills:
+            run.write(run.dice.randrange(200, 3_000))
+            time.sleep(run.dice.random() * 1.5)
+            run.check()
+            (kind,) = run.dice.choices(list(KINDS), KINDS.values())
+            strike(run, kind)
+            say(
+                f"{sum(run.kills.values())} of {kills} kills, {run.decided()} batches, last: {kind}",
+                flush=True,
+            )
+        (root / "stop").touch()
+        status = run.process.wait(timeout=180)
+        if status:
+            run.process = None
+            raise FaultError(
+                f"the query failed:\n{(root / 'output.txt').read_text(errors='replace')[-6000:]}"
+            )
+    finally:
+        if run.process is not None and run.process.poll() is None:
+            kill(descendants(run.process.pid))
+            run.process.wait()
+    return dict(run.kills) | {"starts": run.starts, "batches": run.decided()} | compare(run)
+
+
+def records(store: logstore.LogStore, topic: str, **how: str) -> Iterator[tuple[int, bytes, bytes]]:
+    for partition in range(store.topic(topic).partitions):
+        for batch in store.read(topic, partition=partition, **how):
+            pairs = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
+            yield from ((partition, key, value) for key, value in pairs)
+
+
+def compare(run: Run) -> dict[str, int]:
+    """Raise FaultError unless `out` holds the records of `in`, each once, those of each key in their order."""
+    with logstore.open(run.log) as store:
+        store.transactions.tend()
+        wrong = []
+        sent, came = (Counter((k, v) for _, k, v in records(store, topic)) for topic in ("in", "out"))
+        if sent != came:
+            wrong.append(f"{(sent - came).total()} records missing, {(came - sent).total()} too many")
+        order = defaultdict(list)
+        for _, key, value in records(store, "out"):
+            order[key].append(int(value.rpartition(b":")[2]))
+        for key, numbers in order.items():
+            if numbers != sorted(numbers):
+                wrong.append(f"{key!r} is out of order")
+        if open_ones := [
+            transaction
+            for partition in range(store.topic("out").partitions)
+            for transaction in store.log("out", partition).open_transactions()
+        ]:
+            wrong.append(f"transactions that nobody ended: {open_ones}")
+        state = store.transactions.state()
+        everything = sum(1 for _ in records(store, "out", isolation="read_uncommitted"))
+        if len(state.attempts) > 20 or len(state.epochs) > 40:
+            wrong.append(f"{len(state.attempts)} attempts and {len(state.epochs)} producer ids are left")
+    if wrong:
+        raise FaultError("; ".join(wrong))
+    return {
+        "records": sent.total(),
+        "aborted records": everything - sent.total(),
+        "producer ids": len(state.epochs),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the directory, also of a proof that succeeds"
+    )
+    asked = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="pylog-kills-"))
+    start = time.monotonic()
+    print(f"seed {asked.seed}, {root}", flush=True)
+    try:
+        found = prove(root, kills=asked.kills, seed=asked.seed)
+    except (FaultError, PylogError) as error:
+        sys.exit(f"FAULT (seed {asked.seed}, {root}): {error}")
+    print(f"exactly once: {found}, {time.monotonic() - start:.0f} s, seed {asked.seed}")
+    if not asked.keep:
+        shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
