@@ -1,0 +1,220 @@
+"""What must hold after every event, and at the end. A violation is an AssertionError that says where and what.
+
+The truth is what leaders have called committed: for every partition, the batches below the highest HW that a leader
+ever had, as (base offset, next offset, CRC, leader epoch).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from logstore.log import Log
+from logstore.records.batch import batches
+from replication import follower, isr
+from replication.controller import events
+from replication.model import LeaderAndIsr, TopicPartition
+from replication.state_change_log import named
+from tests.sim.broker import Partition, SimBroker
+from tests.sim.tree import Tree
+
+
+class Batch(NamedTuple):
+    base_offset: int
+    next_offset: int
+    crc: int
+    leader_epoch: int
+
+
+def batches_of(log: Log, start: int, end: int) -> list[Batch]:
+    """What the log has in [start, end)."""
+    found: list[Batch] = []
+    while start < end:
+        result = log.read(start, max_bytes=1 << 16, upper=end)
+        if not result.data:
+            break
+        found += batches_in(result.data)
+        start = result.next_offset
+    return found
+
+
+def batches_in(data: Any) -> list[Batch]:
+    return [Batch(h.base_offset, h.next_offset, h.crc, h.leader_epoch) for _, h in batches(data)]
+
+
+class Laws:
+    """Watches brokers and tree. With `unclean` elections data may be lost, and only the rest is asserted."""
+
+    def __init__(self, tree: Tree, brokers: dict[int, SimBroker], *, unclean: bool) -> None:
+        self.tree, self.brokers, self.unclean = tree, brokers, unclean
+        self.committed: dict[TopicPartition, list[Batch]] = {tp: [] for tp in _partitions(tree)}
+        self.ends = dict.fromkeys(self.committed, 0)
+        self.leaders: dict[tuple[TopicPartition, int], int] = {}
+        self.highest: dict[tuple[TopicPartition, int], int] = {}
+        self.seen: dict[TopicPartition, LeaderAndIsr] = {}
+        # Who lost writes and may still count as in sync, with the broker epoch of the life that lost them.
+        self.tainted: dict[tuple[int, TopicPartition], int] = {}
+        self.last_ends: dict[tuple[int, TopicPartition], int] = {}
+        self.acked: list[tuple[TopicPartition, int, int]] = []
+        self.losses: list[Any] = []
+        self.announced: set[str] = set()  # partitions for which a controller has said that data may be lost
+        self.excused: list[TopicPartition] = []
+
+    # ----------------------------------------------------------- what is told
+
+    def leads(self, partition: Partition, stored: LeaderAndIsr) -> None:
+        """One leader in an epoch; and it has everything that is committed."""
+        tp, broker = partition.tp, partition.broker.id
+        first = self.leaders.setdefault((tp, stored.leader_epoch), broker)
+        assert first == broker, f"{tp} epoch {stored.leader_epoch}: led by {first} and by {broker}"
+        if self.unclean:
+            return
+        has, committed = batches_of(partition.log, 0, self.ends[tp]), self.committed[tp]
+        if has != committed:
+            missing = next(a for a, b in zip(committed, [*has, None], strict=False) if a != b)
+            is_beyond_promise = all((b, tp) in self.tainted for b in stored.isr) and named(tp) in self.announced
+            assert is_beyond_promise, f"{tp}: leader {broker} of {stored} lacks committed {missing} and more"
+            self._excuse(tp, missing.base_offset)
+
+    def _excuse(self, tp: TopicPartition, end: int) -> None:
+        """Everybody in the ISR has lost writes, and it was said that data may be lost: begin again from what is left."""
+        self.excused.append(tp)
+        self.committed[tp] = [batch for batch in self.committed[tp] if batch.base_offset < end]
+        self.ends[tp] = end
+        self.acked = [(acked, offset, crc) for acked, offset, crc in self.acked if acked != tp or offset < end]
+
+    def committed_by(self, partition: Partition) -> None:
+        """The HW only grows within a leader epoch; what it passes is committed, for ever."""
+        tp, role = partition.tp, partition.role
+        assert isinstance(role, isr.Leading)
+        key = (tp, role.leader_epoch)
+        assert role.high_watermark >= self.highest.get(key, 0), f"{tp}: HW went back to {role.high_watermark}"
+        self.highest[key] = role.high_watermark
+        if role.high_watermark > self.ends[tp] or self.unclean:
+            start = 0 if self.unclean else self.ends[tp]
+            new = batches_of(partition.log, start, role.high_watermark)
+            self.committed[tp] = new if self.unclean else [*self.committed[tp], *new]
+            self.ends[tp] = role.high_watermark
+
+    def obeys(self, broker: SimBroker, request: Any) -> None:
+        """No broker obeys an older controller than it has obeyed."""
+        assert request.controller_epoch >= broker.known_controller_epoch, (
+            f"broker {broker.id} obeys controller epoch {request.controller_epoch} after "
+            f"{broker.known_controller_epoch}"
+        )
+
+    def lost(self, partition: Partition, effect: follower.ReportLostRecords) -> None:
+        """A cut below the HW is reported before it is done; without unclean elections there is none of committed."""
+        self.losses.append((partition.tp, partition.broker.id, effect))
+        is_bound = not self.unclean and partition.tp not in self.excused
+        if is_bound and (partition.broker.id, partition.tp) not in self.tainted:
+            assert effect.start >= self.ends[partition.tp], f"{partition.tp}: committed records cut: {effect}"
+
+    def acknowledged(self, tp: TopicPartition, offset: int, crc: int) -> None:
+        """acks=all: it is committed now, with these bytes."""
+        self.acked.append((tp, offset, crc))
+        if not self.unclean:
+            assert offset < self.ends[tp], f"{tp}: {offset} acknowledged, committed are {self.ends[tp]}"
+
+    def consumed(self, tp: TopicPartition, data: bytes) -> None:
+        """What is read is what was committed."""
+        if self.unclean:
+            return
+        known = {batch.base_offset: batch for batch in self.committed[tp]}
+        for batch in batches_in(data):
+            assert known.get(batch.base_offset) == batch, f"{tp}: read {batch}, committed {known.get(batch[0])}"
+
+    def died(self, broker: SimBroker, *, lost_writes: bool) -> None:
+        for tp in self.committed:
+            partition = broker.partitions.get(tp)
+            self.last_ends[broker.id, tp] = partition.log_end_offset if partition else 0
+            if lost_writes:
+                self.tainted[broker.id, tp] = broker.epoch
+
+    # ------------------------------------------------------- after every event
+
+    def check(self) -> None:
+        """Cheap: a few comparisons per partition and replica."""
+        for tp, stored in self.tree.states.items():
+            if stored is not self.seen.get(tp):
+                self._check_node(tp, stored)
+                self.seen[tp] = stored
+            for member in stored.isr:
+                broker = self.brokers[member]
+                partition = broker.partitions.get(tp) if broker.is_up else None
+                self._check_member(tp, stored, member, partition)
+
+    def _check_node(self, tp: TopicPartition, stored: LeaderAndIsr) -> None:
+        before = self.seen.get(tp)
+        if before is not None:
+            assert stored.version > before.version, f"{tp}: {before} {stored}"
+            assert stored.leader_epoch >= before.leader_epoch, f"{tp}: leader epoch went back: {before} {stored}"
+            assert stored.controller_epoch >= before.controller_epoch, (
+                f"{tp}: controller epoch went back: {before} {stored}"
+            )
+        assert stored.leader in stored.isr or stored.leader < 0, f"{tp}: {stored}"
+        for (broker, partition), epoch in list(self.tainted.items()):
+            registered = self.tree.brokers.get(broker)
+            if partition == tp and broker not in stored.isr and registered and registered[0].epoch != epoch:
+                del self.tainted[broker, partition]
+
+    def _check_member(
+        self, tp: TopicPartition, stored: LeaderAndIsr, member: int, partition: Partition | None
+    ) -> None:
+        """Whoever may be elected has all that is committed; a leader waits for whoever may be elected."""
+        end = partition.log_end_offset if partition else self.last_ends.get((member, tp), 0)
+        if end < self.ends[tp] and not self.unclean:
+            assert (member, tp) in self.tainted, (
+                f"{tp}: {member} is in {stored} with {end} of {self.ends[tp]} committed records"
+            )
+        if partition is None or partition.role is None:
+            return
+        assert partition.high_watermark <= end, f"{tp}: HW {partition.high_watermark} > end {end} at {member}"
+        role = partition.role
+        if isinstance(role, isr.Leading) and role.leader_epoch == stored.leader_epoch:
+            counted = {*role.isr, *(role.proposed or ())}
+            assert counted >= set(stored.isr), f"{tp}: {member} counts on {counted}, stored is {stored}"
+
+    def may_lose_writes(self, broker: int) -> bool:
+        """Does another candidate for leader have everything? Then this one's unsynced bytes may go."""
+        for tp, stored in self.tree.states.items():
+            if not any(self._is_good_copy(other, tp) for other in stored.isr if other != broker):
+                return False
+        return True
+
+    def _is_good_copy(self, broker: int, tp: TopicPartition) -> bool:
+        if (broker, tp) in self.tainted:
+            return False
+        other = self.brokers[broker]
+        partition = other.partitions.get(tp) if other.is_up else None
+        end = partition.log_end_offset if partition else self.last_ends.get((broker, tp), 0)
+        return end >= self.ends[tp]
+
+    # ------------------------------------------------------------- at the end
+
+    def check_end(self) -> None:
+        """All are well again: everything is led, in sync, the same everywhere, and nothing acknowledged is missing."""
+        for tp, stored in self.tree.states.items():
+            replicas = self.tree.topics[tp.topic].partitions[tp.partition]
+            assert stored.leader in replicas, f"{tp}: no leader at the end: {stored}"
+            assert set(stored.isr) == set(replicas), f"{tp}: ISR is not full at the end: {stored}"
+            logs = {b: self.brokers[b].partitions[tp].log for b in replicas}
+            end = logs[stored.leader].log_end_offset
+            content = {b: batches_of(log, 0, log.log_end_offset) for b, log in logs.items()}
+            for broker, has in content.items():
+                assert has == content[stored.leader], f"{tp}: {broker} differs from leader {stored.leader}"
+                partition = self.brokers[broker].partitions[tp]
+                assert partition.high_watermark == end, (
+                    f"{tp}: HW {partition.high_watermark} at {broker}, end {end}, {stored}, {partition.role}"
+                )
+            if not self.unclean:
+                assert content[stored.leader][: len(self.committed[tp])] == self.committed[tp]
+                crcs = {batch.base_offset: batch.crc for batch in content[stored.leader]}
+                for acked, offset, crc in self.acked:
+                    assert acked != tp or crcs.get(offset) == crc, f"{tp}: acknowledged {offset} is gone"
+
+
+def _partitions(tree: Tree) -> list[TopicPartition]:
+    return [TopicPartition(name, n) for name, topic in tree.topics.items() for n in topic.partitions]
+
+
+__all__ = ["Batch", "Laws", "batches_in", "batches_of", "events"]
