@@ -60,14 +60,18 @@ def end_of(view: View, number: int) -> int:
 
 
 def check_no_gap(path: str, offset: int, found: Slice | None) -> None:
-    """Raise CorruptLogError unless what was found from `offset` on begins there: a log that was never compacted has no gaps.
+    """Raise CorruptLogError unless what was found from `offset` on begins there.
+
+    A log that was never compacted has no gaps.
 
     `path` is the segment that should hold it.
     """
     base_offset = header_at(found.data).base_offset if found and found.data else None
     if base_offset is None or base_offset > offset:
         until = "the end" if base_offset is None else base_offset
-        raise CorruptLogError(path, found.position if found else 0, f"offsets {offset} to {until} are missing")
+        raise CorruptLogError(
+            path, found.position if found else 0, f"offsets {offset} to {until} are missing"
+        )
 
 
 def place_of(files: PartitionDir, view: View, offset: int) -> Place | None:

@@ -244,8 +244,8 @@ class _Recovery:
 
     def _sweep(self) -> tuple[str, ...]:
         """Finish swaps, remove leftovers; return the names that are none of ours."""
-        names = self._env.files.list(self._files.path).names
-        finish_swaps(self._env, self._files.path, names, self._env.clock.now_ms())
+        found = self._env.files.list(self._files.path).names
+        finish_swaps(self._env, self._files.path, found, self._env.clock.now_ms())
         names = set(self._env.files.list(self._files.path).names)
         leftovers = {name for name in names if name.endswith(LEFTOVER_SUFFIXES)}
         for name in sorted(leftovers):

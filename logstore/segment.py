@@ -206,7 +206,7 @@ class Segment:
     def tail(self, size_bytes: int, known: Tail | None = None, *, may_have_gaps: bool = True) -> Tail:
         """Return how far the first `size_bytes` are whole batches, going on from what is known or indexed.
 
-        Without gaps each batch must begin where the one before it ended: all that tells a wrong base offset of the last.
+        Without gaps each batch must begin where the one before it ended: nothing else tells a wrong last base offset.
         """
         tail = known._replace(damage=None) if known else self._indexed_tail(size_bytes)
         try:

@@ -1,7 +1,7 @@
 """Producers and transactions against Kafka's rules, written down plainly over a list of batches.
 
-Two logs have the same directory open, as two processes would. The model keeps every batch and works out each answer from
-all of them; the logs keep states, snapshots and indexes, any of which may be damaged at any time. (T1, T3, T5)
+Two logs have the same directory open, as two processes would. The model keeps every batch and works out each answer
+from all of them; the logs keep states, snapshots and indexes, any of which may be damaged at any time. (T1, T3, T5)
 """
 
 import itertools
@@ -117,9 +117,7 @@ class Model:
         """(offset, value) of what a reader of committed data sees."""
         gone, rows = self.aborted(), []
         for b in self.batches:
-            if b.ends or (
-                b.transactional and any(p == b.producer and f <= b.offset < m for p, f, m in gone)
-            ):
+            if b.ends or (b.transactional and any(p == b.producer and f <= b.offset < m for p, f, m in gone)):
                 continue
             rows += [(b.offset + i, v) for i, v in enumerate(b.values)]
         return [row for row in rows if start <= row[0] < min(end, self.last_stable_offset())]
@@ -169,14 +167,16 @@ class ProducerMachine(RuleBasedStateMachine):
         shift=st.sampled_from([0, 0, 0, 0, 0, 0, 1, -1]),
         begins=st.sampled_from([0, 2**31 - 3]),
     )
-    def append(self, side, producer, transactional, counts, epoch_step, shift, begins) -> None:
+    def append(self, side, producer, transactional, counts, epoch_step, shift, begins) -> None:  # noqa: PLR0917
         model, log = self.model, self.logs[side]
         current = model.epoch(producer)
         epoch = max(0, (current or 0) + epoch_step)
         expected = begins if current is None else model.next_sequence(producer) if epoch == current else 0
         sequence, offset, request = (expected + shift) % 2**31, model.end, []
         for count in counts:
-            request.append(Stored(offset, count, producer, epoch, sequence, transactional, "", self.values(count)))
+            request.append(
+                Stored(offset, count, producer, epoch, sequence, transactional, "", self.values(count))
+            )
             sequence, offset = (sequence + count) % 2**31, offset + count
         if model.duplicate(producer, epoch, request[0].sequence, request[0].count):
             return  # by chance: has a rule of its own
@@ -185,7 +185,7 @@ class ProducerMachine(RuleBasedStateMachine):
         try:
             info = log.append_as_leader(data)
         except REFUSALS as error:
-            assert type(error) is refusal, (error, refusal)
+            assert type(error) is refusal, (error, refusal)  # noqa: PT017 - which one is what is tested
             return
         assert refusal is None
         assert (info.first_offset, info.next_offset, info.is_duplicate) == (model.end, offset, False)
@@ -210,9 +210,7 @@ class ProducerMachine(RuleBasedStateMachine):
         assert info[:2] == (request[0].offset, request[-1].next_offset)
         assert info.is_duplicate
 
-    @rule(
-        side=sides, producer=ids, commit=st.booleans(), epoch_step=st.sampled_from([0, 0, 0, 1, -1])
-    )
+    @rule(side=sides, producer=ids, commit=st.booleans(), epoch_step=st.sampled_from([0, 0, 0, 1, -1]))
     def append_marker(self, side, producer, commit, epoch_step) -> None:
         model = self.model
         current = model.epoch(producer)
@@ -296,7 +294,9 @@ class ProducerMachine(RuleBasedStateMachine):
 
     @rule(side=sides)
     def both_know_the_producers(self, side) -> None:
-        known = {s.producer_id: (s.epoch, s.last_sequence, s.last_offset) for s in self.logs[side].producers()}
+        known = {
+            s.producer_id: (s.epoch, s.last_sequence, s.last_offset) for s in self.logs[side].producers()
+        }
         wanted = {}
         for producer in (1, 2, 3):
             if self.model.of(producer):

@@ -24,10 +24,20 @@ from logstore.records.batch import (
 from logstore.records.kernels.crc import crc_of
 from logstore.records.kernels.decoding import (
     _BAD_CRC as BAD_CRC,
+)
+from logstore.records.kernels.decoding import (
     _BAD_DELTA as BAD_DELTA,
+)
+from logstore.records.kernels.decoding import (
     _LEFT_OVER as LEFT_OVER,
+)
+from logstore.records.kernels.decoding import (
     _LONG_FIELD as LONG_FIELD,
+)
+from logstore.records.kernels.decoding import (
     _LONG_RECORD as LONG_RECORD,
+)
+from logstore.records.kernels.decoding import (
     _header_error as header_error,
 )
 from logstore.records.kernels.keymap import (
@@ -70,7 +80,7 @@ class Section(NamedTuple):
     end: int
     base_offset: int
     last_delta: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides the method of tuples
     base_timestamp: int
     has_horizon: int
 
@@ -96,7 +106,7 @@ class Kept(NamedTuple):
     """What stays of one batch: records and tombstones among them, their bytes, their largest timestamp."""
 
     error: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides the method of tuples
     tombstones: int
     size: int
     max_timestamp: int

@@ -44,6 +44,7 @@ _K1, _K2 = 0x2545F4914F6CDD1D, -0x61C8864680B583EB
 
 @inner
 def hash_of(at: int, size: int) -> int:
+    """Hash the `size` bytes at `at`, eight at a time."""
     h = size * _K1
     words_end = at + (size & ~7)
     for word in range(at, words_end, 8):
@@ -64,7 +65,7 @@ def _equal(one: int, other: int, size: int) -> bool:
     for i in range(0, words, 8):
         if i64(one + i) != i64(other + i):
             return False
-    for i in range(words, size):
+    for i in range(words, size):  # noqa: SIM110 - numba knows no generators
         if u8(one + i) != u8(other + i):
             return False
     return True
@@ -84,7 +85,7 @@ def _slot_of(table: int, h: int, key: int, size: int) -> int:
     while True:
         slot = i64(slots + SLOT_BYTES * at)
         if slot == 0:
-            return slots + SLOT_BYTES * at
+            return slots + SLOT_BYTES * at  # type: ignore[no-any-return]
         if ((slot >> _PLACE_BITS) & 0xFFFF) == _mark(h):
             entry = arena + 8 * ((slot & _PLACE_MASK) - 1)
             if (
@@ -92,7 +93,7 @@ def _slot_of(table: int, h: int, key: int, size: int) -> int:
                 and u32(entry + 12) == h & 0xFFFFFFFF
                 and _equal(entry + ENTRY_BYTES, key, size)
             ):
-                return slots + SLOT_BYTES * at
+                return slots + SLOT_BYTES * at  # type: ignore[no-any-return]
         at = (at + 1) & mask
 
 
@@ -123,7 +124,7 @@ def is_superseded(table: int, key: int, size: int, offset: int) -> bool:
     """Is there a later record of this key than the one at `offset`?"""
     bit = offset - i64(table + 8 * GONE_FROM)
     if 0 <= bit < i64(table + 8 * GONE_COUNT):
-        return (u8(i64(table + 8 * GONE) + (bit >> 3)) >> (bit & 7)) & 1 != 0
+        return (u8(i64(table + 8 * GONE) + (bit >> 3)) >> (bit & 7)) & 1 != 0  # type: ignore[no-any-return]
     return offset < _latest(table, key, size)
 
 
