@@ -16,7 +16,7 @@
     │   ├── ProducerFencedError        a newer epoch of the producer is known: this one is over
     │   ├── TransactionStateError      a batch that does not fit the producer's open transaction
     │   ├── ReadOnlyStoreError         a write to a store that was opened (or may only be) read
-    │   └── BatchConflictError         a batch of this number is committed already, with other content, or a later one is
+    │   └── BatchConflictError         a batch of this number is committed with other content, or a later one is
     ├── StoreError                     the directory cannot be used as it is
     │   ├── NotAStoreError             not ours, or of a format that this version does not know
     │   ├── StoreLockedError           held by a broker, or by `pylog recover`

@@ -55,10 +55,12 @@ def bench(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]
         target = root / "parquet"
         seconds = interleave(
             {
-                "ours": lambda store=store: tier(spark, store, topic),
-                "memory": lambda cached=cached: parquet(cached, target),
-                AGAIN: lambda cached=cached: parquet(cached, target),
-                "log": lambda store=store: parquet(rows_of(spark, store, topic), target),
+                "ours": lambda store=store, topic=topic: tier(spark, store, topic),
+                "memory": lambda cached=cached, target=target: parquet(cached, target),
+                AGAIN: lambda cached=cached, target=target: parquet(cached, target),
+                "log": lambda store=store, topic=topic, target=target: parquet(
+                    rows_of(spark, store, topic), target
+                ),
             },
             rounds=rounds,
             warmups=2,
