@@ -17,7 +17,6 @@ import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -237,7 +236,7 @@ def _origin(checkpoint: str | None, batch_id: int) -> str:
     if checkpoint is None or not (found := re.match(r"(?:file:/*(?=/))?(/.*)", checkpoint)):
         return ""
     try:
-        entry = (Path(found[1]) / "offsets" / str(batch_id)).read_bytes()
+        entry = SYSTEM.files.read_all(f"{found[1]}/offsets/{batch_id}")
     except OSError:
         return ""
     return hashlib.sha256(entry).hexdigest()

@@ -296,6 +296,14 @@ class Transactions:
             self._finish_later(attempt.name)
         return bool(events)
 
+    def abort_name(self, name: str, *, reason: str) -> int:
+        """Abort whatever is open under a name, alive or not; return how many attempts that were."""
+        with self._journal.changing() as state:
+            events = state.to_abort(state.of_name(name), reason)
+            self._journal.append(events)
+        self._finish_later(name)
+        return len(events)
+
     def _finish_later(self, name: str) -> None:
         """Finish now, if that is possible: everything is decided, so whoever comes by may do it as well."""
         try:
@@ -310,7 +318,7 @@ class Transactions:
         if self._env.files.stat(self._journal.path) is None:
             return 0
         state = self._journal.state()
-        dead = self._dead(state)
+        dead = self.dead(state)
         if dead:
             with self._journal.changing() as state:
                 events = [e for a, why in dead for e in state.to_abort([a], why)]
@@ -320,7 +328,7 @@ class Transactions:
         self._holders.sweep()
         return len(dead)
 
-    def _dead(self, state: State) -> list[tuple[Attempt, str]]:
+    def dead(self, state: State) -> list[tuple[Attempt, str]]:
         """The attempts that nobody can commit any more, and why."""
         lives = Lives(self._env, self._log_dir.path, self._holders, state)
         return [

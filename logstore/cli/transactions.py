@@ -1,0 +1,110 @@
+"""`pylog transactions`: who is writing, what was committed last, and how to end what nobody ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from logstore.cli.terminal import (
+    Commands,
+    Failure,
+    counted,
+    open_store,
+    output_option,
+    path_option,
+    show,
+    talk,
+)
+from logstore.errors import did_you_mean
+from logstore.store import LogStore
+
+_ATTEMPTS = ("name", "batch", "state", "task", "producer", "partitions", "since", "hint")
+_NAMES = ("name", "batch", "rows", "committed")
+
+
+@click.group(cls=Commands)
+def transactions() -> None:
+    """List and abort transactions.
+
+    \b
+    $ pylog transactions list --path data
+    """
+
+
+@transactions.command("list")
+@click.option("--committed", is_flag=True, help="The last committed batch of every name instead.")
+@path_option
+@output_option
+def list_transactions(committed: bool, path: Path, output: str) -> None:
+    """List the transactions that are not over: every writer, what it has, and whether it can still commit.
+
+    Readers wait for those that are open or prepared; a hint says which of them nobody can commit any more.
+
+    \b
+    $ pylog transactions list --path data
+    $ pylog transactions list --committed --path data
+    """
+    with open_store(path, mode="r") as store:
+        if committed:
+            show(_committed(store), _NAMES, output)
+        else:
+            show(_attempts(store), _ATTEMPTS, output)
+
+
+@transactions.command()
+@click.argument("name", required=False)
+@click.option("--dead", is_flag=True, help="Those that nobody can commit any more; others are left alone.")
+@click.option("--dry-run", is_flag=True, help="Say what would be aborted, and change nothing.")
+@path_option
+@output_option
+def abort(name: str | None, dead: bool, dry_run: bool, path: Path, output: str) -> None:
+    """Abort the open transactions of a NAME, alive or not, or all that are dead. What is decided is only finished.
+
+    A program that still writes one of them gets an error, and Spark tries its task again.
+
+    \b
+    $ pylog transactions abort --dead --path data
+    """
+    if bool(name) == dead:
+        raise click.UsageError("say what to abort: a NAME, or --dead")
+    with open_store(path, mode="r" if dry_run else "auto") as store:
+        rows = [row for row in _attempts(store) if row["state"] in ("open", "prepared")]
+        wanted = [row for row in rows if (row["hint"] if dead else row["name"] == name)]
+        if name and not wanted:
+            raise Failure(f"no open transaction {name!r}{did_you_mean(name, {str(r['name']) for r in rows})}")
+        if not dry_run:
+            if name:
+                store.transactions.abort_name(name, reason="aborted by `pylog transactions abort`")
+            store.transactions.tend()
+        talk(f"{'would abort' if dry_run else 'aborted'} {counted(len(wanted), 'writer')}")
+        show(wanted, _ATTEMPTS, output)
+
+
+def _attempts(store: LogStore) -> Iterator[dict[str, object]]:
+    state = store.transactions.state()
+    hints = {attempt.producer: why for attempt, why in store.transactions.dead(state)}
+    outcomes = state.outcomes()
+    for attempt in state.attempts.values():
+        yield {
+            "name": attempt.name,
+            "batch": attempt.batch_id,
+            "state": outcomes.get(attempt.producer) or ("prepared" if attempt.prepared else "open"),
+            "task": attempt.task,
+            "producer": f"{attempt.producer_id}/{attempt.epoch}",
+            "partitions": len(attempt.partitions),
+            "since": attempt.seen_ms,
+            "hint": attempt.aborted or hints.get(attempt.producer, ""),
+        }
+
+
+def _committed(store: LogStore) -> Iterator[dict[str, object]]:
+    for name, known in sorted(store.transactions.state().names.items()):
+        if known.last is not None:
+            yield {
+                "name": name,
+                "batch": known.last.batch_id,
+                "rows": known.last.content.rows,
+                "committed": known.last.decided_ms,
+            }
