@@ -17,6 +17,7 @@ import json
 import logging
 import re
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,13 +72,17 @@ class TopicInfo:
             "partitions": self.partitions,
             "config": dict(self.overrides),
         }
-        return (json.dumps(body | more, indent=1) + "\n").encode()
+        body |= more
+        return (json.dumps(body | {"checksum": _checksum(body)}, indent=1) + "\n").encode()
 
     @classmethod
     def from_json(cls, text: bytes, path: Path) -> Self:
         """Return the topic that `to_json` wrote. Raises: StoreError: it did not write this."""
         try:
             body = json.loads(text)
+            checksum = body.pop("checksum", None)  # files of earlier versions have none
+            if checksum not in (None, _checksum(body)):
+                raise ValueError("its checksum does not fit")
             if body["version"] != 1:
                 raise StoreError(
                     f"{path}: format {body['version']} is newer than this version of pylog: upgrade it"
@@ -90,6 +95,11 @@ class TopicInfo:
             raise StoreError(
                 f"{path}: not a topic description ({error}); restore it from a backup"
             ) from error
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    """CRC-32 of what a description says, however it is written."""
+    return f"{zlib.crc32(json.dumps(body, sort_keys=True).encode()):08x}"
 
 
 class Catalog:
@@ -134,6 +144,8 @@ class Catalog:
             info = TopicInfo.from_json(self._env.files.read_all(path), path)
         except FileNotFoundError:
             return None
+        if info.name != name:
+            raise StoreError(f"{path}: the description of another topic, {info.name!r}; restore it from a backup")
         # Two changes in one moment may share time stamp, size and inode: what is that new is read again.
         if self._env.clock.now_ms() * 1_000_000 - stat.mtime_ns >= SETTLED_NS:
             self._cache[name] = stat, info

@@ -206,7 +206,7 @@ def out_of_order(buffer: Buffer, n: int) -> int | None:
         if base_offset < next_offset:
             return position
         next_offset = base_offset + last_offset_delta + 1
-        position += framing + length
+        position += framing + max(length, 0)
     return None
 
 

@@ -156,6 +156,7 @@ def test_a_deletion_that_was_cut_short_is_finished_at_the_next_open(tmp_path: Pa
         info = store.create_topic("orders")
         description = (tmp_path / "topics" / "orders.json").read_bytes()
     body = json.loads(description) | {"deleted_at_ms": 1}
+    del body["checksum"]  # as earlier versions wrote it
     (tmp_path / "topics" / ".deleted" / f"{info.topic_id}.json").write_text(json.dumps(body))
     with logstore.open(tmp_path) as store:
         assert store.topics() == []

@@ -1,0 +1,232 @@
+"""Random damage in any file of a store: it is read as it was written, or the damage is reported by name.
+
+Never a record that nobody wrote, a flushed record silently missing, an endless loop, a huge allocation, or an exception
+that is not PylogError. Each case is a seed, which the failure prints; `PYLOG_DAMAGE_CASES=200000` makes it a long run,
+`PYLOG_DAMAGE_SEED` chooses where it begins. (S3 to S7, S15, S16, S22)
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import logstore
+from logstore import LogStore, PylogError
+from logstore.dump import dump
+from logstore.env import Env
+from logstore.records.batch import Record, build
+from logstore.verify import verify_store
+from tests.crash.damage import KINDS
+from tests.crash.disk import Crash, Disk, StillClock
+
+ROOT = Path("/store")
+CASES = int(os.environ.get("PYLOG_DAMAGE_CASES", "400"))
+SEED = int(os.environ.get("PYLOG_DAMAGE_SEED", "0"))
+
+ALLOCATION_MAX = 2 << 30  # more than any of these stores needs, less than a length field can ask for
+CASE_SECONDS_MAX = 20
+
+Contents = dict[tuple[str, int], list[dict[str, object]]]
+
+SMALL = {"segment.bytes": 900, "max.message.bytes": 600, "index.interval.bytes": 100}
+TOPICS: dict[str, dict[str, object]] = {
+    "plain": {},
+    "packed": {"compression.type": "zstd"},
+    "stamped": {"message.timestamp.type": "LogAppendTime"},
+}
+
+
+def rows(first: int, count: int) -> pa.Table:
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "key": pa.array([b"k%d" % (n % 5) if n % 7 else None for n in numbers], pa.binary()),
+            "value": pa.array([b"value %d " % n * (n % 9) if n % 11 else None for n in numbers], pa.binary()),
+            "timestamp": pa.array([1_000_000 + 10 * n for n in numbers], pa.int64()),
+            "headers": pa.array(
+                [[{"key": "h", "value": b"%d" % n}] if n % 3 == 0 else None for n in numbers],
+                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+            ),
+        }
+    )
+
+
+def fill(store: LogStore) -> None:
+    for topic, settings in TOPICS.items():
+        store.create_topic(topic, partitions=2, config=SMALL | settings)
+        for first in range(0, 120, 6):
+            store.append(topic, rows(first, 6), partitioner="round_robin")
+    store.create_topic("epochs", config=SMALL)
+    for epoch in range(4):
+        records = build([Record(i, 1_000 + i, b"k", b"epoch %d" % epoch) for i in range(3)])
+        store.log("epochs", 0).append_as_leader(records, leader_epoch=epoch)
+    store.append("epochs", rows(12, 3))
+    store.create_topic("gone", config={"file.delete.delay.ms": 10**9})
+    store.append("gone", rows(0, 3))
+    store.delete_topic("gone")
+
+
+def contents(store: LogStore) -> Contents:
+    return {
+        (info.name, p): read(store, info.name, p) for info in store.topics() for p in range(info.partitions)
+    }
+
+
+def read(store: LogStore, topic: str, partition: int, start: int | None = None) -> list[dict[str, object]]:
+    return store.read(topic, partition=partition, start=start).read_all().to_pylist()
+
+
+class Case:
+    """One damaged store, and what it must say."""
+
+    def __init__(self, disk: Disk, expected: Contents, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.disk, self.expected = disk, expected
+        self.env = Env(StillClock(2_000_000), disk, self.rng)
+        paths = sorted(p for p in disk.names if not p.endswith((".lock", ".reserve")))
+        self.path = self.rng.choice(paths)
+        self.kind = self.rng.choice(KINDS)
+        data = disk.names[self.path].data
+        other = self.rng.choice(
+            [p for p in paths if Path(p).suffix != ".log" or not self.path.endswith(".log")]
+        )
+        before = bytes(data)
+        self.kind(data, self.rng, bytes(disk.names[other].data))
+        self.is_changed = before != data
+
+    def attempt(self, act):
+        """What `act` returns, or the PylogError that it raises; anything else is a failure."""
+        try:
+            return act()
+        except PylogError as error:
+            return error
+
+    def check_all(self) -> None:
+        mode = self.rng.choice(("r", "auto", "auto after a crash", "recover"))
+        if mode in ("auto after a crash", "recover"):
+            self.disk.names.pop(str(ROOT / ".kafka_cleanshutdown"), None)
+        if mode == "recover":
+            self.attempt(lambda: logstore.recover(ROOT, env=self.env))
+        store = self.attempt(
+            lambda: logstore.open(ROOT, mode="r" if mode == "r" else "auto", create=False, env=self.env)
+        )
+        if isinstance(store, PylogError):
+            assert self.names_it(store), store
+            return
+        with suppress(PylogError), store:
+            self.check_store(store)
+
+    def check_store(self, store: LogStore) -> None:
+        failed = {key for key in self.expected if not self.check_reads(store, key)}
+        reports = self.attempt(lambda: list(verify_store(store)))
+        if not isinstance(reports, PylogError):
+            reported = {(report.topic, report.partition) for report in reports if report.damage}
+            assert failed <= reported, f"{failed} cannot be read, verify says {reported}"
+        for path in [p for p in self.disk.names if p.endswith((".log", "index"))]:
+            self.attempt(
+                lambda path=path: list(dump(Path(path), with_records=True, verify=True, env=self.env))
+            )
+        if not store.read_only:
+            for key in self.expected:
+                self.check_append(store, key)
+
+    def check_reads(self, store: LogStore, key: tuple[str, int]) -> bool:
+        """Everything, and from the middle on, and by time: as it was written, or named; False if it is damaged.
+
+        A look-up by time goes by headers, whose CRCs it does not look at: only who reads what it leads to is told.
+        """
+        topic, partition = key
+        expected = self.expected[key]
+        found = self.attempt(lambda: read(store, topic, partition))
+        if isinstance(found, PylogError):
+            assert self.names_it(found), found
+        else:
+            assert found == expected
+        start = self.rng.choice(expected)["offset"]
+        some = self.attempt(lambda: read(store, topic, partition, start))
+        assert isinstance(some, PylogError) or some == [row for row in expected if row["offset"] >= start]
+        time_ms = 1_000_000 + self.rng.randrange(1_200)
+        by_time = self.attempt(lambda: store.log(topic, partition).offset_for_time(time_ms))
+        if not isinstance(by_time, PylogError) and not isinstance(found, PylogError):
+            first = next((r for r in expected if r["timestamp"].timestamp() * 1000 >= time_ms), None)
+            assert (by_time and by_time.offset) == (first and first["offset"])
+        return not isinstance(found, PylogError)
+
+    def check_append(self, store: LogStore, key: tuple[str, int]) -> None:
+        topic, partition = key
+        data = rows(500, 2).append_column("partition", pa.array([partition] * 2, pa.int32()))
+        done = self.attempt(lambda: store.append(topic, data))
+        if isinstance(done, PylogError):
+            assert self.names_it(done), done
+            return
+        end = self.expected[key][-1]["offset"] + 1
+        assert done[partition].start == end
+        found = self.attempt(lambda: read(store, topic, partition))
+        if not isinstance(found, PylogError):
+            assert found[: len(self.expected[key])] == self.expected[key]
+            assert [row["offset"] for row in found[-2:]] == [end, end + 1]
+
+    def names_it(self, error: PylogError) -> bool:
+        """Does the message lead to the damage: the file, its partition, or its topic?"""
+        path = Path(self.path)
+        topic = path.parent.name.rpartition("-")[0] if path.parent != ROOT else path.stem
+        return any(name and name in str(error) for name in (path.name, path.parent.name, topic, path.stem))
+
+
+@pytest.fixture(scope="module")
+def store_and_contents() -> tuple[Disk, Contents]:
+    disk = Disk()
+    disk.mkdir(ROOT)
+    with logstore.open(ROOT, env=Env(StillClock(2_000_000), disk, random.Random(1))) as store:
+        fill(store)
+    with logstore.open(ROOT, env=Env(StillClock(2_000_000), disk, random.Random(1))) as store:
+        expected = contents(store)
+    assert sum(map(len, expected.values())) == 120 * len(TOPICS) + 15
+    return disk.after_crash(Crash.LOST), expected
+
+
+@contextmanager
+def limits() -> Iterator[None]:
+    """No more memory than these stores need, and no more time."""
+
+    def too_slow(*_: object) -> None:
+        raise AssertionError(f"not done after {CASE_SECONDS_MAX} s")
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + ALLOCATION_MAX, before[1]))
+    handler = signal.signal(signal.SIGALRM, too_slow)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_damage_anywhere_is_read_over_or_reported_by_name(store_and_contents, caplog):
+    caplog.set_level("CRITICAL")
+    disk, expected = store_and_contents
+    seen = set()
+    with limits():
+        for seed in range(SEED, SEED + CASES):
+            case = Case(copy.deepcopy(disk), expected, seed)
+            signal.alarm(CASE_SECONDS_MAX)
+            try:
+                case.check_all()
+            except BaseException as error:
+                error.add_note(
+                    f"PYLOG_DAMAGE_SEED={seed} PYLOG_DAMAGE_CASES=1: {case.kind.__name__} in {case.path}"
+                )
+                raise
+            seen.add(Path(case.path).suffix)
+    assert CASES < 100 or {".log", ".index", ".timeindex", ".json"} <= seen
