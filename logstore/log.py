@@ -46,7 +46,7 @@ from logstore.errors import (
 )
 from logstore.lookup import OffsetAndTimestamp, SegmentInfo
 from logstore.partition_dir import PartitionDir, View, create, topic_id_of
-from logstore.producer_log import ProducerLog
+from logstore.producer_log import ProducerLog, Undecided
 from logstore.producers import (
     NOTHING_KNOWN,
     AbortedTransaction,
@@ -450,8 +450,7 @@ class Log:
 
         Raises: FailedStoreError: what is on disk is unknown; a mark keeps every process from writing.
         """
-        self._seen()
-        view = self._files.announced()
+        view = self._files.announced(self._seen())
         end = view.end
         if end > self.recovery_point:
             with self._files.confirmed():
@@ -492,19 +491,16 @@ class Log:
     @property
     def last_stable_offset(self) -> int:
         """The first offset of the oldest open transaction; the log's end if none is open."""
-        end, opened = self.undecided()
-        return opened[0].first_offset if opened else end
+        undecided = self.undecided()
+        return undecided.opened[0].first_offset if undecided.opened else undecided.end
 
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
         """The transactions without a marker, the oldest first."""
-        return self.undecided()[1]
+        return self.undecided().opened
 
-    def undecided(self) -> tuple[int, tuple[OpenTransaction, ...]]:
-        """The end of the log, and the transactions that are open below it; takes no lock.
-
-        Every transaction that has a batch below that end and is not among them has its marker.
-        """
-        return self._look_up_announced(lambda view: (view.end, self._producers.open_transactions(view)))
+    def undecided(self) -> Undecided:
+        """The end of the log, and the transactions that are open below it; takes no lock."""
+        return self._look_up_announced(self._producers.undecided)
 
     def aborted_transactions(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions that have an offset in [start, end), oldest marker first; takes no lock."""
@@ -516,12 +512,10 @@ class Log:
 
     def _look_up_announced(self, find: Callable[[View], Found]) -> Found:
         """As `_look_up`, with a view that knows of every transaction in it."""
-        self._seen()
         try:
-            return find(self._files.announced())
+            return find(self._files.announced(self._seen()))
         except (CorruptLogError, FileNotFoundError):
-            self._seen(anew=True)
-            return find(self._files.announced())
+            return find(self._files.announced(self._seen(anew=True)))
 
     # -------------------------------------------------------------------- read
 
@@ -653,6 +647,9 @@ class Log:
                 segment = self._files.segment(bases[-1])
                 segment.truncate(place.position, place.batch.base_offset)
                 self._files.know(bases, segment.tail(place.position))
+            # What was cut must not come back: other records will be at its offsets, of other epochs.
+            fsync_or_mark(self._env, self._files.segment(self._files.view.bases[-1]).path, self._root)
+            fsync_or_mark(self._env, self._files.path, self._root)
             self._producers.forget()
             self.recovery_point = min(self.recovery_point, self._files.view.end)
             self.epochs.load()

@@ -12,7 +12,11 @@ from replication.model import BrokerId, LeaderAndIsr, Replica
 
 
 class RequestVerdict(enum.StrEnum):
-    """Does a request of a controller count? Everything but OK is the answer to the whole of it."""
+    """Does a request of a controller count? Everything but OK is the answer to the whole of it.
+
+    STALE_BROKER_EPOCH is also what a broker says that has not heard yet which epoch its registration got: the
+    controller repeats the request as long as it believes that incarnation to live.
+    """
 
     OK = "OK"
     STALE_CONTROLLER_EPOCH = "STALE_CONTROLLER_EPOCH"

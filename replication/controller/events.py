@@ -198,7 +198,10 @@ class PartitionNews:
 
 @dataclass(frozen=True, slots=True)
 class SendLeaderAndIsr:
-    """To be repeated until it is answered or the incarnation is gone; in order with all that goes to this broker."""
+    """To be repeated until the incarnation has obeyed or is gone; in order with all that goes to this broker.
+
+    No answer, and STALE_BROKER_EPOCH, are reasons to repeat it; STALE_CONTROLLER_EPOCH ends the term.
+    """
 
     broker: BrokerId
     broker_epoch: int

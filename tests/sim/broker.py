@@ -450,9 +450,7 @@ class SimBroker:
             self.epoch = epoch
             self.on_controller_gone()
 
-        self.ask_tree(
-            lambda: self.tree.register(session, self.id, lost_writes=self.lost_writes), registered
-        )
+        self.ask_tree(lambda: self.tree.register(session, self.id, lost_writes=self.lost_writes), registered)
 
     def ask_tree(self, change: Callable[[], Any], answered: Callable[[Any], None]) -> None:
         assert self.session is not None
@@ -473,9 +471,7 @@ class SimBroker:
 
     def checkpoint(self, tp: TopicPartition, recovery_point: int) -> None:
         self.recovery_points[str(tp)] = recovery_point
-        write_checkpoint(
-            self.env, ROOT / "recovery-point-offset-checkpoint", self.recovery_points.items()
-        )
+        write_checkpoint(self.env, ROOT / "recovery-point-offset-checkpoint", self.recovery_points.items())
 
     def flush(self, partition: Partition) -> None:
         self.checkpoint(partition.tp, partition.log.flush())
@@ -520,7 +516,8 @@ class SimBroker:
                 self._send_next(effect.broker)
             case events.LoadContext():
                 self.ask_tree(
-                    self.tree.load, lambda cluster: self.post(events.ContextLoaded(cluster, self.world.now_ms))
+                    self.tree.load,
+                    lambda cluster: self.post(events.ContextLoaded(cluster, self.world.now_ms)),
                 )
             case StateChange("WARN", message):
                 self.watcher.loss_announced(message)
@@ -538,7 +535,11 @@ class SimBroker:
             return
         request = queue[0]
         live = self.controller.brokers.get(broker)
-        if request.controller_epoch != self.controller.epoch or live is None or live.epoch != request.broker_epoch:
+        if (
+            request.controller_epoch != self.controller.epoch
+            or live is None
+            or live.epoch != request.broker_epoch
+        ):
             queue.popleft()
             self._send_next(broker)
             return
@@ -547,7 +548,7 @@ class SimBroker:
 
         def answered(answer: Any) -> None:
             self.sending.discard(broker)
-            if answer is None:
+            if answer in (None, roles.RequestVerdict.STALE_BROKER_EPOCH):  # it may not know its epoch yet
                 self.world.timer(self, RETRY_MS, lambda: self._send_next(broker))
             else:
                 if queue and queue[0] is request:
@@ -586,8 +587,13 @@ class SimBroker:
             for number, replicas in topic.partitions.items()
             if self.id in replicas
         ]
-        if all(tp in self.partitions and self.partitions[tp].known_epoch is not None for tp in assigned):
-            self.lost_writes = False
+        is_decided = all(
+            tp in self.partitions and self.partitions[tp].known_epoch is not None for tp in assigned
+        )
+        if self.lost_writes and is_decided:
+            session, self.lost_writes = self.session, False
+            assert session is not None
+            self.ask_tree(lambda: self.tree.forget_loss(session, self.id), lambda _: None)
 
     def _partition(self, tp: TopicPartition) -> Partition:
         if tp not in self.partitions:

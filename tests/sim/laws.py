@@ -71,7 +71,9 @@ class Laws:
         has, committed = batches_of(partition.log, 0, self.ends[tp]), self.committed[tp]
         if has != committed:
             missing = next(a for a, b in zip(committed, [*has, None], strict=False) if a != b)
-            is_beyond_promise = all((b, tp) in self.tainted for b in stored.isr) and named(tp) in self.announced
+            is_beyond_promise = (
+                all((b, tp) in self.tainted for b in stored.isr) and named(tp) in self.announced
+            )
             assert is_beyond_promise, f"{tp}: leader {broker} of {stored} lacks committed {missing} and more"
             self._excuse(tp, missing.base_offset)
 
@@ -80,7 +82,9 @@ class Laws:
         self.excused.append(tp)
         self.committed[tp] = [batch for batch in self.committed[tp] if batch.base_offset < end]
         self.ends[tp] = end
-        self.acked = [(acked, offset, crc) for acked, offset, crc in self.acked if acked != tp or offset < end]
+        self.acked = [
+            (acked, offset, crc) for acked, offset, crc in self.acked if acked != tp or offset < end
+        ]
 
     def committed_by(self, partition: Partition) -> None:
         """The HW only grows within a leader epoch; what it passes is committed, for ever."""
@@ -121,12 +125,15 @@ class Laws:
             return
         known = {batch.base_offset: batch for batch in self.committed[tp]}
         for batch in batches_in(data):
-            assert known.get(batch.base_offset) == batch, f"{tp}: read {batch}, committed {known.get(batch[0])}"
+            assert known.get(batch.base_offset) == batch, (
+                f"{tp}: read {batch}, committed {known.get(batch[0])}"
+            )
 
     def died(self, broker: SimBroker, *, lost_writes: bool) -> None:
         for tp in self.committed:
             partition = broker.partitions.get(tp)
-            self.last_ends[broker.id, tp] = partition.log_end_offset if partition else 0
+            if partition is not None:  # or else it was starting, and had changed nothing yet
+                self.last_ends[broker.id, tp] = partition.log_end_offset
             if lost_writes:
                 self.tainted[broker.id, tp] = broker.epoch
 
@@ -147,7 +154,9 @@ class Laws:
         before = self.seen.get(tp)
         if before is not None:
             assert stored.version > before.version, f"{tp}: {before} {stored}"
-            assert stored.leader_epoch >= before.leader_epoch, f"{tp}: leader epoch went back: {before} {stored}"
+            assert stored.leader_epoch >= before.leader_epoch, (
+                f"{tp}: leader epoch went back: {before} {stored}"
+            )
             assert stored.controller_epoch >= before.controller_epoch, (
                 f"{tp}: controller epoch went back: {before} {stored}"
             )

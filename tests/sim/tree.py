@@ -147,6 +147,13 @@ class Tree:
         self.world.note(f"tree: broker {broker} registered, epoch {self.clock}, lost_writes={lost_writes}")
         return self.clock
 
+    def forget_loss(self, session: Session, broker: int) -> None:
+        """The broker rewrites its node: nothing that it lacks is counted on any more."""
+        info, owner = self.brokers[broker]
+        if owner is session:
+            self.brokers[broker] = (replace(info, lost_writes=False), session)
+            self._brokers_changed()
+
     def become_controller(self, session: Session, broker: int) -> int | None:
         """The controller epoch, a new one if there was no controller; None if another broker is it."""
         if self.controller is not None:
