@@ -12,6 +12,7 @@ from typing import Literal, Protocol, get_args
 from logstore.config import INT64_MAX
 from logstore.errors import CorruptLogError, InvalidRequestError
 from logstore.log import Log, ReadResult
+from logstore.producer_log import Undecided
 from logstore.producers import AbortedTransaction
 from logstore.records.batch import InvalidBatchError, batches, check
 
@@ -48,11 +49,7 @@ def checked(isolation: str) -> Isolation:
 
 def committed_end(log: Log, outcomes: Outcomes = ONLY_MARKERS) -> int:
     """Return the offset below which everything is decided: the last stable offset, or behind it."""
-    end, opened = log.undecided()
-    for transaction in opened:
-        if outcomes.outcome(transaction.producer_id, transaction.producer_epoch) is None:
-            return transaction.first_offset
-    return end
+    return _decided_end(log.undecided(), outcomes)
 
 
 def end_of(log: Log, isolation: Isolation, outcomes: Outcomes = ONLY_MARKERS) -> int:
@@ -65,14 +62,29 @@ def skipped(
 ) -> tuple[AbortedTransaction, ...]:
     """Return the aborted transactions that have data in [start, end); `end` is at most `committed_end`."""
     # The open ones first: one that gets its marker meanwhile is then found by the second look.
-    opened = log.open_transactions()
     decided = tuple(
         AbortedTransaction(transaction.producer_id, transaction.first_offset, INT64_MAX, INT64_MAX)
-        for transaction in opened
+        for transaction in log.open_transactions()
         if transaction.first_offset < end
         and outcomes.outcome(transaction.producer_id, transaction.producer_epoch) == "aborted"
     )
     return (*log.aborted_transactions(start, end), *decided)
+
+
+def committed(
+    log: Log, start: int, end: int, outcomes: Outcomes = ONLY_MARKERS
+) -> tuple[int, tuple[AbortedTransaction, ...]]:
+    """Return what to read of [start, end): up to where, and without what. A look for logs without transactions."""
+    undecided = log.undecided()
+    end = min(end, _decided_end(undecided, outcomes))
+    return end, skipped(log, start, end, outcomes) if undecided.has_transactions and start < end else ()
+
+
+def _decided_end(undecided: Undecided, outcomes: Outcomes) -> int:
+    for transaction in undecided.opened:
+        if outcomes.outcome(transaction.producer_id, transaction.producer_epoch) is None:
+            return transaction.first_offset
+    return undecided.end
 
 
 def kept(result: ReadResult, aborted: Sequence[AbortedTransaction]) -> Iterator[ReadResult]:

@@ -165,19 +165,19 @@ class PartitionDir:
         known = self.view
         return self._publish(known, self._look(known))
 
-    def announced(self) -> View:
-        """Return a view whose names were there after its end was found.
+    def announced(self, view: View) -> View:
+        """Return `view`, just refreshed, or a newer one, whose names were there after its end was found.
 
         Writers make a transaction index before they write the first batch of a transaction into a segment. Who looks
         at the names first and at the end of the log then could miss the one and see the other.
         """
         for _ in range(LOOKS_MAX):
-            view = self.refresh()
             if view.directory is not None and self.env.files.stat(self.path) == view.directory:
                 return view
             after = self._list()
             if (after.bases, after.transactional) == (view.bases, view.transactional):
                 return view
+            view = self.refresh()
         raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
 
     def look_anew(self) -> View:

@@ -38,7 +38,7 @@ from logstore.producers import (
     ProducerStates,
     SnapshotError,
 )
-from logstore.records.batch import BatchHeader, ControlMarker, InvalidBatchError, marker_of
+from logstore.records.batch import TRANSACTIONAL, BatchHeader, ControlMarker, InvalidBatchError, marker_of
 from logstore.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,17 @@ logger = logging.getLogger(__name__)
 SNAPSHOT_BATCHES = 10_000
 
 Found = TypeVar("Found")
+
+
+class Undecided(NamedTuple):
+    """A log's end, and the transactions that are open below it.
+
+    Every other transaction with a batch below that end has its marker; there is none if not `has_transactions`.
+    """
+
+    end: int
+    opened: tuple[OpenTransaction, ...]
+    has_transactions: bool
 
 
 class _Place(NamedTuple):
@@ -88,9 +99,12 @@ class ProducerLog:
         """Every producer."""
         return self.ask(view, ProducerStates.states)
 
-    def open_transactions(self, view: View) -> tuple[OpenTransaction, ...]:
-        """Every transaction without a marker, the oldest first; `view` is an announced one."""
-        return self.ask(view, ProducerStates.open_transactions) if view.transactional else ()
+    def undecided(self, view: View) -> Undecided:
+        """What is open; `view` is an announced one."""
+        if not view.transactional:
+            return Undecided(view.end, (), has_transactions=False)
+        opened = self.ask(view, ProducerStates.open_transactions)
+        return Undecided(view.end, opened, has_transactions=True)
 
     def admit(self, view: View, batches: Sequence[BatchHeader], *, expired_ms: int) -> Admission:
         """As `ProducerStates.admit`, at the end of this view."""
@@ -129,7 +143,7 @@ class ProducerLog:
         with self._mutex:
             self._at(view)  # so that they can go on with these batches
         base = segment.base_offset
-        if any(batch.is_transactional for batch in batches):
+        if any(batch.attributes & TRANSACTIONAL for batch in batches):
             if base not in transactional:
                 segment.transactions.create()
                 transactional = (*transactional, base)

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, Self
 
 from crc32c import crc32c
@@ -108,8 +107,7 @@ class AbortedTransaction(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerState:
+class ProducerState(NamedTuple):
     """One producer as one log knows it; `batches` are the last ones of its epoch, oldest first."""
 
     producer_id: int
@@ -254,11 +252,13 @@ class ProducerStates:
         """
         admission = self._duplicates(batches, is_stored)
         changed: dict[int, ProducerState] = {}
-        for batch in batches[admission.duplicates :]:
+        for number in range(admission.duplicates, len(batches)):
+            batch = batches[number]
             if batch.producer_id >= 0:
                 state = changed.get(batch.producer_id) or self._live(batch.producer_id, expired_ms)
                 _check(state, batch)
-                changed[batch.producer_id] = state.with_batch(batch, 0)
+                if number + 1 < len(batches):
+                    changed[batch.producer_id] = state.with_batch(batch, 0)
         return admission
 
     def may_end(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> bool:
@@ -326,7 +326,7 @@ class ProducerStates:
         for state in entries_of(data):
             known = loaded._states.get(state.producer_id)
             if known and known.epoch == state.epoch:
-                state = replace(state, batches=(*known.batches, *state.batches)[-BATCHES_KEPT:])  # noqa: PLW2901
+                state = state._replace(batches=(*known.batches, *state.batches)[-BATCHES_KEPT:])  # noqa: PLW2901
             loaded._states[state.producer_id] = state
         for state in loaded._states.values():
             if state.is_open:

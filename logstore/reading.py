@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from logstore.errors import InvalidRequestError, did_you_mean
-from logstore.isolation import ONLY_MARKERS, Isolation, Outcomes, committed_end, kept, skipped
+from logstore.isolation import ONLY_MARKERS, Isolation, Outcomes, committed, kept
 from logstore.log import Log
 from logstore.producers import AbortedTransaction
 
@@ -56,8 +56,8 @@ def read_isolated(
     """Yield the records of a range that a reader of this isolation sees: of a transaction all or none."""
     if isolation == "read_uncommitted":
         return read_batches(log, start, end, columns)
-    end = min(end, committed_end(log, outcomes))
-    return read_batches(log, start, end, columns, skipped(log, start, end, outcomes))
+    end, aborted = committed(log, start, end, outcomes)
+    return read_batches(log, start, end, columns, aborted)
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
