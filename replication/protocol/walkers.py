@@ -1,0 +1,319 @@
+"""Produce and Fetch messages out of their bytes, by hand: some microseconds each, and records are not copied.
+
+`buffer` is a memoryview of a frame, `at` where the message begins behind its header. Records come as slices of it.
+Everything that a hostile length could do is answered with ProtocolError.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+
+from replication.errors import ProtocolError
+from replication.protocol.messages import (
+    Aborted,
+    CurrentLeader,
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    Isolation,
+    NodeEndpoint,
+    PartitionFetched,
+    PartitionProduced,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+    RecordError,
+    TopicFetched,
+    TopicProduced,
+)
+from replication.protocol.wire import COMPACT, INT32, INT64, LEGACY, Buffer, Form, Tags, cut
+
+PRODUCE_FLEXIBLE = 9
+FETCH_FLEXIBLE = 12
+TOPIC_IDS = 13  # Fetch: topics are named by their ids from this version on
+
+_ACKS_TIMEOUT = struct.Struct(">hi")
+_TWO_INTS = struct.Struct(">ii")
+_INT_LONG = struct.Struct(">iq")
+_LONG_LONG = struct.Struct(">qq")
+
+
+def fetch_partition_layout(version: int) -> struct.Struct:
+    """The fixed fields of a partition in a FetchRequest."""
+    if version >= FETCH_FLEXIBLE:
+        return struct.Struct(">iiqiqi")  # index, leader epoch, offset, last fetched epoch, log start, bytes
+    if version >= 9:
+        return struct.Struct(">iiqqi")  # index, leader epoch, offset, log start, bytes
+    return struct.Struct(">iqqi" if version >= 5 else ">iqi")  # index, offset, (log start,) bytes
+
+
+_FETCH_PARTITION = {version: fetch_partition_layout(version) for version in range(4, 17)}
+
+
+# ------------------------------------------------------------------- requests
+
+
+def produce_request(version: int, buffer: Buffer, at: int) -> ProduceRequest:
+    """A ProduceRequest of versions 3 to 12."""
+    form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
+    flexible = form is COMPACT
+    transactional_id, at = form.nullable_string(buffer, at)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, at)
+    topics = []
+    count, at = form.count(buffer, at + 6, 2)
+    for _ in range(count):
+        name, at = form.string(buffer, at)
+        partitions = []
+        partition_count, at = form.count(buffer, at, 5)
+        for _ in range(partition_count):
+            (index,) = INT32.unpack_from(buffer, at)
+            records, at = form.nullable_bytes(buffer, at + 4)
+            if flexible:
+                _, at = form.tags(buffer, at)
+            partitions.append(ProducePartition(index, records))
+        if flexible:
+            _, at = form.tags(buffer, at)
+        topics.append(ProduceTopic(name, tuple(partitions)))
+    form.tags(buffer, at)
+    return ProduceRequest(acks, timeout_ms, tuple(topics), transactional_id)
+
+
+def fetch_request(version: int, buffer: Buffer, at: int) -> FetchRequest:
+    """A FetchRequest of versions 4 to 16."""
+    form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
+    replica_id = replica_epoch = -1
+    if version < 15:
+        (replica_id,) = INT32.unpack_from(buffer, at)
+        at += 4
+    max_wait_ms, min_bytes, max_bytes, isolation = _FETCH_HEAD.unpack_from(buffer, at)
+    at += 13
+    session_id, session_epoch = 0, -1
+    if version >= 7:
+        session_id, session_epoch = _TWO_INTS.unpack_from(buffer, at)
+        at += 8
+    topics, at = _fetch_topics(version, form, buffer, at)
+    forgotten: tuple[ForgottenTopic, ...] = ()
+    if version >= 7:
+        forgotten, at = _forgotten(version, form, buffer, at)
+    rack_id = ""
+    if version >= 11:
+        rack_id, at = form.string(buffer, at)
+    tags, at = form.tags(buffer, at)
+    cluster_id = None
+    if tags:
+        cluster_id = form.nullable_string(tags[0], 0)[0] if 0 in tags else None
+        if version >= 15 and 1 in tags:
+            replica_id, replica_epoch = _INT_LONG.unpack_from(tags[1], 0)
+    if isolation not in (0, 1):
+        raise ProtocolError(f"isolation level {isolation}: 0 or 1")
+    return FetchRequest(
+        max_wait_ms,
+        min_bytes,
+        topics,
+        max_bytes,
+        _ISOLATIONS[isolation],
+        replica_id,
+        replica_epoch,
+        session_id,
+        session_epoch,
+        forgotten,
+        rack_id,
+        cluster_id,
+    )
+
+
+_FETCH_HEAD = struct.Struct(">iiib")
+_ISOLATIONS = tuple(Isolation)
+
+
+def _fetch_topics(version: int, form: Form, buffer: Buffer, at: int) -> tuple[tuple[FetchTopic, ...], int]:
+    layout = _FETCH_PARTITION[version]
+    flexible = form is COMPACT
+    topics = []
+    count, at = form.count(buffer, at, 2)
+    for _ in range(count):
+        name, topic_id, at = topic_key(version, form, buffer, at)
+        partitions = []
+        partition_count, at = form.count(buffer, at, layout.size)
+        for _ in range(partition_count):
+            partitions.append(_fetch_partition(version, layout.unpack_from(buffer, at)))
+            at += layout.size
+            if flexible:
+                _, at = form.tags(buffer, at)
+        if flexible:
+            _, at = form.tags(buffer, at)
+        topics.append(FetchTopic(name, topic_id, tuple(partitions)))
+    return tuple(topics), at
+
+
+def _fetch_partition(version: int, fields: tuple[int, ...]) -> FetchPartition:
+    if version >= FETCH_FLEXIBLE:
+        index, epoch, offset, last_epoch, log_start, max_bytes = fields
+        return FetchPartition(index, offset, max_bytes, epoch, last_epoch, log_start)
+    if version >= 9:
+        index, epoch, offset, log_start, max_bytes = fields
+        return FetchPartition(index, offset, max_bytes, epoch, -1, log_start)
+    if version >= 5:
+        index, offset, log_start, max_bytes = fields
+        return FetchPartition(index, offset, max_bytes, -1, -1, log_start)
+    index, offset, max_bytes = fields
+    return FetchPartition(index, offset, max_bytes)
+
+
+def topic_key(version: int, form: Form, buffer: Buffer, at: int) -> tuple[str | None, uuid.UUID | None, int]:
+    """A topic's name or, in a version with ids, its id (None for the zero id); and where it ends."""
+    if version >= TOPIC_IDS:
+        raw, at = cut(buffer, at, 16)
+        number = int.from_bytes(raw, "big")
+        return None, uuid.UUID(int=number) if number else None, at
+    name, at = form.string(buffer, at)
+    return name, None, at
+
+
+def _forgotten(version: int, form: Form, buffer: Buffer, at: int) -> tuple[tuple[ForgottenTopic, ...], int]:
+    topics = []
+    count, at = form.count(buffer, at, 2)
+    for _ in range(count):
+        name, topic_id, at = topic_key(version, form, buffer, at)
+        partition_count, at = form.count(buffer, at, 4)
+        partitions = struct.unpack_from(f">{partition_count}i", buffer, at)
+        _, at = form.tags(buffer, at + 4 * partition_count)
+        topics.append(ForgottenTopic(name, topic_id, partitions))
+    return tuple(topics), at
+
+
+# ------------------------------------------------------------------ responses
+
+
+def fetch_response(version: int, buffer: Buffer, at: int) -> FetchResponse:
+    """A FetchResponse of versions 4 to 16: what a follower reads of its leader."""
+    form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
+    (throttle_ms,) = INT32.unpack_from(buffer, at)
+    at += 4
+    error_code = session_id = 0
+    if version >= 7:
+        error_code, session_id = _CODE_SESSION.unpack_from(buffer, at)
+        at += 6
+    topics = []
+    count, at = form.count(buffer, at, 2)
+    for _ in range(count):
+        name, topic_id, at = topic_key(version, form, buffer, at)
+        partitions = []
+        partition_count, at = form.count(buffer, at, 26)
+        for _ in range(partition_count):
+            fetched, at = _partition_fetched(version, form, buffer, at)
+            partitions.append(fetched)
+        _, at = form.tags(buffer, at)
+        topics.append(TopicFetched(name, topic_id, tuple(partitions)))
+    tags, at = form.tags(buffer, at)
+    return FetchResponse(tuple(topics), throttle_ms, error_code, session_id, _node_endpoints(form, tags))
+
+
+_CODE_SESSION = struct.Struct(">hi")
+_FETCHED_HEAD = struct.Struct(">ihqq")
+
+
+def _partition_fetched(version: int, form: Form, buffer: Buffer, at: int) -> tuple[PartitionFetched, int]:
+    index, error_code, high_watermark, last_stable = _FETCHED_HEAD.unpack_from(buffer, at)
+    at += 22
+    log_start = -1
+    if version >= 5:
+        (log_start,) = INT64.unpack_from(buffer, at)
+        at += 8
+    aborted, at = _aborted(form, buffer, at)
+    preferred = -1
+    if version >= 11:
+        (preferred,) = INT32.unpack_from(buffer, at)
+        at += 4
+    records, at = form.nullable_bytes(buffer, at)
+    tags, at = form.tags(buffer, at)
+    fetched = PartitionFetched(
+        index,
+        error_code,
+        high_watermark,
+        last_stable,
+        log_start,
+        aborted,
+        records if records is not None else b"",
+        preferred,
+    )
+    if 0 in tags:
+        fetched = fetched._replace(diverging_epoch=EpochEndOffset(*_INT_LONG.unpack_from(tags[0], 0)))
+    if 1 in tags:
+        fetched = fetched._replace(current_leader=CurrentLeader(*_TWO_INTS.unpack_from(tags[1], 0)))
+    return fetched, at
+
+
+def _aborted(form: Form, buffer: Buffer, at: int) -> tuple[tuple[Aborted, ...] | None, int]:
+    count, at = form.nullable_count(buffer, at, 16)
+    if count is None:
+        return None, at
+    found = []
+    for _ in range(count):
+        found.append(Aborted(*_LONG_LONG.unpack_from(buffer, at)))
+        _, at = form.tags(buffer, at + 16)
+    return tuple(found), at
+
+
+def produce_response(version: int, buffer: Buffer, at: int) -> ProduceResponse:
+    """A ProduceResponse of versions 3 to 12."""
+    form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
+    topics = []
+    count, at = form.count(buffer, at, 2)
+    for _ in range(count):
+        name, at = form.string(buffer, at)
+        partitions = []
+        partition_count, at = form.count(buffer, at, 22)
+        for _ in range(partition_count):
+            produced, at = _partition_produced(version, form, buffer, at)
+            partitions.append(produced)
+        _, at = form.tags(buffer, at)
+        topics.append(TopicProduced(name, tuple(partitions)))
+    (throttle_ms,) = INT32.unpack_from(buffer, at)
+    tags, at = form.tags(buffer, at + 4)
+    return ProduceResponse(tuple(topics), throttle_ms, _node_endpoints(form, tags))
+
+
+_PRODUCED_HEAD = struct.Struct(">ihqq")
+
+
+def _partition_produced(version: int, form: Form, buffer: Buffer, at: int) -> tuple[PartitionProduced, int]:
+    index, error_code, base_offset, append_ms = _PRODUCED_HEAD.unpack_from(buffer, at)
+    at += 22
+    log_start, errors, message = -1, [], None
+    if version >= 5:
+        (log_start,) = INT64.unpack_from(buffer, at)
+        at += 8
+    if version >= 8:
+        count, at = form.count(buffer, at, 5)
+        for _ in range(count):
+            (batch_index,) = INT32.unpack_from(buffer, at)
+            text, at = form.nullable_string(buffer, at + 4)
+            _, at = form.tags(buffer, at)
+            errors.append(RecordError(batch_index, text))
+        message, at = form.nullable_string(buffer, at)
+    tags, at = form.tags(buffer, at)
+    leader = CurrentLeader(*_TWO_INTS.unpack_from(tags[0], 0)) if 0 in tags else None
+    return PartitionProduced(
+        index, error_code, base_offset, append_ms, log_start, tuple(errors), message, leader
+    ), at
+
+
+def _node_endpoints(form: Form, tags: Tags) -> tuple[NodeEndpoint, ...]:
+    if 0 not in tags:
+        return ()
+    buffer, found = tags[0], []
+    count, at = form.count(buffer, 0, 10)
+    for _ in range(count):
+        (node_id,) = INT32.unpack_from(buffer, at)
+        host, at = form.string(buffer, at + 4)
+        (port,) = INT32.unpack_from(buffer, at)
+        rack, at = form.nullable_string(buffer, at + 4)
+        _, at = form.tags(buffer, at)
+        found.append(NodeEndpoint(node_id, host, port, rack))
+    return tuple(found)
