@@ -1,0 +1,46 @@
+"""The small tree that a cluster agrees on: who lives, who leads, what is asked for.
+
+`tree` says what a store of it promises. Two keep that promise: a SQLite file for brokers on one host, which needs
+nothing installed, and ZooKeeper. `nodes` knows paths and contents, `cluster` what brokers do on the tree.
+"""
+
+from __future__ import annotations
+
+from logstore.env import Env
+from logstore.errors import InvalidConfigError
+from replication.coordination.tree import SESSION_TIMEOUT_MS, OnSession, Tree
+
+__all__ = ["open_tree"]
+
+
+async def open_tree(
+    address: str,
+    *,
+    on_session: OnSession,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    env: Env | None = None,
+) -> Tree:
+    """Begin a session with the store at `sqlite:PATH` or `zookeeper:HOST:PORT,HOST:PORT/CHROOT`.
+
+    Raises: InvalidConfigError: the address is neither; CoordinationError: nobody answers there.
+    """
+    kind, _, place = address.partition(":")
+    if kind == "sqlite" and place:
+        from replication.coordination.embedded import SqliteTree
+
+        return await SqliteTree.open(
+            place, on_session=on_session, session_timeout_ms=session_timeout_ms, env=env
+        )
+    if kind == "zookeeper" and place:
+        try:
+            from replication.coordination.zookeeper import ZooKeeperTree
+        except ModuleNotFoundError as error:
+            raise InvalidConfigError(
+                'ZooKeeper needs kazoo: pip install "pyspark-pylog[zookeeper]"', address=address
+            ) from error
+        return await ZooKeeperTree.open(
+            place, on_session=on_session, session_timeout_ms=session_timeout_ms, env=env
+        )
+    raise InvalidConfigError(
+        f"coordination {address!r} must be sqlite:PATH or zookeeper:HOST:PORT/CHROOT", address=address
+    )

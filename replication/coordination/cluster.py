@@ -1,0 +1,278 @@
+"""What brokers do on the tree: register, run for controller, write states, read the cluster.
+
+- A broker's registration is the node of one session; a later life of the broker comes after the former one has ended,
+  so that nobody mistakes one for the other (its epoch, the node's creation, grows).
+- Who becomes the controller makes /controller and counts up /controller_epoch in one step. Every write of a controller
+  checks the version of /controller_epoch in the same step, so that a controller that was replaced writes nothing any
+  more, whatever it still believes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from replication.coordination import nodes
+from replication.coordination.tree import (
+    Change,
+    Check,
+    CoordinationError,
+    Create,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    RefusedError,
+    SetData,
+    Step,
+    Tree,
+    Watch,
+    ensure_path,
+)
+from replication.model import (
+    NO_NODE,
+    BrokerId,
+    BrokerInfo,
+    ClusterState,
+    LeaderAndIsr,
+    TopicInfo,
+    TopicPartition,
+)
+
+LOOK_AGAIN_S = 0.5
+
+
+class BrokerIdTakenError(CoordinationError):
+    """Another broker of this id is alive."""
+
+    broker: BrokerId
+
+    def __init__(self, broker: BrokerId, waited_ms: int) -> None:
+        super().__init__(
+            f"a broker with id {broker} is registered, and still was after {waited_ms} ms: give each broker its own id",
+            broker=broker,
+        )
+
+
+class FencedError(CoordinationError):
+    """There is a newer controller: nothing was written, and nothing may be sent."""
+
+    def __init__(self, controller_epoch: int) -> None:
+        super().__init__(
+            f"controller epoch {controller_epoch} is over: another broker is the controller",
+            controller_epoch=controller_epoch,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One term of a controller, and what it checks with every write."""
+
+    controller_epoch: int
+    guard: Check
+
+
+@dataclass(frozen=True, slots=True)
+class StateOutcome:
+    """What became of the write of one state. `stored`: what the node says now, None if it is not there."""
+
+    tp: TopicPartition
+    accepted: bool
+    stored: LeaderAndIsr | None
+
+
+async def prepare(tree: Tree) -> None:
+    """Make the persistent nodes that all rely on, where they are missing."""
+    for path in nodes.PERSISTENT_PATHS:
+        await ensure_path(tree, path)
+
+
+async def register_broker(
+    tree: Tree, broker: BrokerInfo, *, now_ms: int, wait_ms: int, former: bytes | None = None
+) -> int:
+    """Register the broker for as long as this session lives; return its epoch.
+
+    `former` is the token of the session of its former life, which is ended at once. Without it, a registration that
+    is there is waited for, up to `wait_ms`: it is gone a session timeout after that life ended.
+
+    Raises: BrokerIdTakenError: it did not go.
+    """
+    if former is not None:
+        await tree.end_session(former)
+    path = nodes.broker_path(broker.id)
+    try:
+        async with asyncio.timeout(wait_ms / 1000):
+            while True:
+                try:
+                    await tree.create(path, nodes.encode_broker(broker, now_ms), ephemeral=True)
+                except NodeExistsError:
+                    changed = asyncio.Event()
+                    found = await tree.get(path, _setting(changed))
+                    if found is not None and found.owner != tree.session:
+                        with contextlib.suppress(TimeoutError):  # the watch may be lost with the connection
+                            await asyncio.wait_for(changed.wait(), LOOK_AGAIN_S)
+                        continue
+                else:
+                    found = await tree.get(path)
+                if found is not None:
+                    return found.creation
+    except TimeoutError:
+        raise BrokerIdTakenError(broker.id, wait_ms) from None
+
+
+async def become_controller(tree: Tree, broker: BrokerId, now_ms: int) -> Term | None:
+    """Begin a term as the controller; None if there is one already (it may be this session: see `resign`)."""
+    while True:
+        steps: list[Step] = [
+            Create(nodes.CONTROLLER, nodes.encode_controller(broker, now_ms), ephemeral=True)
+        ]
+        epoch_node = await tree.get(nodes.CONTROLLER_EPOCH)
+        if epoch_node is None:
+            epoch = 1
+            steps.append(Create(nodes.CONTROLLER_EPOCH, b"1"))
+        else:
+            epoch = nodes.decode_controller_epoch(epoch_node.data) + 1
+            steps.append(SetData(nodes.CONTROLLER_EPOCH, b"%d" % epoch, epoch_node.version))
+        try:
+            done = await tree.multi(steps)
+        except RefusedError as refused:
+            if refused.index == 0:
+                return None
+            continue  # another was elected and has gone since the epoch was read
+        return Term(epoch, Check(nodes.CONTROLLER_EPOCH, done[1].version))
+
+
+async def resign(tree: Tree) -> None:
+    """Give /controller up if it is this session's: after a lost connection it may be, without anybody knowing."""
+    found = await tree.get(nodes.CONTROLLER)
+    if found is not None and found.owner == tree.session:
+        try:
+            await tree.delete(nodes.CONTROLLER, found.version)
+        except NoNodeError:
+            return
+
+
+async def write_states(
+    tree: Tree, term: Term, writes: Sequence[tuple[TopicPartition, LeaderAndIsr]]
+) -> tuple[StateOutcome, ...]:
+    """Write each state if its node is still of `state.version` (NO_NODE: if there is none), in one batch.
+
+    Raises: FencedError: the term is over, and no later write of it will ever be accepted;
+    ConnectionLossError: any of them may have been written: `read_states` tells.
+    """
+    await _make_parents(tree, term, writes)
+    results = await tree.write_batch([_state_steps(term, tp, state) for tp, state in writes])
+    if any(isinstance(result, RefusedError) and result.index == 0 for result in results):
+        raise FencedError(term.controller_epoch)
+    refused = [
+        tp for (tp, _), result in zip(writes, results, strict=True) if isinstance(result, RefusedError)
+    ]
+    stored = await read_states(tree, refused)
+    outcomes = []
+    for (tp, state), result in zip(writes, results, strict=True):
+        if isinstance(result, RefusedError):
+            outcomes.append(StateOutcome(tp, accepted=False, stored=stored[tp]))
+        else:
+            written = LeaderAndIsr(
+                state.leader, state.leader_epoch, state.isr, state.controller_epoch, result[-1].version
+            )
+            outcomes.append(StateOutcome(tp, accepted=True, stored=written))
+    return tuple(outcomes)
+
+
+def _state_steps(term: Term, tp: TopicPartition, state: LeaderAndIsr) -> list[Step]:
+    data = nodes.encode_state(state)
+    if state.version == NO_NODE:
+        return [term.guard, Create(nodes.partition_path(tp)), Create(nodes.state_path(tp), data)]
+    return [term.guard, SetData(nodes.state_path(tp), data, state.version)]
+
+
+async def _make_parents(
+    tree: Tree, term: Term, writes: Iterable[tuple[TopicPartition, LeaderAndIsr]]
+) -> None:
+    new = dict.fromkeys(tp.topic for tp, state in writes if state.version == NO_NODE)
+    steps: list[list[Step]] = [[term.guard, Create(nodes.partitions_path(topic))] for topic in new]
+    await tree.write_batch(steps)  # those that are there already are refused, and that is fine
+
+
+async def read_states(
+    tree: Tree, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, LeaderAndIsr | None]:
+    """What the state nodes say."""
+    found = await tree.read_batch([nodes.state_path(tp) for tp in partitions])
+    return {
+        tp: None if node is None else nodes.decode_state(tp, node)
+        for tp, node in zip(partitions, found, strict=True)
+    }
+
+
+async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
+    """Who is registered."""
+    ids = [int(name) for name in await tree.children(nodes.BROKER_IDS)]
+    found = await tree.read_batch([nodes.broker_path(broker) for broker in ids])
+    return {
+        broker: nodes.decode_broker(broker, node)
+        for broker, node in zip(ids, found, strict=True)
+        if node is not None
+    }
+
+
+async def read_topics(tree: Tree) -> dict[str, TopicInfo]:
+    """All topics, with their ids and what of their settings the controller goes by."""
+    names = await tree.children(nodes.TOPICS)
+    assigned = await tree.read_batch([nodes.topic_path(name) for name in names])
+    configs = await tree.read_batch([nodes.topic_config_path(name) for name in names])
+    ids = await tree.read_batch([nodes.topic_id_path(name) for name in names])
+    return {
+        name: _topic(name, node, config, topic_id)
+        for name, node, config, topic_id in zip(names, assigned, configs, ids, strict=True)
+        if node is not None
+    }
+
+
+def _topic(name: str, node: Node, config: Node | None, topic_id: Node | None) -> TopicInfo:
+    settings = nodes.decode_config(name, config.data) if config is not None and config.data else {}
+    return TopicInfo(
+        partitions=nodes.decode_topic(name, node.data),
+        id=topic_id.data.decode() if topic_id is not None else None,
+        unclean_leader_election=settings.get("unclean.leader.election.enable", "false").lower() == "true",
+    )
+
+
+async def read_cluster(tree: Tree) -> ClusterState:
+    """All that a new controller must know. Set the watches first: what changes while this reads is told by them."""
+    brokers = await read_brokers(tree)
+    topics = await read_topics(tree)
+    partitions = [TopicPartition(name, p) for name, topic in topics.items() for p in topic.partitions]
+    states = await read_states(tree, partitions)
+    election = await tree.get(nodes.PREFERRED_ELECTION)
+    return ClusterState(
+        brokers=brokers,
+        topics=topics,
+        leadership={tp: state for tp, state in states.items() if state is not None},
+        deletions=await tree.children(nodes.DELETED_TOPICS),
+        preferred_elections=(
+            () if election is None else nodes.decode_partitions(nodes.PREFERRED_ELECTION, election.data)
+        ),
+    )
+
+
+async def make_topic_id(tree: Tree, topic: str, new_id: str) -> str:
+    """Give the topic this id, if it has none yet; return the one that it has."""
+    path = nodes.topic_id_path(topic)
+    try:
+        await tree.create(path, new_id.encode())
+    except NodeExistsError:
+        found = await tree.get(path)
+        if found is not None:
+            return found.data.decode()
+        return await make_topic_id(tree, topic, new_id)
+    return new_id
+
+
+def _setting(event: asyncio.Event) -> Watch:
+    def fired(change: Change) -> None:
+        event.set()
+
+    return fired

@@ -1,0 +1,394 @@
+"""A coordination tree in ZooKeeper, through kazoo. The only module that knows kazoo.
+
+kazoo works in a thread of its own. Here that thread does not hand results and watches to further threads, as kazoo
+would have it (which may turn their order around), but posts them to the event loop as it reads them from the socket:
+so a watch is called before newer data is seen, as ZooKeeper promises. When a session has expired kazoo would begin
+another one; this Tree is then over, and lets none of its calls slip into that other session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Self, TypeVar
+
+from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
+
+from logstore.env import Env
+from replication.coordination.tree import (
+    ANY_VERSION,
+    NO_VERSION,
+    SESSION_TIMEOUT_MS,
+    BadVersionError,
+    BatchResult,
+    Change,
+    ChangeKind,
+    Check,
+    ConnectionLossError,
+    CoordinationError,
+    Create,
+    Delete,
+    Done,
+    EphemeralParentError,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OnSession,
+    RefusedError,
+    SessionEvent,
+    SessionExpiredError,
+    SetData,
+    Step,
+    Watch,
+    check_path,
+    check_steps,
+)
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+# Requests on their way at once. kazoo's wake-up pipe holds about 270; a full one would hold up the event loop.
+IN_FLIGHT_MAX = 128
+# Between two tries to reach a server; a session of 6 s has time for a dozen.
+RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
+
+_KINDS = {
+    EventType.CREATED: ChangeKind.CREATED,
+    EventType.CHANGED: ChangeKind.CHANGED,
+    EventType.DELETED: ChangeKind.DELETED,
+    EventType.CHILD: ChangeKind.CHILDREN,
+}
+_REFUSALS: dict[type[Exception], type[RefusedError]] = {
+    kazoo_errors.NoNodeError: NoNodeError,
+    kazoo_errors.NodeExistsError: NodeExistsError,
+    kazoo_errors.BadVersionError: BadVersionError,
+    kazoo_errors.NotEmptyError: NotEmptyError,
+    kazoo_errors.NoChildrenForEphemeralsError: EphemeralParentError,
+}
+
+
+class _InOrder(SequentialThreadingHandler):  # type: ignore[misc]
+    """Runs callbacks in the thread that reads the socket. They must not block; ours post to the event loop."""
+
+    def start(self) -> None:
+        """No threads: kazoo calls back directly while the handler is not "running"."""
+
+    def stop(self) -> None:
+        """Nothing to stop."""
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+
+class ZooKeeperTree:
+    """A session with ZooKeeper: see `replication.coordination.tree.Tree`."""
+
+    def __init__(self, hosts: str, session_timeout_ms: int, on_session: OnSession, env: Env) -> None:
+        self._hosts = hosts
+        self._on_session = on_session
+        self._clock = env.clock
+        self._loop = asyncio.get_running_loop()
+        self._timeout_ms = session_timeout_ms
+        self._client = _client(hosts, session_timeout_ms)
+        self._client.add_listener(self._state_changed)
+        self._note_negotiated_timeout()
+        self._in_flight = asyncio.Semaphore(IN_FLIGHT_MAX)
+        # No call may be handed to kazoo after it was told that the session is over.
+        self._mutex = threading.Lock()
+        self._state: SessionEvent | None = None  # None before the first connection
+        self._closing = False
+        self._renewing: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Future[None] | None = None
+        self.session = 0
+        self.token = b""
+        self.lease_end_ms = 0
+
+    @classmethod
+    async def open(
+        cls,
+        hosts: str,
+        *,
+        on_session: OnSession,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        env: Env | None = None,
+    ) -> Self:
+        """Begin a session; `hosts` is `host:port,host:port/chroot`, and the chroot is made if it is not there.
+
+        Raises: CoordinationError: no server answers within the session timeout.
+        """
+        servers, _, chroot = hosts.partition("/")
+        tree = cls(hosts, session_timeout_ms, on_session, env or Env())
+        begun_ms = tree._clock.monotonic_ms()
+        try:
+            await asyncio.to_thread(_start, tree._client, session_timeout_ms)
+            if chroot:
+                await asyncio.to_thread(_make_chroot, servers, f"/{chroot}", session_timeout_ms)
+        except KazooTimeoutError as error:
+            raise CoordinationError(f"no ZooKeeper server answers at {servers}; is it running?") from error
+        tree.session, password = tree._client.client_id
+        tree.token = b"%d %s" % (tree.session, password.hex().encode())
+        tree.lease_end_ms = begun_ms + tree._timeout_ms
+        tree._renewing = asyncio.create_task(tree._renew())
+        return tree
+
+    # ----------------------------------------------------------------- calls
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> str:
+        """Make a node; return its path."""
+        check_steps([Create(path, data)])
+        made: str = await self._call(
+            path,
+            lambda client: client.create_async(path, data, ephemeral=ephemeral, sequence=sequence),
+        )
+        return made
+
+    async def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        """The node, or None."""
+        check_path(path)
+        adapter = self._adapter(path, watch)
+        while True:
+            try:
+                data, stat = await self._call(path, lambda client: client.get_async(path, watch=adapter))
+                return Node(data or b"", stat.version, stat.czxid, stat.ephemeralOwner or 0)
+            except NoNodeError:
+                if adapter is None:
+                    return None
+            # Only `exists` can watch what is not there. If it has come meanwhile: once more from the beginning.
+            if await self._call(path, lambda client: client.exists_async(path, watch=adapter)) is None:
+                return None
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        """Write a node's data; return its new version."""
+        check_steps([SetData(path, data)])
+        stat = await self._call(path, lambda client: client.set_async(path, data, version))
+        return int(stat.version)
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Remove a node."""
+        check_path(path)
+        await self._call(path, lambda client: client.delete_async(path, version))
+
+    async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...]:
+        """The names of the node's children."""
+        check_path(path)
+        adapter = self._adapter(path, watch)
+        found = await self._call(path, lambda client: client.get_children_async(path, watch=adapter))
+        return tuple(sorted(found))
+
+    async def multi(self, steps: Sequence[Step]) -> tuple[Done, ...]:
+        """Do all steps at once, or none."""
+        result = await self._multi(check_steps(steps))
+        if isinstance(result, RefusedError):
+            raise result
+        return result
+
+    async def write_batch(self, multis: Sequence[Sequence[Step]]) -> tuple[BatchResult, ...]:
+        """Do each multi that can be done; return what became of each."""
+        checked = [check_steps(steps) for steps in multis]
+        return await _all([self._multi(steps) for steps in checked])
+
+    async def read_batch(self, paths: Sequence[str]) -> tuple[Node | None, ...]:
+        """Read many nodes."""
+        return await _all([self.get(path) for path in paths])
+
+    async def end_session(self, token: bytes) -> None:
+        """End the session of a former life, by taking it over and closing it."""
+        session, _, password = token.partition(b" ")
+        client = _client(self._hosts, self._timeout_ms, (int(session), bytes.fromhex(password.decode())))
+        try:
+            await asyncio.to_thread(_start, client, self._timeout_ms)
+        except KazooTimeoutError as error:
+            raise ConnectionLossError("no ZooKeeper server answers") from error
+        await asyncio.to_thread(_stop, client)
+
+    async def close(self) -> None:
+        """End the session."""
+        self._closing = True
+        await self._stop()
+
+    def _stop(self) -> asyncio.Future[None]:
+        if self._stopping is None:
+            if self._renewing is not None:
+                self._renewing.cancel()
+            self._stopping = asyncio.ensure_future(asyncio.to_thread(_stop, self._client))
+        return self._stopping
+
+    async def _multi(self, steps: Sequence[Step]) -> BatchResult:
+        def begin(client: KazooClient) -> Any:
+            transaction = client.transaction()
+            for step in steps:
+                _add(transaction, step)
+            return transaction.commit_async()
+
+        outcomes = await self._call(steps[0].path if steps else "/", begin)
+        for index, (step, outcome) in enumerate(zip(steps, outcomes, strict=True)):
+            if (kind := _REFUSALS.get(type(outcome))) is not None:
+                return kind(step.path, index)
+        return tuple(_done(step, outcome) for step, outcome in zip(steps, outcomes, strict=True))
+
+    async def _call(self, path: str, begin: Callable[[KazooClient], Any]) -> Any:
+        """Send a request and wait for its answer."""
+        async with self._in_flight:
+            future: asyncio.Future[Any] = self._loop.create_future()
+            with self._mutex:
+                if self._closing or self._state is SessionEvent.EXPIRED:
+                    raise SessionExpiredError
+                if self._state is SessionEvent.SUSPENDED:
+                    raise ConnectionLossError("suspended")
+                begin(self._client).rawlink(lambda result: self._post(_settle, future, result))
+            try:
+                return await future
+            except kazoo_errors.SessionExpiredError:
+                raise SessionExpiredError from None
+            except (kazoo_errors.ConnectionLoss, kazoo_errors.ConnectionClosedError) as error:
+                raise ConnectionLossError(str(error) or type(error).__name__) from None
+            except kazoo_errors.ZookeeperError as error:
+                if (kind := _REFUSALS.get(type(error))) is not None:
+                    raise kind(path) from None
+                raise CoordinationError(
+                    f"ZooKeeper refuses {path}: {type(error).__name__} {error}"
+                ) from error
+
+    def _adapter(self, path: str, watch: Watch | None) -> Callable[[WatchedEvent], None] | None:
+        """What kazoo calls in its thread."""
+        if watch is None:
+            return None
+
+        def fired(event: WatchedEvent) -> None:
+            if (kind := _KINDS.get(event.type)) is not None:  # others say that the connection is lost
+                self._post(watch, Change(kind, path))
+
+        return fired
+
+    # --------------------------------------------------------------- session
+
+    def _state_changed(self, state: str) -> None:
+        """Kazoo's thread says what has become of the connection."""
+        with self._mutex:
+            if self._closing or self._state is SessionEvent.EXPIRED:
+                return
+            former = self._state
+            if state != KazooState.LOST:
+                self._state = SessionEvent[state]
+            elif self._client.client_state == KeeperState.EXPIRED_SESSION:
+                self._state = SessionEvent.EXPIRED
+            else:
+                self._state = SessionEvent.SUSPENDED
+            if former not in (None, self._state):
+                self._post(self._announce, self._state)
+
+    def _announce(self, state: SessionEvent) -> None:
+        if state is SessionEvent.EXPIRED:
+            self._stop()
+        self._on_session(state)
+
+    async def _renew(self) -> None:
+        """Note up to when the session lives for certain: a server that answers has counted from later than we do."""
+        while True:
+            begun_ms = self._clock.monotonic_ms()
+            with contextlib.suppress(CoordinationError):
+                await self._call("/", lambda client: client.exists_async("/"))
+                self.lease_end_ms = begun_ms + self._timeout_ms
+            await asyncio.sleep(self._timeout_ms / 8000)
+
+    def _note_negotiated_timeout(self) -> None:
+        """The server may allow less than was asked for; kazoo tells only its own connection loop."""
+        connection = self._client._connection
+        connect = connection._connect
+
+        def connect_and_note(*where: Any) -> Any:
+            read_timeout_ms, connect_timeout_ms = connect(*where)
+            self._timeout_ms = round(read_timeout_ms * 3 / 2)  # kazoo waits two thirds of it for an answer
+            return read_timeout_ms, connect_timeout_ms
+
+        connection._connect = connect_and_note
+
+    def _post(self, act: Callable[..., None], *args: Any) -> None:
+        """Have it done in the event loop, after all that was posted before."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(act, *args)
+
+
+def _client(hosts: str, timeout_ms: int, client_id: tuple[int, bytes] | None = None) -> KazooClient:
+    return KazooClient(
+        hosts,
+        timeout=timeout_ms / 1000,
+        client_id=client_id,
+        handler=_InOrder(),
+        connection_retry=RECONNECT,
+        logger=_log,
+    )
+
+
+def _start(client: KazooClient, timeout_ms: int) -> None:
+    client.start_async().wait(timeout_ms / 1000)
+    if not client.connected:
+        _stop(client)
+        raise KazooTimeoutError
+
+
+def _stop(client: KazooClient) -> None:
+    client.stop()
+    client.close()
+
+
+def _make_chroot(servers: str, chroot: str, timeout_ms: int) -> None:
+    client = _client(servers, timeout_ms)
+    _start(client, timeout_ms)
+    try:
+        client.ensure_path(chroot)
+    finally:
+        _stop(client)
+
+
+def _add(transaction: Any, step: Step) -> None:
+    match step:
+        case Check(path, version):
+            transaction.check(path, version)
+        case SetData(path, data, version):
+            transaction.set_data(path, data, version)
+        case Delete(path, version):
+            transaction.delete(path, version)
+        case Create(path, data, ephemeral, sequence):
+            transaction.create(path, data, ephemeral=ephemeral, sequence=sequence)
+
+
+def _done(step: Step, outcome: Any) -> Done:
+    if isinstance(outcome, Exception):
+        raise CoordinationError(f"ZooKeeper refuses {step.path}: {type(outcome).__name__} {outcome}")
+    match step:
+        case Create():
+            return Done(outcome, 0)
+        case SetData(path):
+            return Done(path, outcome.version)
+        case Check(path) | Delete(path):
+            return Done(path, NO_VERSION)
+
+
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
+        return
+    if result.successful():
+        future.set_result(result.value)
+    else:
+        future.set_exception(result.exception)
+
+
+async def _all(calls: Sequence[Coroutine[Any, Any, _T]]) -> tuple[_T, ...]:
+    """The results of all; when one fails, the failure of the first, after all have ended."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    found = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        found.append(result)
+    return tuple(found)
