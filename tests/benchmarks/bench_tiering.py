@@ -26,12 +26,13 @@ from pyspark.sql import DataFrame, SparkSession
 import datasource
 from datasource.jobs import tiering
 
+TOPIC = "t"
 # The partition column, as the table of the job has it.
 DAY = "date_from_unix_date(CAST(floor(unix_micros(timestamp) / 86400000000) AS INT)) AS date"
 
 
-def rows_of(spark: SparkSession, store: Path, topic: str) -> DataFrame:
-    frame = spark.read.format("pylog").option("path", str(store)).option("subscribe", topic)
+def rows_of(spark: SparkSession, store: Path) -> DataFrame:
+    frame = spark.read.format("pylog").option("path", str(store)).option("subscribe", TOPIC)
     return frame.option("includeHeaders", True).load().selectExpr("*", DAY)
 
 
@@ -40,27 +41,25 @@ def parquet(frame: DataFrame, target: Path) -> None:
     shutil.rmtree(target)
 
 
-def tier(spark: SparkSession, store: Path, topic: str) -> None:
-    tiering.run(spark, path=str(store), topics=topic).collect()
+def tier(spark: SparkSession, store: Path) -> None:
+    tiering.run(spark, path=str(store), topics=TOPIC).collect()
     shutil.rmtree(store / "tiered")
     shutil.rmtree(store / "tiering")
 
 
 def bench(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
+    target = root / "parquet"
     for value_bytes, rows in SHAPES:
-        store, topic = root / f"store-{value_bytes}", "t"
-        fill(store, topic, rows, value_bytes)
-        cached = rows_of(spark, store, topic).cache()
+        store = root / f"store-{value_bytes}"
+        fill(store, TOPIC, rows, value_bytes)
+        cached = rows_of(spark, store).cache()
         cached.count()
-        target = root / "parquet"
         seconds = interleave(
             {
-                "ours": lambda store=store, topic=topic: tier(spark, store, topic),
+                "ours": lambda store=store: tier(spark, store),
                 "memory": lambda cached=cached, target=target: parquet(cached, target),
                 AGAIN: lambda cached=cached, target=target: parquet(cached, target),
-                "log": lambda store=store, topic=topic, target=target: parquet(
-                    rows_of(spark, store, topic), target
-                ),
+                "log": lambda store=store, target=target: parquet(rows_of(spark, store), target),
             },
             rounds=rounds,
             warmups=2,

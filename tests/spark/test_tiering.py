@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,13 +20,16 @@ from deltalake import DeltaTable
 
 import logstore
 from datasource import lake
-from datasource.jobs import retention, tiering
+from datasource.jobs import delta_spark, retention, tiering
 from datasource.jobs.parquet import write_piece
 from datasource.lake import Lake, TableConflictError
 from datasource.planning import Range
+from datasource.session import DELTA_JARS
 from datasource.target import reading
 from datasource.tiered import Union
 from logstore import InvalidRequestError, StoreError
+from tests.spark import kill_tiering
+from tests.spark.delta_writer import DeltaSource
 
 VALUES = [f'{{"id": {i}, "who": "customer {i % 7}"}}' for i in range(300)]
 
@@ -508,3 +513,71 @@ def test_an_optimized_table_is_read_the_same(half_gone, topics, tier, read):
     assert sorted(row.offset for row in found) == list(range(700))
     topics.append("t", VALUES[:100])
     assert tier()[0]["records"] == 100
+
+
+# ------------------------------------------------------------------------------------- through Delta's own writer
+
+
+@pytest.fixture
+def through_delta(spark, monkeypatch):
+    """What a session with Delta's jar has, as far as the job uses it; with the jar see below."""
+    spark.dataSource.register(DeltaSource)
+    monkeypatch.setattr(
+        delta_spark, "has_delta", lambda session: True
+    )  # a static setting: it cannot be set here
+
+
+def test_delta_s_writer_gets_boundaries_and_rows(through_delta, topics, tier, read):
+    topics.create("t", partitions=2)
+    for _ in range(2):
+        topics.append("t", VALUES, key=VALUES)
+        report = tier()
+    assert {r["status"] for r in report.values()} == {"tiered"}
+    assert sum(r["records"] for r in report.values()) == 300
+    assert {r["status"] for r in tier().values()} == {"nothing to do"}
+    assert places(table(topics)) == logged(topics)
+    assert read(subscribe="t", includeTiered=True).count() == 600
+
+
+def test_delta_s_writer_gets_bad_rows_once(through_delta, topics, tier):
+    topics.create("t")
+    topics.append("t", ["bad", VALUES[0], None])
+    fields = tiering.declared("id bigint")
+    copy = copy_of(topics, fields=fields)
+    _, pieces = prepared(copy)
+    tiering._commit(Lake(copy.bad_table, copy.topic_id), write_piece(pieces[0]).bad_files, {0: 3})
+    report = tier(schema="id bigint")[0]
+    assert (report["records"], report["bad"]) == (2, 0)
+    assert [o for _, o in places(table(topics, "t__dlq"))] == [0]
+    assert [(row["offset"], row["id"]) for row in rows(table(topics))] == [(1, 0), (2, None)]
+
+
+JARS = os.environ.get(DELTA_JARS)
+WITH_JARS = """
+import sys
+from datasource import spark_session
+from datasource.jobs import tiering
+spark = spark_session(master="local[2]", delta=True)
+frame = tiering.run(spark, path=sys.argv[1])
+print("STATUS", *[row["status"] for row in frame.collect()])
+print("ROWS", spark.read.format("delta").load(sys.argv[2]).count())
+spark.stop()
+"""
+
+
+@pytest.mark.skipif(not JARS, reason=f"no Delta jars: name them in {DELTA_JARS}")
+def test_with_delta_s_jar_every_record_is_there_once(topics):
+    topics.create("t", partitions=2)
+    command = [sys.executable, "-c", WITH_JARS, topics.path, str(table(topics))]
+    for turn in (1, 2):
+        topics.append("t", VALUES, key=VALUES)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+        assert "STATUS tiered tiered" in done.stdout, done.stderr
+        assert f"ROWS {300 * turn}" in done.stdout
+    assert places(table(topics)) == logged(topics)
+
+
+@pytest.mark.slow
+def test_a_driver_killed_at_any_moment_leaves_every_record_once(tmp_path):
+    """(S27) The long form is a command: see tests/spark/kill_tiering.py."""
+    assert kill_tiering.run(tmp_path / "store", kills=2, seed=27).endswith("each once")

@@ -338,6 +338,11 @@ def test_what_names_a_transaction_goes_together(options, streaming, hint):
         write_options({**WRITE, **options}, streaming=streaming)
 
 
+def test_a_table_has_committed_records_only():
+    together = READ | {"includeTiered": "true", "isolation": "read_uncommitted"}
+    assert "includeTiered reads committed records" in refusal(together)
+
+
 def test_a_stream_may_be_named():
     options = write_options({**WRITE, "txnId": "a", "transaction.timeout.ms": "1m"}, streaming=True)
     assert (options.transaction, options.batch_id, options.transaction_timeout_ms) == ("a", None, 60_000)
