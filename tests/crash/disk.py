@@ -46,6 +46,11 @@ class Inode:
     mtime_ns: int = 0
 
 
+def _parent(path: str | Path) -> str:
+    """As pathlib says it, ten times as fast: simulations ask a lot."""
+    return str(path).rpartition("/")[0] or "/"
+
+
 def _moved(path: str, source: str, target: str) -> str:
     """What `path` is called when `source`, a directory, is called `target`."""
     return target + path[len(source) :] if path == source or path.startswith(source + "/") else path
@@ -92,7 +97,7 @@ class Disk:
             for path in paths:
                 new, old = found.names.get(path), found.synced_names.get(path)
                 inode = new if new is old or self.random.random() < chance else old
-                if inode is not None and str(Path(path).parent) in found.directories:
+                if inode is not None and _parent(path) in found.directories:
                     entries[path] = inode
             found.names = entries
             for inode in {id(i): i for i in entries.values()}.values():
@@ -118,7 +123,7 @@ class Disk:
         for path in sorted(self.directories.keys() | self.synced_directories):
             is_new, is_old = path in self.directories, path in self.synced_directories
             is_there = is_new if is_new == is_old or chance_of.random() < chance else is_old
-            if is_there and (str(Path(path).parent) in kept or path == "/"):
+            if is_there and (_parent(path) in kept or path == "/"):
                 kept[path] = self.directories.get(path, self.ticks)
         self.directories = kept
 
@@ -154,7 +159,7 @@ class Disk:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path)) from None
 
     def _touch(self, path) -> None:
-        self.directories[str(Path(path).parent)] = self.ticks
+        self.directories[_parent(path)] = self.ticks
 
     # ------------------------------------------------------------------ Files
 
@@ -205,7 +210,7 @@ class Disk:
         if self._changes():
             raise PowerCut
         if str(path) not in self.names:
-            if str(Path(path).parent) not in self.directories:
+            if _parent(path) not in self.directories:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
             self.names[str(path)] = Inode(self.ticks)
             self._touch(path)
@@ -233,9 +238,7 @@ class Disk:
         if str(path) not in self.directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
         names = tuple(
-            Path(name).name
-            for name in (*self.names, *self.directories)
-            if str(Path(name).parent) == str(path)
+            name.rpartition("/")[2] for name in (*self.names, *self.directories) if _parent(name) == str(path)
         )
         return Listing(names, self.stat(path), settled=True)
 
@@ -246,7 +249,7 @@ class Disk:
             raise FailedStoreError(f"{path}: fsync failed (EIO)")
         if str(path) in self.directories:
             for name in self.names.keys() | self.synced_names.keys():
-                if str(Path(name).parent) == str(path):
+                if _parent(name) == str(path):
                     if name in self.names:
                         self.synced_names[name] = self.names[name]
                     else:
@@ -258,13 +261,11 @@ class Disk:
 
     def _sync_directories(self, parent):
         for source, target in self.moves:
-            if str(Path(target).parent) == parent:
+            if _parent(target) == parent:
                 self._move_synced(source, target)
-        self.moves = [move for move in self.moves if str(Path(move[1]).parent) != parent]
-        children = {d for d in self.directories if str(Path(d).parent) == parent}
-        gone = {
-            d for d in self.synced_directories if str(Path(d).parent) == parent and d not in self.directories
-        }
+        self.moves = [move for move in self.moves if _parent(move[1]) != parent]
+        children = {d for d in self.directories if _parent(d) == parent}
+        gone = {d for d in self.synced_directories if _parent(d) == parent and d not in self.directories}
         self.synced_directories = (self.synced_directories | children | {parent}) - gone
 
     def rename(self, source, target):
@@ -316,7 +317,7 @@ class Disk:
                 self._touch(directory)
 
     def rmdir(self, path):
-        if any(str(Path(name).parent) == str(path) for name in self.names):
+        if any(_parent(name) == str(path) for name in self.names):
             raise StorageError(f"{path}: cannot remove: Directory not empty")
         if self._changes():
             raise PowerCut
@@ -325,7 +326,7 @@ class Disk:
 
     def lock(self, path, *, shared=False, wait=True):
         if str(path) not in self.names:
-            if str(Path(path).parent) not in self.directories:
+            if _parent(path) not in self.directories:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
             self.names[str(path)] = Inode(self.ticks)
             self._touch(path)

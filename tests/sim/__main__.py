@@ -4,6 +4,7 @@ import sys
 import time
 import traceback
 
+from logstore.errors import PylogError
 from tests.sim.simulation import Mutant, simulate
 
 
@@ -17,7 +18,7 @@ def main() -> int:
             summary = simulate(seed, mutant)
             if count == 1:
                 print(summary)
-        except Exception as error:
+        except (AssertionError, PylogError) as error:
             broken.append(seed)
             print(f"{type(error).__name__}: {error}"[:600])
             if count == 1:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from logstore.log import Log
 from logstore.records.batch import batches
 from replication import follower, isr
-from replication.controller import events
 from replication.model import LeaderAndIsr, TopicPartition
 from replication.state_change_log import named
 from tests.sim.broker import Partition, SimBroker
@@ -78,7 +77,7 @@ class Laws:
             self._excuse(tp, missing.base_offset)
 
     def _excuse(self, tp: TopicPartition, end: int) -> None:
-        """Everybody in the ISR has lost writes, and it was said that data may be lost: begin again from what is left."""
+        """Everybody in the ISR has lost writes, and it was said that data may be lost: go on with what is left."""
         self.excused.append(tp)
         self.committed[tp] = [batch for batch in self.committed[tp] if batch.base_offset < end]
         self.ends[tp] = end
@@ -224,6 +223,3 @@ class Laws:
 
 def _partitions(tree: Tree) -> list[TopicPartition]:
     return [TopicPartition(name, n) for name, topic in tree.topics.items() for n in topic.partitions]
-
-
-__all__ = ["Batch", "Laws", "batches_in", "batches_of", "events"]

@@ -25,7 +25,8 @@ from tests.unit.storage.partition import TOPIC_ID
 from tests.unit.storage.partition import batch as build_batch
 
 FAULTS_MS = 6_000
-CALM_MS = 6_000
+CALM_MS = 3_000
+QUIET_MS = 1_500
 PRODUCE_TIMEOUT_MS = 1_000
 
 
@@ -93,7 +94,7 @@ class Simulation:
         self._calm_down()
         world.run_until(FAULTS_MS + CALM_MS, self._after_each)
         self.client.is_over = True
-        world.run_until(world.now_ms + 2_000, self._after_each)
+        world.run_until(world.now_ms + QUIET_MS, self._after_each)
         self.laws.check_end()
         self.summary.excused = len(self.laws.excused)
         self.summary.acked = len(self.laws.acked)
@@ -210,6 +211,7 @@ class Simulation:
         self.world.cuts.clear()
         for broker in self.brokers.values():
             broker.disk.crash_at = None
+            broker.paused_until_ms = 0
             if not broker.is_up:
                 broker.start()
 
