@@ -1,7 +1,7 @@
 # One command per need; each is one line of tools, so that CI and people run the same.
 PYTHON ?= python
 
-.PHONY: check lint types imports docs docs-check test bench clean
+.PHONY: check lint types imports docs docs-check test sim bench clean
 
 check: lint types imports docs-check  ## everything that must be green before a commit (about a minute)
 	$(PYTHON) -m pytest tests/unit tests/model tests/architecture
@@ -24,6 +24,9 @@ docs-check:
 
 test:  ## all tests, Spark's too
 	$(PYTHON) -m pytest
+
+sim:  ## one seed of the simulated cluster, or COUNT of them from SEED on
+	$(PYTHON) -m tests.sim $(or $(SEED),1) $(or $(COUNT),1)
 
 bench:  ## every benchmark, one after the other; each prints its ratio and the noise
 	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; $(PYTHON) $$bench || exit 1; done

@@ -1,0 +1,35 @@
+"""Many seeds of the simulated cluster, and three bugs that it must find.
+
+SIM_SEEDS sets how many seeds run (300), SIM_FIRST the first (1). `make sim SEED=7` runs one and shows its story.
+"""
+
+import os
+
+import pytest
+
+from tests.sim.simulation import Mutant, simulate
+
+FIRST = int(os.environ.get("SIM_FIRST", "1"))
+COUNT = int(os.environ.get("SIM_SEEDS", "300"))
+CHUNK = 25
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(FIRST, FIRST + COUNT, CHUNK))
+def test_no_seed_breaks_a_law(first):
+    for seed in range(first, min(first + CHUNK, FIRST + COUNT)):
+        simulate(seed)
+
+
+@pytest.mark.parametrize("mutant", Mutant)
+def test_the_laws_find_a_bug_that_is_put_in(mutant):
+    for seed in range(1, 100):
+        try:
+            simulate(seed, mutant)
+        except AssertionError:
+            return
+    raise AssertionError(f"not found: {mutant.value}")
+
+
+def test_a_seed_does_the_same_again():
+    assert simulate(17) == simulate(17)
