@@ -56,6 +56,8 @@ _T = TypeVar("_T")
 
 # Requests on their way at once. kazoo's wake-up pipe holds about 270; a full one would hold up the event loop.
 IN_FLIGHT_MAX = 128
+# How long the first connection may take, over as many tries as fit: a server may just be starting.
+CONNECT_S = 15
 # Between two tries to reach a server; a session of 6 s has time for a dozen.
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
 
@@ -121,15 +123,15 @@ class ZooKeeperTree:
     ) -> Self:
         """Begin a session; `hosts` is `host:port,host:port/chroot`, and the chroot is made if it is not there.
 
-        Raises: CoordinationError: no server answers within the session timeout.
+        Raises: CoordinationError: no server answers within CONNECT_S.
         """
         servers, _, chroot = hosts.partition("/")
         tree = cls(hosts, session_timeout_ms, on_session, env or Env())
-        begun_ms = tree._clock.monotonic_ms()
         try:
-            await asyncio.to_thread(_start, tree._client, session_timeout_ms)
             if chroot:
                 await asyncio.to_thread(_make_chroot, servers, f"/{chroot}", session_timeout_ms)
+            begun_ms = tree._clock.monotonic_ms()
+            await asyncio.to_thread(_start, tree._client)
         except KazooTimeoutError as error:
             raise CoordinationError(f"no ZooKeeper server answers at {servers}; is it running?") from error
         tree.session, password = tree._client.client_id
@@ -205,7 +207,7 @@ class ZooKeeperTree:
         session, _, password = token.partition(b" ")
         client = _client(self._hosts, self._timeout_ms, (int(session), bytes.fromhex(password.decode())))
         try:
-            await asyncio.to_thread(_start, client, self._timeout_ms)
+            await asyncio.to_thread(_start, client)
         except KazooTimeoutError as error:
             raise ConnectionLossError("no ZooKeeper server answers") from error
         await asyncio.to_thread(_stop, client)
@@ -329,8 +331,8 @@ def _client(hosts: str, timeout_ms: int, client_id: tuple[int, bytes] | None = N
     )
 
 
-def _start(client: KazooClient, timeout_ms: int) -> None:
-    client.start_async().wait(timeout_ms / 1000)
+def _start(client: KazooClient) -> None:
+    client.start_async().wait(CONNECT_S)
     if not client.connected:
         _stop(client)
         raise KazooTimeoutError
@@ -343,7 +345,7 @@ def _stop(client: KazooClient) -> None:
 
 def _make_chroot(servers: str, chroot: str, timeout_ms: int) -> None:
     client = _client(servers, timeout_ms)
-    _start(client, timeout_ms)
+    _start(client)
     try:
         client.ensure_path(chroot)
     finally:
@@ -384,11 +386,8 @@ def _settle(future: asyncio.Future[Any], result: Any) -> None:
 
 
 async def _all(calls: Sequence[Coroutine[Any, Any, _T]]) -> tuple[_T, ...]:
-    """The results of all; when one fails, the failure of the first, after all have ended."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    found = []
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-        found.append(result)
-    return tuple(found)
+    """The results of all; when calls fail, the failure of the first, after all have ended."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    if tasks:
+        await asyncio.wait(tasks)
+    return tuple([task.result() for task in tasks])

@@ -1,0 +1,177 @@
+"""Brokers and controllers on the tree: one incarnation after the other, one controller at a time."""
+
+import asyncio
+
+import pytest
+
+from replication.coordination import nodes
+from replication.coordination.cluster import (
+    BrokerIdTakenError,
+    FencedError,
+    become_controller,
+    make_topic_id,
+    prepare,
+    read_brokers,
+    read_cluster,
+    read_states,
+    register_broker,
+    resign,
+    write_states,
+)
+from replication.coordination.tree import Change, ChangeKind, SessionEvent
+from replication.model import NO_LEADER, BrokerInfo, LeaderAndIsr, TopicInfo, TopicPartition
+
+from .room import Seen, on_loop
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def broker(number, **facts):
+    return BrokerInfo(number, -1, "localhost", 9090 + number, **facts)
+
+
+async def register(tree, info, **options):
+    return await register_broker(tree, info, now_ms=7, **({"wait_ms": 10_000} | options))
+
+
+async def with_topic(room):
+    tree = await room.tree()
+    await prepare(tree)
+    await tree.create(nodes.topic_path("t"), nodes.encode_topic({0: (1, 2), 1: (2, 1)}))
+    return tree
+
+
+@on_loop
+async def test_brokers_register_and_are_read(room):
+    tree, other = await room.tree(), await room.tree()
+    await asyncio.gather(prepare(tree), prepare(other))
+    first = await register(tree, broker(1, rack="r"))
+    second = await register(other, broker(2, lost_writes=True))
+    assert first < second
+    assert await read_brokers(tree) == {
+        1: BrokerInfo(1, first, "localhost", 9091, rack="r"),
+        2: BrokerInfo(2, second, "localhost", 9092, lost_writes=True),
+    }
+    assert await register(tree, broker(1)) == first  # again, after a lost answer
+
+
+@on_loop
+async def test_a_broker_that_bounces_is_another_incarnation_and_the_controller_is_told(room):
+    # (R18) faster than its session: the new life ends the session of the former one first
+    tree = await room.tree()
+    await prepare(tree)
+    process = room.spawn("register", "1")
+    former = await process.line()
+    seen = Seen()
+    assert await tree.children(nodes.BROKER_IDS, seen) == ("1",)
+    process.kill()
+    back = await room.tree()
+    async with asyncio.timeout(1):
+        epoch = await register(back, broker(1), former=former["token"].encode())
+    assert epoch > former["epoch"]
+    assert await seen.change() == Change(ChangeKind.CHILDREN, nodes.BROKER_IDS)
+    assert (await read_brokers(tree))[1].epoch == epoch
+
+
+@on_loop
+async def test_without_its_token_a_broker_waits_until_its_former_session_is_over(room):
+    # (R18) never two incarnations at once
+    tree = await room.tree()
+    await prepare(tree)
+    process = room.spawn("register", "1")
+    former = await process.line()
+    process.kill()
+    assert await register(tree, broker(1)) > former["epoch"]
+
+
+@on_loop
+async def test_two_brokers_of_one_id_cannot_both_register(room):
+    tree, other = await room.tree(), await room.tree()
+    await prepare(tree)
+    epoch = await register(tree, broker(1))
+    with pytest.raises(BrokerIdTakenError, match="give each broker its own id"):
+        await register(other, broker(1), wait_ms=700)
+    assert (await read_brokers(tree))[1].epoch == epoch
+
+
+@on_loop
+async def test_of_many_who_run_one_becomes_the_controller(room):
+    trees = [await room.tree() for _ in range(4)]
+    await prepare(trees[0])
+    terms = await asyncio.gather(*(become_controller(tree, i, 7) for i, tree in enumerate(trees)))
+    won = [i for i, term in enumerate(terms) if term is not None]
+    assert len(won) == 1
+    assert terms[won[0]].controller_epoch == 1
+    node = await trees[0].get(nodes.CONTROLLER)
+    assert nodes.decode_controller(node.data).broker == won[0]
+    await resign(trees[won[0]])
+    loser = trees[won[0] - 1]
+    assert (await become_controller(loser, 9, 7)).controller_epoch == 2
+
+
+@on_loop
+async def test_only_the_controller_itself_resigns(room):
+    tree, other = await room.tree(), await room.tree()
+    await prepare(tree)
+    await become_controller(tree, 1, 7)
+    await resign(other)
+    assert await tree.get(nodes.CONTROLLER) is not None
+
+
+@on_loop
+async def test_the_controller_that_lost_its_session_writes_nothing_more(room):
+    # (R23) two controllers: the stale one goes on with a new connection, and with what it believed
+    tree = await with_topic(room)
+    stale, fresh = await room.open(), await room.tree()
+    old = await become_controller(stale.tree, 1, 7)
+    (made,) = await write_states(stale.tree, old, [(T0, LeaderAndIsr(1, 0, (1, 2), 1))])
+    assert made.accepted
+    await tree.end_session(stale.tree.token)
+    await stale.event(SessionEvent.EXPIRED)
+    new = await become_controller(fresh, 2, 7)
+    assert new.controller_epoch == old.controller_epoch + 1
+
+    zombie = await room.tree()
+    wanted = made.stored.next_term(1, (1,), old.controller_epoch)
+    with pytest.raises(FencedError):
+        await write_states(zombie, old, [(T0, wanted), (T1, LeaderAndIsr(1, 0, (1,), 1))])
+    assert await read_states(tree, [T0, T1]) == {T0: made.stored, T1: None}
+
+    (moved,) = await write_states(fresh, new, [(T0, made.stored.next_term(2, (2,), 2))])
+    assert moved.accepted
+    assert (await read_states(tree, [T0]))[T0] == LeaderAndIsr(2, 1, (2,), 2, version=1)
+
+
+@on_loop
+async def test_each_state_is_written_or_what_stands_is_told(room):
+    tree = await with_topic(room)
+    term = await become_controller(tree, 1, 7)
+    first = [(tp, LeaderAndIsr(1, 0, (1, 2), 1)) for tp in (T0, T1)]
+    made = await write_states(tree, term, first)
+    assert [outcome.accepted for outcome in made] == [True, True]
+    # The leader of T1 has changed its ISR meanwhile.
+    shrunk = LeaderAndIsr(1, 0, (1,), 1)
+    await tree.set(nodes.state_path(T1), nodes.encode_state(shrunk), 0)
+    again = await write_states(tree, term, [(o.tp, o.stored.next_term(NO_LEADER, (2,), 1)) for o in made])
+    assert [outcome.accepted for outcome in again] == [True, False]
+    assert again[0].stored == LeaderAndIsr(NO_LEADER, 1, (2,), 1, version=1)
+    assert again[1].stored == LeaderAndIsr(1, 0, (1,), 1, version=1)
+    (there,) = await write_states(tree, term, [first[0]])
+    assert (there.accepted, there.stored) == (False, again[0].stored)
+
+
+@on_loop
+async def test_a_new_controller_reads_the_whole_cluster(room):
+    tree = await with_topic(room)
+    term = await become_controller(tree, 1, 7)
+    await tree.create(
+        nodes.topic_config_path("t"), nodes.encode_config({"unclean.leader.election.enable": "true"})
+    )
+    assert [await make_topic_id(tree, "t", name) for name in ("first", "second")] == ["first", "first"]
+    (outcome,) = await write_states(tree, term, [(T0, LeaderAndIsr(1, 0, (1, 2), 1))])
+    await tree.create(f"{nodes.DELETED_TOPICS}/gone")
+    await tree.create(nodes.PREFERRED_ELECTION, nodes.encode_partitions([T1]))
+    cluster = await read_cluster(tree)
+    assert cluster.topics == {"t": TopicInfo({0: (1, 2), 1: (2, 1)}, "first", unclean_leader_election=True)}
+    assert cluster.leadership == {T0: outcome.stored}
+    assert (cluster.brokers, cluster.deletions, cluster.preferred_elections) == ({}, ("gone",), (T1,))
