@@ -66,6 +66,7 @@ ORDER = [
     "dump-log",
     "verify",
     "recover",
+    "transactions",
     "delete",
 ]
 
