@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 import logstore
 from datasource.planning import Range
 from logstore import LogStore, NotAStoreError, OffsetRange, PylogError, TopicInfo
+from logstore.env import SYSTEM
 from logstore.isolation import Isolation
 from logstore.log_dir import META
 from logstore.transactions import Transaction, Transactions
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OPEN_STORES_MAX = 8
+
+# How often a reader looks whether somebody died. Costs a file lock per open transaction.
+TEND_EACH_MS = 2_000
+_tended_ms: dict[str, int] = {}
 
 Found = TypeVar("Found")
 
@@ -145,7 +150,21 @@ class Directory:
 
     def settled(self, look: Callable[[], Found]) -> Found:
         """What `look` finds while no transaction is decided."""
+        self._end_dead()
         return self._store.transactions.settled(look)
+
+    def _end_dead(self) -> None:
+        """End transactions that nobody can commit any more, if this process may write: readers would wait for ever."""
+        path, now_ms = str(self._store.path), SYSTEM.clock.monotonic_ms()
+        if now_ms - _tended_ms.get(path, -TEND_EACH_MS) < TEND_EACH_MS:
+            return
+        _tended_ms[path] = now_ms
+        try:
+            transactions = self._store.transactions
+            if transactions.dead(transactions.state()) and SYSTEM.files.is_writable(path):
+                _open(path, "auto").transactions.tend()
+        except PylogError as error:
+            logger.warning("path=%s transactions of dead writers are not ended: %s", path, error)
 
     @property
     def transactions(self) -> Transactions:

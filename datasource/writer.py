@@ -11,11 +11,12 @@ Spark makes a stream's writer anew in each process, so what `commit` and `abort`
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ from datasource.target import Sink, Target, reading, writing
 from logstore import InvalidRecordError, InvalidRequestError, PylogError
 from logstore.env import SYSTEM
 from logstore.processes import driver
-from logstore.transactions import Prepared, Transaction
+from logstore.transactions import Prepared, Transaction, Transactions
 from logstore.txn_state import Owner
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 PORTION_BYTES = 16 * 1024 * 1024
 # The process that commits has this loaded, and needs no kernels.
 _COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
+_GIVEN_UP = "the driver gave the batch up"
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,8 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
         Raising here would hide the cause behind "Writing job failed".
         """
         if self._options.exactly_once:
-            _abort(self._options, {self._batch()})
+            name, batch_id, run = self._batch()
+            _abort(self._options, lambda t: t.abort(name, batch_id, run=run, reason=_GIVEN_UP))
         else:
             logger.warning("the write failed; left in the log since it began: %s", self._left())
 
@@ -190,9 +193,23 @@ class StreamWriter(_Appender, DataSourceStreamArrowWriter):
         _commit(self._options, messages, origin=_origin(self._options.checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Give the micro-batch up. Called after a failed commit, too: what is decided stays."""
-        if self._options.exactly_once:
-            _abort(self._options, {(p.name, p.batch_id, p.run) for p in _prepared(messages)})
+        """Give the micro-batch up. Called after a failed commit, too: what is decided stays.
+
+        Tasks that were stopped have sent no message. So the query's id is taken from its checkpoint, and its attempts
+        are those of this driver; without a known checkpoint, what was prepared waits for its timeout.
+        """
+        if not self._options.exactly_once:
+            return
+        runs = {(p.name, p.run) for p in _prepared(messages)}
+        query = self._options.transaction or _query_id(self._options.checkpoint)
+
+        def give_up(transactions: Transactions) -> None:
+            for name, run in runs:
+                transactions.abort(name, batchId, run=run, reason=_GIVEN_UP)
+            if query:
+                transactions.abort(query, batchId, driver=driver(SYSTEM), reason=_GIVEN_UP)
+
+        _abort(self._options, give_up)
 
 
 # --- commit and abort, by the driver ---
@@ -207,15 +224,14 @@ def _commit(options: WriteOptions, messages: Messages, *, origin: str = "") -> N
         writing(options.path).transactions.commit(prepared, origin=origin)
 
 
-def _abort(options: WriteOptions, batches: Iterable[tuple[str, int, str]]) -> None:
-    """Abort what tasks of these batches wrote; tasks that were killed are told by their being gone.
+def _abort(options: WriteOptions, give_up: Callable[[Transactions], None]) -> None:
+    """Abort what tasks wrote; those that were killed are told by their being gone.
 
     What cannot be aborted now is aborted by the next who comes: this must not hide why the write failed.
     """
     try:
         transactions = writing(options.path).transactions
-        for name, batch_id, run in batches:
-            transactions.abort(name, batch_id, run, reason="the driver gave the batch up")
+        give_up(transactions)
         transactions.tend()
     except PylogError as error:
         logger.warning("a transaction is not aborted yet: %s", error)
@@ -233,13 +249,26 @@ def _origin(checkpoint: str | None, batch_id: int) -> str:
 
     Spark writes the entry once, before the batch runs for the first time: a replay has the very same one.
     """
-    if checkpoint is None or not (found := re.match(r"(?:file:/*(?=/))?(/.*)", checkpoint)):
-        return ""
+    entry = _read(checkpoint, f"offsets/{batch_id}")
+    return hashlib.sha256(entry).hexdigest() if entry else ""
+
+
+def _query_id(checkpoint: str | None) -> str:
+    """The id that Spark gave the query of this checkpoint; "" if it cannot be read here."""
     try:
-        entry = SYSTEM.files.read_all(f"{found[1]}/offsets/{batch_id}")
-    except OSError:
+        return str(json.loads(_read(checkpoint, "metadata") or b"{}").get("id", ""))
+    except ValueError:
         return ""
-    return hashlib.sha256(entry).hexdigest()
+
+
+def _read(checkpoint: str | None, name: str) -> bytes:
+    """A file of a checkpoint in a local directory; nothing of one elsewhere."""
+    if checkpoint is None or not (found := re.match(r"(?:file:/*(?=/))?(/.*)", checkpoint)):
+        return b""
+    try:
+        return SYSTEM.files.read_all(f"{found[1]}/{name}")
+    except OSError:
+        return b""
 
 
 # --- rows ---

@@ -145,7 +145,9 @@ class Catalog:
         except FileNotFoundError:
             return None
         if info.name != name:
-            raise StoreError(f"{path}: the description of another topic, {info.name!r}; restore it from a backup")
+            raise StoreError(
+                f"{path}: the description of another topic, {info.name!r}; restore it from a backup"
+            )
         # Two changes in one moment may share time stamp, size and inode: what is that new is read again.
         if self._env.clock.now_ms() * 1_000_000 - stat.mtime_ns >= SETTLED_NS:
             self._cache[name] = stat, info

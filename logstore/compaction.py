@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from logstore import house_clock, upkeep
+from logstore.checkpoint import marking_failure
 from logstore.config import INT32_MAX, INT64_MAX
 from logstore.errors import CorruptLogError, InvalidRequestError
 from logstore.log import Log, SegmentInfo
@@ -39,7 +40,7 @@ from logstore.producers import AbortedTransaction
 from logstore.records.batch import DELETE_HORIZON, BatchHeader, whole_bytes
 from logstore.retention import SegmentFacts, ages_ms
 from logstore.segment import Segment
-from logstore.swap import new_segment
+from logstore.swap import make_durable, new_segment
 
 if TYPE_CHECKING:
     from logstore.records.cleaning import Cleaner, Fate, KeyMap
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEY_MAP_BYTES = 128 * 1024 * 1024
-KEY_MAP_BYTES_MIN = 1024 * 1024
+KEY_MAP_BYTES_MIN = 16 * 1024
 # Small enough to be looked at, and copied, out of the second-level cache.
 _READ_BYTES = 512 * 1024
 
@@ -179,6 +180,10 @@ def _not_due(log: Log, extent: _Extent, now_ms: int) -> str | None:
     return None
 
 
+class _ChangedError(Exception):
+    """The segments that were read are not there any more: retention or a truncation came by."""
+
+
 class _Counts(NamedTuple):
     before: int
     after: int
@@ -201,14 +206,17 @@ class _Pass:
         """Round after round, until nothing is dirty."""
         log = self._log
         log.flush()
+        upkeep.remove_leftovers(log)
         extent = _extent(log, self._now_ms)
         upkeep.advance_cleaned_offset(log, extent.dirty)  # the mark is there before the first gap is
         before, after, rounds, end = 0, 0, 0, extent.upper
         while extent.dirty < end:
-            seen = self._collect(extent, end)
-            counts = self._clean(extent, seen)
-            if counts is None:
-                break  # the log was cut or lost segments meanwhile: what is done is done
+            try:
+                seen = self._collect(extent, end)
+                counts = self._clean(extent, seen)
+            except (FileNotFoundError, _ChangedError):
+                logger.info("dir=%s segments went while they were compacted", log.directory)
+                break  # what is done is done
             before, after, rounds = before or counts[0], counts[1], rounds + 1
             upkeep.advance_cleaned_offset(log, seen)
             extent = _extent(log, self._now_ms)
@@ -257,8 +265,8 @@ class _Pass:
 
     # ------------------------------------------------------------------ clean
 
-    def _clean(self, extent: _Extent, seen: int) -> tuple[int, int] | None:
-        """Rewrite the segments that begin below `seen`; (records before, after), None if the log changed."""
+    def _clean(self, extent: _Extent, seen: int) -> tuple[int, int]:
+        """Rewrite the segments that begin below `seen`; return the records before and after."""
         from logstore.records.cleaning import Cleaner
 
         log, config = self._log, self._log.config
@@ -276,18 +284,29 @@ class _Pass:
         total_bytes = sum(segment.size_bytes for segment in chosen)
         for group in groups:
             self._progress(done_bytes, total_bytes)
-            cleaned = new_segment(log.env, str(log.directory), group[0].base_offset)
-            counts = self._rewrite(group, cleaned, cleaner)
-            is_same = (
-                len(group) == 1 and cleaned.size_bytes() == group[0].size_bytes and counts[0] == counts[1]
-            )
-            if is_same:
-                cleaned.remove()
-            elif not self._put(group, cleaned, verdicts):
-                return None
+            counts = self._compact(group, cleaner, verdicts)
             before, after = before + counts[0], after + counts[1]
             done_bytes += sum(segment.size_bytes for segment in group)
         self._progress(total_bytes, total_bytes)
+        return before, after
+
+    def _compact(
+        self, group: Sequence[SegmentInfo], cleaner: Cleaner, verdicts: _Verdicts
+    ) -> tuple[int, int]:
+        """Put what stays of the group in its place, if that is less or fewer; return the records before and after."""
+        cleaned = new_segment(self._log.env, str(self._log.directory), group[0].base_offset)
+        try:
+            before, after = self._rewrite(group, cleaned, cleaner)
+            is_same = len(group) == 1 and before == after and cleaned.size_bytes() == group[0].size_bytes
+            if not is_same:
+                self._finish(group, cleaned, verdicts)
+        except Exception:
+            cleaned.remove()
+            raise
+        if is_same:
+            cleaned.remove()
+        elif not upkeep.replace_segments(self._log, group, cleaned):
+            raise _ChangedError
         return before, after
 
     def _rewrite(self, group: Sequence[SegmentInfo], cleaned: Segment, cleaner: Cleaner) -> tuple[int, int]:
@@ -302,14 +321,15 @@ class _Pass:
                     before, after = before + piece.before, after + piece.after
         return before, after
 
-    def _put(self, group: Sequence[SegmentInfo], cleaned: Segment, verdicts: _Verdicts) -> bool:
-        """Finish the files of `cleaned`, and put it in the place of the group if that is still there."""
+    def _finish(self, group: Sequence[SegmentInfo], cleaned: Segment, verdicts: _Verdicts) -> None:
+        """Write what belongs to `cleaned` beside its log, and make all of it durable."""
         log = self._log
         tail = cleaned.rebuild_indexes(cleaned.size_bytes(), log.config.index_interval_bytes)
         cleaned.seal(tail)
         upkeep.copy_transactions(log, group, cleaned, verdicts.ended)
         log.env.files.set_time(cleaned.path, max(segment.appended_ms for segment in group) * 1_000_000)
-        return upkeep.replace_segments(log, group, cleaned)
+        with marking_failure(log.env, log.directory.parent):
+            make_durable(log.env, str(log.directory), cleaned)
 
 
 def _groups(log: Log, segments: Sequence[SegmentInfo]) -> Iterator[list[SegmentInfo]]:

@@ -17,7 +17,7 @@ Readers hold nothing: they work on a `View`, which two stats confirm, and a read
 plans once more from the disk before it reports damage. They may thus see records of an append that fails
 later, for want of space.
 
-The append path: `append_as_leader` (check, stamp) → `_append` (roll where needed) → `Segment.append` → one
+The append path: `append_as_leader` (check, stamp) → `TailWriter.append` (roll where needed) → `Segment.append` → one
 write.
 """
 
@@ -28,12 +28,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from logstore import lookup, marks
-from logstore.append_rules import AppendInfo, check_times, must_roll, valid_batches
+from logstore.append_rules import AppendInfo, check_times, valid_batches
 from logstore.checkpoint import check_mark, fsync_or_mark, marking_failure
-from logstore.config import INT32_MAX, INT64_MAX, LogConfig
+from logstore.config import INT64_MAX, LogConfig
 from logstore.env import Env
 from logstore.epochs import LeaderEpochs
 from logstore.errors import (
@@ -42,7 +42,6 @@ from logstore.errors import (
     InvalidRequestError,
     OffsetOutOfRangeError,
     ReadOnlyStoreError,
-    StorageError,
 )
 from logstore.lookup import OffsetAndTimestamp, SegmentInfo
 from logstore.partition_dir import PartitionDir, View, create, topic_id_of
@@ -61,10 +60,12 @@ from logstore.records.batch import (
     stamp,
     stamp_append_time,
 )
-from logstore.recovery import Damage, RecoveryReport, cut_short, epoch_starts, recover, verify
+from logstore.recovery import Damage, RecoveryReport, cut_short, recover, verify
 from logstore.retired import retire
-from logstore.segment import Request, Segment, Slice, Tail
+from logstore.scanner import ReadResult, Scanner
+from logstore.segment import Request, Tail
 from logstore.swap import finish as finish_swaps
+from logstore.tail_writer import TailWriter
 
 __all__ = [
     "AppendInfo",
@@ -80,20 +81,8 @@ logger = logging.getLogger(__name__)
 
 # The least that is worth one read call.
 READ_BYTES_MIN = 16 * 1024
-# Scans in progress whose place is remembered; more of them fall back to the index.
-CURSORS_MAX = 32
-
 
 Found = TypeVar("Found")
-
-
-class ReadResult(NamedTuple):
-    """Whole batches as stored, where they are, and the offset to read next."""
-
-    data: memoryview
-    path: str
-    position: int
-    next_offset: int
 
 
 class Log:
@@ -111,11 +100,11 @@ class Log:
         self._root = str(directory.parent)
         self._files = PartitionDir(directory, topic_id=topic_id, env=env)
         self._files.may_have_gaps = config.may_have_gaps
-        self._cursors: dict[int, tuple[int, int]] = {}  # next offset of a read -> (segment, position)
         self._epochs: LeaderEpochs | None = None
         self._producers = ProducerLog(self._files)
+        self._writer = TailWriter(self._files, self._producers, lambda: self.epochs)
+        self._scanner = Scanner(self._files)
         self._last_flush_ms = env.clock.monotonic_ms()
-        self._has_rolled = False
         self._durable_names: object = None  # of files whose directory entries are known to be on disk
 
     @classmethod
@@ -293,7 +282,7 @@ class Log:
                 placed = placed._replace(max_timestamp=now_ms)
             stamped.append(placed)
             offset = placed.next_offset
-        self._append(records, stamped)
+        self._writer.append(records, stamped, self.config)
         return AppendInfo(first, offset, now_ms, len(records))
 
     def append_marker(
@@ -340,106 +329,21 @@ class Log:
                 if batch.base_offset < end:
                     raise InvalidRecordError(f"{self.directory}: offset {batch.base_offset} after {end - 1}")
                 end = batch.next_offset
-            self._append(records, checked)
+            self._writer.append(records, checked, self.config)
         self._maybe_flush(end)
         return AppendInfo(checked[0].base_offset if checked else first, end, -1, len(records))
-
-    def _append(self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader]) -> None:
-        """Write the batches behind the end, one write per segment; what cannot be written whole is undone."""
-        before, rest = self._files.view, memoryview(data)
-        has_producers = bool(before.snapshots) or any(batch.producer_id >= 0 for batch in batches)
-        try:
-            while batches:
-                active, count = self._active_for(batches)
-                size_bytes = sum(batch.size_bytes for batch in batches[:count])
-                self._note_epochs(batches[:count])  # first: a crash may leave it too early, never too late
-                if has_producers:
-                    self._producers.before_append(active, batches[:count], rest[:size_bytes])
-                tail = active.append(
-                    rest[:size_bytes],
-                    batches[:count],
-                    self._files.view.tail,
-                    self.config.index_interval_bytes,
-                )
-                self._files.know(self._files.view.bases, tail)
-                if has_producers:
-                    self._producers.after_append(batches[:count], rest[:size_bytes])
-                rest, batches = rest[size_bytes:], batches[count:]
-        except StorageError:
-            self._undo(before)
-            raise
-
-    def _active_for(self, batches: Sequence[BatchHeader]) -> tuple[Segment, int]:
-        """The segment for the next batches, new if need be, and how many of them it takes in one write."""
-        first, view = batches[0], self._files.view
-        if not view.bases:
-            self._add_segment(first.base_offset)
-        elif must_roll(
-            self.config, view.bases[-1], self.directory.name, view.tail, view.tail.position, first
-        ):
-            self.roll()  # named after the end of the log: segments follow each other without a gap
-        base, tail = self._files.view.bases[-1], self._files.view.tail
-        if first.last_offset - base > INT32_MAX:
-            self._files.segment(base).remove()
-            self._add_segment(first.base_offset, instead=True)
-            base, tail = first.base_offset, self._files.view.tail
-        position, count = tail.position, 0
-        for batch in batches:
-            if count and must_roll(self.config, base, self.directory.name, tail, position, batch):
-                break
-            if position == 0:
-                tail = tail._replace(first_timestamp_ms=batch.max_timestamp)
-            position += batch.size_bytes
-            count += 1
-        return self._files.segment(base), count
-
-    def _undo(self, before: View) -> None:
-        """Take back what a failed append wrote; what cannot be is torn, and the next holder cuts it."""
-        try:
-            self._producers.cut(before.end)
-            for base in reversed(self._files.view.bases[len(before.bases) :]):
-                self._files.segment(base).remove()
-            if before.bases:
-                self._files.segment(before.bases[-1]).truncate(before.tail.position, before.tail.next_offset)
-            self._files.know(before.bases, before.tail)
-        except StorageError:
-            logger.warning("dir=%s could not undo a failed append", self.directory, exc_info=True)
-        finally:
-            self._producers.forget()
-
-    def _note_epochs(self, batches: Sequence[BatchHeader]) -> None:
-        """Keep `leader-epoch-checkpoint` in step; the epoch changes rarely, so this is one comparison."""
-        for batch in batches:
-            if batch.leader_epoch > self.epochs.latest:
-                self.epochs.load()  # another process may have noted it
-                if not self.epochs.starts and self._files.view.end > self._files.view.start:
-                    self.epochs.replace(epoch_starts(self._files, self._files.view.bases))  # lost or damaged
-                self.epochs.assign(batch.leader_epoch, batch.base_offset)
 
     # -------------------------------------------------------------------- roll
 
     def roll(self) -> None:
         """Close the active segment and begin a new one at the log's end; nothing happens if it is empty."""
         with self.lock():
-            view = self._files.view
-            if view.bases and view.tail.position:
-                self._files.segment(view.bases[-1]).seal(view.tail)
-                if view.snapshots:
-                    expired_ms = self._env.clock.now_ms() - self.config.producer_id_expiration_ms
-                    self._producers.write_snapshot(view, expired_ms=expired_ms)
-                self._add_segment(view.end)
-                self._has_rolled = True
+            self._writer.roll(self.config)
 
     def take_rolled(self) -> bool:
         """Did a segment begin here since the last call? Then there may be one that can go."""
-        rolled, self._has_rolled = self._has_rolled, False
+        rolled, self._writer.has_rolled = self._writer.has_rolled, False
         return rolled
-
-    def _add_segment(self, base_offset: int, *, instead: bool = False) -> None:
-        """Make an empty active segment (`instead` of the empty one that is there)."""
-        bases = self._files.view.bases[:-1] if instead else self._files.view.bases
-        self._files.segment(base_offset).create()
-        self._files.know((*bases, base_offset), Tail(0, base_offset))
 
     # ------------------------------------------------------------------- flush
 
@@ -546,7 +450,7 @@ class Log:
             if offset >= request.upper:
                 break
             try:
-                found = self._read(view, request)
+                found = self._scanner.read(view, request, self.config)
                 self._files.confirm()
                 return found
             except (CorruptLogError, FileNotFoundError):
@@ -554,40 +458,6 @@ class Log:
                     raise
             view = self._seen(anew=True)
         return ReadResult(request.space[:0], self._files.path, 0, offset)
-
-    def _read(self, view: View, request: Request) -> ReadResult:
-        number = lookup.number_of(view, request.offset)
-        segment = self._files.segment(view.bases[number])
-        found = self._read_on(segment, request, lookup.end_of(view, number))
-        if found is None:
-            position = segment.floor_position(request.offset)
-            found = segment.read(request, position, lookup.end_of(view, number))
-        first = number
-        while found is None:  # the segment ends in a gap
-            number += 1
-            if number == len(view.bases):
-                if not (self.config.may_have_gaps or view.was_compacted):
-                    lookup.check_no_gap(segment.path, request.offset, None)
-                return ReadResult(request.space[:0], segment.path, 0, request.upper)
-            segment = self._files.segment(view.bases[number])
-            found = segment.read(request, 0, lookup.end_of(view, number))
-        if not (self.config.may_have_gaps or view.was_compacted):
-            lookup.check_no_gap(self._files.segment(view.bases[first]).path, request.offset, found)
-        if len(self._cursors) >= CURSORS_MAX:
-            self._cursors.clear()
-        self._cursors[found.next_offset] = (segment.base_offset, found.position + len(found.data))
-        return ReadResult(found.data, segment.path, found.position, found.next_offset)
-
-    def _read_on(self, segment: Segment, request: Request, limit: int) -> Slice | None:
-        """Read where another read ended, if the next batch is there: a scan needs no index."""
-        base_offset, position = self._cursors.pop(request.offset, (-1, 0))
-        if base_offset != segment.base_offset:
-            return None
-        try:
-            found = segment.read(request, position, limit)
-        except CorruptLogError:
-            return None
-        return found if found and found.data and header_at(found.data).base_offset == request.offset else None
 
     # ---------------------------------------------------------------- look-ups
 
@@ -642,7 +512,7 @@ class Log:
                 self._env.files.unlink(f"{self._files.path}/{marks.LOG_START}")
                 self._files.look_anew()
                 self._files.know((), Tail(0, offset))
-                self._add_segment(offset)
+                self._writer.add_segment(offset)
             else:
                 segment = self._files.segment(bases[-1])
                 segment.truncate(place.position, place.batch.base_offset)

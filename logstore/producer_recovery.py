@@ -38,14 +38,20 @@ def mend(files: PartitionDir, recovery_point: int, *, has_producers: bool) -> Me
     if not (view.snapshots or view.transactional or has_producers):
         return Mended((), ())
     first = view.bases[lookup.number_of(view, recovery_point)] if view.bases else view.end
-    wrong = [offset for offset in view.snapshots if offset > view.end or log.load(offset) is None]
-    for offset in wrong:
-        files.env.files.unlink(log.snapshot_path(offset))
-        removed.append(log.snapshot_path(offset))
-    if len(wrong) == len(view.snapshots) and view.bases:
-        # Below the recovery point there was none, or one that is damaged: then anything may be there.
-        log.write_empty_snapshot(view.start if any(offset <= recovery_point for offset in wrong) else first)
-        rebuilt.append(log.snapshot_path(view.start if wrong else first))
+    damaged = [offset for offset in view.snapshots if offset <= view.end and log.load(offset) is None]
+    good = [offset for offset in view.snapshots if offset <= view.end and offset not in damaged]
+    announced = None
+    if damaged and min(damaged) < min(good, default=view.end + 1):
+        announced = view.start  # the first one is lost, and with it from where on there were producers
+    elif not good:
+        announced = first  # had there been any below the recovery point, so would be the snapshot before them
+    if announced is not None:
+        log.write_empty_snapshot(announced)
+        rebuilt.append(log.snapshot_path(announced))
+    for offset in view.snapshots:
+        if offset not in good and offset != announced:
+            files.env.files.unlink(log.snapshot_path(offset))
+            removed.append(log.snapshot_path(offset))
     view = files.look_anew()
     for base, what in _wrong_indexes(files, view, log, first):
         files.segment(base).transactions.rewrite(what)

@@ -250,7 +250,7 @@ class ProducerStates:
 
         Raises: OutOfOrderSequenceError, ProducerFencedError, TransactionStateError.
         """
-        admission = self._duplicates(batches, is_stored)
+        admission = self._duplicates(batches, is_stored, expired_ms)
         changed: dict[int, ProducerState] = {}
         for number in range(admission.duplicates, len(batches)):
             batch = batches[number]
@@ -285,9 +285,9 @@ class ProducerStates:
             return ProducerState(producer_id, NO_EPOCH)
         return state
 
-    def _duplicates(self, batches: Sequence[BatchHeader], is_stored: IsStored) -> Admission:
+    def _duplicates(self, batches: Sequence[BatchHeader], is_stored: IsStored, expired_ms: int) -> Admission:
         """How many of the first batches are in the log, and where."""
-        found = [self._kept(batch) for batch in batches]
+        found = [self._kept(batch, expired_ms) for batch in batches]
         first = next((number for number, kept in enumerate(found) if kept), None)
         if first is None:
             return NOTHING_KNOWN
@@ -302,9 +302,8 @@ class ProducerStates:
             return NOTHING_KNOWN  # then they do not follow, and are refused
         return Admission(count, offset, newest.last_offset + 1)
 
-    def _kept(self, batch: BatchHeader) -> KeptBatch | None:
-        state = self._states.get(batch.producer_id) if batch.producer_id >= 0 else None
-        return state.kept(batch) if state else None
+    def _kept(self, batch: BatchHeader, expired_ms: int) -> KeptBatch | None:
+        return self._live(batch.producer_id, expired_ms).kept(batch) if batch.producer_id >= 0 else None
 
     # ---------------------------------------------------------------- snapshots
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from logstore import marks, producer_recovery
 from logstore.checkpoint import TEMPORARY_SUFFIX
-from logstore.config import LogConfig
+from logstore.config import INT32_MAX, LogConfig
 from logstore.env import Env
 from logstore.epochs import FILE_NAME as EPOCHS
 from logstore.epochs import EpochStart, LeaderEpochs
@@ -29,6 +29,7 @@ from logstore.errors import CorruptLogError
 from logstore.index import Entry
 from logstore.partition_dir import CLEANER_LOCK, LOCK, METADATA, PartitionDir
 from logstore.records.batch import (
+    DECOMPRESSED_BYTES_MAX,
     HEADER_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
@@ -43,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 # Large enough to amortise a read, small enough to stay in the cache between the walk and the CRC.
 CHUNK_BYTES = 1024 * 1024
+
+# Offsets in a segment reach so far, whatever the size of the batch behind a gap.
+WIDE_GAP = INT32_MAX - DECOMPRESSED_BYTES_MAX
 
 # What an interrupted change leaves behind: never part of the log.
 LEFTOVER_SUFFIXES = (TEMPORARY_SUFFIX, ".cleaned", ".deleted")
@@ -192,8 +196,13 @@ def _increases(entries: list[Entry]) -> bool:
 
 
 def _discontinuity(next_offset: int, following_base: int, config: LogConfig) -> str | None:
-    """Why a segment of this base cannot follow; compaction may leave gaps, nothing may overlap."""
-    if following_base > next_offset and not config.is_compacted:
+    """Why a segment of this base cannot follow: each begins where the one before it ends.
+
+    So it is after compaction, too, which leaves a batch without records at the end of a segment if need be. A leader's
+    compacted log may have a gap that is too wide for the offsets of one segment.
+    """
+    is_wide = config.is_compacted and following_base - next_offset > WIDE_GAP
+    if following_base > next_offset and not is_wide:
         return f"offsets {next_offset} to {following_base} are missing behind this segment"
     if following_base < next_offset:
         return f"the next segment begins at {following_base}, inside this one, which ends at {next_offset}"

@@ -30,6 +30,7 @@ def retire(env: Env, segment: Segment, now_ms: int) -> None:
         path = f"{stem}.{kind}"
         if env.files.stat(path) is not None:
             env.files.rename(path, retired_path(path, now_ms))
+            env.files.unlink(path)  # a torn rename had left both names: then this one did nothing
 
 
 def retired_path(path: str, now_ms: int) -> str:

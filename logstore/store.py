@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -240,7 +241,7 @@ class LogStore:
             raise InvalidRecordError(
                 f"data is a {type(data).__name__}: it must be a pyarrow Table or RecordBatch"
             )
-        with self._changing():
+        with self.changing():
             self._log_dir.reserve.keep()
             info = self.topic(topic)
             codec, limit = _codec(info.config, compression), info.config.batch_bytes_max
@@ -414,7 +415,8 @@ class LogStore:
         """Apply the topic's retention to a partition now; `dry_run`: say what would go."""
         if not dry_run:
             self._check_writable()
-        return housekeeping.expire(self.log(topic, partition), dry_run=dry_run)
+        expire = partial(housekeeping.expire, self.log(topic, partition), dry_run=dry_run)
+        return expire() if dry_run else self._log_dir.reserve.despite_full_disk(expire)
 
     def compact(
         self,
@@ -447,7 +449,9 @@ class LogStore:
         self._check_writable()
         logs = {p: self.log(topic, p) for p in offsets}
         ends = {p: housekeeping.deletable_to(logs[p], whole_number(o, "offset")) for p, o in offsets.items()}
-        return {p: OffsetRange(log.advance_start(ends[p]), log.log_end_offset) for p, log in logs.items()}
+        move = self._log_dir.reserve.despite_full_disk
+        starts = {p: move(partial(log.advance_start, ends[p])) for p, log in logs.items()}
+        return {p: OffsetRange(starts[p], log.log_end_offset) for p, log in logs.items()}
 
     def housekeep(self) -> list[RetentionReport]:
         """Apply retention everywhere, remove files whose delay is over; return what went, where something did.
@@ -465,7 +469,8 @@ class LogStore:
         reports = []
         for topic, partition in partitions:
             try:
-                reports.append(housekeeping.expire(self.log(topic, partition), is_append=is_append))
+                expire = partial(housekeeping.expire, self.log(topic, partition), is_append=is_append)
+                reports.append(self._log_dir.reserve.despite_full_disk(expire))
             except PylogError as error:
                 logger.warning("%s-%d: retention did not run: %s", topic, partition, error)
         return [report for report in reports if report.removed]
@@ -637,7 +642,7 @@ class LogStore:
         self._log_dir.mark_dirty()
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def changing(self) -> Iterator[None]:
         """No clean end is noted while a thread is inside, and nobody enters while one is being noted."""
         with self._mutex:
             self._check_writable()

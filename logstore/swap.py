@@ -8,9 +8,9 @@
 1. The new files are written and made durable under `.cleaned` names. A crash before 2 leaves nothing else.
 2. The `.swap` file is put there, durably: from here on the swap happens, whoever finishes it: the next holder
    of the partition's lock, or recovery.
-3. The new files take the names of the first old segment (its log gets a second name, as a retired one, and
-   is replaced in one rename); the other old segments are retired. All of this may be repeated.
-4. The directory is made durable, then the `.swap` file goes.
+3. The new files get the names of the first old segment (its log gets a second name, as a retired one, and is
+   replaced in one rename) and keep their own; the other old segments are retired. All of this may be repeated.
+4. The directory is made durable, then the `.cleaned` names go, and the `.swap` file.
 
 At no moment does a reader, who holds no lock, miss a record: until the last rename, every offset of the old
 segments is served by an old segment or by the new one, and the new one holds every record that must be there.
@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from logstore.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from logstore.checkpoint import TEMPORARY_SUFFIX, CheckpointError, read_checkpoint, write_checkpoint
 from logstore.env import Env
 from logstore.errors import CorruptLogError
 from logstore.retired import retire, retired_path
@@ -69,12 +69,11 @@ def finish(env: Env, directory: str, names: Iterable[str], now_ms: int) -> list[
         sources = new.index.path, new.time_index.path, *new.transactions.paths, new.path
         targets = live.index.path, live.time_index.path, *live.transactions.paths, live.path
         for source, target in zip(sources, targets, strict=True):
-            if env.files.stat(source) is None:
-                continue
-            if source == new.path and env.files.stat(target) is not None:
-                # Nobody waits, under the lock, for the blocks of a gigabyte to be freed.
-                env.files.link(target, retired_path(target, now_ms))
-            env.files.rename(source, target)
+            if env.files.stat(source) is not None:
+                if source == new.path and env.files.stat(target) is not None:
+                    # Nobody waits, under the lock, for the blocks of a gigabyte to be freed.
+                    env.files.link(target, retired_path(target, now_ms))
+                _put_copy(env, source, target)
         if live.size_bytes() != size_bytes:
             raise CorruptLogError(
                 live.path,
@@ -85,9 +84,19 @@ def finish(env: Env, directory: str, names: Iterable[str], now_ms: int) -> list[
         for base in others:
             retire(env, Segment(env, directory, base), now_ms)
         env.files.fsync(directory)
+        for source in sources:
+            env.files.unlink(source)
         env.files.unlink(journal)
         finished.append(live.path)
     return finished
+
+
+def _put_copy(env: Env, source: str, target: str) -> None:
+    """Put the file in the place of `target`, and keep it: a rename that a power cut tears could lose both names."""
+    copy = source + TEMPORARY_SUFFIX
+    env.files.link(source, copy)
+    env.files.rename(copy, target)
+    env.files.unlink(copy)  # if both were the same file already, nothing was renamed
 
 
 def _decision(env: Env, journal: str) -> list[int]:

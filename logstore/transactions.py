@@ -26,9 +26,10 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 from logstore import processes
@@ -52,6 +53,7 @@ from logstore.txn_state import (
     Attempt,
     Content,
     Decision,
+    Event,
     Outcome,
     Owner,
     Partition,
@@ -87,6 +89,10 @@ class Logs(Protocol):
 
     def log(self, topic: str, partition: int) -> Log:
         """The log of one partition."""
+        ...
+
+    def changing(self) -> AbstractContextManager[None]:
+        """Around a change of the store. Raises: ReadOnlyStoreError, FailedStoreError."""
         ...
 
 
@@ -211,7 +217,7 @@ class Transactions:
         owner = replace(attempt.owner, holder=self._holders.mine())
         if processes.is_gone(self._env, owner.driver):
             raise TransactionAbortedError(-1, -1, "the driver of the query is gone")
-        with self._journal.changing() as state:
+        with self._changing() as state:
             placed, events = state.to_register(replace(attempt, owner=owner, partitions=partitions))
             self._journal.append(events)
         self._journal.sync()
@@ -221,7 +227,7 @@ class Transactions:
 
     def extend(self, attempt: Attempt, more: tuple[Partition, ...]) -> Attempt:
         """Note durably that a registered attempt is going to write to more partitions. Raises as `register`."""
-        with self._journal.changing() as state:
+        with self._changing() as state:
             state.check_open(attempt.producer)
             known = self._journal.append([["extend", *attempt.producer, [list(p) for p in more]]])
         self._journal.sync()
@@ -236,9 +242,15 @@ class Transactions:
         self._flush(attempt.partitions)
         if not attempt.owner.driver:
             return
-        with self._journal.changing() as state:
+        with self._changing() as state:
             state.check_open(attempt.producer)
             self._journal.append([["prepared", *attempt.producer, self._env.clock.now_ms()]])
+
+    @contextmanager
+    def _changing(self) -> Iterator[State]:
+        """Hold the journal, to append to it."""
+        with self._logs.changing(), self._journal.changing() as state:
+            yield state
 
     # -------------------------------------------------------------- decide
 
@@ -266,7 +278,7 @@ class Transactions:
         )
         if not wanted.kept and not wanted.winners:
             return wanted.content  # nothing was written, and nobody will ask
-        with self._journal.changing() as state:
+        with self._changing() as state:
             self._journal.append(state.to_decide(wanted))
             self._publish(wanted.batch)
         self._finish_later(wanted.name)
@@ -279,30 +291,41 @@ class Transactions:
             self._journal.sync()
             self._journal.append([["durable", *batch]])
 
-    def abort(self, name: str, batch_id: int, run: str, *, reason: str) -> None:
-        """Abort what this run wrote of a batch. If the batch is decided, finish it instead: it is too late."""
-        with self._journal.changing() as state:
-            mine = [a for a in state.of_name(name) if (a.batch_id, a.run) == (batch_id, run)]
-            self._journal.append(state.to_abort(mine, reason))
+    def abort(self, name: str, batch_id: int, *, run: str = "", driver: str = "", reason: str) -> None:
+        """Abort what this run, or this driver, wrote of a batch. If the batch is decided, finish it: it is too late."""
+
+        def mine(state: State) -> list[Attempt]:
+            written = [a for a in state.of_name(name) if a.batch_id == batch_id]
+            return [a for a in written if a.run == run or (driver and a.owner.driver == driver)]
+
+        self._note(lambda state: state.to_abort(mine(state), reason))
         self._finish_later(name)
 
     def abort_attempt(self, producer: Producer, *, reason: str) -> bool:
         """Abort one attempt; False: it had ended."""
-        with self._journal.changing() as state:
-            attempt = state.attempts.get(producer)
-            events = state.to_abort([attempt] if attempt else [], reason)
-            self._journal.append(events)
-        if attempt:
-            self._finish_later(attempt.name)
+        attempt = self._journal.state().attempts.get(producer)
+        if attempt is None:
+            return False
+        events = self._note(lambda s: s.to_abort([a] if (a := s.attempts.get(producer)) else [], reason))
+        self._finish_later(attempt.name)
         return bool(events)
 
     def abort_name(self, name: str, *, reason: str) -> int:
         """Abort whatever is open under a name, alive or not; return how many attempts that were."""
-        with self._journal.changing() as state:
-            events = state.to_abort(state.of_name(name), reason)
-            self._journal.append(events)
+        events = self._note(lambda state: state.to_abort(state.of_name(name), reason))
         self._finish_later(name)
         return len(events)
+
+    def _note(self, events_of: Callable[[State], list[Event]]) -> list[Event]:
+        """Note what ends transactions, on a full disk, too: what is open holds readers up. Returns it."""
+
+        def note() -> list[Event]:
+            with self._changing() as state:
+                events = events_of(state)
+                self._journal.append(events)
+                return events
+
+        return self._log_dir.reserve.despite_full_disk(note)
 
     def _finish_later(self, name: str) -> None:
         """Finish now, if that is possible: everything is decided, so whoever comes by may do it as well."""
@@ -320,9 +343,7 @@ class Transactions:
         state = self._journal.state()
         dead = self.dead(state)
         if dead:
-            with self._journal.changing() as state:
-                events = [e for a, why in dead for e in state.to_abort([a], why)]
-                self._journal.append(events)
+            self._note(lambda state: [e for a, why in dead for e in state.to_abort([a], why)])
         if self._pending(self._journal.state()):
             self.finish()
         self._holders.sweep()
@@ -354,19 +375,17 @@ class Transactions:
         lost = [a for a in state.aborted() if name in (None, a.name)]
         marked = self._mark(lost, commit=False)
         if lost and marked is not None:
-            with self._journal.changing() as state:
-                gone = [["gone", *a.producer] for a in lost if a.producer in state.attempts]
-                self._journal.append(gone)
+            self._note(lambda s: [["gone", *a.producer] for a in lost if a.producer in s.attempts])
         self._forget(name)
 
     def _finish_commit(self, decision: Decision) -> None:
         if not decision.durable:
-            with self._journal.changing():
+            with self._changing():
                 self._publish(decision.batch)
         ends = self._mark(self._journal.state().winners(decision), commit=True)
         if ends is None:
             return
-        with self._journal.changing() as state:
+        with self._changing() as state:
             current = state.decisions.get(decision.batch)
             if current is not None and current.marked is None:
                 body = [[*partition, end] for partition, end in ends.items()]
@@ -387,10 +406,8 @@ class Transactions:
                 log = self._logs.log(topic, number)
                 if log.topic_id != topic_id:
                     continue
-                with log.lock():
-                    for producer_id, epoch in producers:
-                        with suppress(ProducerFencedError):  # ended long ago: its id is in use again
-                            log.append_marker(producer_id, epoch, commit=commit)
+                mark = partial(_append_markers, log, producers, commit=commit)
+                self._log_dir.reserve.despite_full_disk(mark)
                 ends[topic, topic_id, number] = log.log_end_offset
             except (UnknownTopicError, UnknownPartitionError, StaleLogError):
                 continue
@@ -413,7 +430,7 @@ class Transactions:
             if self._on_disk(decision.marked):
                 over.append(decision.batch)
         if over:
-            with self._journal.changing() as state:
+            with self._changing() as state:
                 self._journal.append([["forget", *batch] for batch in over if batch in state.decisions])
 
     def _flush_marked(self, marked: Mapping[Partition, int]) -> None:
@@ -477,3 +494,11 @@ class Transactions:
         """This process writes no more: what it left open is aborted."""
         if self._holders.release():
             self.tend()
+
+
+def _append_markers(log: Log, producers: Iterable[Producer], *, commit: bool) -> None:
+    """Append the markers that are missing; one that is there is not written again."""
+    with log.lock():
+        for producer_id, epoch in producers:
+            with suppress(ProducerFencedError):  # ended long ago: its id is in use again
+                log.append_marker(producer_id, epoch, commit=commit)

@@ -38,6 +38,14 @@ def cleaning(log: Log) -> Iterator[bool]:
         lock.release()
 
 
+def remove_leftovers(log: Log) -> None:
+    """Remove what a compaction that was killed has left. By the only one that compacts the log."""
+    with log.lock():  # swaps that were decided are finished on entry
+        for name in log.files.look_anew().aside:
+            if name.endswith(swap.CLEANED_SUFFIX):
+                log.env.files.unlink(log.directory / name)
+
+
 def cleaned_offset(log: Log) -> int:
     """Compaction has seen everything below it."""
     return marks.read(log.env, str(log.directory), marks.CLEANED)
@@ -85,16 +93,13 @@ def copy_transactions(log: Log, group: Sequence[SegmentInfo], cleaned: Segment, 
 
 
 def replace_segments(log: Log, group: Sequence[SegmentInfo], cleaned: Segment) -> bool:
-    """Put `cleaned` in the place of the group; false, and nothing is changed, if the group is not there any more."""
-    directory = str(log.directory)
-    with marking_failure(log.env, log.directory.parent):
-        swap.make_durable(log.env, directory, cleaned)
+    """Put `cleaned`, which is durable, in the place of the group; false if the group is not there any more."""
     with log.lock():
         if not _is_there(log, group):
             cleaned.remove()
             return False
         with marking_failure(log.env, log.directory.parent):
-            swap.decide(log.env, directory, cleaned, [info.base_offset for info in group])
+            swap.decide(log.env, str(log.directory), cleaned, [info.base_offset for info in group])
         log.finish_swaps()
         return True
 

@@ -195,7 +195,7 @@ def whole_bytes(buffer: Buffer, n: int, *, start: int = 0, upper: int | None = N
 
 
 def out_of_order(buffer: Buffer, n: int) -> int | None:
-    """Return where the first of the whole batches in `buffer[:n]` begins that overlaps the one before; None if none does.
+    """Return where the first whole batch in `buffer[:n]` begins that overlaps the one before; None if none does.
 
     Base offsets are outside the CRC: only its neighbours tell that one is damaged. About 0.2 µs per batch.
     """

@@ -15,6 +15,7 @@ import logstore
 from logstore.config import LogConfig
 from logstore.dump import BatchLine, OffsetEntryLine, dump
 from logstore.env import Env, OsFiles
+from logstore.records.batch import Record, build
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -34,6 +35,7 @@ ACTS = {
     "message.timestamp.type": "test_records_have_the_time_of_the_append",
     "min.cleanable.dirty.ratio": "test_compaction_waits_until_so_much_is_dirty",
     "min.compaction.lag.ms": "test_younger_segments_are_not_compacted",
+    "producer.id.expiration.ms": "test_a_producer_that_is_silent_so_long_is_forgotten",
     "remote.storage.enable": "test_what_is_not_tiered_stays",
     "retention.bytes": "test_a_partition_keeps_about_so_many_bytes",
     "retention.ms": "test_segments_go_when_they_are_so_old",
@@ -243,6 +245,19 @@ def test_a_partition_keeps_about_so_many_bytes(topic):
     store.expire("t", 0)
     sizes = [segment.size_bytes for segment in store.log("t", 0).segments()]
     assert sum(sizes) >= 1200 > sum(sizes[1:])
+
+
+def test_a_producer_that_is_silent_so_long_is_forgotten(topic, env):
+    store = topic(producer_id_expiration_ms="1000")
+    log = store.log("t", 0)
+
+    def send():
+        row = Record(0, 0, None, b"v")
+        return log.append_as_leader(build([row], producer=(7, 0, 0))).is_duplicate
+
+    assert [send(), send()] == [False, True]
+    env.clock.time_ms += 1001
+    assert not send()
 
 
 def test_what_is_not_tiered_stays(topic):

@@ -281,6 +281,8 @@ class Disk:
         inode = self._inode(source)
         if self._changes():
             raise PowerCut
+        if self.names.get(target) is inode:  # two names of one file: POSIX leaves both
+            return
         del self.names[source]
         self._free(self.names.get(target))
         self.names[target] = inode

@@ -127,8 +127,9 @@ class ProducerMachine(RuleBasedStateMachine):
     def files(self):
         raise NotImplementedError
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(suffix=st.sampled_from([".txnindex", ".txncheck"]))
+    def begin(self, suffix) -> None:
+        self.damaged = suffix  # one of the pair: the other tells
         self.root = Path(tempfile.mkdtemp(prefix="pylog-model-"))
         self.env = Env(StillClock(), self.files())
         self.env.files.mkdir(self.root)
@@ -259,12 +260,11 @@ class ProducerMachine(RuleBasedStateMachine):
     @rule(
         side=sides,
         kind=st.sampled_from(["empty", "zeros", "short", "foreign", "torn entry", "gone"]),
-        suffix=st.sampled_from([".txnindex", ".txncheck"]),
         pick=st.integers(0, 99),
     )
-    def damage_an_index(self, side, kind, suffix, pick) -> None:
+    def damage_an_index(self, side, kind, pick) -> None:
         segments = self.logs[side].segments()
-        damage(self.env.files, Path(segments[pick % len(segments)].path).with_suffix(suffix), kind)
+        damage(self.env.files, Path(segments[pick % len(segments)].path).with_suffix(self.damaged), kind)
 
     @rule(side=sides, kind=st.sampled_from(["empty", "zeros", "short", "foreign"]), pick=st.integers(0, 99))
     def damage_a_snapshot(self, side, kind, pick) -> None:

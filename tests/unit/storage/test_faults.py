@@ -311,11 +311,12 @@ def test_s14_a_missing_segment_above_the_recovery_point_ends_the_log(root, env, 
     assert contents(log) == rows(missing)
 
 
-def test_s14_a_gap_between_segments_of_a_compacted_topic_is_no_damage(root, env, disk):
+def test_s14_a_missing_segment_of_a_compacted_topic_is_missed_too(root, env, disk):
     log = filled(root, env)
     disk.unlink(log.segments()[1].path)
     compacted = reopen(log.directory, env, recovery_point=12, cleanup_policy=frozenset({"compact"}), **SMALL)
-    assert compacted.recover().log_end_offset == 12
+    with pytest.raises(CorruptLogError, match="missing behind this segment"):
+        compacted.recover()
 
 
 @pytest.mark.parametrize("text", [b"", b"\x00" * 40, b"0\n2\nt 0 1\n", b"7\n0\n", b"0\nx\n", b"\xff\xfe"])

@@ -163,3 +163,33 @@ def test_a_reserve_that_is_too_short_is_made_whole(disk: Disk) -> None:
         disk.truncate(ROOT / RESERVE, 10)
         store.append("t", rows([b"a"]))
     assert disk.stat(ROOT / RESERVE).size == RESERVE_BYTES
+
+
+def test_s9_retention_deleted_records_and_aborts_go_on_on_a_full_disk(disk: Disk) -> None:
+    env = Env(StillClock(), disk)
+    store = logstore.open(ROOT, env=env)
+    store.create_topic(
+        "t", config={"retention.ms": 10_000_000, "segment.bytes": 300, "file.delete.delay.ms": 0}
+    )
+    for number in range(12):
+        store.append("t", rows([b"%d" % number * 20]), flush=True)
+    transaction = store.transaction()
+    store.append("t", rows([b"open"]), transaction=transaction)
+    disk.free_bytes = 0
+    with pytest.raises(DiskFullError):
+        store.append("t", rows([b"more"]))
+    transaction.abort()
+    assert store.transactions.state().attempts == {}
+    assert store.offsets("t")[0].end == 14
+    left = store.delete_records("t", {0: 3})
+    assert (left[0].start, left[0].end) == (3, 14)
+    env.clock.time_ms += 20_000_000
+    gone = store.expire("t", 0)
+    assert gone.removed_bytes > 0
+    assert store.offsets("t")[0].start == gone.log_start_after > 3
+    store.close()
+    assert disk.stat(ROOT / CLEAN) is not None
+    disk.free_bytes = None
+    with logstore.open(ROOT, env=env) as again:
+        again.append("t", rows([b"back"]))
+        assert values(again)[-1] == b"back"

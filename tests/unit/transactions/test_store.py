@@ -100,8 +100,10 @@ def test_a_transaction_whose_append_failed_can_only_be_aborted(store):
     rows = pa.table({"value": ["y"], "partition": [0]})
     os_files, write = store._env.files, type(store._env.files).write
 
-    def fail(self, *args):
-        raise logstore.StorageError("broken")
+    def fail(self, where, *args):
+        if str(where).endswith(".log"):
+            raise logstore.StorageError("broken")
+        write(self, where, *args)
 
     type(os_files).write = fail
     try:
@@ -286,7 +288,7 @@ def test_a_decision_that_readers_were_not_told_of_yet_counts(store, path, monkey
         store.transactions.commit(batch)
     assert values(store) == []
     with logstore.open(path) as other:
-        other.transactions.abort("q", 0, "r", reason="commit raised")
+        other.transactions.abort("q", 0, run="r", reason="commit raised")
         assert values(other) == ["x"]
         assert is_settled(other)
 
@@ -294,16 +296,25 @@ def test_a_decision_that_readers_were_not_told_of_yet_counts(store, path, monkey
 def test_abort_after_a_commit_that_failed_half_way_does_nothing(store):
     prepared = part(store, ["x"]).prepare()
     store.transactions.commit([prepared])
-    store.transactions.abort("q", 0, "r", reason="commit raised")
+    store.transactions.abort("q", 0, run="r", reason="commit raised")
     assert values(store) == ["x"]
 
 
 def test_abort_leaves_nothing_and_the_batch_can_be_written_again(store):
     part(store, ["x"]).prepare()
-    store.transactions.abort("q", 0, "r", reason="a task failed")
+    store.transactions.abort("q", 0, run="r", reason="a task failed")
     assert is_settled(store)
     store.transactions.commit([part(store, ["x"], run="r2").prepare()])
     assert values(store) == ["x"]
+
+
+def test_abort_knows_the_driver_where_no_task_has_reported(store):
+    other, mine = part(store, ["x"], driver=alive(), name="other"), part(store, ["x"], driver=alive())
+    store.transactions.abort("q", 0, driver=f"{HOST} 2 2", reason="another driver's")
+    assert store.transactions.state().is_open(mine.producer)
+    store.transactions.abort("q", 0, driver=alive(), reason="a task failed")
+    assert not store.transactions.state().is_open(mine.producer)
+    assert store.transactions.state().is_open(other.producer)
 
 
 def test_a_new_run_ends_what_a_dead_one_left(store):

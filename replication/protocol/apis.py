@@ -1,0 +1,328 @@
+"""The APIs that can be served, in which versions; requests out of frames, responses into frames, and the reverse.
+
+A frame is what stands behind the four bytes of its size. Produce and Fetch are values of `messages`, all others
+entities of `kio` or `interbroker`. Which of the APIs a broker serves, and so advertises, is up to its handlers.
+"""
+
+from __future__ import annotations
+
+import enum
+import io
+import re
+import struct
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+from replication.errors import ErrorCode, ProtocolError
+from replication.protocol import encoders, interbroker, walkers
+from replication.protocol.build import build
+from replication.protocol.checks import checked
+from replication.protocol.wire import COMPACT, INT32, LEGACY, MALFORMED, Buffer
+
+
+class ApiKey(enum.IntEnum):
+    """The kinds of requests."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+
+
+class Versions(NamedTuple):
+    """First and last version, both included."""
+
+    first: int
+    last: int
+
+
+# What is read and written here. The highest versions that a classic cluster has a use for: later ones name topics
+# by their ids in the offsets APIs, or belong to transactions of the second kind.
+SERVED: Mapping[ApiKey, Versions] = {
+    ApiKey.PRODUCE: Versions(3, 10),
+    ApiKey.FETCH: Versions(4, 16),
+    ApiKey.LIST_OFFSETS: Versions(1, 7),
+    ApiKey.METADATA: Versions(0, 12),
+    ApiKey.LEADER_AND_ISR: Versions(5, 5),
+    ApiKey.STOP_REPLICA: Versions(3, 3),
+    ApiKey.UPDATE_METADATA: Versions(7, 7),
+    ApiKey.CONTROLLED_SHUTDOWN: Versions(3, 3),
+    ApiKey.OFFSET_COMMIT: Versions(2, 9),
+    ApiKey.OFFSET_FETCH: Versions(1, 9),
+    ApiKey.FIND_COORDINATOR: Versions(0, 4),
+    ApiKey.JOIN_GROUP: Versions(0, 7),
+    ApiKey.HEARTBEAT: Versions(0, 4),
+    ApiKey.LEAVE_GROUP: Versions(0, 5),
+    ApiKey.SYNC_GROUP: Versions(0, 5),
+    ApiKey.DESCRIBE_GROUPS: Versions(0, 5),
+    ApiKey.LIST_GROUPS: Versions(0, 4),
+    ApiKey.API_VERSIONS: Versions(0, 4),
+    ApiKey.CREATE_TOPICS: Versions(2, 7),
+    ApiKey.DELETE_TOPICS: Versions(1, 6),
+    ApiKey.DELETE_RECORDS: Versions(0, 2),
+    ApiKey.INIT_PRODUCER_ID: Versions(0, 4),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4),
+    ApiKey.DESCRIBE_CONFIGS: Versions(1, 4),
+    ApiKey.ALTER_CONFIGS: Versions(0, 2),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Versions(1, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: Versions(1, 4),
+    ApiKey.CREATE_PARTITIONS: Versions(0, 3),
+    ApiKey.DELETE_GROUPS: Versions(0, 2),
+    ApiKey.ELECT_LEADERS: Versions(0, 2),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Versions(0, 0),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Versions(0, 0),
+    ApiKey.OFFSET_DELETE: Versions(0, 0),
+    ApiKey.DESCRIBE_CLUSTER: Versions(0, 1),
+}
+INTERBROKER = frozenset(ApiKey(key) for key in interbroker.MESSAGES)
+# librdkafka below 2.1 compresses only if Produce begins at 0; what it sends has version 3 or later all the same.
+_ADVERTISED_FIRST = {ApiKey.PRODUCE: 0}
+
+_HEAD = struct.Struct(">hhi")
+HEADER_BYTES_MIN = _HEAD.size
+# What kio's reader raises for bytes that are no such message.
+_UNREADABLE = (SerialError, KeyError, OverflowError, *MALFORMED)
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+class Request(NamedTuple):
+    """A request as it came. `body` is None for ApiVersions of a version that is not known here."""
+
+    key: ApiKey
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: Any
+
+
+class EncodedBody(NamedTuple):
+    """A response's body that is bytes already: of the version that was asked in."""
+
+    parts: list[Buffer]
+
+
+# ---------------------------------------------------------------- server side
+
+
+def decode_request(frame: memoryview) -> Request:
+    """The request in a frame. Views of the frame in it stay valid as long as they are held.
+
+    Raises: ProtocolError: it is no request, or of an API or version that is not in `SERVED`.
+    """
+    try:
+        number, version, correlation_id = _HEAD.unpack_from(frame)
+        key = _known(number, version)
+        if key is None:
+            return Request(ApiKey.API_VERSIONS, version, correlation_id, None, None)
+        client_id, at = LEGACY.nullable_string(frame, _HEAD.size)  # in this form in every version
+        if is_flexible(key, version):
+            _, at = COMPACT.tags(frame, at)
+        return Request(key, version, correlation_id, client_id, decode_request_body(key, version, frame, at))
+    except _UNREADABLE as exc:
+        raise ProtocolError(f"not a request: {exc or type(exc).__name__}") from exc
+
+
+def _known(number: int, version: int) -> ApiKey | None:
+    """The API of a request; None for ApiVersions of an unknown version. Raises ProtocolError for all else unknown."""
+    key = _KEYS.get(number)
+    if key is None:
+        raise ProtocolError(f"API key {number} is not served here")
+    first, last = SERVED[key]
+    if first <= version <= last:
+        return key
+    if key is ApiKey.API_VERSIONS:
+        return None
+    raise ProtocolError(f"{key.name} version {version} is not served here: {first} to {last} are")
+
+
+_KEYS = {key.value: key for key in SERVED}
+
+
+def decode_request_body(key: ApiKey, version: int, frame: Buffer, at: int) -> Any:
+    """The request behind its header."""
+    if key is ApiKey.PRODUCE:
+        return walkers.produce_request(version, frame, at)
+    if key is ApiKey.FETCH:
+        return walkers.fetch_request(version, frame, at)
+    return _decode(request_class(key, version), frame, at)
+
+
+def _decode(cls: Any, frame: Buffer, at: int) -> Any:
+    return entity_reader(cls)(checked(cls, frame, at), 0)[0]
+
+
+@cache
+def is_flexible(key: ApiKey, version: int) -> bool:
+    """Has this version tagged fields, and so the longer header?"""
+    if key is ApiKey.PRODUCE:
+        return version >= walkers.PRODUCE_FLEXIBLE
+    if key is ApiKey.FETCH:
+        return version >= walkers.FETCH_FLEXIBLE
+    return bool(request_class(key, version).__flexible__)
+
+
+@cache
+def request_class(key: ApiKey, version: int) -> Any:
+    """The class of kio, or ours in its form. Loading one takes some 10 ms, once."""
+    if key in INTERBROKER:
+        return interbroker.MESSAGES[key][1]
+    return load_request_schema(key, version)
+
+
+@cache
+def response_class(key: ApiKey, version: int) -> Any:
+    """As `request_class`, of the response."""
+    if key in INTERBROKER:
+        return interbroker.MESSAGES[key][2]
+    return load_response_schema(key, version)
+
+
+def encode_response(key: ApiKey, version: int, correlation_id: int, response: Any) -> list[Buffer]:
+    """A response, its size in front, as buffers to send one after the other.
+
+    `response` is a value of `messages` for Produce and Fetch; for the others an entity, a mapping that `build` makes
+    one of, or an EncodedBody.
+    """
+    body = _response_body(key, version, response)
+    has_tags = is_flexible(key, version) and key is not ApiKey.API_VERSIONS
+    header = INT32.pack(correlation_id) + b"\x00" if has_tags else INT32.pack(correlation_id)
+    return _sized(header, body)
+
+
+def _response_body(key: ApiKey, version: int, response: Any) -> list[Buffer]:
+    if isinstance(response, EncodedBody):
+        return response.parts
+    if key is ApiKey.PRODUCE:
+        return encoders.produce_response(version, response)
+    if key is ApiKey.FETCH:
+        return encoders.fetch_response(version, response)
+    if isinstance(response, Mapping):
+        response = build(response_class(key, version), response)
+    return [encode_entity(response)]
+
+
+def encode_entity(entity: Any) -> bytes:
+    """The bytes of an entity, by kio's writer."""
+    out = io.BytesIO()
+    entity_writer(type(entity))(out, entity)
+    return out.getvalue()
+
+
+def _sized(header: bytes, body: list[Buffer]) -> list[Buffer]:
+    size = len(header) + sum(map(len, body))
+    return [b"".join((INT32.pack(size), header, body[0])), *body[1:]]
+
+
+# ---------------------------------------------------------------- ApiVersions
+
+
+def advertised(keys: Collection[ApiKey]) -> tuple[tuple[int, int, int], ...]:
+    """(key, first, last) of the APIs that clients are told of: those of `keys` that are not between brokers only."""
+    shown = {*keys, ApiKey.API_VERSIONS} - INTERBROKER
+    return tuple(
+        (key, _ADVERTISED_FIRST.get(key, SERVED[key].first), SERVED[key].last) for key in sorted(shown)
+    )
+
+
+def answer_api_versions(request: Request, keys: Collection[ApiKey]) -> tuple[int, EncodedBody]:
+    """(the version that the answer has, the answer): version 0 to those who ask in one that is not known here."""
+    if request.body is None:
+        return 0, _api_versions(0, ErrorCode.UNSUPPORTED_VERSION, frozenset(keys))
+    error = ErrorCode.NONE
+    if request.version >= 3:
+        names = (request.body.client_software_name, request.body.client_software_version)
+        if not all(_SOFTWARE.fullmatch(name) for name in names):
+            error = ErrorCode.INVALID_REQUEST
+    return request.version, _api_versions(request.version, error, frozenset(keys))
+
+
+@cache
+def _api_versions(version: int, error: ErrorCode, keys: frozenset[ApiKey]) -> EncodedBody:
+    shown = () if error is ErrorCode.INVALID_REQUEST else advertised(keys)
+    rows = [{"api_key": key, "min_version": first, "max_version": last} for key, first, last in shown]
+    cls = response_class(ApiKey.API_VERSIONS, version)
+    return EncodedBody([encode_entity(build(cls, {"error_code": error, "api_keys": rows}))])
+
+
+# ---------------------------------------------------------------- client side
+
+
+def encode_request(
+    key: ApiKey, version: int, correlation_id: int, client_id: str, request: Any
+) -> list[Buffer]:
+    """A request, its size in front, as buffers; `request` as for `encode_response`."""
+    header = _HEAD.pack(key, version, correlation_id) + LEGACY.put_string(client_id)
+    if is_flexible(key, version):
+        header += b"\x00"
+    return _sized(header, _request_body(key, version, request))
+
+
+def _request_body(key: ApiKey, version: int, request: Any) -> list[Buffer]:
+    if key is ApiKey.PRODUCE:
+        return encoders.produce_request(version, request)
+    if key is ApiKey.FETCH:
+        return encoders.fetch_request(version, request)
+    if isinstance(request, Mapping):
+        request = build(request_class(key, version), request)
+    return [encode_entity(request)]
+
+
+def decode_response(key: ApiKey, version: int, frame: memoryview) -> tuple[int, Any]:
+    """(correlation id, the response) of a frame that answers a request of this API and version.
+
+    Raises: ProtocolError: it is no such response.
+    """
+    try:
+        (correlation_id,) = INT32.unpack_from(frame)
+        at = INT32.size
+        if is_flexible(key, version) and key is not ApiKey.API_VERSIONS:
+            _, at = COMPACT.tags(frame, at)
+        walk = _RESPONSE_WALKS.get(key)
+        if walk is not None:
+            return correlation_id, walk(version, frame, at)
+        return correlation_id, _decode(response_class(key, version), frame, at)
+    except _UNREADABLE as exc:
+        raise ProtocolError(f"no {key.name} response: {exc or type(exc).__name__}") from exc
+
+
+_RESPONSE_WALKS: Mapping[ApiKey, Callable[[int, Buffer, int], Any]] = {
+    ApiKey.PRODUCE: walkers.produce_response,
+    ApiKey.FETCH: walkers.fetch_response,
+}

@@ -1,0 +1,65 @@
+"""kio's entities from plain values, whatever the version: a handler says what it knows, once for all versions.
+
+Nested structs are mappings, arrays any iterables; a field that the version has not is left out, one that is not
+given has kio's default. Times are given in milliseconds, error codes as ints.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any, get_args, get_origin
+
+from kio.schema.errors import ErrorCode
+
+
+def build(cls: Any, values: Mapping[str, Any]) -> Any:
+    """An entity of `cls` from `values`. Raises TypeError for a field that must be given and is not."""
+    made = {}
+    for name, convert, default in _fields_of(cls):
+        if name in values:
+            made[name] = convert(values[name])
+        elif default is not MISSING:
+            made[name] = default
+    return cls(**made)
+
+
+@cache
+def _fields_of(cls: Any) -> tuple[tuple[str, Callable[[Any], Any], Any], ...]:
+    """(name, how a plain value becomes the field's, what stands where nothing is given)."""
+    found = []
+    for field in fields(cls):
+        default = datetime.timedelta(0) if field.name == "throttle_time" else field.default
+        found.append((field.name, _conversion(field.type, field.metadata.get("kafka_type")), default))
+    return tuple(found)
+
+
+def _conversion(kind: Any, kafka_type: str | None) -> Callable[[Any], Any]:
+    if get_origin(kind) is not tuple and type(None) in get_args(kind):
+        inner = _conversion(next(a for a in get_args(kind) if a is not type(None)), kafka_type)
+        return lambda value: None if value is None else inner(value)
+    if get_origin(kind) is tuple:
+        item = _conversion(get_args(kind)[0], kafka_type)
+        return lambda values: tuple(map(item, values))
+    if kafka_type is None:
+        return lambda value: build(kind, value) if isinstance(value, Mapping) else value
+    return _CONVERSIONS.get(kafka_type, _as_it_is)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _time(value: Any) -> Any:
+    return value if isinstance(value, datetime.timedelta) else datetime.timedelta(milliseconds=value)
+
+
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "timedelta_i32": _time,
+    "timedelta_i64": _time,
+    "error_code": ErrorCode,
+    "string": str,
+    "bytes": bytes,
+}

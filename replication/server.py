@@ -1,0 +1,474 @@
+"""The network side of a broker: connections, requests in, responses out. What is answered is up to the handlers.
+
+One event loop does what Kafka's acceptor and network threads do; slow work belongs on the handlers' own executor. A
+request has two stages. *Dispatched*: its handler was called, in the order of the requests. *Responded*: what the
+handler returned is known; if that is an awaitable, whenever it is done. Responses leave in the order of the requests.
+
+- After a Produce the next request of the connection may be dispatched at once; after any other, once it is answered,
+  as Kafka does it. A handler does what must be in order before it returns its awaitable; the first steps of
+  coroutines run in the order of the requests, too.
+- A handler returns None for a request that gets no response (acks=0), and raises ProtocolError to close the
+  connection. Any other exception closes it as well, and is logged: a failure that has a code is a response.
+- A handler that only waits from here on (for replicas, say) calls `context.park()`: the request no longer counts as
+  queued. Fetch, JoinGroup, SyncGroup and what brokers say to each other never count.
+- When a client goes away, its parked Fetch is cancelled. Everything else runs to its end.
+
+Bounds: size of a request; requests in work, in all and per connection; bytes of large requests; nothing is read
+from a client that does not read its responses; idle connections are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from inspect import isawaitable
+from typing import Any, Protocol, TypeAlias
+
+from replication.errors import ProtocolError
+from replication.protocol import apis
+from replication.protocol.apis import INTERBROKER, ApiKey, Request
+from replication.protocol.framing import FrameReader, ResponseOrder, Slot
+
+logger = logging.getLogger(__name__)
+
+# Requests of one connection in work at a time. Idempotent producers send 5 at most; more only costs memory.
+PIPELINE_MAX = 16
+# What one read call takes, for all connections: they read in turn, and leave nothing in it.
+SCRATCH_BYTES = 256 * 1024
+PARKING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTERBROKER
+BACKLOG = 1024  # connections that wait to be accepted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What clients may cost. Names and defaults as in BrokerConfig."""
+
+    socket_request_max_bytes: int = 104_857_600
+    queued_max_requests: int = 500
+    queued_max_request_bytes: int = 536_870_912
+    connections_max_idle_ms: int = 600_000
+    max_connections: int = 2_147_483_647
+
+
+class RequestContext:
+    """Who asks, and how. Made per request."""
+
+    __slots__ = ("_park", "client_host", "client_id", "connection_id", "correlation_id", "key", "version")
+
+    def __init__(
+        self, request: Request, client_host: str, connection_id: int, park: Callable[[], None]
+    ) -> None:
+        self.key = request.key
+        self.version = request.version
+        self.correlation_id = request.correlation_id
+        self.client_id = request.client_id
+        self.client_host = client_host
+        self.connection_id = connection_id
+        self._park = park
+
+    def park(self) -> None:
+        """The request only waits from now on: make room for others. More than once does no harm."""
+        self._park()
+
+
+Handler: TypeAlias = Callable[[RequestContext, Any], Awaitable[Any] | Any]
+
+
+class RequestObserver(Protocol):
+    """Is told of every request that was answered."""
+
+    def request_done(self, key: ApiKey, seconds: float, request_bytes: int, response_bytes: int) -> None:
+        """From the last byte of the request to the response given to the socket."""
+
+
+class _Work:
+    """A request in work."""
+
+    __slots__ = (
+        "connection",
+        "counts",
+        "frame_bytes",
+        "future",
+        "held_bytes",
+        "request",
+        "slot",
+        "started_s",
+    )
+
+    def __init__(
+        self, connection: _Connection, request: Request, slot: Slot, frame_bytes: int, held_bytes: int
+    ) -> None:
+        self.connection = connection
+        self.request = request
+        self.slot = slot
+        self.frame_bytes = frame_bytes
+        self.held_bytes = held_bytes
+        self.counts = request.key not in PARKING
+        self.future: asyncio.Future[Any] | None = None
+        self.started_s = connection.server.loop.time()
+
+    def park(self) -> None:
+        if self.counts:
+            self.counts = False
+            self.connection.server.release()
+
+
+class Server:
+    """Listens, and owns its connections. `close` may be called more than once."""
+
+    def __init__(
+        self,
+        handlers: Mapping[ApiKey, Handler],
+        limits: ServerLimits | None = None,
+        *,
+        observer: RequestObserver | None = None,
+    ) -> None:
+        self.handlers = handlers
+        self.limits = limits or ServerLimits()
+        self.observer = observer
+        self.connections: set[_Connection] = set()
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.held_bytes = 0  # of large requests, from their first byte to their answer
+        self.in_work = 0  # requests that count
+        self.is_closing = False
+        self.ids = itertools.count(1)
+        self._waiting: deque[_Connection] = deque()  # for a request to be done, or for bytes
+        self._is_waking = False
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._all_gone = asyncio.Event()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port (another one than given only for 0)."""
+        self.loop = asyncio.get_running_loop()
+        self._listener = await self.loop.create_server(
+            partial(_Connection, self), host, port, backlog=BACKLOG
+        )
+        self._sweep()
+        chosen: int = self._listener.sockets[0].getsockname()[1]
+        return chosen
+
+    async def close(self, *, grace_s: float = 5.0) -> None:
+        """Take no more requests, answer those in work for up to `grace_s`, and let go of all connections."""
+        self.is_closing = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in tuple(self.connections):
+            connection.wind_up()
+        if self.connections:
+            try:
+                async with asyncio.timeout(grace_s):
+                    await self._all_gone.wait()
+            except TimeoutError:
+                logger.warning("connections=%d cut off at close", len(self.connections))
+        for connection in tuple(self.connections):
+            connection.abort()
+
+    def release(self) -> None:
+        """A request no longer counts."""
+        self.in_work -= 1
+        self.wake()
+
+    def forget(self, connection: _Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self._all_gone.set()
+
+    def wait(self, connection: _Connection) -> None:
+        """Have `connection` go on when there is room."""
+        if not connection.is_waiting:
+            connection.is_waiting = True
+            self._waiting.append(connection)
+
+    def wake(self) -> None:
+        """There is room: let those who wait go on, in their turn, one look each, in the next turn of the loop."""
+        if self._waiting and not self._is_waking:
+            self._is_waking = True
+            self.loop.call_soon(self._wake_waiting)
+
+    def _wake_waiting(self) -> None:
+        self._is_waking = False
+        for _ in range(len(self._waiting)):
+            connection = self._waiting.popleft()
+            connection.is_waiting = False
+            connection.go_on()
+
+    @property
+    def has_room(self) -> bool:
+        """May a request that counts be dispatched?"""
+        return self.in_work < self.limits.queued_max_requests
+
+    def may_hold(self, size: int) -> bool:
+        """Is there room for so many more bytes? One request is always let in, however large."""
+        return self.held_bytes == 0 or self.held_bytes + size <= self.limits.queued_max_request_bytes
+
+    def hold(self, size: int) -> None:
+        """Count `size` more bytes; fewer if negative."""
+        self.held_bytes += size
+        if size < 0:
+            self.wake()
+
+    def _sweep(self) -> None:
+        """Close the connections that were idle for too long; look again soon enough to be late by a quarter at most."""
+        idle_s = self.limits.connections_max_idle_ms / 1000
+        for connection in tuple(self.connections):
+            connection.close_if_idle(idle_s)
+        self._sweeper = self.loop.call_later(max(idle_s / 4, 0.01), self._sweep)
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One client."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.id = next(server.ids)
+        self.is_waiting = False
+        self._frames = FrameReader(server.limits.socket_request_max_bytes)
+        self._pending: deque[tuple[bytearray, int]] = deque()  # (frame, bytes of it that are held)
+        self._order = ResponseOrder()
+        self._work: set[_Work] = set()
+        self._exclusive = 0  # requests in work behind which nothing may start
+        self._held_bytes = 0  # for the large frame that is coming
+        self._in_room = False
+        self._is_reading = self._may_write = True
+        self._is_winding_up = self._is_pumping = False
+        self._last_active_s = server.loop.time()
+        self._unsent_bytes = 0
+
+    # ------------------------------------------------------------------- transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client came; it is turned away if there are too many, or if the server is closing."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._host = peer[0] if isinstance(peer, tuple) else "?"
+        self.server.connections.add(self)
+        if self.server.is_closing or len(self.server.connections) > self.server.limits.max_connections:
+            self._fail("more connections than max.connections")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone: nobody waits for its fetch any more."""
+        self._is_winding_up = True
+        self._pending.clear()
+        for work in tuple(self._work):
+            if work.request.key is ApiKey.FETCH and work.future is not None:
+                work.future.cancel()
+        self.server.hold(-self._held_bytes)
+        self._held_bytes = 0
+        self.server.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        room = self._frames.room()
+        self._in_room = room is not None
+        return room if room is not None else self.server.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes came."""
+        self._last_active_s = self.server.loop.time()
+        if self._is_winding_up:
+            return
+        try:
+            taken = self.server.scratch[:nbytes]
+            frames = self._frames.filled(nbytes) if self._in_room else self._frames.take(taken)
+        except ProtocolError as exc:
+            self._fail(str(exc))
+            return
+        for frame in frames:  # only the first can be the large one that was waited for
+            self._pending.append((frame, self._held_bytes))
+            self._held_bytes = 0
+        self.go_on()
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it asks."""
+        self._may_write = False
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        self._may_write = True
+        self.go_on()
+
+    # ------------------------------------------------------------------- requests
+
+    def go_on(self) -> None:
+        """Dispatch what may be dispatched; read on if there is room for more."""
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            while self._pending and self._may_start():
+                self._start(*self._pending.popleft())
+        finally:
+            self._is_pumping = False
+        self._read_if(not self._pending and not self._is_winding_up and self._has_bytes())
+
+    def _may_start(self) -> bool:
+        if self._is_winding_up or not self._may_write or self._exclusive or len(self._order) >= PIPELINE_MAX:
+            return False
+        frame = self._pending[0][0]
+        if int.from_bytes(frame[:2], "big") in PARKING or self.server.has_room:
+            return True
+        self.server.wait(self)
+        return False
+
+    def _has_bytes(self) -> bool:
+        """Is there room for the large request that is coming, if one is? Then it is counted."""
+        size = self._frames.large_bytes
+        if size == 0 or self._held_bytes:
+            return True
+        if not self.server.may_hold(size):
+            self.server.wait(self)
+            return False
+        self._held_bytes = size
+        self.server.hold(size)
+        return True
+
+    def _read_if(self, wanted: bool) -> None:
+        if wanted == self._is_reading or self._transport.is_closing():
+            return
+        self._is_reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _start(self, frame: bytearray, held_bytes: int) -> None:
+        try:
+            request = apis.decode_request(memoryview(frame))
+            handler = self._handler(request)
+        except ProtocolError as exc:
+            self.server.hold(-held_bytes)
+            self._fail(str(exc))
+            return
+        work = _Work(self, request, self._order.begin(), len(frame), held_bytes)
+        self._work.add(work)
+        if work.counts:
+            self.server.in_work += 1
+        if request.key is not ApiKey.PRODUCE:
+            self._exclusive += 1
+        context = RequestContext(request, self._host, self.id, work.park)
+        try:
+            result = handler(context, request.body)
+        except Exception as exc:  # noqa: BLE001  what a handler did not foresee must not stop the others
+            self._done(work)
+            self._broke(work, exc)
+            return
+        if isawaitable(result):
+            work.future = asyncio.ensure_future(result)
+            work.future.add_done_callback(partial(self._settled, work))
+        else:
+            self._done(work)
+            self._answer(work, result)
+
+    def _handler(self, request: Request) -> Handler:
+        if request.key is ApiKey.API_VERSIONS:
+            return lambda context, body: apis.answer_api_versions(request, self.server.handlers.keys())
+        handler = self.server.handlers.get(request.key)
+        if handler is None:
+            raise ProtocolError(f"API {request.key.name} is not served here")
+        return handler
+
+    def _settled(self, work: _Work, future: asyncio.Future[Any]) -> None:
+        self._done(work)
+        if future.cancelled():
+            self.abort()
+        elif (error := future.exception()) is not None:
+            self._broke(work, error)
+        else:
+            self._answer(work, future.result())
+        self.go_on()
+        self._finish_if_done()
+
+    def _done(self, work: _Work) -> None:
+        """The request is no longer in work."""
+        self._work.discard(work)
+        work.park()
+        if work.request.key is not ApiKey.PRODUCE:
+            self._exclusive -= 1
+        if work.held_bytes:
+            self.server.hold(-work.held_bytes)
+
+    def _answer(self, work: _Work, response: Any) -> None:
+        request, parts = work.request, []
+        if response is not None:
+            version = request.version
+            if request.key is ApiKey.API_VERSIONS:
+                version, response = response
+            try:
+                parts = apis.encode_response(request.key, version, request.correlation_id, response)
+            except Exception as exc:  # noqa: BLE001  a response that cannot be said is the handler's fault, as above
+                self._broke(work, exc)
+                return
+        ready = self._order.finish(work.slot, parts)
+        if ready and not self._transport.is_closing():
+            if len(ready) == 1:
+                self._transport.write(ready[0])
+            else:
+                self._transport.writelines(ready)
+        self._last_active_s = now_s = self.server.loop.time()
+        if self.server.observer is not None:
+            self.server.observer.request_done(
+                request.key, now_s - work.started_s, work.frame_bytes, sum(map(len, parts))
+            )
+
+    def _broke(self, work: _Work, error: BaseException) -> None:
+        if isinstance(error, ProtocolError):
+            self._fail(str(error))
+            return
+        request = work.request
+        logger.error(
+            "client=%s id=%s api=%s version=%d failed, connection closed",
+            self._host,
+            request.client_id,
+            request.key.name,
+            request.version,
+            exc_info=error,
+        )
+        self.abort()
+
+    # ------------------------------------------------------------------- the end
+
+    def _fail(self, reason: str) -> None:
+        """The client broke the protocol: one line, and no more of it."""
+        if not self._is_winding_up:
+            logger.warning("client=%s connection closed: %s", self._host, reason)
+        self.abort()
+
+    def wind_up(self) -> None:
+        """Start nothing more; close once what is in work is answered and sent."""
+        self._is_winding_up = True
+        self._pending.clear()
+        self._read_if(False)
+        for work in tuple(self._work):
+            if work.request.key is ApiKey.FETCH and work.future is not None:
+                work.future.cancel()
+        self._finish_if_done()
+
+    def _finish_if_done(self) -> None:
+        if self._is_winding_up and not self._work:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Let go at once."""
+        self._is_winding_up = True
+        self._pending.clear()
+        self._transport.abort()
+
+    def close_if_idle(self, idle_s: float) -> None:
+        """Close if nothing came and nothing went for so long, and nothing is in work."""
+        unsent_bytes = self._transport.get_write_buffer_size()
+        now_s = self.server.loop.time()
+        if unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes, self._last_active_s = unsent_bytes, now_s
+        if not self._work and now_s - self._last_active_s >= idle_s:
+            logger.debug("client=%s closed after %g idle seconds", self._host, idle_s)
+            self.abort()

@@ -1,0 +1,319 @@
+"""Writes of Spark are all or nothing, and a batch that comes again is there once."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+
+import logstore
+from datasource import lag
+from logstore.errors import PylogError
+
+pytestmark = pytest.mark.spark
+
+
+class Copy:
+    """A query that copies topic `in` to topic `out`, in batches of at most four records."""
+
+    def __init__(self, spark, topics, checkpoint: Path) -> None:
+        self.spark, self.topics, self.checkpoint = spark, topics, checkpoint
+
+    def frame(self, **options):
+        options = {"path": self.topics.path, "subscribe": "in", "startingOffsets": "earliest"} | options
+        return self.spark.readStream.format("pylog").options(**options).load().select("key", "value")
+
+    def start(self, frame=None, **options):
+        frame = self.frame(maxOffsetsPerTrigger="4") if frame is None else frame
+        writer = frame.writeStream.format("pylog").option("path", self.topics.path)
+        if "topic" not in frame.columns:
+            writer = writer.option("topic", "out")
+        return (
+            writer.options(**options)
+            .option("checkpointLocation", self.checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    def run(self, frame=None, **options):
+        query = self.start(frame, **options)
+        assert query.awaitTermination(120)
+        return query
+
+    def forget(self, number: int) -> None:
+        """As if the driver had died between the sink's commit of this batch and its own."""
+        for name in (str(number), f".{number}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+    def forget_offsets(self, number: int) -> None:
+        """As if the checkpoint were an older copy, from before this batch was planned."""
+        self.forget(number)
+        for name in (str(number), f".{number}.crc"):
+            (self.checkpoint / "offsets" / name).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def copy(spark, topics, tmp_path):
+    topics.create("in", partitions=2)
+    topics.create("out", partitions=3)
+    return Copy(spark, topics, tmp_path / "checkpoint")
+
+
+def refusal(act) -> str:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  Spark wraps ours in several kinds
+        act()
+    return str(caught.value)
+
+
+def open_transactions(topics):
+    with logstore.open(topics.path, mode="r") as store:
+        return [
+            transaction
+            for info in store.topics()
+            for p in range(info.partitions)
+            for transaction in store.log(info.name, p).open_transactions()
+        ]
+
+
+def seen(topics, topic="out"):
+    return sorted(topics.values(topic))
+
+
+def everything(topics, topic="out"):
+    with logstore.open(topics.path, mode="r") as store:
+        return sorted(
+            value.decode()
+            for p in range(store.topic(topic).partitions)
+            for value in store.read(topic, partition=p, isolation="read_uncommitted")
+            .read_all()["value"]
+            .to_pylist()
+        )
+
+
+# --- batch writes
+
+
+def test_a_batch_write_is_visible_when_it_is_done_and_not_before(spark, topics, write, tmp_path):
+    topics.create("t", partitions=2)
+    gate = tmp_path / "gate"
+
+    def wait(batches):
+        from pyspark import TaskContext
+
+        yield from batches
+        while TaskContext.get().partitionId() == 1 and not gate.exists():
+            time.sleep(0.05)
+
+    frame = spark.range(0, 4, 1, 2).selectExpr("string(id) value").mapInArrow(wait, "value string")
+    writing = threading.Thread(target=write, args=(frame,), kwargs={"topic": "t"})
+    writing.start()
+    while len(everything(topics, "t")) < 2:
+        time.sleep(0.05)
+    assert seen(topics, "t") == []
+    gate.touch()
+    writing.join()
+    assert seen(topics, "t") == ["0", "1", "2", "3"]
+
+
+def test_a_batch_write_that_fails_leaves_nothing(spark, topics, write):
+    topics.create("t", partitions=2)
+    frame = spark.range(0, 10, 1, 2).selectExpr("string(id) value", "int(if(id = 9, 7, 0)) partition")
+    assert "partition 7" in refusal(lambda: write(frame, topic="t"))
+    assert seen(topics, "t") == []
+    assert open_transactions(topics) == []
+    write(frame.where("partition = 0"), topic="t")
+    assert len(seen(topics, "t")) == 9
+
+
+def test_a_task_that_is_tried_again_is_there_once(spark, topics, write, tmp_path):
+    """(T6) Its first attempt had written everything, and prepared nothing."""
+    topics.create("t")
+    marker = tmp_path / "failed-once"
+
+    def fail_once(batches):
+        yield from batches
+        if not marker.exists():
+            marker.touch()
+            raise RuntimeError("the first attempt fails")
+
+    frame = spark.range(3).selectExpr("string(id) value").coalesce(1).mapInArrow(fail_once, "value string")
+    write(frame, topic="t")
+    assert seen(topics, "t") == ["0", "1", "2"]
+    assert open_transactions(topics) == []
+
+
+def test_plain_writes_are_still_there_for_who_wants_them(spark, topics, write):
+    topics.create("t")
+    write(spark.range(3).selectExpr("string(id) value"), topic="t", exactlyOnce="false")
+    assert (seen(topics, "t"), topics.ends("t")) == (["0", "1", "2"], [3])
+
+
+def test_a_read_can_see_what_is_not_committed(topics, read):
+    topics.create("t")
+    with logstore.open(topics.path) as store, store.transaction() as transaction:
+        store.append("t", pa.table({"value": ["x"]}), transaction=transaction)
+        assert read(subscribe="t").count() == 0
+        assert read(subscribe="t", isolation="read_uncommitted").count() == 1
+    assert read(subscribe="t").count() == 1
+
+
+# --- streams
+
+
+def test_a_batch_whose_commit_spark_forgot_is_there_once(copy, topics):
+    """(T7, T8) Each batch is known by its query and number, in tasks and in the commit."""
+    topics.append("in", [f"{n}" for n in range(10)])
+    query = copy.run()
+    before = topics.ends("out")
+    with logstore.open(topics.path, mode="r") as store:
+        assert store.transactions.last_batch(query.id) == query.lastProgress["batchId"] == 2
+    copy.forget(2)
+    copy.run()
+    assert seen(topics) == sorted(f"{n}" for n in range(10))
+    assert topics.ends("out") == before  # nothing was written again
+    topics.append("in", ["more"])
+    query = copy.run()
+    assert "more" in seen(topics)
+    assert lag(query.lastProgress)["offsetsBehindLatest"] == 0
+    assert open_transactions(topics) == []
+
+
+def test_a_replay_with_other_rows_of_the_same_input_keeps_the_first_ones(copy, topics):
+    """A query that is not deterministic: its offset log says that the input is the same."""
+    topics.append("in", ["a", "b"])
+    copy.run(copy.frame().selectExpr("key", "cast(concat(string(value), uuid()) as binary) value"))
+    first = seen(topics)
+    copy.forget(0)
+    copy.run(copy.frame().selectExpr("key", "cast(concat(string(value), uuid()) as binary) value"))
+    assert seen(topics) == first
+
+
+def test_a_checkpoint_restored_from_an_older_copy_is_refused_and_loses_nothing_silently(
+    copy, topics, tmp_path
+):
+    """(T9) Old batch numbers come with new content."""
+    topics.append("in", ["a", "b", "c", "d"])
+    copy.run()
+    old = tmp_path / "old"
+    shutil.copytree(copy.checkpoint, old)
+    topics.append("in", ["e", "f", "g", "h"])
+    copy.run()
+    for content, text in (["i"], "another content"), (["j"] * 4, "another content"):
+        shutil.rmtree(copy.checkpoint)
+        shutil.copytree(old, copy.checkpoint)
+        topics.append("in", content)
+        assert text in refusal(lambda: copy.run(copy.frame()))
+        assert open_transactions(topics) == []
+        assert seen(topics) == list("abcdefgh")
+
+
+def test_the_same_content_again_from_an_older_copy_is_there_once(copy, topics):
+    """(T9) The same records under the same number: nothing to write, and the query goes on."""
+    topics.append("in", ["a", "b", "c", "d"])
+    copy.run()
+    copy.forget_offsets(0)
+    copy.run()
+    topics.append("in", ["e"])
+    copy.run()
+    assert seen(topics) == list("abcde")
+
+
+def test_an_older_batch_than_the_last_is_refused(copy, topics):
+    """(T9)"""
+    topics.append("in", [f"{n}" for n in range(8)])
+    copy.run(txnId="copy")
+    shutil.rmtree(copy.checkpoint)
+    assert "older copy" in refusal(lambda: copy.run(txnId="copy"))
+    assert len(seen(topics)) == 8
+    copy.run()  # under another name, all of it comes again: that is what was asked for
+    assert len(seen(topics)) == 16
+
+
+def test_a_batch_over_several_topics_is_one(copy, topics):
+    topics.create("other")
+    topics.append("in", [f"{n}" for n in range(6)])
+    frame = copy.frame().selectExpr("value", "if(string(value) < '3', 'out', 'other') topic")
+    copy.run(frame)
+    copy.forget(0)
+    copy.run(frame)
+    assert (seen(topics), seen(topics, "other")) == (["0", "1", "2"], ["3", "4", "5"])
+
+
+def test_foreach_batch_names_its_writes(copy, topics, spark):
+    """(T7)"""
+    topics.append("in", [f"{n}" for n in range(6)])
+
+    def save(frame, number):
+        for name in ("first", "second"):
+            frame = frame.select("value")
+            writer = frame.write.format("pylog").mode("append").option("path", topics.path)
+            writer.option("topic", "out").option("txnId", name).option("txnVersion", number).save()
+
+    def run():
+        writer = copy.frame(maxOffsetsPerTrigger="4").writeStream.foreachBatch(save)
+        query = writer.option("checkpointLocation", copy.checkpoint).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    run()
+    copy.forget(1)
+    run()
+    assert seen(topics) == sorted([f"{n}" for n in range(6)] * 2)
+
+
+def test_a_query_that_is_stopped_in_the_middle_of_a_batch_keeps_nobody_waiting(copy, topics, tmp_path):
+    topics.append("in", ["a", "b"], partition=pa.array([0, 1], pa.int32()))
+    slow = tmp_path / "slow"
+    slow.touch()
+
+    def wait(batches):
+        from pyspark import TaskContext
+
+        yield from batches
+        while TaskContext.get().partitionId() == 1 and slow.exists():
+            time.sleep(0.05)
+
+    query = copy.start(copy.frame().mapInArrow(wait, "key binary, value binary"))
+    while not everything(topics):
+        assert query.exception() is None
+        time.sleep(0.05)
+    query.stop()
+    slow.unlink()
+    deadline = time.monotonic() + 30
+    while open_transactions(topics) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert open_transactions(topics) == []
+    assert seen(topics) == []
+    copy.run()
+    assert seen(topics) == ["a", "b"]
+
+
+def test_a_stream_whose_sink_refuses_fails_and_goes_on_later(copy, topics):
+    topics.append("in", ["a", "b"])
+    with logstore.open(topics.path) as store:
+        store.alter_topic("out", config={"cleanup.policy": "compact"})
+    with pytest.raises(StreamingQueryException, match="has no key"):
+        copy.run()
+    assert seen(topics) == []
+    assert open_transactions(topics) == []
+    with logstore.open(topics.path) as store:
+        store.alter_topic("out", config={"cleanup.policy": None})
+    copy.run()
+    assert seen(topics) == ["a", "b"]
+
+
+def test_readers_go_on_when_the_writer_is_gone_for_good(copy, topics, read):
+    """Whoever comes by ends what nobody can commit any more: here a Spark read that would have to wait."""
+    topics.create("t")
+    with logstore.open(topics.path) as store:
+        dead = store.transaction("dead", batch_id=1)
+        store.append("t", pa.table({"value": ["x"]}), transaction=dead)
+        store.append("t", pa.table({"value": ["behind"]}))
+        store.transactions._holders.release()  # as the kernel does when a process dies
+        assert [bytes(r.value) for r in read(subscribe="t").collect()] == [b"behind"]
+        with pytest.raises(PylogError):
+            dead.commit()
