@@ -23,13 +23,14 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from replication.errors import ProtocolError
+from replication.handlers.context import Handler, RequestContext
 from replication.protocol import apis
 from replication.protocol.apis import INTERBROKER, ApiKey, Request
 from replication.protocol.framing import FrameReader, ResponseOrder, Slot
@@ -53,30 +54,6 @@ class ServerLimits:
     queued_max_request_bytes: int = 536_870_912
     connections_max_idle_ms: int = 600_000
     max_connections: int = 2_147_483_647
-
-
-class RequestContext:
-    """Who asks, and how. Made per request."""
-
-    __slots__ = ("_park", "client_host", "client_id", "connection_id", "correlation_id", "key", "version")
-
-    def __init__(
-        self, request: Request, client_host: str, connection_id: int, park: Callable[[], None]
-    ) -> None:
-        self.key = request.key
-        self.version = request.version
-        self.correlation_id = request.correlation_id
-        self.client_id = request.client_id
-        self.client_host = client_host
-        self.connection_id = connection_id
-        self._park = park
-
-    def park(self) -> None:
-        """The request only waits from now on: make room for others. More than once does no harm."""
-        self._park()
-
-
-Handler: TypeAlias = Callable[[RequestContext, Any], Awaitable[Any] | Any]
 
 
 class RequestObserver(Protocol):
