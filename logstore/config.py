@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import Field as DataclassField
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from logstore.errors import InvalidConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -22,7 +25,8 @@ CLEANUP_POLICIES = frozenset({"delete", "compact"})
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 
-def _setting(key: str, default: Any, help_text: str, **bounds: Any) -> Any:
+def setting(key: str, default: Any, help_text: str, **bounds: Any) -> Any:
+    """A field of a settings class; `settings_from` goes by what stands in its metadata."""
     return field(default=default, metadata={"key": key, "help": help_text, **bounds})
 
 
@@ -33,114 +37,112 @@ class LogConfig:
     A stand-alone store keeps everything unless told otherwise: retention_ms is -1 here and 168 hours in a broker.
     """
 
-    cleanup_policy: frozenset[str] = _setting(
+    cleanup_policy: frozenset[str] = setting(
         "cleanup.policy",
         frozenset({"delete"}),
         "What happens to old records: delete whole segments, compact to the last record of each key, or both.",
         members=CLEANUP_POLICIES,
     )
-    compression_type: str = _setting(
+    compression_type: str = setting(
         "compression.type",
         "producer",
         "Codec of stored batches; 'producer' keeps what the writer chose (none, unless it asks for one).",
         choices=COMPRESSION_TYPES,
     )
-    delete_retention_ms: int = _setting(
+    delete_retention_ms: int = setting(
         "delete.retention.ms", 86_400_000, "How long compaction keeps tombstones.", minimum=0
     )
-    file_delete_delay_ms: int = _setting(
+    file_delete_delay_ms: int = setting(
         "file.delete.delay.ms",
         60_000,
         "How long a deleted file stays for those who still read it.",
         minimum=0,
     )
-    flush_messages: int = _setting(
+    flush_messages: int = setting(
         "flush.messages", INT64_MAX, "fsync after this many records; 1 makes every append durable.", minimum=1
     )
-    flush_ms: int = _setting(
+    flush_ms: int = setting(
         "flush.ms", INT64_MAX, "fsync at an append when the last fsync is this long ago.", minimum=0
     )
-    index_interval_bytes: int = _setting(
+    index_interval_bytes: int = setting(
         "index.interval.bytes", 4096, "Bytes of log between two index entries.", minimum=0, maximum=INT32_MAX
     )
-    max_message_bytes: int = _setting(
+    max_message_bytes: int = setting(
         "max.message.bytes", 1_048_588, "Largest batch, as stored.", minimum=0, maximum=INT32_MAX
     )
-    message_timestamp_after_max_ms: int = _setting(
+    message_timestamp_after_max_ms: int = setting(
         "message.timestamp.after.max.ms",
         INT64_MAX,
         "Records dated further into the future than this are refused (CreateTime only).",
         minimum=0,
     )
-    message_timestamp_before_max_ms: int = _setting(
+    message_timestamp_before_max_ms: int = setting(
         "message.timestamp.before.max.ms",
         INT64_MAX,
         "Records dated further into the past than this are refused (CreateTime only).",
         minimum=0,
     )
-    message_timestamp_type: str = _setting(
+    message_timestamp_type: str = setting(
         "message.timestamp.type",
         "CreateTime",
         "Timestamp of a record: the writer's (CreateTime) or the time of the append (LogAppendTime).",
         choices=TIMESTAMP_TYPES,
     )
-    max_compaction_lag_ms: int = _setting(
+    max_compaction_lag_ms: int = setting(
         "max.compaction.lag.ms",
         INT64_MAX,
         "Compact at the latest when a record waits this long, whatever min.cleanable.dirty.ratio says.",
         minimum=1,
     )
-    min_compaction_lag_ms: int = _setting(
+    min_compaction_lag_ms: int = setting(
         "min.compaction.lag.ms", 0, "How long a record stays before compaction may remove it.", minimum=0
     )
-    min_cleanable_dirty_ratio: float = _setting(
+    min_cleanable_dirty_ratio: float = setting(
         "min.cleanable.dirty.ratio",
         0.5,
         "Compact once this part of the log is dirty.",
         minimum=0.0,
         maximum=1.0,
     )
-    min_insync_replicas: int = _setting(
+    min_insync_replicas: int = setting(
         "min.insync.replicas", 1, "In-sync replicas that acks=all needs.", minimum=1, maximum=INT32_MAX
     )
-    remote_storage_enable: bool = _setting(
+    remote_storage_enable: bool = setting(
         "remote.storage.enable",
         False,
         "Retention waits until segments are tiered, by `pylog jobs tiering`.",
     )
-    producer_id_expiration_ms: int = _setting(
+    producer_id_expiration_ms: int = setting(
         "producer.id.expiration.ms",
         86_400_000,
         "A producer that wrote nothing for so long, and has no open transaction, is forgotten.",
         minimum=1,
     )
-    retention_bytes: int = _setting(
+    retention_bytes: int = setting(
         "retention.bytes", -1, "Delete old segments of a partition above this size; -1: never.", minimum=-1
     )
-    retention_ms: int = _setting(
-        "retention.ms", -1, "Delete segments older than this; -1: never.", minimum=-1
-    )
-    segment_bytes: int = _setting(
+    retention_ms: int = setting("retention.ms", -1, "Delete segments older than this; -1: never.", minimum=-1)
+    segment_bytes: int = setting(
         "segment.bytes",
         1_073_741_824,
         "A segment file is closed at this size.",
         minimum=14,
         maximum=INT32_MAX,
     )
-    segment_index_bytes: int = _setting(
+    segment_index_bytes: int = setting(
         "segment.index.bytes",
         10_485_760,
         "A segment is closed when its index has this size.",
         minimum=12,
         maximum=INT32_MAX,
     )
-    segment_jitter_ms: int = _setting(
+    segment_jitter_ms: int = setting(
         "segment.jitter.ms", 0, "Up to this much is taken off segment.ms, at random per segment.", minimum=0
     )
-    segment_ms: int = _setting(
+    segment_ms: int = setting(
         "segment.ms", 604_800_000, "A segment is closed at this age, even if it is not full.", minimum=1
     )
-    unclean_leader_election_enable: bool = _setting(
+    unclean_leader_election_enable: bool = setting(
         "unclean.leader.election.enable",
         False,
         "May a replica that is not in sync become leader (data may be lost)?",
@@ -184,17 +186,28 @@ class LogConfig:
 
         Raises: InvalidConfigError: an unknown key, or a value that the setting does not allow.
         """
-        known = {f.metadata["key"]: f for f in fields(cls)}
-        values = {}
-        for key, text in properties.items():
-            if key not in known:
-                raise InvalidConfigError(f"unknown topic setting {key!r}{did_you_mean(key, known)}", key=key)
-            values[known[key].name] = _parse(known[key], text)
-        return replace(base or cls(), **values)
+        return settings_from(base or cls(), properties, "topic setting")
 
     def to_properties(self) -> dict[str, str]:
         """Every setting as Kafka writes it, sorted by key."""
-        return dict(sorted((f.metadata["key"], _format(getattr(self, f.name))) for f in fields(self)))
+        return dict(sorted((f.metadata["key"], format_value(getattr(self, f.name))) for f in fields(self)))
+
+
+_Settings = TypeVar("_Settings", bound="DataclassInstance")
+
+
+def settings_from(base: _Settings, properties: Mapping[str, Any], kind: str) -> _Settings:
+    """Return `base`, whose fields are made by `setting`, with these settings, checked.
+
+    Raises: InvalidConfigError: a key that is no `kind`, or a value that the setting does not allow.
+    """
+    known = {f.metadata["key"]: f for f in fields(base)}
+    values = {}
+    for key, text in properties.items():
+        if key not in known:
+            raise InvalidConfigError(f"unknown {kind} {key!r}{did_you_mean(key, known)}", key=key)
+        values[known[key].name] = _parse(known[key], text)
+    return replace(base, **values)
 
 
 def canonical_properties(properties: Mapping[str, Any]) -> dict[str, str]:
@@ -206,7 +219,7 @@ def canonical_properties(properties: Mapping[str, Any]) -> dict[str, str]:
 def _parse(setting: DataclassField[Any], value: Any) -> Any:
     """`value` (text, or already of the right type) as the field's type, within its bounds."""
     key, default = setting.metadata["key"], setting.default
-    text = _format(value).strip()
+    text = format_value(value).strip()
     try:
         parsed: Any = _convert(text, default)
     except ValueError:
@@ -246,7 +259,8 @@ def _check(setting: DataclassField[Any], value: Any, text: str) -> None:
         raise InvalidConfigError(f"{key}={text}: must be between {low} and {high}", key=key, value=text)
 
 
-def _format(value: Any) -> str:
+def format_value(value: Any) -> str:
+    """A setting's value as Kafka writes it."""
     match value:
         case bool():
             return "true" if value else "false"
