@@ -8,6 +8,8 @@ epoch* one term of the controller. All of them only grow.
 
 from __future__ import annotations
 
+import base64
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
@@ -20,6 +22,20 @@ NO_LEADER = -1  # every replica that may lead is down
 LEADER_DURING_DELETE = -2  # told to clients while a topic is being deleted
 NO_EPOCH = -1
 NO_NODE = -1  # the version of a state node that is not there yet
+
+
+def topic_uuid(topic_id: str) -> uuid.UUID | None:
+    """A topic's id as messages have it; None for the empty one."""
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "==")) if topic_id else None
+
+
+def topic_id_of(number: uuid.UUID | None) -> str:
+    """The same back: 22 characters, as logs and the tree have it."""
+    return (
+        base64.urlsafe_b64encode(number.bytes).decode().rstrip("=")
+        if number is not None and number.int
+        else ""
+    )
 
 
 class TopicPartition(NamedTuple):
