@@ -22,6 +22,7 @@ _OWN = {
     "topics": "logstore.cli.topics:topics",
     "produce": "logstore.cli.records:produce",
     "consume": "logstore.cli.records:consume",
+    "delete-records": "logstore.cli.records:delete_records",
     "transactions": "logstore.cli.transactions:transactions",
     "dump-log": "logstore.cli.files:dump_log",
     "verify": "logstore.cli.files:verify",

@@ -1,8 +1,9 @@
-"""`pylog produce` and `pylog consume`: the console producer and consumer."""
+"""`pylog produce`, `pylog consume` and `pylog delete-records`: records in, out, and gone."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -28,6 +30,7 @@ from logstore.console import (
     template_formatter,
     text_formatter,
 )
+from logstore.errors import InvalidRequestError
 
 # What a pipe may hold at once: one append per read keeps a slow writer's lines from waiting for more.
 CHUNK_BYTES = 1024 * 1024
@@ -209,3 +212,73 @@ def _start(from_beginning: bool, offset: str | None, partition: int | None) -> i
     if partition is None:
         raise click.UsageError("an offset is a place in one partition: give --partition too")
     return int(offset)
+
+
+# ------------------------------------------------------------------------------------- delete-records
+
+
+@click.command("delete-records")
+@topic_argument(required=False)
+@click.option("--partition", type=click.IntRange(min=0), help="The partition.")
+@click.option(
+    "--offset", type=click.IntRange(min=-1), metavar="N", help="Delete what is below it; -1: all there is."
+)
+@click.option(
+    "--offset-json-file",
+    "plan",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Partitions and offsets, as Kafka's tool takes them; - is stdin.",
+)
+@path_option
+@output_option
+def delete_records(
+    name: str | None, partition: int | None, offset: int | None, plan: Any, path: Path, output: str
+) -> None:
+    """Delete the records below an offset, for good, and show the offsets that are left.
+
+    \b
+    $ pylog delete-records orders --partition 0 --offset 0 --path data
+    $ echo '{"partitions": [{"topic": "orders", "partition": 0, "offset": 0}]}' |
+        pylog delete-records --offset-json-file - --path data
+
+    Readers see it at once; the files of whole segments go after file.delete.delay.ms. A file is worked off topic by
+    topic: what is wrong with one stops it there.
+    """
+    with usage_errors():
+        if plan is not None and (name, partition, offset) == (None, None, None):
+            wanted = _planned(plan.read())
+        elif plan is None and name is not None and partition is not None and offset is not None:
+            wanted = {name: {partition: offset}}
+        else:
+            raise click.UsageError("give a topic, --partition and --offset, or --offset-json-file")
+    rows = list[dict[str, object]]()
+    with open_store(path) as store:
+        for topic in wanted:  # unknown ones are an error before anything is deleted
+            store.topic(topic)
+        try:
+            for topic, offsets in wanted.items():
+                for p, left in sorted(store.delete_records(topic, offsets).items()):
+                    rows.append({"topic": topic, "partition": p, "start": left.start, "end": left.end})
+        finally:
+            show(rows, ("topic", "partition", "start", "end"), output if rows else "table")
+
+
+def _planned(text: bytes) -> dict[str, dict[int, int]]:
+    """What the file of Kafka's tool asks for: topic -> partition -> offset."""
+    form = '{"partitions": [{"topic": "orders", "partition": 0, "offset": 7}]}'
+    wanted: dict[str, dict[int, int]] = {}
+    try:
+        plan = json.loads(text)
+        if plan.get("version", 1) != 1:
+            raise InvalidRequestError(f"--offset-json-file: version {plan['version']} where 1 is known")
+        for entry in plan["partitions"]:
+            topic, partition, offset = entry["topic"], entry["partition"], entry["offset"]
+            if not (isinstance(topic, str) and type(partition) is int and type(offset) is int):
+                raise TypeError
+            if partition in wanted.setdefault(topic, {}):
+                raise InvalidRequestError(f"--offset-json-file names {topic}-{partition} twice")
+            wanted[topic][partition] = offset
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InvalidRequestError(f"--offset-json-file is not of the form {form}") from None
+    return wanted
