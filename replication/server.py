@@ -14,7 +14,8 @@ handler returned is known; if that is an awaitable, whenever it is done. Respons
 - When a client goes away, its parked Fetch is cancelled. Everything else runs to its end.
 
 Bounds: size of a request; requests in work, in all and per connection; bytes of large requests; nothing is read
-from a client that does not read its responses; idle connections are closed.
+from a client that does not read its responses; idle connections are closed, and large requests that stall while others
+wait for the bytes that they may come to.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
@@ -43,6 +45,9 @@ PIPELINE_MAX = 16
 SCRATCH_BYTES = 256 * 1024
 PARKING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTERBROKER
 BACKLOG = 1024  # connections that wait to be accepted
+# While others wait for room, a large request that is coming brings STALL_BYTES in every STALL_S, or is given up.
+STALL_S = 10.0
+STALL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +123,7 @@ class Server:
         self._is_waking = False
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._stall_sweeper: asyncio.TimerHandle | None = None
         self._all_gone = asyncio.Event()
 
     async def start(self, host: str, port: int) -> int:
@@ -133,18 +139,20 @@ class Server:
     async def close(self, *, grace_s: float = 5.0) -> None:
         """Take no more requests, answer those in work for up to `grace_s`, and let go of all connections."""
         self.is_closing = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for sweeper in (self._sweeper, self._stall_sweeper):
+            if sweeper is not None:
+                sweeper.cancel()
         if self._listener is not None:
             self._listener.close()
         for connection in tuple(self.connections):
             connection.wind_up()
-        if self.connections:
-            try:
-                async with asyncio.timeout(grace_s):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while self.connections:
+                    self._all_gone.clear()
                     await self._all_gone.wait()
-            except TimeoutError:
-                logger.warning("connections=%d cut off at close", len(self.connections))
+        if self.connections:
+            logger.warning("connections=%d cut off at close", len(self.connections))
         for connection in tuple(self.connections):
             connection.abort()
 
@@ -174,6 +182,8 @@ class Server:
     def _wake_waiting(self) -> None:
         self._is_waking = False
         for _ in range(len(self._waiting)):
+            if not self.has_room:
+                return
             connection = self._waiting.popleft()
             connection.is_waiting = False
             connection.go_on()
@@ -192,6 +202,20 @@ class Server:
         self.held_bytes += size
         if size < 0:
             self.wake()
+
+    def lacks_bytes(self) -> None:
+        """Somebody waits for bytes of large requests: see that those who have them use them."""
+        if self._stall_sweeper is None and not self.is_closing:
+            for connection in self.connections:
+                connection.measure()
+            self._stall_sweeper = self.loop.call_later(STALL_S, self._sweep_stalled)
+
+    def _sweep_stalled(self) -> None:
+        self._stall_sweeper = None
+        for connection in tuple(self.connections):
+            connection.close_if_stalled()
+        if self._waiting:
+            self.lacks_bytes()
 
     def _sweep(self) -> None:
         """Close the connections that were idle for too long; look again soon enough to be late by a quarter at most."""
@@ -214,6 +238,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._work: set[_Work] = set()
         self._exclusive = 0  # requests in work behind which nothing may start
         self._held_bytes = 0  # for the large frame that is coming
+        self._came_bytes = 0  # of it, since it was measured
         self._in_room = False
         self._is_reading = self._may_write = True
         self._is_winding_up = self._is_pumping = False
@@ -230,15 +255,11 @@ class _Connection(asyncio.BufferedProtocol):
         self._host = peer[0] if isinstance(peer, tuple) else "?"
         self.server.connections.add(self)
         if self.server.is_closing or len(self.server.connections) > self.server.limits.max_connections:
-            self._fail("more connections than max.connections")
+            self._fail("the server is closing" if self.server.is_closing else "max.connections is reached")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for its fetch any more."""
-        self._is_winding_up = True
-        self._pending.clear()
-        for work in tuple(self._work):
-            if work.request.key is ApiKey.FETCH and work.future is not None:
-                work.future.cancel()
+        self._stop()
         self.server.hold(-self._held_bytes)
         self._held_bytes = 0
         self.server.forget(self)
@@ -252,6 +273,7 @@ class _Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes came."""
         self._last_active_s = self.server.loop.time()
+        self._came_bytes += nbytes
         if self._is_winding_up:
             return
         try:
@@ -304,8 +326,9 @@ class _Connection(asyncio.BufferedProtocol):
             return True
         if not self.server.may_hold(size):
             self.server.wait(self)
+            self.server.lacks_bytes()
             return False
-        self._held_bytes = size
+        self._held_bytes, self._came_bytes = size, STALL_BYTES
         self.server.hold(size)
         return True
 
@@ -356,8 +379,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _settled(self, work: _Work, future: asyncio.Future[Any]) -> None:
         self._done(work)
-        if future.cancelled():
-            self.abort()
+        if future.cancelled():  # nobody wants the answer any more
+            self._order.finish(work.slot, ())
         elif (error := future.exception()) is not None:
             self._broke(work, error)
         else:
@@ -422,13 +445,18 @@ class _Connection(asyncio.BufferedProtocol):
 
     def wind_up(self) -> None:
         """Start nothing more; close once what is in work is answered and sent."""
-        self._is_winding_up = True
-        self._pending.clear()
+        self._stop()
         self._read_if(False)
+        self._finish_if_done()
+
+    def _stop(self) -> None:
+        """Start nothing more; what only waits for news need not wait."""
+        self._is_winding_up = True
+        while self._pending:
+            self.server.hold(-self._pending.popleft()[1])
         for work in tuple(self._work):
             if work.request.key is ApiKey.FETCH and work.future is not None:
                 work.future.cancel()
-        self._finish_if_done()
 
     def _finish_if_done(self) -> None:
         if self._is_winding_up and not self._work:
@@ -436,8 +464,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Let go at once."""
-        self._is_winding_up = True
-        self._pending.clear()
+        self._stop()
         self._transport.abort()
 
     def close_if_idle(self, idle_s: float) -> None:
@@ -449,3 +476,12 @@ class _Connection(asyncio.BufferedProtocol):
         if not self._work and now_s - self._last_active_s >= idle_s:
             logger.debug("client=%s closed after %g idle seconds", self._host, idle_s)
             self.abort()
+
+    def measure(self) -> None:
+        """Begin to count what comes of a large request."""
+        self._came_bytes = 0
+
+    def close_if_stalled(self) -> None:
+        """Close if a large request was let in, and hardly anything of it came since `measure`."""
+        if self._held_bytes and self._came_bytes < STALL_BYTES:
+            self._fail(f"a request of {self._held_bytes} bytes stalled while others waited")
