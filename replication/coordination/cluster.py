@@ -16,10 +16,12 @@ from dataclasses import dataclass
 
 from replication.coordination import nodes
 from replication.coordination.tree import (
+    BatchResult,
     Change,
     Check,
     CoordinationError,
     Create,
+    Delete,
     Node,
     NodeExistsError,
     NoNodeError,
@@ -218,32 +220,36 @@ async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
     }
 
 
-async def read_topics(tree: Tree) -> dict[str, TopicInfo]:
+async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str, TopicInfo]:
     """All topics, with their ids and what of their settings the controller goes by."""
     names = await tree.children(nodes.TOPICS)
     assigned = await tree.read_batch([nodes.topic_path(name) for name in names])
     configs = await tree.read_batch([nodes.topic_config_path(name) for name in names])
     ids = await tree.read_batch([nodes.topic_id_path(name) for name in names])
     return {
-        name: _topic(name, node, config, topic_id)
+        name: _topic(name, node, config, topic_id, unclean_default)
         for name, node, config, topic_id in zip(names, assigned, configs, ids, strict=True)
         if node is not None
     }
 
 
-def _topic(name: str, node: Node, config: Node | None, topic_id: Node | None) -> TopicInfo:
+def _topic(
+    name: str, node: Node, config: Node | None, topic_id: Node | None, unclean_default: bool
+) -> TopicInfo:
     settings = nodes.decode_config(name, config.data) if config is not None and config.data else {}
     return TopicInfo(
         partitions=nodes.decode_topic(name, node.data),
         id=topic_id.data.decode() if topic_id is not None else None,
-        unclean_leader_election=settings.get("unclean.leader.election.enable", "false").lower() == "true",
+        unclean_leader_election=(
+            settings.get("unclean.leader.election.enable", str(unclean_default)).lower() == "true"
+        ),
     )
 
 
-async def read_cluster(tree: Tree) -> ClusterState:
+async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterState:
     """All that a new controller must know. Set the watches first: what changes while this reads is told by them."""
     brokers = await read_brokers(tree)
-    topics = await read_topics(tree)
+    topics = await read_topics(tree, unclean_default=unclean_default)
     partitions = [TopicPartition(name, p) for name, topic in topics.items() for p in topic.partitions]
     states = await read_states(tree, partitions)
     election = await tree.get(nodes.PREFERRED_ELECTION)
@@ -269,6 +275,43 @@ async def make_topic_id(tree: Tree, topic: str, new_id: str) -> str:
             return found.data.decode()
         return await make_topic_id(tree, topic, new_id)
     return new_id
+
+
+async def delete_topic_nodes(tree: Tree, term: Term, topic: str) -> None:
+    """Remove a topic: its states, then at once the topic, its settings, its id and the mark. May be done again.
+
+    Raises: FencedError.
+    """
+    try:
+        numbers = await tree.children(nodes.partitions_path(topic))
+    except NoNodeError:
+        numbers = ()
+    tps = [TopicPartition(topic, int(number)) for number in numbers]
+    for level in (
+        [nodes.state_path(tp) for tp in tps],
+        [nodes.partition_path(tp) for tp in tps],
+        [nodes.partitions_path(topic)],
+    ):
+        for result in await tree.write_batch([[term.guard, Delete(path)] for path in level]):
+            _raise_unless_gone(result, term)
+    rest = [
+        nodes.topic_path(topic),
+        nodes.topic_config_path(topic),
+        nodes.topic_id_path(topic),
+        f"{nodes.DELETED_TOPICS}/{topic}",
+    ]
+    found = await tree.read_batch(rest)
+    steps = [Delete(path) for path, node in zip(rest, found, strict=True) if node is not None]
+    (result,) = await tree.write_batch([[term.guard, *steps]])
+    _raise_unless_gone(result, term)
+
+
+def _raise_unless_gone(result: BatchResult, term: Term) -> None:
+    if isinstance(result, RefusedError):
+        if result.index == 0:
+            raise FencedError(term.controller_epoch)
+        if not isinstance(result, NoNodeError):
+            raise result
 
 
 def _setting(event: asyncio.Event) -> Watch:

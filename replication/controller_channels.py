@@ -1,0 +1,239 @@
+"""What a controller tells its brokers: to each in order, one request at a time, until it has obeyed or is gone.
+
+Laws: a request goes to the incarnation that it was meant for, or to nobody. No answer, and STALE_BROKER_EPOCH (it does
+not know its epoch yet), are reasons to repeat it. STALE_CONTROLLER_EPOCH ends the term. What is left when the term
+ends is dropped. Metadata that waits behind metadata for the same broker goes with it, in one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from replication.controller.events import (
+    PartitionNews,
+    ReplicasDeleted,
+    SendLeaderAndIsr,
+    SendStopReplica,
+    SendUpdateMetadata,
+)
+from replication.errors import ErrorCode, KafkaError, ProtocolError
+from replication.model import NO_EPOCH, BrokerId, BrokerInfo, TopicPartition, topic_uuid
+from replication.protocol import interbroker as ib
+from replication.protocol.apis import ApiKey
+from replication.state_change_log import ControllerLines, StateChange
+
+logger = logging.getLogger(__name__)
+
+Send: TypeAlias = SendLeaderAndIsr | SendStopReplica | SendUpdateMetadata
+# Sends a request to a broker; raises OSError, TimeoutError, KafkaError or ProtocolError if there is no answer.
+Call: TypeAlias = Callable[[BrokerInfo, ApiKey, Any], Awaitable[Any]]
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+
+REPEAT_S = 0.1
+EPOCH_DURING_DELETE = -2
+
+
+class Channels:
+    """The requests of one term. `find` names the live brokers."""
+
+    def __init__(
+        self,
+        lines: ControllerLines,
+        call: Call,
+        find: Callable[[BrokerId], BrokerInfo | None],
+        log: Callable[[StateChange], None],
+        answered: Callable[[ReplicasDeleted | None], None],
+        spawn: Spawn,
+    ) -> None:
+        self._lines = lines
+        self._call = call
+        self._find = find
+        self._log = log
+        self._answered = answered  # with None: a broker knows a later controller
+        self._spawn = spawn
+        self._waiting: dict[BrokerId, deque[Send]] = {}
+        self._senders: dict[BrokerId, asyncio.Task[None]] = {}
+
+    def send(self, request: Send) -> None:
+        """Have it sent, behind all that goes to the same broker."""
+        for line in _lines_of(self._lines, request):
+            self._log(line)
+        waiting = self._waiting.setdefault(request.broker, deque())
+        last = waiting[-1] if len(waiting) > 1 else None  # the first one is under way
+        if isinstance(request, SendUpdateMetadata) and isinstance(last, SendUpdateMetadata):
+            news = {item.tp: item for item in (*last.partitions, *request.partitions)}
+            if last.broker_epoch == request.broker_epoch:
+                request = replace(request, partitions=tuple(news.values()))
+                waiting.pop()
+        waiting.append(request)
+        if request.broker not in self._senders:
+            self._senders[request.broker] = self._spawn(self._send_all(request.broker))
+
+    def close(self) -> None:
+        """The term is over."""
+        for task in self._senders.values():
+            task.cancel()
+        self._senders.clear()
+        self._waiting.clear()
+
+    async def _send_all(self, broker: BrokerId) -> None:
+        waiting = self._waiting[broker]
+        while waiting:
+            request = waiting[0]
+            info = self._find(broker)
+            if info is None or info.epoch != request.broker_epoch or await self._is_done(info, request):
+                waiting.popleft()
+            else:
+                await asyncio.sleep(REPEAT_S)
+        del self._senders[broker]
+
+    async def _is_done(self, info: BrokerInfo, request: Send) -> bool:
+        """Send it once; has the broker obeyed?"""
+        key, body = _message(request, self._lines.broker, self._find)
+        try:
+            response = await self._call(info, key, body)
+        except (OSError, TimeoutError, KafkaError, ProtocolError) as error:
+            logger.warning("broker=%d %s will be repeated: %s", info.id, key.name, error)
+            return False
+        code = int(response.error_code)
+        if code == ErrorCode.STALE_CONTROLLER_EPOCH:
+            self._answered(None)
+            return True
+        if code != ErrorCode.NONE:
+            return False
+        if isinstance(request, SendStopReplica) and request.delete:
+            self._answered(_deleted(request, response))
+        return True
+
+
+def _lines_of(lines: ControllerLines, request: Send) -> Iterable[StateChange]:
+    match request:
+        case SendLeaderAndIsr():
+            return [lines.telling_leadership(n.tp, n.state, request.broker) for n in request.partitions]
+        case SendUpdateMetadata():
+            return [lines.telling_metadata(n.tp, n.state, request.broker) for n in request.partitions]
+        case _:
+            return ()
+
+
+def _deleted(request: SendStopReplica, response: ib.StopReplicaResponse) -> ReplicasDeleted:
+    failed = {
+        TopicPartition(error.topic_name, error.partition_index)
+        for error in response.partition_errors
+        if int(error.error_code) != ErrorCode.NONE
+    }
+    tps = [tp for tp, _ in request.partitions]
+    deleted = tuple(tp for tp in tps if tp not in failed)
+    return ReplicasDeleted(request.broker, deleted, tuple(tp for tp in tps if tp in failed))
+
+
+# ------------------------------------------------------------------ messages
+
+
+def _message(
+    request: Send, controller: BrokerId, find: Callable[[BrokerId], BrokerInfo | None]
+) -> tuple[ApiKey, Any]:
+    head = {
+        "controller_id": controller,
+        "controller_epoch": request.controller_epoch,
+        "broker_epoch": request.broker_epoch,
+    }
+    match request:
+        case SendLeaderAndIsr():
+            leaders = {news.state.leader for news in request.partitions}
+            live = tuple(
+                ib.LiveLeader(broker_id=info.id, host_name=info.host, port=info.port)
+                for info in map(find, sorted(leaders))
+                if info is not None
+            )
+            topics = tuple(
+                ib.LeaderAndIsrTopic(
+                    topic_name=name,
+                    topic_id=topic_uuid(topic_id),
+                    partition_states=tuple(map(_leadership, news)),
+                )
+                for (name, topic_id), news in _by_topic(request.partitions).items()
+            )
+            return ApiKey.LEADER_AND_ISR, ib.LeaderAndIsrRequest(
+                **head, topic_states=topics, live_leaders=live
+            )
+        case SendUpdateMetadata():
+            return ApiKey.UPDATE_METADATA, ib.UpdateMetadataRequest(
+                **head,
+                topic_states=tuple(
+                    ib.UpdateMetadataTopic(
+                        topic_name=name,
+                        topic_id=topic_uuid(topic_id),
+                        partition_states=tuple(_metadata(item, find) for item in news),
+                    )
+                    for (name, topic_id), news in _by_topic(request.partitions).items()
+                ),
+                live_brokers=tuple(map(_broker, request.brokers)),
+            )
+        case SendStopReplica():
+            return ApiKey.STOP_REPLICA, ib.StopReplicaRequest(**head, topic_states=_stops(request))
+
+
+def _by_topic(partitions: Iterable[PartitionNews]) -> dict[tuple[str, str], list[PartitionNews]]:
+    found: dict[tuple[str, str], list[PartitionNews]] = {}
+    for news in partitions:
+        found.setdefault((news.tp.topic, news.topic_id), []).append(news)
+    return found
+
+
+def _leadership(news: PartitionNews) -> ib.LeaderAndIsrPartition:
+    return ib.LeaderAndIsrPartition(
+        partition_index=news.tp.partition,
+        controller_epoch=news.state.controller_epoch,
+        leader=news.state.leader,
+        leader_epoch=news.state.leader_epoch,
+        isr=news.state.isr,
+        zk_version=news.state.version,
+        replicas=news.replicas,
+        is_new=news.is_new,
+    )
+
+
+def _metadata(
+    news: PartitionNews, find: Callable[[BrokerId], BrokerInfo | None]
+) -> ib.UpdateMetadataPartition:
+    return ib.UpdateMetadataPartition(
+        partition_index=news.tp.partition,
+        controller_epoch=news.state.controller_epoch,
+        leader=news.state.leader,
+        leader_epoch=news.state.leader_epoch,
+        isr=news.state.isr,
+        zk_version=news.state.version,
+        replicas=news.replicas,
+        offline_replicas=tuple(broker for broker in news.replicas if find(broker) is None),
+    )
+
+
+def _broker(info: BrokerInfo) -> ib.UpdateMetadataBroker:
+    endpoint = ib.UpdateMetadataEndpoint(port=info.port, host=info.host, listener="PLAINTEXT")
+    return ib.UpdateMetadataBroker(id=info.id, endpoints=(endpoint,), rack=info.rack)
+
+
+def _stops(request: SendStopReplica) -> tuple[ib.StopReplicaTopic, ...]:
+    topics: dict[str, list[int]] = {}
+    for tp, _ in request.partitions:
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    return tuple(
+        ib.StopReplicaTopic(
+            topic_name=name,
+            partition_states=tuple(
+                ib.StopReplicaPartition(
+                    partition_index=number,
+                    leader_epoch=EPOCH_DURING_DELETE if request.delete else NO_EPOCH,
+                    delete_partition=request.delete,
+                )
+                for number in numbers
+            ),
+        )
+        for name, numbers in topics.items()
+    )

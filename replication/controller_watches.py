@@ -1,0 +1,100 @@
+"""What a controller watches in the tree, and what its machine is told of each: one method per kind of news.
+
+Every look sets its watch first and reads then, so that no change is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from replication.controller import events
+from replication.coordination import cluster, nodes
+from replication.coordination.tree import Change, NoNodeError, Tree, Watch
+
+# Reads something with a watch on it; what the machine is to know of it, if anything.
+Look: TypeAlias = Callable[[Watch], Awaitable[events.Event | None]]
+
+
+class Watches:
+    """The looks of one term. `unclean_default`: as `cluster.read_topics` has it."""
+
+    def __init__(self, tree: Tree, *, unclean_default: bool) -> None:
+        self._tree = tree
+        self._unclean_default = unclean_default
+        self._watched_topics: set[str] = set()
+
+    def looks(self) -> tuple[Look, ...]:
+        """All that is to be watched."""
+        return (self.brokers, self.topics, self.configs, self.deletions, self.election, self.isrs)
+
+    def forget(self) -> None:
+        """After a silence of the store nothing is watched any more."""
+        self._watched_topics.clear()
+
+    async def brokers(self, watch: Watch) -> events.BrokersChanged:
+        """Who is registered."""
+        await self._tree.children(nodes.BROKER_IDS, watch)
+        found = await cluster.read_brokers(self._tree)
+        return events.BrokersChanged(tuple(found[broker] for broker in sorted(found)))
+
+    async def topics(self, watch: Watch) -> events.TopicsChanged:
+        """Which topics there are, and their partitions."""
+
+        def changed(change: Change) -> None:
+            self._watched_topics.discard(change.path.rpartition("/")[2])
+            watch(change)
+
+        for name in await self._tree.children(nodes.TOPICS, watch):
+            if name not in self._watched_topics:
+                self._watched_topics.add(name)
+                await self._tree.get(nodes.topic_path(name), changed)
+        return await self.read_topics()
+
+    async def configs(self, watch: Watch) -> events.TopicsChanged:
+        """The settings of topics."""
+        await self._tree.children(nodes.CONFIG_CHANGES, watch)
+        return await self.read_topics()
+
+    async def read_topics(self) -> events.TopicsChanged:
+        """The topics as they are now."""
+        found = await cluster.read_topics(self._tree, unclean_default=self._unclean_default)
+        return events.TopicsChanged(found)
+
+    async def deletions(self, watch: Watch) -> events.DeleteRequested | None:
+        """Which topics are to be deleted."""
+        names = await self._tree.children(nodes.DELETED_TOPICS, watch)
+        return events.DeleteRequested(names) if names else None
+
+    async def election(self, watch: Watch) -> events.PreferredElectionRequested | None:
+        """Which preferred replicas are to lead."""
+        found = await self._tree.get(nodes.PREFERRED_ELECTION, watch)
+        if found is None:
+            return None
+        tps = nodes.decode_partitions(nodes.PREFERRED_ELECTION, found.data)
+        return events.PreferredElectionRequested(tps)
+
+    async def isrs(self, watch: Watch) -> events.IsrChanged | None:
+        """What leaders have told of their ISRs; each notice is taken away once it was read."""
+        names = await self._tree.children(nodes.ISR_CHANGES, watch)
+        paths = [f"{nodes.ISR_CHANGES}/{name}" for name in names]
+        found = await self._tree.read_batch(paths)
+        tps = {
+            tp: None
+            for path, node in zip(paths, found, strict=True)
+            if node is not None
+            for tp in nodes.decode_partitions(path, node.data)
+        }
+        states = await cluster.read_states(self._tree, list(tps))
+        for path in paths:
+            await delete_if_there(self._tree, path)
+        known = tuple((tp, state) for tp, state in states.items() if state is not None)
+        return events.IsrChanged(known) if known else None
+
+
+async def delete_if_there(tree: Tree, path: str) -> None:
+    """Remove a node that somebody else may have removed."""
+    try:
+        await tree.delete(path)
+    except NoNodeError:
+        return
