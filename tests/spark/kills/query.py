@@ -15,6 +15,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+# Spark is started again and again: a JVM that compiles little, and plans that are not compiled at all.
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": False,
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.ui.showConsoleProgress": False,
+}
+
 
 def sometimes_failing(seed: int):
     """A step of the query in which a task attempt fails now and then: its first attempts only."""
@@ -38,11 +46,7 @@ def main(directory: str, seed: str) -> None:
     from datasource import spark_session
 
     root = Path(directory)
-    spark = spark_session(
-        master="local[2,3]",
-        app_name="kills",
-        **{"spark.ui.showConsoleProgress": False, "spark.sql.session.timeZone": "UTC"},
-    )
+    spark = spark_session(master="local[2,3]", app_name="kills", **QUICK)
     spark.sparkContext.setLogLevel("OFF")
     source = spark.readStream.format("pylog").option("path", str(root / "log")).option("subscribe", "in")
     frame = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 4000).load()
