@@ -20,7 +20,8 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Callable, Container, Mapping
+import zlib
+from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,6 +46,9 @@ META = "meta.properties"
 LOCK = ".lock"
 CLEAN_MARKER = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+# A last entry of that file, with its checksum: a flipped digit would pass for damage of the log. No topic has this
+# name, so who does not know it reads past it.
+CHECKSUM = "#crc32"
 
 # Another process may be recovering the store as it opens it: waiting beats failing. Reading is about 1 GB/s.
 LOCK_WAIT_MS = 60_000
@@ -250,7 +254,7 @@ class LogDir:
         if self._points is not None and self._points[0] == stat:
             return self._points[1]
         try:
-            points = {(topic, int(p)): int(offset) for topic, p, offset in read_checkpoint(self._env, path)}
+            points = _checked_points(read_checkpoint(self._env, path))
         except FileNotFoundError:
             return {}
         except (CheckpointError, ValueError) as error:
@@ -280,6 +284,15 @@ class LogDir:
             except DiskFullError as error:
                 logger.warning("recovery points are not noted: %s", error)
 
+    def lower_recovery_point(self, topic: str, partition: int, offset: int) -> None:
+        """Nothing is known of this partition from `offset` on: its log is about to be cut there."""
+
+        def lowered(known: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+            tp = (topic, partition)
+            return known | {tp: offset} if known.get(tp, 0) > offset else known
+
+        self.reserve.despite_full_disk(lambda: self._change_recovery_points(lowered))
+
     def forget_recovery_points(self, partitions: Container[tuple[str, int]]) -> None:
         """Nothing is known of these partitions: they are new, and earlier ones of the same name are gone."""
         self._change_recovery_points(lambda known: {tp: o for tp, o in known.items() if tp not in partitions})
@@ -294,6 +307,7 @@ class LogDir:
             merged = change(known)
             if merged != known:
                 entries = [(topic, p, offset) for (topic, p), offset in sorted(merged.items())]
+                entries.append((CHECKSUM, 0, _checksum(entries)))
                 with marking_failure(self._env, self.path):
                     write_checkpoint(self._env, self.path / RECOVERY_POINTS, entries)
         finally:
@@ -334,3 +348,16 @@ class LogDir:
             raise NotAStoreError(
                 f"{self.path} has format {version}; this version of pylog knows up to {FORMAT_VERSION}: upgrade pylog"
             )
+
+
+def _checksum(entries: Iterable[Iterable[object]]) -> int:
+    return zlib.crc32("\n".join(" ".join(map(str, entry)) for entry in entries).encode())
+
+
+def _checked_points(entries: list[list[str]]) -> dict[tuple[str, int], int]:
+    """The points of these entries. Raises: ValueError: they are not what was written."""
+    if entries and entries[-1][0] == CHECKSUM:
+        check = int(entries.pop()[-1])
+        if check != _checksum(entries):
+            raise ValueError(f"its checksum is not {check}")
+    return {(topic, int(partition)): int(offset) for topic, partition, offset in entries}

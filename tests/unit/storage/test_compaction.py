@@ -210,6 +210,28 @@ def test_offsets_times_producers_and_headers_are_kept_as_they_were(root, env):
     assert stored(log)[0][0].max_timestamp == 5001
 
 
+def test_t2_the_last_batch_of_a_producer_stays_empty_if_need_be_so_that_a_repeat_is_known(root, env):
+    log = make(root, env, **SMALL)
+
+    def produced(sequence: int) -> bytearray:
+        row = Record(0, 1000, b"k", b"v%d" % sequence)
+        return build([row], producer=(7, 0, sequence))
+
+    for sequence in range(3):
+        log.append_as_leader(produced(sequence))
+    append(log, ("k", "last"))
+    log.roll()
+    compact(log)
+    assert [record.value for record in records(log)] == [b"last"]
+    for name in [name for name in env.files.names if name.endswith(".snapshot")]:
+        env.files.unlink(name)
+    log = reopen(log.directory, env, **SMALL)
+    log.recover()
+    again = log.append_as_leader(produced(2))
+    assert (again.is_duplicate, again.first_offset) == (True, 2)
+    assert log.append_as_leader(produced(3)).first_offset == 4
+
+
 def test_batches_that_lose_nothing_are_copied_as_they_are(root, env):
     log = make(root, env, **SMALL)
     append(log, ("a", "x" * 200), ("b", "y"), codec=Codec.GZIP)

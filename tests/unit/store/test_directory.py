@@ -159,6 +159,24 @@ def test_unreadable_recovery_points_mean_that_everything_is_checked(
     assert "checked from their start" in caplog.text
 
 
+@pytest.mark.parametrize("position", range(0, 30, 2))
+def test_s15_a_flipped_digit_in_the_recovery_points_is_not_blamed_on_the_log(
+    tmp_path: Path, position: int
+) -> None:
+    with logstore.open(tmp_path) as store:
+        store.create_topic("t", partitions=2)
+        store.append("t", rows(["a", "b"], partition=[0, 1]))
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    text = bytearray(path.read_bytes())
+    text[position] ^= 0x08  # 1 becomes 9
+    path.write_bytes(text)
+    with logstore.open(tmp_path) as store:
+        assert [store.read("t", partition=p).read_all().num_rows for p in (0, 1)] == [1, 1]
+        store.append("t", rows(["c", "d"], partition=[0, 1]))
+    with logstore.open(tmp_path) as store:
+        assert [store.read("t", partition=p).read_all().num_rows for p in (0, 1)] == [2, 2]
+
+
 WRITER = """
 import sys, pyarrow as pa, logstore
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
