@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from replication.errors import ProtocolError
 from replication.handlers.context import Handler, RequestContext
@@ -249,8 +249,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client came; it is turned away if there are too many, or if the server is closing."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's only behaves like one
         peer = transport.get_extra_info("peername")
         self._host = peer[0] if isinstance(peer, tuple) else "?"
         self.server.connections.add(self)

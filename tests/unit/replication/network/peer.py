@@ -20,6 +20,7 @@ from replication.protocol.messages import (
 from replication.server import Server, ServerLimits
 
 PATIENCE_S = 20
+new_event_loop = asyncio.new_event_loop  # the fixture chooses
 
 
 def run(main):
@@ -29,7 +30,8 @@ def run(main):
         async with asyncio.timeout(PATIENCE_S):
             return await main
 
-    return asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(bounded())
 
 
 class Peer:
@@ -134,7 +136,7 @@ async def settled():
 
 
 async def until(condition):
-    while not condition():
+    while not condition():  # noqa: ASYNC110  what is waited for tells nobody
         await asyncio.sleep(0.01)
 
 
