@@ -1,7 +1,8 @@
 """A disk in memory that can lose power: a `Files` that knows what was synced and what was not.
 
 It counts the calls that change it. The call number `crash_at` is done in part only, and raises `PowerCut`.
-What is left then depends on the kind of crash:
+With `watch`, a copy in which the call is done in part is handed over before each call instead: a workload then
+runs once for all its crash points. What is left depends on the kind of crash:
 
 - KILLED: the process died; everything that was written is there (the page cache survives).
 - LOST: the power failed; only what was fsynced is there.
@@ -14,10 +15,10 @@ A crash frees all locks. One that would have to be waited for is a mistake of th
 
 from __future__ import annotations
 
-import copy
 import enum
 import errno
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,14 +81,14 @@ class Disk:
         self.random = random.Random(seed)
         self.ticks = 0
         self.locks: dict[str, list[HeldLock]] = {}
+        self.watch: Callable[[Disk], None] | None = None
+        self.watch_every = 1
 
     # ------------------------------------------------------------------ crash
 
     def after_crash(self, kind: Crash) -> Disk:
         """The disk as the next process finds it."""
-        found = copy.deepcopy(self)
-        found.crash_at = None
-        found.locks = {}
+        found = self.copy()
         if kind is not Crash.KILLED:
             chance = 0.0 if kind is Crash.LOST else 0.5
             found._settle_moves(self.random, chance)
@@ -108,6 +109,23 @@ class Disk:
         found.synced_directories = set(found.directories)
         found.moves = []
         return found
+
+    def copy(self) -> Disk:
+        """The same disk, on its own, with no locks held; nothing cuts or watches it."""
+        other = Disk()
+        inodes = {
+            id(i): Inode(i.number, bytearray(i.data), i.synced, i.mtime_ns)
+            for i in (*self.names.values(), *self.synced_names.values())
+        }
+        other.names = {path: inodes[id(inode)] for path, inode in self.names.items()}
+        other.synced_names = {path: inodes[id(inode)] for path, inode in self.synced_names.items()}
+        other.directories = dict(self.directories)
+        other.synced_directories = set(self.synced_directories)
+        other.moves = list(self.moves)
+        other.calls, other.ticks = self.calls, self.ticks
+        other.free_bytes, other.fsync_fails = self.free_bytes, self.fsync_fails
+        other.random.setstate(self.random.getstate())
+        return other
 
     def _settle_moves(self, chance_of: random.Random, chance: float) -> None:
         """Each renamed directory that was not synced is at its new place, with all in it, or was never moved."""
@@ -146,10 +164,14 @@ class Disk:
     def state(self) -> dict[str, bytes]:
         return {path: bytes(inode.data) for path, inode in self.names.items()}
 
-    def _changes(self) -> bool:
-        """Count a call; True if it is the one that is cut."""
+    def _changes(self, in_part: Callable[[Disk], None] = lambda _: None) -> bool:
+        """Count a call; True if it is the one that is cut. `in_part` does a part of it."""
         self.calls += 1
         self.ticks += 1
+        if self.watch is not None and self.calls % self.watch_every == 0:
+            image = self.copy()
+            in_part(image)
+            self.watch(image)
         return self.crash_at is not None and self.calls >= self.crash_at
 
     def _inode(self, path) -> Inode:
@@ -176,7 +198,14 @@ class Disk:
 
     def write(self, path, position, data):
         inode, data = self._inode(path), bytes(data)
-        cut = self._changes()
+
+        def in_part(image: Disk) -> None:
+            part = data[: self.random.randint(0, len(data))]
+            there = image._inode(path)
+            there.data[position : position + len(part)] = part
+            there.mtime_ns = self.ticks
+
+        cut = self._changes(in_part)
         if cut:
             data = data[: self.random.randint(0, len(data))]
         grows = max(0, position + len(data) - len(inode.data))
