@@ -169,9 +169,8 @@ def offsets_gone(draft: Draft, write: GoneOffsets, outcome: Appended) -> None:
             for tp, stored in draft.offsets.items()
             if tp not in gone or stored.position > outcome.position
         }
-        is_same = draft.phase is Phase.EMPTY and draft.generation == write.group_generation
-        if is_same and not draft.offsets and not draft.commits:
-            draft.generation, draft.protocol_type = 0, None
+        if draft.phase is Phase.EMPTY and draft.generation == write.group_generation:
+            draft.generation, draft.protocol_type, draft.since_ms = 0, None, NO_TIME
     if write.request is None:
         return
     if write.is_whole_group:

@@ -15,6 +15,9 @@ def join(draft: Draft, event: Join) -> None:
     error = _refusal(draft, event)
     if error is not ErrorCode.NONE:
         draft.answer(event.request, Joined(error=error, member_id=event.member_id))
+        if error is ErrorCode.GROUP_MAX_SIZE_REACHED and event.member_id in draft.members:
+            draft.remove(event.member_id)  # the limit was lowered, and others came first
+            draft.membership_changed()
     elif not event.member_id:
         _join_without_id(draft, event)
     elif event.member_id in draft.pending:

@@ -51,6 +51,7 @@ from replication.groups.events import (
     Synced,
     Ticked,
     Unloaded,
+    Write,
 )
 from replication.groups.joining import join, static_id_stored, who_is
 from replication.groups.state import Committed, Group, Limits, Member, Now, Phase
@@ -280,6 +281,7 @@ def _tick(draft: Draft) -> None:
 
 
 def _appended(draft: Draft, outcome: Appended) -> None:
+    outcome = replace(outcome, error=_told(outcome.write, outcome.error))
     match outcome.write:
         case NewAssignment():
             _assignment_stored(draft, outcome.write, outcome)
@@ -291,3 +293,24 @@ def _appended(draft: Draft, outcome: Appended) -> None:
             commits.offsets_gone(draft, outcome.write, outcome)
         case EmptyGroup():
             pass
+
+
+def _told(write: Write, error: ErrorCode) -> ErrorCode:
+    """What members are told of an error of the log: what makes them try again, here or elsewhere."""
+    match error:
+        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR | ErrorCode.FENCED_LEADER_EPOCH:
+            return ErrorCode.NOT_COORDINATOR
+        case ErrorCode.REQUEST_TIMED_OUT if isinstance(write, NewAssignment):
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        case (
+            ErrorCode.REQUEST_TIMED_OUT
+            | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            | ErrorCode.NOT_ENOUGH_REPLICAS
+            | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        ):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.MESSAGE_TOO_LARGE if isinstance(write, NewOffsets):
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        case ErrorCode.MESSAGE_TOO_LARGE:
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+    return error

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.transcripts.cluster import Cluster
+from tests.transcripts.coordinator import Coordinator
 
-TRANSCRIPTS = sorted((Path(__file__).parent / "controller").glob("*.txt"))
+INTERPRETERS = {"controller": Cluster, "groups": Coordinator}
+TRANSCRIPTS = sorted(path for name in INTERPRETERS for path in (Path(__file__).parent / name).glob("*.txt"))
 
 
 def replay(text: str, interpreter) -> str:
@@ -26,9 +28,9 @@ def replay(text: str, interpreter) -> str:
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda p: p.stem)
-def test_the_controller_does_what_the_transcript_says(path):
+def test_the_machine_does_what_the_transcript_says(path):
     text = path.read_text()
-    now = replay(text, Cluster())
+    now = replay(text, INTERPRETERS[path.parent.name]())
     if os.environ.get("REWRITE_TRANSCRIPTS"):
         path.write_text(now)
     assert now == text
