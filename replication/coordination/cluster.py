@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,8 @@ from replication.model import (
     TopicInfo,
     TopicPartition,
 )
+
+logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.5
 
@@ -76,6 +79,15 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
+class IsrWrite:
+    """An ISR that a leader asks for: `state` with the version that its node must have, and the lives that join."""
+
+    tp: TopicPartition
+    state: LeaderAndIsr
+    joining: tuple[tuple[BrokerId, int], ...]  # broker, and its epoch
+
+
+@dataclass(frozen=True, slots=True)
 class StateOutcome:
     """What became of the write of one state. `stored`: what the node says now, None if it is not there."""
 
@@ -103,11 +115,16 @@ async def register_broker(
     if former is not None:
         await tree.end_session(former)
     path = nodes.broker_path(broker.id)
+    await ensure_path(tree, nodes.incarnation_path(broker.id))
+    steps: list[Step] = [
+        Create(path, nodes.encode_broker(broker, now_ms), ephemeral=True),
+        SetData(nodes.incarnation_path(broker.id), b""),
+    ]
     try:
         async with asyncio.timeout(wait_ms / 1000):
             while True:
                 try:
-                    await tree.create(path, nodes.encode_broker(broker, now_ms), ephemeral=True)
+                    await tree.multi(steps)
                 except NodeExistsError:
                     changed = asyncio.Event()
                     found = await tree.get(path, _setting(changed))
@@ -190,6 +207,50 @@ def _state_steps(term: Term, tp: TopicPartition, state: LeaderAndIsr) -> list[St
     return [term.guard, SetData(nodes.state_path(tp), data, state.version)]
 
 
+async def write_isrs(tree: Tree, writes: Sequence[IsrWrite]) -> tuple[int | None, ...]:
+    """Write each ISR if its node is of `state.version` and who joins lives, each in one step.
+
+    Returns the new versions; None: it was refused. Raises: ConnectionLossError: any of them may have been written.
+    """
+    lives = await _checks_of_lives(tree, {life for write in writes for life in write.joining})
+    allowed = [write for write in writes if all(life in lives for life in write.joining)]
+    results = await tree.write_batch(
+        [
+            [
+                *(check for life in write.joining for check in lives[life]),
+                SetData(nodes.state_path(write.tp), nodes.encode_state(write.state), write.state.version),
+            ]
+            for write in allowed
+        ]
+    )
+    versions = {
+        write.tp: None if isinstance(result, RefusedError) else result[-1].version
+        for write, result in zip(allowed, results, strict=True)
+    }
+    return tuple(versions.get(write.tp) for write in writes)
+
+
+async def _checks_of_lives(
+    tree: Tree, lives: set[tuple[BrokerId, int]]
+) -> dict[tuple[BrokerId, int], tuple[Check, ...]]:
+    """What holds as long as these brokers live in these epochs; those that do not are left out.
+
+    The version of a registration says nothing of its life, since a node made anew begins at 0 again. That of the
+    incarnation does: it is read first, so if it still is the same, so is the registration that was read next.
+    """
+    brokers = [broker for broker, _ in lives]
+    incarnations = await tree.read_batch([nodes.incarnation_path(broker) for broker in brokers])
+    registered = await tree.read_batch([nodes.broker_path(broker) for broker in brokers])
+    return {
+        (broker, epoch): (
+            Check(nodes.incarnation_path(broker), incarnation.version),
+            Check(nodes.broker_path(broker), node.version),
+        )
+        for (broker, epoch), incarnation, node in zip(lives, incarnations, registered, strict=True)
+        if incarnation is not None and node is not None and node.creation == epoch
+    }
+
+
 async def _make_parents(
     tree: Tree, term: Term, writes: Iterable[tuple[TopicPartition, LeaderAndIsr]]
 ) -> None:
@@ -244,6 +305,19 @@ def _topic(
             settings.get("unclean.leader.election.enable", str(unclean_default)).lower() == "true"
         ),
     )
+
+
+async def read_topic_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The settings of these topics that are not the cluster's; none if a node is not there, or cannot be understood."""
+    found = await tree.read_batch([nodes.topic_config_path(topic) for topic in topics])
+    configs: dict[str, dict[str, str]] = {}
+    for topic, node in zip(topics, found, strict=True):
+        try:
+            configs[topic] = nodes.decode_config(topic, node.data) if node is not None and node.data else {}
+        except nodes.MalformedNodeError as error:
+            logger.error("%s", error)
+            configs[topic] = {}
+    return configs
 
 
 async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterState:

@@ -26,11 +26,14 @@ TOPIC_CONFIGS = "/config/topics"
 CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
 TOPIC_IDS = "/pylog/topic_ids"
+INCARNATIONS = (
+    "/pylog/incarnations"  # per broker: written at each registration, so its version names one life
+)
 
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
 ISR_CHANGE_PREFIX = f"{ISR_CHANGES}/isr_change_"
 
-# What the first broker of a cluster makes. Kafka's tools expect all but the last.
+# What the first broker of a cluster makes. Kafka's tools expect all but those of pylog.
 PERSISTENT_PATHS = (
     BROKER_IDS,
     TOPICS,
@@ -42,6 +45,7 @@ PERSISTENT_PATHS = (
     ISR_CHANGES,
     "/consumers",
     TOPIC_IDS,
+    INCARNATIONS,
 )
 
 
@@ -71,6 +75,11 @@ class ControllerNode:
 def broker_path(broker: BrokerId) -> str:
     """/brokers/ids/[id]."""
     return f"{BROKER_IDS}/{broker}"
+
+
+def incarnation_path(broker: BrokerId) -> str:
+    """/pylog/incarnations/[id]."""
+    return f"{INCARNATIONS}/{broker}"
 
 
 def topic_path(topic: str) -> str:

@@ -1,0 +1,76 @@
+"""What handlers and replicas say to each other about records: values, whatever the version of the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from replication.errors import ErrorCode
+from replication.protocol.messages import Aborted, Isolation
+from replication.protocol.wire import Buffer
+
+LEADER_ONLY, ALL_IN_SYNC = 1, -1  # acks; 0: nobody waits for an answer
+
+
+class AppendResult(NamedTuple):
+    """What became of one partition's records. With an error `base_offset` is -1, unless they are in the log."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    error_message: str | None = None
+
+
+class FetchSpec(NamedTuple):
+    """Where to read one partition. Epochs are -1 if they need no check; `log_start_offset` is a follower's own."""
+
+    offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    log_start_offset: int = -1
+    last_fetched_epoch: int = -1
+
+
+class FetchTerms(NamedTuple):
+    """Who fetches (`replica_id` >= 0: that broker, in the life of this epoch), and when to answer."""
+
+    replica_id: int = -1
+    replica_epoch: int = -1
+    max_wait_ms: int = 0
+    min_bytes: int = 1
+    max_bytes: int = 2**31 - 1
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+
+    @property
+    def is_follower(self) -> bool:
+        """Does a follower ask? It reads up to the log's end, and what it asks for tells what it has."""
+        return self.replica_id >= 0
+
+
+class FetchedPartition(NamedTuple):
+    """Whole batches as stored, from the one that holds the offset asked for. `aborted`: None for read_uncommitted."""
+
+    error_code: ErrorCode
+    records: Buffer = b""
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: Sequence[Aborted] | None = None
+
+
+class FoundOffset(NamedTuple):
+    """The answer to ListOffsets for one partition; offset -1: no record is that new."""
+
+    error_code: ErrorCode
+    timestamp_ms: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+class EpochEnd(NamedTuple):
+    """The largest epoch that is not above the one asked for, and where it ends; both -1 if all are newer."""
+
+    error_code: ErrorCode
+    leader_epoch: int = -1
+    end_offset: int = -1

@@ -1,0 +1,161 @@
+"""Fetches: reading several partitions for one reader, and waiting until there is enough.
+
+A fetch is answered at once if it may not wait, asks for nothing, finds `min_bytes`, or an error. Otherwise it is parked
+on its partitions, and looks again when one of them has more; at the end of its time it is answered with what there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from logstore.errors import PylogError
+from logstore.log import ReadResult
+from replication.data_plane import FetchedPartition, FetchSpec, FetchTerms
+from replication.errors import ErrorCode, KafkaError, code_of
+from replication.leading import Leader
+from replication.model import TopicPartition
+from replication.protocol.messages import Aborted, Isolation
+from replication.replica_log import ReplicaLog
+
+Found = dict[TopicPartition, FetchedPartition]
+
+
+class _Reading:
+    """One partition of a fetch. What the reader thread finds is kept here."""
+
+    __slots__ = ("aborted", "error", "leader", "result", "spec", "stable_end", "tp", "upper")
+
+    def __init__(self, tp: TopicPartition, spec: FetchSpec, leader: Leader) -> None:
+        self.tp = tp
+        self.spec = spec
+        self.leader = leader
+        self.upper = 0
+        self.stable_end = -1
+        self.result: ReadResult | None = None
+        self.aborted: Sequence[Aborted] = ()
+        self.error: Exception | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.result.data) if self.result is not None else 0
+
+    def look(self, terms: FetchTerms) -> bool:
+        """Is there something to read?"""
+        self.upper = self.leader.readable_end(terms)
+        return self.spec.offset < self.upper
+
+    def has_more(self, terms: FetchTerms) -> bool:
+        """Has the partition grown, or changed hands, since `look`?"""
+        return self.leader.is_over or self.leader.readable_end(terms) > self.upper
+
+    def read(self, max_bytes: int, isolation: Isolation) -> None:
+        """In a reader thread: read, and look at transactions if they matter."""
+        self.result, self.error = None, None
+        replica = self.leader.replica
+        try:
+            upper = self.upper
+            if isolation is Isolation.READ_COMMITTED:
+                upper = self.stable_end = min(upper, replica.stable_end())
+            if self.spec.offset < upper:
+                limit = min(max_bytes, self.spec.max_bytes)
+                self.result = replica.log.read(self.spec.offset, max_bytes=limit, upper=upper)
+                if isolation is Isolation.READ_COMMITTED:
+                    self.aborted = replica.aborted(self.spec.offset, self.result.next_offset)
+        except (PylogError, OSError) as error:
+            self.error = error
+
+    def answer(self, isolation: Isolation) -> FetchedPartition:
+        """What was found, as the loop knows the partition now."""
+        leader = self.leader
+        if leader.is_over:
+            return FetchedPartition(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self.error is not None:
+            return leader.refused(code_of(self.error))
+        high_watermark = leader.high_watermark
+        return FetchedPartition(
+            ErrorCode.NONE,
+            self.result.data if self.result is not None else b"",
+            high_watermark,
+            self.stable_end if self.stable_end >= 0 else high_watermark,
+            leader.replica.start,
+            self.aborted if isolation is Isolation.READ_COMMITTED else None,
+        )
+
+
+async def fetch(
+    leader_of: Callable[[TopicPartition], Leader],
+    wanted: Mapping[TopicPartition, FetchSpec],
+    terms: FetchTerms,
+) -> Found:
+    """Answer one fetch; see the module."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + terms.max_wait_ms / 1000
+    found: Found = {}
+    readings: list[_Reading] = []
+    for tp, spec in wanted.items():
+        try:
+            leader = leader_of(tp)
+        except KafkaError as error:
+            found[tp] = FetchedPartition(error.code)
+            continue
+        refused = leader.admit(spec, terms)
+        if refused is None:
+            readings.append(_Reading(tp, spec, leader))
+        else:
+            found[tp] = refused
+    must_answer = bool(found) or not readings or terms.max_wait_ms <= 0
+    while True:
+        ready = [reading for reading in readings if reading.look(terms)]
+        if ready:
+            await readings[0].leader.replica.host.disk.read(partial(_read, ready, terms))
+        if must_answer or _is_enough(readings, terms):
+            break
+        if not any(reading.has_more(terms) for reading in readings):
+            must_answer = not await _woken(readings, terms, deadline_s)
+    found.update((reading.tp, reading.answer(terms.isolation)) for reading in readings)
+    return found
+
+
+def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
+    """In a reader thread: read one after the other, as far as the bytes allow; the first one always."""
+    left_bytes = terms.max_bytes
+    for reading in readings:
+        if left_bytes <= 0:
+            reading.result = None
+            continue
+        reading.read(left_bytes, terms.isolation)
+        left_bytes -= reading.size_bytes
+
+
+def _is_enough(readings: Sequence[_Reading], terms: FetchTerms) -> bool:
+    size_bytes = sum(reading.size_bytes for reading in readings)
+    return size_bytes >= terms.min_bytes or any(
+        reading.error is not None or reading.leader.is_over for reading in readings
+    )
+
+
+async def _woken(readings: Sequence[_Reading], terms: FetchTerms, deadline_s: float) -> bool:
+    """Wait until one of the partitions has more, or changes hands; False if the time was over before."""
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[bool] = loop.create_future()
+
+    def wake(in_time: bool = True) -> None:
+        if not woken.done():
+            woken.set_result(in_time)
+
+    parked = [_parked(reading.leader.replica, terms) for reading in readings]
+    for waiting in parked:
+        waiting[woken] = wake
+    timer = loop.call_at(deadline_s, wake, False)
+    try:
+        return await woken
+    finally:
+        timer.cancel()
+        for waiting in parked:
+            waiting.pop(woken, None)
+
+
+def _parked(replica: ReplicaLog, terms: FetchTerms) -> dict[object, Callable[[], None]]:
+    return replica.followers if terms.is_follower else replica.consumers

@@ -1,0 +1,291 @@
+"""Leader: the role of a replica that leads, for one leader epoch. It drives `isr`, takes records, and serves fetches.
+
+Whoever comes after the role was left is told NOT_LEADER_OR_FOLLOWER. Belongs to the event loop; the log is written in
+its lane, where the appends that wait for it go together, under one lock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from logstore.append_rules import AppendInfo
+from replication import isr
+from replication.data_plane import ALL_IN_SYNC, AppendResult, FetchedPartition, FetchSpec, FetchTerms
+from replication.errors import ErrorCode, code_of
+from replication.model import Assignment, LeaderAndIsr
+from replication.protocol.messages import Isolation
+from replication.protocol.wire import Buffer
+from replication.purgatory import CommitWaits
+from replication.replica_log import ReplicaLog
+
+logger = logging.getLogger(__name__)
+
+_REFUSED = {
+    isr.Verdict.FENCED_LEADER_EPOCH: ErrorCode.FENCED_LEADER_EPOCH,
+    isr.Verdict.UNKNOWN_LEADER_EPOCH: ErrorCode.UNKNOWN_LEADER_EPOCH,
+    isr.Verdict.STALE_BROKER_EPOCH: ErrorCode.STALE_BROKER_EPOCH,
+    isr.Verdict.NOT_A_REPLICA: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+}
+NOT_LEADER = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+Settle = Callable[[AppendResult], None]
+
+
+class Append:
+    """Records that a producer sent for one partition, from their arrival to the answer."""
+
+    __slots__ = ("acks", "end_offset", "is_over", "outcome", "records", "result", "settle")
+
+    def __init__(self, records: Buffer, acks: int, settle: Settle) -> None:
+        self.records: Buffer | None = records
+        self.acks = acks
+        self.settle = settle
+        self.outcome: AppendInfo | Exception | None = None
+        self.result = NOT_LEADER
+        self.end_offset = -1
+        self.is_over = False
+
+    def answer(self, result: AppendResult) -> None:
+        """Tell who waits, once."""
+        if not self.is_over:
+            self.is_over = True
+            self.settle(result)
+
+    def expire(self) -> None:
+        """Nobody waits any more. Records that are in the log stay there."""
+        self.answer(AppendResult(ErrorCode.REQUEST_TIMED_OUT))
+
+
+class _AppendGroup:
+    """The appends that go to the log together. A job of its lane."""
+
+    def __init__(self, leader: Leader) -> None:
+        self.leader = leader
+        self.appends: list[Append] = []
+        self.offsets = (0, 0)
+
+    def seal(self) -> None:
+        self.leader.seal(self)
+
+    def run(self) -> None:
+        replica, epoch = self.leader.replica, self.leader.state.leader_epoch
+        try:
+            replica.host.keep_reserve()
+            with replica.log.lock():
+                for append in self.appends:
+                    append.outcome = _append(replica, append.records, epoch)
+        except Exception as error:  # noqa: BLE001  every one of them is told
+            for append in self.appends:
+                append.outcome = append.outcome or error
+        self.offsets = replica.offsets()
+
+    def done(self) -> None:
+        self.leader.appended(self)
+
+
+def _append(replica: ReplicaLog, records: Buffer | None, leader_epoch: int) -> AppendInfo | Exception:
+    assert isinstance(records, bytearray | memoryview), "offsets are stamped in place"
+    try:
+        return replica.log.append_as_leader(records, leader_epoch=leader_epoch)
+    except Exception as error:  # noqa: BLE001  it becomes a code, or is logged, in the event loop
+        return error
+
+
+class Leader:
+    """See the module. `state` is the machine's; `follower_starts` are the log starts that followers have told."""
+
+    def __init__(
+        self, replica: ReplicaLog, stored: LeaderAndIsr, replicas: Assignment, high_watermark: int
+    ) -> None:
+        self.replica = replica
+        self.follower_starts: dict[int, int] = {}
+        self._waits = CommitWaits()
+        self._group: _AppendGroup | None = None
+        self.is_over = False
+        self._limits = isr.Limits(
+            replica.host.config.replica_lag_time_max_ms, replica.host.config.replica_lag_max_messages
+        )
+        self.state, effects = isr.lead(
+            replica.host.broker,
+            stored,
+            replicas,
+            log_end_offset=replica.end,
+            high_watermark=high_watermark,
+            now_ms=replica.host.clock.monotonic_ms(),
+        )
+        self._perform(effects)
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed."""
+        return self.state.high_watermark
+
+    def leave(self) -> None:
+        """The role is over: nobody waits here any more."""
+        self.is_over = True
+        for wait in self._waits.all():
+            assert isinstance(wait, Append)
+            wait.answer(NOT_LEADER)
+        self.replica.wake_followers()
+        self.replica.wake_consumers()
+
+    # ----------------------------------------------------------------- machine
+
+    def step(self, event: isr.Event) -> None:
+        """Let the machine have the event, then do what it says."""
+        if not self.is_over:
+            self.state, effects = isr.step(self.state, event, self._limits)
+            if effects:
+                self._perform(effects)
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self._waits.sweep()
+        self.step(isr.Ticked(self.replica.host.clock.monotonic_ms()))
+
+    def _perform(self, effects: tuple[isr.Effect, ...]) -> None:
+        host, tp = self.replica.host, self.replica.tp
+        for effect in effects:
+            match effect:
+                case isr.HighWatermarkMoved(high_watermark):
+                    self._committed(high_watermark)
+                case isr.WriteIsr():
+                    host.isr.write(tp, self.state.leader_epoch, effect, self.step)
+                case isr.RefreshLeadership():
+                    host.counters.failed_isr_updates += 1
+                    host.isr.refresh(tp, self.step)
+                case isr.IsrChanged(before, after):
+                    self._isr_changed(before, after)
+
+    def _isr_changed(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        host, tp = self.replica.host, self.replica.tp
+        logger.info("tp=%s epoch=%d isr=%s was=%s", tp, self.state.leader_epoch, after, before)
+        host.counters.isr_shrinks += not set(before) <= set(after)
+        host.counters.isr_expands += not set(after) <= set(before)
+        host.isr.changed(tp)
+
+    # ----------------------------------------------------------------- produce
+
+    def append(self, records: Buffer, acks: int, settle: Settle) -> Append | None:
+        """Append the records behind all that came before; `settle` is called once. None: it was refused at once."""
+        if acks == ALL_IN_SYNC and not isr.has_enough_replicas(
+            self.state, self.replica.config.min_insync_replicas
+        ):
+            settle(AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few()))
+            return None
+        append = Append(bytearray(records) if isinstance(records, bytes) else records, acks, settle)
+        if self._group is None:
+            self._group = _AppendGroup(self)
+            self.replica.submit(self._group)
+        self._group.appends.append(append)
+        return append
+
+    def seal(self, group: _AppendGroup) -> None:
+        """The group goes to the log now: what comes next is another one."""
+        if self._group is group:
+            self._group = None
+
+    def appended(self, group: _AppendGroup) -> None:
+        """The group was appended, or not."""
+        replica = self.replica
+        replica.note(group.offsets)
+        for append in group.appends:
+            self._note(append)
+        if self.is_over:
+            for append in group.appends:
+                append.answer(NOT_LEADER)
+            return
+        replica.wake_followers()
+        self.step(isr.Appended(replica.end))
+        for append in group.appends:
+            if append.acks != ALL_IN_SYNC or append.result.error_code:
+                append.answer(append.result)
+            else:
+                self._waits.add(append)
+        self._committed(self.state.high_watermark)
+
+    def _note(self, append: Append) -> None:
+        """What its answer is, if it is committed."""
+        outcome, size_bytes = append.outcome, len(append.records or b"")
+        append.records = None
+        if isinstance(outcome, AppendInfo):
+            self.replica.host.counters.bytes_in += size_bytes
+            self.replica.host.counters.messages_in += outcome.next_offset - outcome.first_offset
+            append.end_offset = outcome.next_offset
+            append.result = AppendResult(
+                ErrorCode.NONE, outcome.first_offset, outcome.append_time_ms, self.replica.start
+            )
+            return
+        assert outcome is not None, "a job keeps what came of it"
+        code = code_of(outcome)
+        if code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR):
+            logger.error("tp=%s append failed: %s", self.replica.tp, outcome, exc_info=outcome)
+        append.result = AppendResult(code, error_message=str(outcome))
+
+    def _committed(self, high_watermark: int) -> None:
+        """Answer the appends below; let consumers read on."""
+        minimum = self.replica.config.min_insync_replicas
+        for wait in self._waits.reached(high_watermark):
+            assert isinstance(wait, Append)
+            if isr.acknowledge(self.state, wait.end_offset, minimum) is isr.Ack.DONE:
+                wait.answer(wait.result)
+            else:
+                wait.answer(
+                    wait.result._replace(
+                        error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=self._too_few()
+                    )
+                )
+        self.replica.wake_consumers()
+
+    def _too_few(self) -> str:
+        return (
+            f"{self.replica.tp} has in-sync replicas {', '.join(map(str, self.state.isr))}; "
+            f"min.insync.replicas is {self.replica.config.min_insync_replicas}"
+        )
+
+    # ------------------------------------------------------------------- fetch
+
+    def admit(self, spec: FetchSpec, terms: FetchTerms) -> FetchedPartition | None:
+        """Note what a follower has by what it asks for. Returns the answer if nothing is to be read."""
+        if terms.is_follower:
+            verdict = isr.judge_fetch(
+                self.state,
+                terms.replica_id,
+                leader_epoch=spec.current_leader_epoch,
+                broker_epoch=terms.replica_epoch,
+            )
+        else:
+            verdict = isr.judge_epoch(self.state.leader_epoch, spec.current_leader_epoch)
+        if verdict is not isr.Verdict.OK:
+            return FetchedPartition(_REFUSED[verdict])
+        if not self.replica.start <= spec.offset <= self.state.log_end_offset:
+            return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if terms.is_follower:
+            self.follower_starts[terms.replica_id] = spec.log_start_offset
+            now_ms = self.replica.host.clock.monotonic_ms()
+            self.step(isr.Fetched(terms.replica_id, spec.offset, now_ms, terms.replica_epoch))
+        return None
+
+    def refused(self, code: ErrorCode) -> FetchedPartition:
+        """An answer without records."""
+        return FetchedPartition(code, high_watermark=self.high_watermark, log_start_offset=self.replica.start)
+
+    def readable_end(self, terms: FetchTerms) -> int:
+        """Up to where this reader may read; transactions are looked at when it does."""
+        return self.state.log_end_offset if terms.is_follower else self.high_watermark
+
+    def judge_epoch(self, asked: int) -> ErrorCode:
+        """May someone who knows this leader epoch be answered?"""
+        verdict = isr.judge_epoch(self.state.leader_epoch, asked)
+        return ErrorCode.NONE if verdict is isr.Verdict.OK else _REFUSED[verdict]
+
+    def told_end(self, replica_id: int, isolation: Isolation) -> int | None:
+        """The log's end, as far as this reader may know it; None while the true high watermark is not known."""
+        if replica_id >= 0:
+            return self.state.log_end_offset
+        if not self.state.is_settled:
+            return None
+        if isolation is Isolation.READ_COMMITTED:
+            return min(self.high_watermark, self.replica.stable_end())
+        return self.high_watermark

@@ -1,0 +1,134 @@
+"""Metadata: what a controller has told this broker of the cluster, for its clients and for itself.
+
+Invariant: what is known of a partition only ever becomes newer (leader epoch, then version of its state), whatever
+order the news comes in; a topic that was created anew takes the place of the former one of its name. Belongs to the
+event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from replication.model import (
+    LEADER_DURING_DELETE,
+    Assignment,
+    BrokerId,
+    LeaderAndIsr,
+    TopicPartition,
+)
+from replication.roles import is_news
+
+
+class BrokerAddress(NamedTuple):
+    """Where a live broker is reached."""
+
+    id: BrokerId
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """One partition: who leads it, and who has replicas."""
+
+    state: LeaderAndIsr
+    replicas: Assignment
+    offline_replicas: Assignment = ()
+
+
+@dataclass(slots=True)
+class TopicMetadata:
+    """One topic: its id, and what is known of its partitions."""
+
+    name: str
+    id: str | None
+    partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
+
+
+class PartitionUpdate(NamedTuple):
+    """News of one partition."""
+
+    tp: TopicPartition
+    topic_id: str | None
+    metadata: PartitionMetadata
+
+
+class Metadata:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.controller_id: BrokerId | None = None
+        self._brokers: Mapping[BrokerId, BrokerAddress] = {}
+        self._topics: dict[str, TopicMetadata] = {}
+        self._names: dict[str, str] = {}  # topic id -> name
+        self._listeners: list[Callable[[], None]] = []
+
+    def brokers(self) -> Mapping[BrokerId, BrokerAddress]:
+        """The live brokers."""
+        return self._brokers
+
+    def topics(self) -> Mapping[str, TopicMetadata]:
+        """All topics."""
+        return self._topics
+
+    def topic(self, name: str) -> TopicMetadata | None:
+        """One topic; None if none of this name is known."""
+        return self._topics.get(name)
+
+    def name_of(self, topic_id: str) -> str | None:
+        """The name of the topic of this id."""
+        return self._names.get(topic_id)
+
+    def leader(self, topic: str, partition: int) -> BrokerId | None:
+        """Who leads the partition; NO_LEADER if nobody does, None if there is no such partition."""
+        known = self._topics.get(topic)
+        found = known.partitions.get(partition) if known is not None else None
+        return found.state.leader if found is not None else None
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called after every change."""
+        self._listeners.append(listener)
+
+    def update(
+        self,
+        controller_id: BrokerId,
+        brokers: Iterable[BrokerAddress],
+        partitions: Iterable[PartitionUpdate],
+    ) -> tuple[TopicPartition, ...]:
+        """Take what a controller says: all brokers, and the partitions that changed. Returns those that were news."""
+        self.controller_id = controller_id
+        self._brokers = {broker.id: broker for broker in brokers}
+        taken = tuple(update.tp for update in partitions if self._take(update))
+        for listener in self._listeners:
+            listener()
+        return taken
+
+    def _take(self, update: PartitionUpdate) -> bool:
+        tp, metadata = update.tp, update.metadata
+        topic = self._topics.get(tp.topic)
+        if topic is not None and topic.id != update.topic_id and update.topic_id is not None:
+            self._forget(topic)
+            topic = None
+        if metadata.state.leader == LEADER_DURING_DELETE:
+            if topic is not None:
+                topic.partitions.pop(tp.partition, None)
+                if not topic.partitions:
+                    self._forget(topic)
+            return True
+        if topic is None:
+            topic = self._topics[tp.topic] = TopicMetadata(tp.topic, update.topic_id)
+            if update.topic_id is not None:
+                self._names[update.topic_id] = tp.topic
+        known = topic.partitions.get(tp.partition)
+        if not is_news(known.state if known is not None else None, metadata.state):
+            return False
+        topic.partitions[tp.partition] = metadata
+        return True
+
+    def _forget(self, topic: TopicMetadata) -> None:
+        del self._topics[topic.name]
+        if topic.id is not None:
+            self._names.pop(topic.id, None)

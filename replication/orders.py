@@ -1,0 +1,262 @@
+"""Orders: what controllers tell this broker: whom to lead and follow, what to let go of, what the cluster is like.
+
+Laws: requests are obeyed one after the other; none of a controller older than the newest that was heard of, none that
+was meant for a former life of this broker. Per partition only a greater leader epoch counts. Every transition is a
+line of state-change.log. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from kio.schema.errors import ErrorCode as WireCode
+
+from logstore.errors import PylogError
+from replication.errors import ErrorCode, code_of
+from replication.metadata import BrokerAddress, Metadata, PartitionMetadata, PartitionUpdate
+from replication.model import NO_EPOCH, Assignment, LeaderAndIsr, Replica, TopicPartition, topic_id_of
+from replication.partition import Partition
+from replication.protocol import interbroker as ib
+from replication.replica_set import ReplicaSet
+from replication.roles import RequestVerdict, Role, is_replica_lost, judge_leadership, judge_request
+from replication.state_change_log import RequestLines, StateChange
+
+logger = logging.getLogger(__name__)
+
+LogChange: TypeAlias = Callable[[StateChange], None]
+Request: TypeAlias = ib.LeaderAndIsrRequest | ib.StopReplicaRequest | ib.UpdateMetadataRequest
+Codes: TypeAlias = dict[TopicPartition, ErrorCode]
+
+_VERDICTS = {
+    RequestVerdict.OK: ErrorCode.NONE,
+    RequestVerdict.STALE_CONTROLLER_EPOCH: ErrorCode.STALE_CONTROLLER_EPOCH,
+    RequestVerdict.STALE_BROKER_EPOCH: ErrorCode.STALE_BROKER_EPOCH,
+}
+_NO_ROLE = {
+    Role.STALE_LEADER_EPOCH: ErrorCode.STALE_CONTROLLER_EPOCH,
+    Role.NOT_A_REPLICA: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    Role.INCONSISTENT_TOPIC_ID: ErrorCode.INCONSISTENT_TOPIC_ID,
+}
+
+
+class _News(NamedTuple):
+    """One partition of a LeaderAndIsr request."""
+
+    tp: TopicPartition
+    topic_id: str
+    state: LeaderAndIsr
+    replicas: Assignment
+    is_new: bool
+
+
+class Orders:
+    """See the module. `broker_epoch` is that of the registration, NO_EPOCH while it is not known."""
+
+    def __init__(self, replicas: ReplicaSet, metadata: Metadata, log_change: LogChange) -> None:
+        self.controller_epoch = 0
+        self.broker_epoch = NO_EPOCH
+        self.is_lost: Callable[[TopicPartition], None] = lambda tp: None
+        self._replicas = replicas
+        self._metadata = metadata
+        self._log_change = log_change
+        self.changing = asyncio.Lock()  # one request at a time
+
+    def _judge(self, request: Request, lines: RequestLines) -> ErrorCode:
+        """May it be obeyed? Then its controller is remembered."""
+        if self.broker_epoch == NO_EPOCH:
+            return ErrorCode.STALE_BROKER_EPOCH
+        verdict = judge_request(
+            known_controller_epoch=self.controller_epoch,
+            controller_epoch=request.controller_epoch,
+            own_broker_epoch=self.broker_epoch,
+            broker_epoch=request.broker_epoch,
+        )
+        if verdict is RequestVerdict.OK:
+            self.controller_epoch = request.controller_epoch
+        elif verdict is RequestVerdict.STALE_CONTROLLER_EPOCH:
+            self._log_change(lines.ignored_controller(self.controller_epoch))
+        return _VERDICTS[verdict]
+
+    def _lines(self, request: Request, correlation_id: int) -> RequestLines:
+        broker = self._replicas.broker
+        return RequestLines(broker, request.controller_id, request.controller_epoch, correlation_id)
+
+    # ------------------------------------------------------------ LeaderAndIsr
+
+    async def become(
+        self, request: ib.LeaderAndIsrRequest, correlation_id: int = 0
+    ) -> ib.LeaderAndIsrResponse:
+        """Lead and follow as it says."""
+        lines = self._lines(request, correlation_id)
+        async with self.changing:
+            error = self._judge(request, lines)
+            if error is not ErrorCode.NONE:
+                return ib.LeaderAndIsrResponse(error_code=WireCode(error), topics=())
+            await self._replicas.learn_configs(topic.topic_name for topic in request.topic_states)
+            codes = await self._take_roles(_news_of(request), lines)
+        topics = (
+            ib.LeaderAndIsrTopicError(
+                topic_id=topic.topic_id,
+                partition_errors=tuple(
+                    ib.LeaderAndIsrPartitionError(
+                        partition_index=state.partition_index,
+                        error_code=WireCode(codes[TopicPartition(topic.topic_name, state.partition_index)]),
+                    )
+                    for state in topic.partition_states
+                ),
+            )
+            for topic in request.topic_states
+        )
+        return ib.LeaderAndIsrResponse(error_code=WireCode(ErrorCode.NONE), topics=tuple(topics))
+
+    async def _take_roles(self, news: Iterable[_News], lines: RequestLines) -> Codes:
+        codes: Codes = {}
+        wanted: list[tuple[_News, Role]] = []
+        for item in news:
+            self._log_change(lines.received(item.tp, item.state, item.replicas))
+            role = self._judge_role(item)
+            codes[item.tp] = _NO_ROLE.get(role, ErrorCode.NONE)
+            if role is Role.STALE_LEADER_EPOCH:
+                known = self._replicas.partitions[item.tp].known_leader_epoch
+                self._log_change(lines.ignored(item.tp, item.state.leader_epoch, known or 0))
+            if role in (Role.LEAD, Role.FOLLOW, Role.WAIT):
+                wanted.append((item, role))
+        partitions = await self._find(item for item, _ in wanted)
+        outcomes = await asyncio.gather(
+            *(self._take(item, role, partitions[item.tp], lines) for item, role in wanted)
+        )
+        codes.update((item.tp, code) for (item, _), code in zip(wanted, outcomes, strict=True) if code)
+        return codes
+
+    def _judge_role(self, news: _News) -> Role:
+        known = self._replicas.partitions.get(news.tp)
+        is_told = known is not None and known.known_leader_epoch is not None
+        return judge_leadership(
+            Replica(news.tp, self._replicas.broker),
+            news.state,
+            news.replicas,
+            known_leader_epoch=known.known_leader_epoch if known is not None else None,
+            # What an earlier life left of another topic of this name goes; in this life its end is told first.
+            has_topic_id=known is None or not is_told or known.topic_id == news.topic_id,
+        )
+
+    async def _find(self, wanted: Iterable[_News]) -> Mapping[TopicPartition, Partition | Exception]:
+        """The replicas, made where they are missing."""
+        news = {item.tp: item for item in wanted}
+        me = self._replicas.broker
+        for tp, item in news.items():
+            is_on_disk = self._replicas.is_on_disk(tp, item.topic_id)
+            if is_replica_lost(Replica(tp, me), item.state, is_on_disk=is_on_disk, is_new=item.is_new):
+                logger.error("tp=%s epoch=%d is in the ISR, and not here", tp, item.state.leader_epoch)
+                self.is_lost(tp)
+        return await self._replicas.find_or_create({tp: item.topic_id for tp, item in news.items()})
+
+    async def _take(
+        self, news: _News, role: Role, partition: Partition | Exception, lines: RequestLines
+    ) -> ErrorCode:
+        if isinstance(partition, Exception):
+            logger.error("tp=%s takes no role: %s", news.tp, partition)
+            return code_of(partition)
+        word = "leader" if role is Role.LEAD else "follower"
+        self._log_change(lines.handling(news.tp, word))
+        try:
+            if role is Role.LEAD:
+                await partition.lead(news.state, news.replicas)
+            else:
+                await partition.follow(news.state)
+        except (PylogError, OSError) as error:
+            logger.exception("tp=%s takes no role", news.tp)
+            return code_of(error)
+        self._log_change(lines.completed(news.tp, word))
+        return ErrorCode.NONE
+
+    # ------------------------------------------------------------- StopReplica
+
+    async def stop(self, request: ib.StopReplicaRequest, correlation_id: int = 0) -> ib.StopReplicaResponse:
+        """Let go of replicas; delete those that it says."""
+        lines = self._lines(request, correlation_id)
+        async with self.changing:
+            error = self._judge(request, lines)
+            if error is not ErrorCode.NONE:
+                return ib.StopReplicaResponse(error_code=WireCode(error), partition_errors=())
+            errors = [
+                ib.StopReplicaPartitionError(
+                    topic_name=topic.topic_name,
+                    partition_index=state.partition_index,
+                    error_code=WireCode(await self._stop(topic.topic_name, state, lines)),
+                )
+                for topic in request.topic_states
+                for state in topic.partition_states
+            ]
+        return ib.StopReplicaResponse(error_code=WireCode(ErrorCode.NONE), partition_errors=tuple(errors))
+
+    async def _stop(self, topic: str, state: ib.StopReplicaPartition, lines: RequestLines) -> ErrorCode:
+        tp = TopicPartition(topic, state.partition_index)
+        partition = self._replicas.partitions.get(tp)
+        known = partition.known_leader_epoch if partition is not None else None
+        if known is not None and 0 <= state.leader_epoch < known:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        self._log_change(lines.stopping(tp, delete=state.delete_partition, done=False))
+        if partition is not None:
+            partition.leave_role()
+        try:
+            if state.delete_partition:
+                await self._replicas.delete(tp)
+        except (PylogError, OSError) as error:
+            logger.exception("tp=%s is not deleted", tp)
+            return code_of(error)
+        self._log_change(lines.stopping(tp, delete=state.delete_partition, done=True))
+        return ErrorCode.NONE
+
+    # ---------------------------------------------------------- UpdateMetadata
+
+    async def update_metadata(
+        self, request: ib.UpdateMetadataRequest, correlation_id: int = 0
+    ) -> ib.UpdateMetadataResponse:
+        """Take what the cluster is like."""
+        lines = self._lines(request, correlation_id)
+        async with self.changing:
+            error = self._judge(request, lines)
+            if error is not ErrorCode.NONE:
+                return ib.UpdateMetadataResponse(error_code=WireCode(error))
+            updates = list(_updates_of(request))
+            taken = self._metadata.update(request.controller_id, _brokers_of(request), updates)
+            for update in updates:
+                if update.tp in taken:
+                    self._log_change(lines.cached(update.tp, update.metadata.state, update.metadata.replicas))
+        return ib.UpdateMetadataResponse(error_code=WireCode(ErrorCode.NONE))
+
+
+def _news_of(request: ib.LeaderAndIsrRequest) -> Iterable[_News]:
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            yield _News(
+                TopicPartition(topic.topic_name, state.partition_index),
+                topic_id_of(topic.topic_id),
+                _state_of(state),
+                state.replicas,
+                state.is_new,
+            )
+
+
+def _state_of(state: ib.LeaderAndIsrPartition | ib.UpdateMetadataPartition) -> LeaderAndIsr:
+    return LeaderAndIsr(state.leader, state.leader_epoch, state.isr, state.controller_epoch, state.zk_version)
+
+
+def _updates_of(request: ib.UpdateMetadataRequest) -> Iterable[PartitionUpdate]:
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            yield PartitionUpdate(
+                TopicPartition(topic.topic_name, state.partition_index),
+                topic_id_of(topic.topic_id),
+                PartitionMetadata(_state_of(state), state.replicas, state.offline_replicas),
+            )
+
+
+def _brokers_of(request: ib.UpdateMetadataRequest) -> Iterable[BrokerAddress]:
+    for broker in request.live_brokers:
+        endpoint = broker.endpoints[0]
+        yield BrokerAddress(broker.id, endpoint.host, endpoint.port, broker.rack)

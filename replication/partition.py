@@ -1,0 +1,61 @@
+"""Partition: one replica on this broker: its log, and the role that a controller gave it.
+
+Invariant: at most one role; a greater leader epoch always begins a new one, and only after everything that the former
+one sent to the log is in it. Between two roles nobody is served. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+from logstore.log import Log
+from replication.errors import ErrorCode, KafkaError
+from replication.leading import Leader
+from replication.model import Assignment, LeaderAndIsr, TopicPartition
+from replication.replica_log import Host, ReplicaLog
+
+
+class Partition:
+    """See the module. `known_leader_epoch` is None until a controller of this life has spoken of the partition."""
+
+    def __init__(self, host: Host, tp: TopicPartition, log: Log, high_watermark: int) -> None:
+        self.tp = tp
+        self.topic_id = log.topic_id
+        self.replica = ReplicaLog(host, tp, log)
+        self.role: Leader | None = None
+        self.known_leader_epoch: int | None = None
+        self._idle_high_watermark = min(high_watermark, self.replica.end)
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed, as far as this replica knows."""
+        return self._idle_high_watermark if self.role is None else self.role.high_watermark
+
+    @property
+    def leader(self) -> Leader:
+        """The role, if it is that of the leader. Raises: KafkaError: it is not."""
+        if isinstance(self.role, Leader):
+            return self.role
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.tp}")
+
+    def leave_role(self) -> None:
+        """Nobody is served any more, until there is another role."""
+        role, self.role = self.role, None
+        if role is not None:
+            self._idle_high_watermark = role.high_watermark
+            role.leave()
+
+    async def lead(self, stored: LeaderAndIsr, replicas: Assignment) -> None:
+        """Begin to lead, in this leader epoch."""
+        self.leave_role()
+        self.known_leader_epoch = stored.leader_epoch
+        await self.replica.call(lambda: None)
+        self.role = Leader(self.replica, stored, replicas, self._idle_high_watermark)
+
+    async def follow(self, stored: LeaderAndIsr) -> None:
+        """Begin to follow in this leader epoch; nobody, if there is no leader."""
+        self.leave_role()
+        self.known_leader_epoch = stored.leader_epoch
+
+    def forget(self) -> None:
+        """The session is over: this broker leads and follows nothing until it is told anew."""
+        self.leave_role()
+        self.known_leader_epoch = None

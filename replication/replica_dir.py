@@ -1,0 +1,218 @@
+"""ReplicaDir: the store directory of a broker, which has it alone: its logs, and what it notes about them.
+
+::
+
+    replication-offset-checkpoint         per partition: its high watermark, as of some seconds ago
+    recovery-point-offset-checkpoint      per partition: below this offset everything was fsynced
+    broker.boot                           the boot of the machine that the broker was last started in
+
+Everything here blocks: it is called in threads, one call at a time but for `open_log`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from logstore.catalog import new_topic_id
+from logstore.checkpoint import CheckpointError, check_mark, read_checkpoint, write_atomic, write_checkpoint
+from logstore.config import LogConfig
+from logstore.env import Env
+from logstore.errors import PylogError, StorageError
+from logstore.log import Log
+from logstore.log_dir import LogDir
+from logstore.partition_dir import create, topic_id_of
+from replication.model import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+BOOT = "broker.boot"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+_PARTITION = re.compile(r"(.+)-(\d+)")
+_HIDDEN = re.compile(r".+-\d+\.([\w-]{22})\.deleted")
+
+Configs = Callable[[str], LogConfig]
+
+
+class ReplicaDir:
+    """See the module. `topic_ids` are the replicas that are here; `has_lost_writes`: power went since the last life."""
+
+    def __init__(self, log_dir: LogDir, env: Env) -> None:
+        self.log_dir = log_dir
+        self.path = log_dir.path
+        self.has_lost_writes = False
+        self.topic_ids: dict[TopicPartition, str] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self._env = env
+        self._mutex = threading.Lock()  # of what is noted per partition
+
+    @classmethod
+    def open(cls, path: Path, env: Env) -> ReplicaDir:
+        """Take the directory for this broker alone. Raises: StoreLockedError, NotAStoreError."""
+        log_dir = LogDir.open(path, read_only=False, create=True, env=env, alone_for="broker")
+        found = cls(log_dir, env)
+        try:
+            found._look()
+        except BaseException:
+            log_dir.close()
+            raise
+        return found
+
+    def _look(self) -> None:
+        for name in self._env.files.list(self.path).names:
+            named = _PARTITION.fullmatch(name)
+            if named is None or _HIDDEN.fullmatch(name) is not None:
+                continue
+            if (topic_id := topic_id_of(self.path / name, self._env)) is not None:
+                self.topic_ids[TopicPartition(named[1], int(named[2]))] = topic_id
+        self.has_lost_writes = self._noted_boot() != self._boot() and not self.log_dir.is_clean
+        if not self.has_lost_writes:
+            self.note_boot()
+        try:
+            rows = read_checkpoint(self._env, self.path / HIGH_WATERMARKS)
+            self.high_watermarks = {TopicPartition(topic, int(p)): int(offset) for topic, p, offset in rows}
+        except FileNotFoundError:
+            self.high_watermarks = {}
+        except (CheckpointError, ValueError) as error:
+            logger.warning("path=%s unreadable (%s): high watermarks are learnt anew", HIGH_WATERMARKS, error)
+
+    def _boot(self) -> str:
+        return self._env.files.read_all(_BOOT_ID).decode().strip()
+
+    def _noted_boot(self) -> str:
+        try:
+            return self._env.files.read_all(self.path / BOOT).decode("ascii", "replace").strip()
+        except FileNotFoundError:
+            return self._boot()
+
+    def note_boot(self) -> None:
+        """No ISR counts on what a former boot may have lost: it was told, and decided about."""
+        self.has_lost_writes = False
+        if self._env.files.stat(self.path / BOOT) is None or self._noted_boot() != self._boot():
+            write_atomic(self._env, self.path / BOOT, self._boot().encode() + b"\n")
+
+    # -------------------------------------------------------------------- logs
+
+    def recover(self, configs: Configs, *, threads: int = 2) -> dict[TopicPartition, Log | PylogError]:
+        """Open every log that is here, after a crash also mend it; one that cannot be is an error in its place."""
+        is_clean = self.log_dir.is_clean
+        self.log_dir.mark_dirty()
+
+        def opened(tp: TopicPartition) -> Log | PylogError:
+            try:
+                log = self.open_log(tp, self.topic_ids[tp], configs(tp.topic))
+                if not is_clean:
+                    self.log_dir.reserve.despite_full_disk(log.recover)
+                    _settle(log)
+            except PylogError as error:
+                logger.error("tp=%s is not recovered: %s", tp, error)
+                return error
+            return log
+
+        with ThreadPoolExecutor(threads, "recover") as pool:
+            return dict(zip(self.topic_ids, pool.map(opened, self.topic_ids), strict=True))
+
+    def open_log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
+        """The log of a replica that is here."""
+        log = Log.open(
+            self.log_dir.partition(*tp),
+            topic_id=topic_id,
+            config=config,
+            env=self._env,
+            recovery_point=self.log_dir.recovery_points().get(tp, 0),
+        )
+        _settle(log)
+        return log
+
+    def create_logs(self, wanted: Mapping[TopicPartition, str]) -> None:
+        """Make empty replicas of these topics' ids. What is there of other topics of these names is hidden."""
+        self.log_dir.reserve.keep()
+        self.log_dir.forget_recovery_points(wanted)
+        for tp, topic_id in wanted.items():
+            if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
+                self._hide(tp)
+            create(self.log_dir.partition(*tp), topic_id=topic_id, env=self._env)
+            self.topic_ids[tp] = topic_id
+        self._env.files.fsync(self.path)
+
+    def delete(self, tp: TopicPartition) -> None:
+        """Let go of a replica: it is gone at once, its files after `file.delete.delay.ms`."""
+        with self._mutex:
+            self.high_watermarks.pop(tp, None)
+        self.log_dir.reserve.despite_full_disk(lambda: self.log_dir.forget_recovery_points({tp}))
+        if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
+            self._hide(tp)
+            self._env.files.fsync(self.path)
+        self.topic_ids.pop(tp, None)
+
+    def _hide(self, tp: TopicPartition) -> None:
+        # A file name has at most 255 bytes, and a topic name up to 249 of them.
+        hidden = self.path / f"{tp.topic[:200]}-{tp.partition}.{new_topic_id()}.deleted"
+        self._env.files.rename(self.log_dir.partition(*tp), hidden)
+
+    def sweep(self, delay_ms: int) -> None:
+        """Remove the replicas that were let go of so long ago."""
+        now_ms = self._env.clock.now_ms()
+        for name in self._env.files.list(self.path).names:
+            path = self.path / name
+            stat = self._env.files.stat(path) if _HIDDEN.fullmatch(name) else None
+            if stat is not None and now_ms - stat.mtime_ns // 1_000_000 >= delay_ms:
+                for inside in self._env.files.list(path).names:
+                    self._env.files.unlink(path / inside)
+                self._env.files.rmdir(path)
+
+    # ------------------------------------------------------------- checkpoints
+
+    def note_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Store the high watermarks of these partitions."""
+        with self._mutex:
+            self.high_watermarks.update(offsets)
+            self._write_high_watermarks()
+
+    def lower(self, tp: TopicPartition, offset: int) -> None:
+        """The log is about to be cut at `offset`: note nothing beyond it, before that is done."""
+        self.log_dir.lower_recovery_point(*tp, offset)
+        with self._mutex:
+            if self.high_watermarks.get(tp, 0) > offset:
+                self.high_watermarks[tp] = offset
+                self._write_high_watermarks()
+
+    def _write_high_watermarks(self) -> None:
+        rows = [(tp.topic, tp.partition, offset) for tp, offset in sorted(self.high_watermarks.items())]
+        self.log_dir.reserve.despite_full_disk(
+            lambda: write_checkpoint(self._env, self.path / HIGH_WATERMARKS, rows)
+        )
+
+    def flush(self, logs: Iterable[tuple[TopicPartition, Log]]) -> None:
+        """Fsync these logs, and note how far."""
+        points = {}
+        try:
+            for tp, log in logs:
+                points[tp.topic, tp.partition] = log.topic_id, log.flush()
+        finally:
+            self.log_dir.advance_recovery_points(points)
+
+    def close(self, logs: Mapping[TopicPartition, Log]) -> None:
+        """Flush everything, note a clean end, and let go of the directory."""
+        try:
+            self.flush(logs.items())
+            check_mark(self._env, self.path)
+            self.log_dir.mark_clean()
+        except (PylogError, StorageError) as error:
+            logger.warning("path=%s not closed cleanly: %s", self.path, error)
+        finally:
+            for log in logs.values():
+                log.close()
+            self.log_dir.close()
+
+
+def _settle(log: Log) -> None:
+    """Look at the log's end and epochs now, so that later looks are cheap."""
+    log.log_end_offset  # noqa: B018  it is looked up, and remembered
+    log.epochs  # noqa: B018

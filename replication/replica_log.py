@@ -1,0 +1,149 @@
+"""ReplicaLog: the log of one replica, as the event loop knows it; and what its roles need of their broker.
+
+Invariant: `start` and `end` are the log's offsets as of the last job that the loop has heard of; jobs that change the
+log go through its lane, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from logstore.config import LogConfig
+from logstore.env import Clock
+from logstore.log import Log
+from replication.config import BrokerConfig
+from replication.disk import Disk, Job
+from replication.follower import AskEpochEnd, Fetch
+from replication.isr import Event, WriteIsr
+from replication.model import BrokerId, TopicPartition
+from replication.protocol.messages import Aborted
+
+Found = TypeVar("Found")
+
+
+class IsrKeeper(Protocol):
+    """Who writes ISRs down, and reads what stands. Answers come as events, once each, in the event loop."""
+
+    def write(
+        self, tp: TopicPartition, leader_epoch: int, change: WriteIsr, answered: Callable[[Event], None]
+    ) -> None:
+        """Write it; answer with IsrWritten or IsrRefused, or never if the outcome cannot be known any more."""
+
+    def refresh(self, tp: TopicPartition, answered: Callable[[Event], None]) -> None:
+        """Read what stands; answer with LeadershipRefreshed."""
+
+    def changed(self, tp: TopicPartition) -> None:
+        """Tell the controller that the ISR of this partition is another one."""
+
+
+class Asking(Protocol):
+    """Who takes a follower's questions to its leader."""
+
+    def ask(self, question: AskEpochEnd | Fetch) -> None:
+        """Ask it; the answer comes back as an event."""
+
+    def forget(self) -> None:
+        """No answer is wanted any more."""
+
+
+@dataclass(slots=True)
+class ReplicaCounters:
+    """What has happened since this broker started."""
+
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    failed_isr_updates: int = 0
+    lost_records: int = 0  # below a high watermark, and cut nevertheless
+    failed_fetches: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    replication_bytes_in: int = 0
+    replication_bytes_out: int = 0
+    messages_in: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a replica needs of its broker."""
+
+    broker: BrokerId
+    config: BrokerConfig
+    disk: Disk
+    clock: Clock
+    isr: IsrKeeper
+    keep_reserve: Callable[[], None]  # raises DiskFullError while no room may be taken
+    lower_checkpoints: Callable[[TopicPartition, int], None]  # before a log is cut
+    counters: ReplicaCounters = field(default_factory=ReplicaCounters)
+
+
+class ReplicaLog:
+    """See the module. `followers` and `consumers` are told when there is more to read, once each."""
+
+    def __init__(self, host: Host, tp: TopicPartition, log: Log) -> None:
+        self.host = host
+        self.tp = tp
+        self.log = log
+        self.lane = host.disk.lane()
+        self.start = log.files.view.start
+        self.end = log.files.view.end
+        self.followers: dict[object, Callable[[], None]] = {}
+        self.consumers: dict[object, Callable[[], None]] = {}
+
+    @property
+    def config(self) -> LogConfig:
+        """The topic's settings."""
+        return self.log.config
+
+    def submit(self, job: Job) -> None:
+        """Have it done in the log's lane."""
+        self.host.disk.submit(self.lane, job)
+
+    async def call(self, act: Callable[[], Found]) -> Found:
+        """Have a function done in the log's lane; then the offsets are known anew."""
+        return await self.host.disk.call(self.lane, lambda: self._noting(act))
+
+    def _noting(self, act: Callable[[], Found]) -> Found:
+        """Do it, and have the loop told of the offsets behind it; in the lane, so that they are of no later job."""
+        try:
+            return act()
+        finally:
+            self.host.disk.loop.call_soon_threadsafe(self.note, self.offsets())
+
+    def offsets(self) -> tuple[int, int]:
+        """Where the log starts and ends, at the end of a job in its lane."""
+        view = self.log.files.view
+        return view.start, view.end
+
+    def note(self, offsets: tuple[int, int]) -> None:
+        """Take these as known, in the event loop."""
+        self.start, self.end = offsets
+
+    def stable_end(self) -> int:
+        """The first offset of the oldest open transaction, or the log's end. Looks at the disk if there are any."""
+        view = self.log.files.view
+        return self.log.last_stable_offset if view.transactional else view.end
+
+    def aborted(self, start: int, end: int) -> tuple[Aborted, ...]:
+        """The aborted transactions with records in [start, end). Looks at the disk if there are any."""
+        if not self.log.files.view.transactional:
+            return ()
+        found = self.log.aborted_transactions(start, end)
+        return tuple(Aborted(transaction.producer_id, transaction.first_offset) for transaction in found)
+
+    def wake_followers(self) -> None:
+        """There are more records."""
+        _wake(self.followers)
+
+    def wake_consumers(self) -> None:
+        """More records are committed."""
+        _wake(self.consumers)
+
+
+def _wake(waiting: dict[object, Callable[[], None]]) -> None:
+    if waiting:
+        woken = tuple(waiting.values())
+        waiting.clear()
+        for wake in woken:
+            wake()

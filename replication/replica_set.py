@@ -1,0 +1,143 @@
+"""ReplicaSet: the replicas that are on this broker, with the settings of their topics. Belongs to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from logstore.config import LogConfig
+from logstore.env import Env
+from logstore.errors import InvalidConfigError, PylogError
+from logstore.log import Log
+from replication.config import BrokerConfig
+from replication.coordination import cluster
+from replication.coordination.tree import Tree
+from replication.disk import Disk
+from replication.leading import Leader
+from replication.model import TopicPartition
+from replication.partition import Partition
+from replication.replica_dir import ReplicaDir
+from replication.replica_log import Host, IsrKeeper, ReplicaCounters
+
+
+class ReplicaSet:
+    """See the module. `broken` are replicas that could not be recovered, and why."""
+
+    def __init__(self, config: BrokerConfig, env: Env, isr: IsrKeeper, counters: ReplicaCounters) -> None:
+        self.broker = config.broker_id
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.broken: dict[TopicPartition, PylogError] = {}
+        self.tree: Tree | None = None
+        self._config = config
+        self._env = env
+        self._isr = isr
+        self._counters = counters
+        self._topic_configs: dict[str, LogConfig] = {}
+
+    async def open(self, tree: Tree) -> None:
+        """Take the directory, and mend what a crash left. Raises: StoreLockedError, NotAStoreError."""
+        self.tree = tree
+        self.dir = await asyncio.to_thread(ReplicaDir.open, Path(self._config.log_dirs), self._env)
+        self.disk = Disk(self._config.num_io_threads)
+        self._host = Host(
+            broker=self.broker,
+            config=self._config,
+            disk=self.disk,
+            clock=self._env.clock,
+            isr=self._isr,
+            keep_reserve=self.dir.log_dir.reserve.keep,
+            lower_checkpoints=self.dir.lower,
+            counters=self._counters,
+        )
+        await self.learn_configs({tp.topic for tp in self.dir.topic_ids})
+        for tp, log in (await asyncio.to_thread(self.dir.recover, self.config_of)).items():
+            if isinstance(log, Log):
+                self._add(tp, log)
+            else:
+                self.broken[tp] = log
+
+    async def close(self) -> None:
+        """Flush everything, note a clean end, and let go of the directory."""
+        await self.disk.close()
+        offsets = {tp: partition.high_watermark for tp, partition in self.partitions.items()}
+        logs = {tp: partition.replica.log for tp, partition in self.partitions.items()}
+        await asyncio.to_thread(self.dir.note_high_watermarks, offsets)
+        await asyncio.to_thread(self.dir.close, logs)
+
+    def leaders(self) -> list[Leader]:
+        """Every partition that this broker leads."""
+        return [p.role for p in self.partitions.values() if isinstance(p.role, Leader)]
+
+    def _add(self, tp: TopicPartition, log: Log) -> None:
+        high_watermark = self.dir.high_watermarks.get(tp, 0)
+        self.partitions[tp] = Partition(self._host, tp, log, high_watermark)
+
+    # ---------------------------------------------------------------- settings
+
+    def config_of(self, topic: str) -> LogConfig:
+        """The settings of a topic, as far as they are known."""
+        return self._topic_configs.get(topic) or self._config.log_config({})
+
+    def configure(self, topic: str, overrides: Mapping[str, str]) -> None:
+        """Use these settings from now on. Raises: InvalidConfigError."""
+        config = self._topic_configs[topic] = self._config.log_config(overrides)
+        for tp, partition in self.partitions.items():
+            if tp.topic == topic:
+                partition.replica.log.reconfigure(config)
+
+    async def learn_configs(self, topics: Iterable[str]) -> None:
+        """Read the settings of topics that are not known yet. One that the tree has wrong has those of the broker."""
+        unknown = sorted(set(topics) - self._topic_configs.keys())
+        if unknown and self.tree is not None:
+            for topic, overrides in (await cluster.read_topic_configs(self.tree, unknown)).items():
+                try:
+                    self.configure(topic, overrides)
+                except InvalidConfigError:
+                    self.configure(topic, {})
+
+    # ------------------------------------------------------------- come and go
+
+    def is_on_disk(self, tp: TopicPartition, topic_id: str) -> bool:
+        """Is there a replica of this topic, and not of another one of its name?"""
+        return self.dir.topic_ids.get(tp) == topic_id
+
+    async def find_or_create(
+        self, wanted: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, Partition | Exception]:
+        """The replicas of these topics' ids, made where they are missing; an error stands for one that cannot be."""
+        new = {tp: topic_id for tp, topic_id in wanted.items() if not self.is_on_disk(tp, topic_id)}
+        found: dict[TopicPartition, Partition | Exception] = dict(self.broken)
+        if new:
+            for tp in new:
+                self._let_go(tp)
+            try:
+                logs = await asyncio.to_thread(self._create, new)
+            except (PylogError, OSError) as error:
+                found.update(dict.fromkeys(new, error))
+                new = {}
+            else:
+                for tp, log in logs.items():
+                    self._add(tp, log)
+        found.update((tp, self.partitions[tp]) for tp in wanted if tp in self.partitions)
+        return found
+
+    def _create(self, new: Mapping[TopicPartition, str]) -> dict[TopicPartition, Log]:
+        self.dir.create_logs(new)
+        return {tp: self.dir.open_log(tp, topic_id, self.config_of(tp.topic)) for tp, topic_id in new.items()}
+
+    def _let_go(self, tp: TopicPartition) -> None:
+        self.broken.pop(tp, None)
+        partition = self.partitions.pop(tp, None)
+        if partition is not None:
+            partition.leave_role()
+
+    async def delete(self, tp: TopicPartition) -> None:
+        """Delete the replica: it is gone at once, its files after `file.delete.delay.ms`."""
+        partition = self.partitions.get(tp)
+        if partition is not None:
+            await partition.replica.call(partition.replica.log.close)  # behind all that it was told to write
+        self._let_go(tp)
+        await asyncio.to_thread(self.dir.delete, tp)
+        if not any(other.topic == tp.topic for other in self.partitions):
+            self._topic_configs.pop(tp.topic, None)

@@ -1,0 +1,209 @@
+"""Replicas: the partitions of a broker, for those who serve clients and other brokers.
+
+`open` first, then `connect` with each session of the coordination store, `close` at the end. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
+
+from logstore.env import SYSTEM, Env
+from replication import fetches, isr
+from replication.config import BrokerConfig
+from replication.coordination.tree import Tree
+from replication.data_plane import ALL_IN_SYNC, AppendResult, FetchedPartition, FetchSpec, FetchTerms
+from replication.errors import ErrorCode, KafkaError
+from replication.isr_changes import IsrChanges
+from replication.leading import Append, Leader
+from replication.metadata import Metadata
+from replication.model import NO_EPOCH, TopicPartition
+from replication.orders import LogChange, Orders
+from replication.partition import Partition
+from replication.protocol import interbroker as ib
+from replication.protocol.messages import Isolation
+from replication.protocol.wire import Buffer
+from replication.purgatory import Countdown
+from replication.replica_log import ReplicaCounters
+from replication.replica_set import ReplicaSet
+
+Appended = dict[tuple[str, int], AppendResult]
+
+TICK_S_MAX = 1.0
+
+
+class Replicas:
+    """See the module."""
+
+    def __init__(
+        self, config: BrokerConfig, env: Env = SYSTEM, *, log_change: LogChange = lambda change: None
+    ) -> None:
+        self.config = config
+        self.metadata = Metadata()
+        self.counters = ReplicaCounters()
+        self._isr = IsrChanges(config.broker_id, lambda: self._orders.controller_epoch)
+        self._set = ReplicaSet(config, env, self._isr, self.counters)
+        self._orders = Orders(self._set, self.metadata, log_change)
+        self._ticker: asyncio.TimerHandle | None = None
+
+    # -------------------------------------------------------------------- life
+
+    async def open(self, tree: Tree) -> None:
+        """Take the directory, and mend what a crash left; the settings of topics come from the tree.
+
+        Raises: StoreLockedError, NotAStoreError.
+        """
+        await self._set.open(tree)
+        self._tick()
+
+    @property
+    def has_lost_writes(self) -> bool:
+        """Must this broker register as one that may have lost what it had not flushed?"""
+        return self._set.dir.has_lost_writes
+
+    def connect(self, tree: Tree, broker_epoch: int) -> None:
+        """This broker is registered, in this session and with this epoch."""
+        self._set.tree = tree
+        self._orders.broker_epoch = broker_epoch
+        self._isr.connect(tree)
+
+    def suspend(self) -> None:
+        """The coordination store does not answer."""
+        for leader in self._set.leaders():
+            leader.step(isr.Suspended())
+
+    def resume(self) -> None:
+        """It answers again, and the session has lived on."""
+        for leader in self._set.leaders():
+            leader.step(isr.Resumed())
+
+    def disconnect(self) -> None:
+        """The session is over: this broker leads and follows nothing until it is told anew."""
+        self._set.tree, self._orders.broker_epoch = None, NO_EPOCH
+        self._isr.disconnect()
+        for partition in self._set.partitions.values():
+            partition.forget()
+
+    async def close(self) -> None:
+        """Stop serving, flush, and note a clean end."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self.disconnect()
+        async with self._orders.changing:
+            await self._set.close()
+
+    def _tick(self) -> None:
+        for leader in self._set.leaders():
+            leader.tick()
+        pause_s = min(self.config.replica_lag_time_max_ms / 2000, TICK_S_MAX)
+        self._ticker = asyncio.get_running_loop().call_later(pause_s, self._tick)
+
+    # -------------------------------------------------------------- looking up
+
+    def partitions(self) -> Mapping[TopicPartition, Partition]:
+        """Every replica of this broker."""
+        return self._set.partitions
+
+    def partition(self, topic: str, partition: int) -> Partition:
+        """The replica of this broker.
+
+        Raises: KafkaError: there is no such partition (UNKNOWN_TOPIC_OR_PARTITION), others have it
+        (NOT_LEADER_OR_FOLLOWER), or it is damaged (KAFKA_STORAGE_ERROR).
+        """
+        tp = TopicPartition(topic, partition)
+        found = self._set.partitions.get(tp)
+        if found is not None:
+            return found
+        if tp in self._set.broken:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self._set.broken[tp]))
+        if self.metadata.leader(topic, partition) is not None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{tp} is not on this broker")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
+
+    def leader(self, tp: TopicPartition) -> Leader:
+        """The leader's role of this partition. Raises: KafkaError: as `partition`, or this broker does not lead it."""
+        return self.partition(*tp).leader
+
+    def configure(self, topic: str, overrides: Mapping[str, str]) -> None:
+        """Use these settings of a topic from now on. Raises: InvalidConfigError."""
+        self._set.configure(topic, overrides)
+
+    # -------------------------------------------------------------- data plane
+
+    def append(
+        self, records: Mapping[tuple[str, int], Buffer], *, acks: int, timeout_ms: int
+    ) -> Awaitable[Appended]:
+        """Append batches, per partition all or none, in the order of the calls; they are stamped in place.
+
+        acks 0 or 1: answered when this broker's log has them; -1: when they are committed, or `timeout_ms` is over.
+        What failed is an error code, never an exception.
+        """
+        loop = asyncio.get_running_loop()
+        results: Appended = {}
+        answer: asyncio.Future[Appended] = loop.create_future()
+
+        def done() -> None:
+            if not answer.done():
+                answer.set_result(results)
+
+        countdown = Countdown(len(records) or 1, done)
+        waits = []
+        for tp, batches in records.items():
+
+            def settle(result: AppendResult, tp: tuple[str, int] = tp) -> None:
+                results[tp] = result
+                countdown.one_less()
+
+            try:
+                wait = self.leader(TopicPartition(*tp)).append(batches, acks, settle)
+            except KafkaError as error:
+                settle(AppendResult(error.code, error_message=str(error)))
+            else:
+                waits.append(wait)
+        if not records:
+            countdown.one_less()
+        if acks == ALL_IN_SYNC and not answer.done():
+            timer = loop.call_later(timeout_ms / 1000, _expire, waits)
+            answer.add_done_callback(lambda _: timer.cancel())
+        return answer
+
+    async def fetch(  # noqa: PLR0913  who reads, what, and when it is enough
+        self,
+        wanted: Mapping[tuple[str, int], FetchSpec],
+        *,
+        replica_id: int = -1,
+        replica_epoch: int = -1,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    ) -> dict[TopicPartition, FetchedPartition]:
+        """Read partitions: see `replication.fetches`. Consumers see what is committed; followers, all."""
+        terms = FetchTerms(replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation)
+        specs = {TopicPartition(*tp): spec for tp, spec in wanted.items()}
+        return await fetches.fetch(self.leader, specs, terms)
+
+    # ------------------------------------------------------------- controllers
+
+    async def become(
+        self, request: ib.LeaderAndIsrRequest, correlation_id: int = 0
+    ) -> ib.LeaderAndIsrResponse:
+        """Lead and follow as a controller says."""
+        return await self._orders.become(request, correlation_id)
+
+    async def stop(self, request: ib.StopReplicaRequest, correlation_id: int = 0) -> ib.StopReplicaResponse:
+        """Let go of replicas, and delete them, as a controller says."""
+        return await self._orders.stop(request, correlation_id)
+
+    async def update_metadata(
+        self, request: ib.UpdateMetadataRequest, correlation_id: int = 0
+    ) -> ib.UpdateMetadataResponse:
+        """Take what a controller says of the cluster."""
+        return await self._orders.update_metadata(request, correlation_id)
+
+
+def _expire(waits: Iterable[Append | None]) -> None:
+    """The time of a produce request is over."""
+    for wait in waits:
+        if wait is not None:
+            wait.expire()
