@@ -74,3 +74,10 @@ class EpochEnd(NamedTuple):
     error_code: ErrorCode
     leader_epoch: int = -1
     end_offset: int = -1
+
+
+class DeletedRecords(NamedTuple):
+    """The answer to DeleteRecords for one partition: the smallest log start of the replicas in sync."""
+
+    error_code: ErrorCode
+    low_watermark: int = -1

@@ -6,6 +6,7 @@ its lane, where the appends that wait for it go together, under one lock.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -14,7 +15,6 @@ from replication import isr
 from replication.data_plane import ALL_IN_SYNC, AppendResult, FetchedPartition, FetchSpec, FetchTerms
 from replication.errors import ErrorCode, code_of
 from replication.model import Assignment, LeaderAndIsr
-from replication.protocol.messages import Isolation
 from replication.protocol.wire import Buffer
 from replication.purgatory import CommitWaits
 from replication.replica_log import ReplicaLog
@@ -93,13 +93,14 @@ def _append(replica: ReplicaLog, records: Buffer | None, leader_epoch: int) -> A
 
 
 class Leader:
-    """See the module. `state` is the machine's; `follower_starts` are the log starts that followers have told."""
+    """See the module. `state` is the machine's."""
 
     def __init__(
         self, replica: ReplicaLog, stored: LeaderAndIsr, replicas: Assignment, high_watermark: int
     ) -> None:
         self.replica = replica
-        self.follower_starts: dict[int, int] = {}
+        self._starts: dict[int, int] = {}  # follower -> its log start
+        self._start_waits: list[asyncio.Future[None]] = []
         self._waits = CommitWaits()
         self._group: _AppendGroup | None = None
         self.is_over = False
@@ -129,6 +130,7 @@ class Leader:
             wait.answer(NOT_LEADER)
         self.replica.wake_followers()
         self.replica.wake_consumers()
+        self._tell_start()
 
     # ----------------------------------------------------------------- machine
 
@@ -262,7 +264,7 @@ class Leader:
         if not self.replica.start <= spec.offset <= self.state.log_end_offset:
             return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         if terms.is_follower:
-            self.follower_starts[terms.replica_id] = spec.log_start_offset
+            self._note_start(terms.replica_id, spec.log_start_offset)
             now_ms = self.replica.host.clock.monotonic_ms()
             self.step(isr.Fetched(terms.replica_id, spec.offset, now_ms, terms.replica_epoch))
         return None
@@ -280,12 +282,27 @@ class Leader:
         verdict = isr.judge_epoch(self.state.leader_epoch, asked)
         return ErrorCode.NONE if verdict is isr.Verdict.OK else _REFUSED[verdict]
 
-    def told_end(self, replica_id: int, isolation: Isolation) -> int | None:
-        """The log's end, as far as this reader may know it; None while the true high watermark is not known."""
-        if replica_id >= 0:
-            return self.state.log_end_offset
-        if not self.state.is_settled:
-            return None
-        if isolation is Isolation.READ_COMMITTED:
-            return min(self.high_watermark, self.replica.stable_end())
-        return self.high_watermark
+    # --------------------------------------------------------------- log start
+
+    @property
+    def low_watermark(self) -> int:
+        """Nothing below is at any replica in sync."""
+        followers = [self._starts.get(broker, -1) for broker in self.state.isr if broker != self.state.broker]
+        return min([self.replica.start, *followers])
+
+    def next_start(self) -> asyncio.Future[None]:
+        """Done when a follower has told another log start, or the role is over."""
+        told: asyncio.Future[None] = self.replica.host.disk.loop.create_future()
+        self._start_waits.append(told)
+        return told
+
+    def _note_start(self, replica: int, offset: int) -> None:
+        if self._starts.get(replica) != offset:
+            self._starts[replica] = offset
+            self._tell_start()
+
+    def _tell_start(self) -> None:
+        waits, self._start_waits = self._start_waits, []
+        for wait in waits:
+            if not wait.done():
+                wait.set_result(None)

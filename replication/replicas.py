@@ -9,10 +9,19 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
 
 from logstore.env import SYSTEM, Env
-from replication import fetches, isr
+from replication import fetches, isr, offsets
 from replication.config import BrokerConfig
 from replication.coordination.tree import Tree
-from replication.data_plane import ALL_IN_SYNC, AppendResult, FetchedPartition, FetchSpec, FetchTerms
+from replication.data_plane import (
+    ALL_IN_SYNC,
+    AppendResult,
+    DeletedRecords,
+    EpochEnd,
+    FetchedPartition,
+    FetchSpec,
+    FetchTerms,
+    FoundOffset,
+)
 from replication.errors import ErrorCode, KafkaError
 from replication.isr_changes import IsrChanges
 from replication.leading import Append, Leader
@@ -182,6 +191,42 @@ class Replicas:
         terms = FetchTerms(replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation)
         specs = {TopicPartition(*tp): spec for tp, spec in wanted.items()}
         return await fetches.fetch(self.leader, specs, terms)
+
+    async def offset_for_time(
+        self,
+        tp: tuple[str, int],
+        timestamp_ms: int,
+        *,
+        replica_id: int = -1,
+        leader_epoch: int = -1,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    ) -> FoundOffset:
+        """ListOffsets for one partition: see `replication.offsets`."""
+        try:
+            leader = self.leader(TopicPartition(*tp))
+        except KafkaError as error:
+            return FoundOffset(error.code)
+        return await offsets.for_time(
+            leader, timestamp_ms, replica_id=replica_id, leader_epoch=leader_epoch, isolation=isolation
+        )
+
+    def end_offset_for_epoch(
+        self, tp: tuple[str, int], epoch: int, *, replica_id: int = -1, leader_epoch: int = -1
+    ) -> EpochEnd:
+        """OffsetForLeaderEpoch for one partition: see `replication.offsets`."""
+        try:
+            leader = self.leader(TopicPartition(*tp))
+        except KafkaError as error:
+            return EpochEnd(error.code)
+        return offsets.end_of_epoch(leader, epoch, replica_id=replica_id, leader_epoch=leader_epoch)
+
+    async def delete_records(self, tp: tuple[str, int], offset: int, *, timeout_ms: int) -> DeletedRecords:
+        """DeleteRecords for one partition: see `replication.offsets`."""
+        try:
+            leader = self.leader(TopicPartition(*tp))
+        except KafkaError as error:
+            return DeletedRecords(error.code)
+        return await offsets.delete_records(leader, offset, timeout_ms=timeout_ms)
 
     # ------------------------------------------------------------- controllers
 

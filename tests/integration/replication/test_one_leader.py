@@ -100,3 +100,25 @@ async def test_a_restarted_broker_serves_what_it_had(tmp_path):
         assert (await one.consume()).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert await site.tell(1) == ErrorCode.NONE
         assert values_of((await one.consume()).records) == [b"a"]
+
+
+@on_loop
+async def test_offsets_by_time_and_by_epoch_and_records_deleted(tmp_path):
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        await site.create(replicas=(1,))
+        await one.produce(b"a", b"b")  # at 1000, 1001
+        await site.elect(1)
+        await one.produce(b"c")  # at 1000, in epoch 1
+        look = one.replicas.offset_for_time
+        assert (await look(T0, -1))[2:] == (3, 1)
+        assert (await look(T0, -2))[2:] == (0, 0)
+        assert await look(T0, 1001) == (ErrorCode.NONE, 1001, 1, 0)
+        assert (await look(T0, -3))[:3] == (ErrorCode.NONE, 1001, 1)
+        assert (await look(T0, 5000)).offset == -1
+        assert (await look(T0, -1, leader_epoch=7)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert one.replicas.end_offset_for_epoch(T0, 0)[1:] == (0, 2)
+        assert one.replicas.end_offset_for_epoch(T0, 0, leader_epoch=0)[0] == ErrorCode.FENCED_LEADER_EPOCH
+        assert await one.replicas.delete_records(T0, 1, timeout_ms=100) == (ErrorCode.NONE, 1)
+        assert (await one.consume(0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await look(T0, -2)).offset == 1
