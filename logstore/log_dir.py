@@ -9,6 +9,7 @@
     recovery-point-offset-checkpoint      per partition: below this offset everything was fsynced
     topics/                               the catalog
     <topic>-<partition>/                  the logs
+    broker/                               what a broker notes about itself: its text logs, its session
     <topic>-<partition>.<id>.deleted/     a deleted partition that may still be read
 
 A process alone with the directory (it got `.lock` for itself) may do what nobody may watch: recover it after a crash,
@@ -44,6 +45,7 @@ logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 META = "meta.properties"
 LOCK = ".lock"
+BROKER = "broker"
 CLEAN_MARKER = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 # A last entry of that file, with its checksum: a flipped digit would pass for damage of the log. No topic has this
@@ -58,7 +60,7 @@ LOCK_POLL_MS = 20
 _LONG_HOLDERS = ("broker", "recovery")
 
 # What else an empty directory may hold when it becomes a store.
-_HARMLESS = frozenset({LOCK, "lost+found", ".DS_Store"})
+_HARMLESS = frozenset({LOCK, BROKER, "lost+found", ".DS_Store"})
 
 
 class LogDir:
