@@ -1,0 +1,179 @@
+"""Client: what a broker asks of another one, over one connection that is opened when it is needed.
+
+Laws: requests leave in the order of the calls, and are answered in it. A call whose time is over, and anything that is
+not the answer to the oldest request, ends the connection, and all that wait on it; the next call opens another one.
+Nothing is repeated here. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import Any, NamedTuple
+
+from replication.errors import ProtocolError
+from replication.protocol import apis
+from replication.protocol.apis import SERVED, ApiKey
+from replication.protocol.framing import FrameReader
+
+logger = logging.getLogger(__name__)
+
+SCRATCH_BYTES = 64 * 1024
+FRAME_BYTES_MAX = 2**31 - 1
+CONNECT_TIMEOUT_S = 5.0
+
+
+class _Call(NamedTuple):
+    """A request that waits for its answer."""
+
+    key: ApiKey
+    version: int
+    correlation_id: int
+    answer: asyncio.Future[Any]
+
+
+class Client:
+    """One broker as another one sees it. `close` ends it for good; it may be called again."""
+
+    def __init__(self, host: str, port: int, client_id: str, *, timeout_ms: int) -> None:
+        self._address = host, port
+        self._client_id = client_id
+        self._timeout_s = timeout_ms / 1000
+        self._connection: _Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._is_closed = False
+
+    async def call(self, key: ApiKey, request: Any, *, timeout_ms: int | None = None) -> Any:
+        """Send the request in the newest version that is known here; return the answer.
+
+        Raises: OSError (no connection, or it ended), TimeoutError, ProtocolError.
+        """
+        timeout_s = self._timeout_s if timeout_ms is None else timeout_ms / 1000
+        connection = await self._connected()
+        answer = connection.send(key, SERVED[key].last, self._client_id, request)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            connection.end(TimeoutError(f"{self._where} did not answer {key.name} within {timeout_s:g} s"))
+            raise
+
+    def close(self) -> None:
+        """End the connection, and all that wait on it."""
+        self._is_closed = True
+        if self._connection is not None:
+            self._connection.end(ConnectionAbortedError(f"the connection to {self._where} was closed"))
+
+    @property
+    def _where(self) -> str:
+        return f"{self._address[0]}:{self._address[1]}"
+
+    async def _connected(self) -> _Connection:
+        if self._connection is not None and not self._connection.is_over:
+            return self._connection
+        async with self._connecting:
+            if self._connection is None or self._connection.is_over:
+                loop = asyncio.get_running_loop()
+                async with asyncio.timeout(min(CONNECT_TIMEOUT_S, self._timeout_s)):
+                    _, self._connection = await loop.create_connection(_Connection, *self._address)
+            if self._is_closed:
+                self.close()
+            if self._connection.is_over:
+                raise ConnectionAbortedError(f"the connection to {self._where} was closed")
+            return self._connection
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One connection, and the requests that wait on it."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._frames = FrameReader(FRAME_BYTES_MAX)
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._in_room = False
+        self._calls: deque[_Call] = deque()
+        self._last_id = 0
+
+    def send(self, key: ApiKey, version: int, client_id: str, request: Any) -> asyncio.Future[Any]:
+        """The answer to come."""
+        if self.is_over:
+            raise ConnectionAbortedError("the connection has ended")
+        self._last_id = (self._last_id + 1) % 2**31
+        call = _Call(key, version, self._last_id, asyncio.get_running_loop().create_future())
+        self._transport.writelines(apis.encode_request(key, version, call.correlation_id, client_id, request))
+        self._calls.append(call)
+        return call.answer
+
+    def end(self, error: BaseException) -> None:
+        """Nobody is answered any more."""
+        self.is_over = True
+        self._transport.abort()
+        calls, self._calls = self._calls, deque()
+        for call in calls:
+            if not call.answer.done():
+                call.answer.set_exception(error)
+
+    # ------------------------------------------------------------------- transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The other side has gone."""
+        self.end(ConnectionResetError(f"the connection has ended: {exc or 'the other side closed it'}"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        room = self._frames.room()
+        self._in_room = room is not None
+        return room if room is not None else self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes came."""
+        try:
+            taken = self._scratch[:nbytes]
+            for frame in self._frames.filled(nbytes) if self._in_room else self._frames.take(taken):
+                self._answer(frame)
+        except ProtocolError as error:
+            logger.warning("peer=%s %s", self._transport.get_extra_info("peername"), error)
+            self.end(error)
+
+    def _answer(self, frame: bytearray) -> None:
+        if not self._calls:
+            raise ProtocolError("an answer to no request")
+        call = self._calls[0]
+        correlation_id, response = apis.decode_response(call.key, call.version, memoryview(frame))
+        if correlation_id != call.correlation_id:
+            raise ProtocolError(f"an answer to request {correlation_id} where {call.correlation_id} is next")
+        self._calls.popleft()
+        if not call.answer.done():
+            call.answer.set_result(response)
+
+
+class Clients:
+    """The brokers that this one asks, one connection each."""
+
+    def __init__(self, client_id: str, *, timeout_ms: int) -> None:
+        self._client_id = client_id
+        self._timeout_ms = timeout_ms
+        self._clients: dict[tuple[str, int], Client] = {}
+
+    async def call(self, host: str, port: int, key: ApiKey, request: Any) -> Any:
+        """As `Client.call`."""
+        client = self._clients.get((host, port))
+        if client is None:
+            client = Client(host, port, self._client_id, timeout_ms=self._timeout_ms)
+            self._clients[host, port] = client
+        return await client.call(key, request)
+
+    def keep(self, addresses: set[tuple[str, int]]) -> None:
+        """Close the connections to others than these."""
+        for address in self._clients.keys() - addresses:
+            self._clients.pop(address).close()
+
+    def close(self) -> None:
+        """Close them all."""
+        self.keep(set())
