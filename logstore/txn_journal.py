@@ -26,7 +26,7 @@ from pathlib import Path
 from logstore.checkpoint import fsync_or_mark, marking_failure, write_atomic
 from logstore.env import Env, FileStat, reset_after_fork
 from logstore.errors import CorruptLogError, DiskFullError, StorageError
-from logstore.txn_state import Event, State, applied, snapshot
+from logstore.txn_state import Event, State, applied, snapshot, unmarked
 
 logger = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ class Journal:
         """Write everything anew, durably: after a crash, what is seen may not be what is on disk.
 
         A damaged line is left out, and its position is logged: what the others say holds without it, and what they
-        leave open is aborted.
+        leave open is aborted. Markers that are said to be written may be lost: all are to be written again.
         """
         if self._env.files.stat(self.path) is None:
             return
@@ -220,7 +220,7 @@ class Journal:
                 number, state = found[0] + 1, applied(state, found[1])
             position += len(line)
         with self._mutex:
-            self._replace(_Seen(number=number, state=state))
+            self._replace(_Seen(number=number, state=unmarked(state)))
 
 
 class _Lines:

@@ -304,6 +304,12 @@ def _check_same(known: Decision, new: Decision) -> None:
     )
 
 
+def unmarked(state: State) -> State:
+    """The same, with all markers to be written again: a power failure may have taken those that were not flushed."""
+    decisions = {batch: replace(d, marked=None) for batch, d in state.decisions.items()}
+    return replace(state, decisions=decisions)
+
+
 # --------------------------------------------------------------------- events
 
 

@@ -80,6 +80,7 @@ class Disk:
         self.fsync_fails: str | None = None
         self.random = random.Random(seed)
         self.ticks = 0
+        self.epoch_ns = 0  # when the first tick was
         self.locks: dict[str, list[HeldLock]] = {}
         self.watch: Callable[[Disk], None] | None = None
         self.watch_every = 1
@@ -122,7 +123,7 @@ class Disk:
         other.directories = dict(self.directories)
         other.synced_directories = set(self.synced_directories)
         other.moves = list(self.moves)
-        other.calls, other.ticks = self.calls, self.ticks
+        other.calls, other.ticks, other.epoch_ns = self.calls, self.ticks, self.epoch_ns
         other.free_bytes, other.fsync_fails = self.free_bytes, self.fsync_fails
         other.random.setstate(self.random.getstate())
         return other
@@ -203,7 +204,7 @@ class Disk:
             part = data[: self.random.randint(0, len(data))]
             there = image._inode(path)
             there.data[position : position + len(part)] = part
-            there.mtime_ns = self.ticks
+            there.mtime_ns = self.epoch_ns + self.ticks
 
         cut = self._changes(in_part)
         if cut:
@@ -213,7 +214,7 @@ class Disk:
         if full:
             data = data[: len(data) - (grows - self.free_bytes)]
         inode.data[position : position + len(data)] = data
-        inode.mtime_ns = self.ticks
+        inode.mtime_ns = self.epoch_ns + self.ticks
         if cut:
             raise PowerCut
         if full:
@@ -226,7 +227,7 @@ class Disk:
             raise PowerCut
         self._take(size - len(inode.data), path)
         inode.data.extend(bytes(size - len(inode.data)))
-        inode.mtime_ns = self.ticks
+        inode.mtime_ns = self.epoch_ns + self.ticks
 
     def _take(self, size_bytes, path=""):
         """Room for so many bytes more (or less)."""
@@ -241,7 +242,7 @@ class Disk:
         if str(path) not in self.names:
             if _parent(path) not in self.directories:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
-            self.names[str(path)] = Inode(self.ticks)
+            self.names[str(path)] = Inode(self.ticks, mtime_ns=self.epoch_ns + self.ticks)
             self._touch(path)
 
     def truncate(self, path, size):
@@ -251,7 +252,7 @@ class Disk:
         self._take(-max(0, len(inode.data) - size))
         del inode.data[size:]
         inode.data.extend(bytes(size - len(inode.data)))
-        inode.mtime_ns = self.ticks
+        inode.mtime_ns = self.epoch_ns + self.ticks
 
     def set_time(self, path, mtime_ns):
         self._inode(path).mtime_ns = mtime_ns
@@ -359,7 +360,7 @@ class Disk:
         if str(path) not in self.names:
             if _parent(path) not in self.directories:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
-            self.names[str(path)] = Inode(self.ticks)
+            self.names[str(path)] = Inode(self.ticks, mtime_ns=self.epoch_ns + self.ticks)
             self._touch(path)
         holders = self.locks.setdefault(str(path), [])
         if not holders or (shared and all(holder.shared for holder in holders)):
