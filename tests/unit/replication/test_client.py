@@ -81,16 +81,22 @@ async def test_a_call_whose_time_is_over_ends_the_connection_and_the_next_one_ha
 def test_a_peer_that_talks_nonsense_is_a_protocol_error(nonsense):
     @on_loop
     async def run():
+        gone = asyncio.Event()
+
         async def talk(reader, writer):
             await reader.read(10)
             writer.write(nonsense)
             await reader.read()
             writer.close()
+            await writer.wait_closed()
+            gone.set()
 
         peer = await asyncio.start_server(talk, "127.0.0.1", 0)
         client = Client("127.0.0.1", peer.sockets[0].getsockname()[1], "me", timeout_ms=5000)
         with pytest.raises(ProtocolError):
             await client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_REQUEST)
+        client.close()
+        await gone.wait()
         peer.close()
 
     run()
