@@ -65,7 +65,6 @@ class Run:
     """One proof: its directory, what was written, the query that runs."""
 
     root: Path
-    seed: int
     dice: random.Random
     written: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     process: subprocess.Popen[bytes] | None = None
@@ -85,7 +84,7 @@ class Run:
         (self.root / "started").unlink(missing_ok=True)
         with (self.root / "output.txt").open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.kills.query", str(self.root), str(self.seed)],
+                [sys.executable, "-m", "tests.spark.kills.query", str(self.root)],
                 cwd=ROOT,
                 env=os.environ | {"PYTHONPATH": str(ROOT)},
                 stdout=output,
@@ -169,11 +168,16 @@ def kill(pids: list[int]) -> None:
 
 
 def kill_worker(run: Run) -> bool:
+    """Kill a worker as soon as there is one; False: it took too long."""
     assert run.process is not None
-    found = workers(run.process.pid)
-    if found:
-        kill([run.dice.choice(found)])
-    return bool(found)
+    end = time.monotonic() + MOMENT_S
+    while not (found := workers(run.process.pid)):
+        if time.monotonic() > end:
+            return False
+        run.check()
+        time.sleep(0.05)
+    kill([run.dice.choice(found)])
+    return True
 
 
 def kill_driver(run: Run, *, everything: bool) -> list[int]:
@@ -190,6 +194,7 @@ def wait_for_line(run: Run, kind: str) -> bool:
     """Return when the journal gets a line with an event of this kind; False: it took too long."""
     text, end = f'"{kind}"'.encode(), time.monotonic() + MOMENT_S
     inode, size = identity(run.journal)
+    run.write(100)  # so that there is a batch to come
     while time.monotonic() < end:
         now = identity(run.journal)
         if now != (inode, size):
@@ -238,7 +243,7 @@ def wait_for_batch(run: Run) -> None:
 
 def prove(root: Path, *, kills: int, seed: int, say=print) -> dict[str, int]:
     """Raise FaultError unless `out` is what `in` is, after so many kills."""
-    run = Run(root, seed, random.Random(seed))
+    run = Run(root, random.Random(seed))
     with logstore.open(run.log) as store:
         store.create_topic("in", partitions=3)
         store.create_topic("out", partitions=4)

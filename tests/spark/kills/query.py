@@ -1,19 +1,14 @@
 """The program that is killed: a query that copies the topic `in` to the topic `out`, until a file says stop.
 
-    python -m tests.spark.kills.query DIRECTORY SEED
+    python -m tests.spark.kills.query DIRECTORY
 
 Exit status 0: everything that was in the topic when the file appeared is copied. Anything else is the query's failure.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pyarrow as pa
 
 # Spark is started again and again: a JVM that compiles little, and plans that are not compiled at all.
 QUICK = {
@@ -24,25 +19,11 @@ QUICK = {
 }
 
 
-def sometimes_failing(seed: int):
-    """A step of the query in which a task attempt fails now and then: its first attempts only."""
-
-    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import random
-
-        from pyspark import TaskContext
-
-        task = TaskContext.get()
-        dice = random.Random(f"{seed} {os.getpid()} {task.taskAttemptId()} {time.time_ns()}")
-        fails = task.attemptNumber() == 0 and dice.random() < 0.05
-        yield from batches
-        if fails:
-            raise RuntimeError("this attempt was told to fail")
-
-    return step
+# A row at which a task attempt fails, once in some dozen batches; the dice are thrown anew when it is tried again.
+VALUE = """if(cast(java_method('java.lang.Math', 'random') as double) < 0.00002, raise_error('told to fail'), value)"""
 
 
-def main(directory: str, seed: str) -> None:
+def main(directory: str) -> None:
     from datasource import spark_session
 
     root = Path(directory)
@@ -50,7 +31,7 @@ def main(directory: str, seed: str) -> None:
     spark.sparkContext.setLogLevel("OFF")
     source = spark.readStream.format("pylog").option("path", str(root / "log")).option("subscribe", "in")
     frame = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 4000).load()
-    rows = frame.select("key", "value").mapInArrow(sometimes_failing(int(seed)), "key binary, value binary")
+    rows = frame.selectExpr("key", f"{VALUE} value")
     sink = rows.writeStream.format("pylog").option("path", str(root / "log")).option("topic", "out")
     query = sink.option("checkpointLocation", str(root / "checkpoint")).start()
     (root / "started").touch()
