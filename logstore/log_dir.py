@@ -235,7 +235,8 @@ class LogDir:
     def mark_clean(self) -> None:
         """Note that everything is on disk. Only while alone."""
         assert self.is_alone, "the clean marker is written by a process that is alone with the directory"
-        self.reserve.despite_full_disk(lambda: write_atomic(self._env, self.path / CLEAN_MARKER, b""))
+        with marking_failure(self._env, self.path):
+            self.reserve.despite_full_disk(lambda: write_atomic(self._env, self.path / CLEAN_MARKER, b""))
         self._may_be_clean = True
 
     # --------------------------------------------------------- recovery points

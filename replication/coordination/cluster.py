@@ -102,6 +102,17 @@ async def prepare(tree: Tree) -> None:
         await ensure_path(tree, path)
 
 
+async def read_cluster_id(tree: Tree, new_id: str) -> str:
+    """The cluster's id; `new_id`, if it has none yet."""
+    while (found := await tree.get(nodes.CLUSTER_ID)) is None:
+        try:
+            await ensure_path(tree, nodes.CLUSTER_ID.rpartition("/")[0])
+            await tree.create(nodes.CLUSTER_ID, nodes.encode_cluster_id(new_id))
+        except NodeExistsError:
+            continue
+    return nodes.decode_cluster_id(found.data)
+
+
 async def register_broker(
     tree: Tree, broker: BrokerInfo, *, now_ms: int, wait_ms: int, former: bytes | None = None
 ) -> int:

@@ -25,6 +25,7 @@ DELETED_TOPICS = "/admin/delete_topics"
 TOPIC_CONFIGS = "/config/topics"
 CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
+CLUSTER_ID = "/cluster/id"
 TOPIC_IDS = "/pylog/topic_ids"
 INCARNATIONS = (
     "/pylog/incarnations"  # per broker: written at each registration, so its version names one life
@@ -162,6 +163,16 @@ def decode_controller_epoch(data: bytes) -> int:
     if not data.isdigit():
         raise MalformedNodeError(CONTROLLER_EPOCH, f"{data[:40]!r} is no number")
     return int(data)
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    """/cluster/id, as Kafka 0.10 has it."""
+    return _encode({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    """/cluster/id."""
+    return _Reader(CLUSTER_ID, data).text("id")
 
 
 def encode_topic(partitions: Mapping[int, Assignment]) -> bytes:

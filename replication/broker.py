@@ -1,0 +1,280 @@
+"""Broker: one broker of a cluster: its logs, its place in the coordination tree, its port.
+
+Life: `start` opens the session, mends the logs, listens, registers, and returns once a controller has told this broker
+of the cluster. `stop` hands leadership over first, so that clients see no error. When a session ends against its will,
+it leads and follows nothing until it is registered anew. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from logstore.catalog import new_topic_id
+from logstore.checkpoint import write_atomic
+from logstore.env import SYSTEM, Env
+from logstore.log_dir import BROKER
+from replication.client import Clients
+from replication.config import BrokerConfig, Endpoint
+from replication.config_changes import ConfigChanges
+from replication.controller import Limits
+from replication.controller_loop import ControlledShutdownError, ControllerLoop
+from replication.coordination import cluster, nodes, open_tree
+from replication.coordination.tree import CoordinationError, SessionEvent, Tree
+from replication.errors import ErrorCode, KafkaError, ProtocolError
+from replication.handlers.cluster import ClusterHandlers
+from replication.handlers.configs import ConfigHandlers
+from replication.handlers.context import Handler
+from replication.handlers.data import DataHandlers
+from replication.handlers.inter import InterHandlers, obey
+from replication.handlers.positions import PositionHandlers
+from replication.handlers.topics import TopicHandlers
+from replication.model import BrokerInfo, TopicPartition
+from replication.protocol import interbroker as ib
+from replication.protocol.apis import ApiKey
+from replication.replicas import Replicas
+from replication.server import Server, ServerLimits
+from replication.text_logs import StateChangeLog
+from replication.topic_admin import TopicAdmin
+
+logger = logging.getLogger(__name__)
+
+SESSION_TOKEN = "session"  # of the last session, to end it if this process is killed and comes back
+COORDINATION_FILE = "coordination.db"
+RETRY_S = 0.5
+GRACE_S = 5.0  # for what is in work when the broker stops
+
+
+class Broker:
+    """See the module. `endpoint` is where clients find it, once it has started."""
+
+    def __init__(self, config: BrokerConfig, env: Env = SYSTEM) -> None:
+        self.config = config
+        self.env = env
+        self.directory = Path(config.log_dirs) / BROKER
+        self.endpoint = config.listener
+        self.state_changes = StateChangeLog(self.directory, env)
+        self.replicas = Replicas(config, env, log_change=self.state_changes.write)
+        self.controller = ControllerLoop(
+            config.broker_id,
+            _limits(config),
+            self._call,
+            self.state_changes.write,
+            env.clock,
+            unclean_default=config.unclean_leader_election_enable,
+        )
+        self.admin = TopicAdmin(config, self.replicas.metadata, self._connected_tree, env)
+        self.configs = ConfigChanges(self.replicas.configure)
+        self.server: Server | None = None
+        self.epoch = -1
+        self._clients = Clients(f"broker-{config.broker_id}", timeout_ms=config.replica_socket_timeout_ms)
+        self._tree: Tree | None = None
+        self._is_told = asyncio.Event()  # a controller has named this broker among those that live
+        self._correlation = itertools.count(1)
+        self._renewal: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self.replicas.metadata.listen(self._note_metadata)
+
+    # --------------------------------------------------------------------- life
+
+    async def start(self) -> Endpoint:
+        """Begin to serve; return where.
+
+        Raises: BrokerIdTakenError, StoreLockedError, NotAStoreError, CoordinationError; OSError: the port is taken.
+        """
+        tree = await self._open_session()
+        await cluster.prepare(tree)
+        cluster_id = await cluster.read_cluster_id(tree, new_topic_id())
+        await self.replicas.open(tree)
+        self.server = Server(self._handlers(cluster_id), _server_limits(self.config))
+        port = await self.server.start(self.config.listener.host, self.config.listener.port)
+        self.endpoint = self.config.advertised(port)
+        await self._register(tree)
+        await self._is_told.wait()
+        logger.info("[Kafka Server %d], started at %s:%d", self.config.broker_id, *self.endpoint)
+        return self.endpoint
+
+    async def stop(self) -> None:
+        """Hand leadership over, answer what is in work, flush, and leave."""
+        self._is_stopping = True
+        if self._renewal is not None:
+            self._renewal.cancel()
+        if self.config.controlled_shutdown_enable and self._tree is not None:
+            await self._hand_over()
+        await self.controller.end()
+        await self.configs.end()
+        self.replicas.disconnect()
+        if self.server is not None:
+            await self.server.close(grace_s=GRACE_S)
+        self._clients.close()
+        if self._tree is not None:
+            await self._tree.close()
+        await self.replicas.close()
+        self.state_changes.flush()
+        logger.info("[Kafka Server %d], shut down completed", self.config.broker_id)
+
+    def _handlers(self, cluster_id: str) -> Mapping[ApiKey, Handler]:
+        metadata = self.replicas.metadata
+        families = (
+            DataHandlers(self.config, self.replicas),
+            PositionHandlers(self.config, self.replicas, self._connected_tree),
+            InterHandlers(self.replicas, self.controller),
+            ClusterHandlers(self.config, cluster_id, metadata, self.admin),
+            TopicHandlers(self.config, metadata, self.admin),
+            ConfigHandlers(self.config, metadata, self._connected_tree),
+        )
+        return {key: handler for family in families for key, handler in family.handlers().items()}
+
+    def _note_metadata(self) -> None:
+        live = self.replicas.metadata.brokers()
+        self._clients.keep({(broker.host, broker.port) for broker in live.values()})
+        if self.config.broker_id in live:
+            self._is_told.set()
+
+    # ------------------------------------------------------------- the session
+
+    async def _open_session(self) -> Tree:
+        address = self.config.coordination or f"sqlite:{self.directory / COORDINATION_FILE}"
+        self._tree = await open_tree(
+            address,
+            on_session=self._on_session,
+            session_timeout_ms=self.config.zookeeper_session_timeout_ms,
+            env=self.env,
+        )
+        return self._tree
+
+    async def _register(self, tree: Tree) -> None:
+        """Register, and take part in the cluster in this session."""
+        me = BrokerInfo(
+            self.config.broker_id,
+            -1,
+            self.endpoint.host,
+            self.endpoint.port,
+            self.config.broker_rack or None,
+            self.replicas.has_lost_writes,
+        )
+        self.epoch = await cluster.register_broker(
+            tree,
+            me,
+            now_ms=self.env.clock.now_ms(),
+            wait_ms=3 * self.config.zookeeper_session_timeout_ms,
+            former=self._former_token(),
+        )
+        self._keep_token(tree.token)
+        self.replicas.connect(tree, self.epoch)
+        await self.configs.begin(tree)
+        self.controller.begin(tree)
+
+    def _former_token(self) -> bytes | None:
+        try:
+            return self.env.files.read_all(self.directory / SESSION_TOKEN)
+        except FileNotFoundError:
+            return None
+
+    def _keep_token(self, token: bytes) -> None:
+        path = self.directory / SESSION_TOKEN
+        write_atomic(self.env, path, token)
+        path.chmod(0o600)
+
+    def _connected_tree(self) -> Tree:
+        if self._tree is None:
+            raise KafkaError(
+                ErrorCode.BROKER_NOT_AVAILABLE, "no session with the coordination store: try again"
+            )
+        return self._tree
+
+    def _on_session(self, event: SessionEvent) -> None:
+        logger.info("broker=%d session %s", self.config.broker_id, event)
+        match event:
+            case SessionEvent.SUSPENDED:
+                self.replicas.suspend()
+            case SessionEvent.CONNECTED:
+                self.replicas.resume()
+                self.controller.look_again()
+                self.configs.look_again()
+            case SessionEvent.EXPIRED:
+                self.replicas.disconnect()
+                self._tree = None
+                if not self._is_stopping:
+                    self._renewal = asyncio.get_running_loop().create_task(self._renew())
+
+    async def _renew(self) -> None:
+        """The session has ended: begin anew, as another incarnation."""
+        await self.controller.end()
+        await self.configs.end()
+        while True:
+            try:
+                await self._register(await self._open_session())
+            except CoordinationError as error:
+                logger.warning("broker=%d is not registered: %s", self.config.broker_id, error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    # --------------------------------------------------------- the other brokers
+
+    async def _call(self, broker: BrokerInfo, key: ApiKey, request: Any) -> Any:
+        """Ask a broker something, be it this one."""
+        if broker.id == self.config.broker_id:
+            return await obey(self.replicas, request, next(self._correlation))
+        return await self._clients.call(broker.host, broker.port, key, request)
+
+    async def _hand_over(self) -> None:
+        """Ask the controller to move leadership away, as often as is allowed."""
+        for attempt in range(self.config.controlled_shutdown_max_retries):
+            if attempt:
+                await asyncio.sleep(self.config.controlled_shutdown_retry_backoff_ms / 1000)
+            try:
+                remaining = await self._ask_to_leave()
+            except (CoordinationError, KafkaError, ProtocolError, OSError, TimeoutError) as error:
+                logger.warning("broker=%d controlled shutdown failed: %s", self.config.broker_id, error)
+                continue
+            if not remaining:
+                logger.info("[Kafka Server %d], Controlled shutdown succeeded", self.config.broker_id)
+                return
+            names = ",".join(map(str, remaining))
+            logger.info("[Kafka Server %d], Remaining partitions to move: %s", self.config.broker_id, names)
+        logger.warning(
+            "[Kafka Server %d], Proceeding to do an unclean shutdown as all the controlled shutdown attempts failed",
+            self.config.broker_id,
+        )
+
+    async def _ask_to_leave(self) -> tuple[TopicPartition, ...]:
+        tree = self._connected_tree()
+        if self.controller.is_active:
+            return await self.controller.shut_down(self.config.broker_id, self.epoch)
+        found = await tree.get(nodes.CONTROLLER)
+        brokers = await cluster.read_brokers(tree)
+        broker = brokers.get(nodes.decode_controller(found.data).broker) if found is not None else None
+        if broker is None:
+            raise ControlledShutdownError("there is no controller now")
+        request = ib.ControlledShutdownRequest(broker_id=self.config.broker_id, broker_epoch=self.epoch)
+        response = await self._call(broker, ApiKey.CONTROLLED_SHUTDOWN, request)
+        if response.error_code:
+            raise KafkaError(ErrorCode(response.error_code))
+        return tuple(
+            TopicPartition(row.topic_name, row.partition_index) for row in response.remaining_partitions
+        )
+
+
+def _limits(config: BrokerConfig) -> Limits:
+    return Limits(
+        delete_topic_enable=config.delete_topic_enable,
+        auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
+        leader_imbalance_check_interval_seconds=config.leader_imbalance_check_interval_seconds,
+        leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
+    )
+
+
+def _server_limits(config: BrokerConfig) -> ServerLimits:
+    return ServerLimits(
+        socket_request_max_bytes=config.socket_request_max_bytes,
+        queued_max_requests=config.queued_max_requests,
+        queued_max_request_bytes=config.queued_max_request_bytes,
+        connections_max_idle_ms=config.connections_max_idle_ms,
+        max_connections=config.max_connections,
+    )

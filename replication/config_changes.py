@@ -1,0 +1,86 @@
+"""ConfigChanges: what of topics' settings changes in the tree, told to this broker.
+
+In each session everything is read once; from then on the notices in the tree say which topic is to be read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from logstore.errors import InvalidConfigError
+from replication.coordination import nodes, topics
+from replication.coordination.tree import ConnectionLossError, CoordinationError, SessionExpiredError, Tree
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+NOTICES_KEPT = 100
+
+
+class ConfigChanges:
+    """See the module. `changed` takes a topic and its settings; it may raise InvalidConfigError."""
+
+    def __init__(self, changed: Callable[[str, Mapping[str, str]], None]) -> None:
+        self._changed = changed
+        self._seen = ""  # the last notice
+        self._task: asyncio.Task[None] | None = None
+        self._alarm = asyncio.Event()
+
+    async def begin(self, tree: Tree) -> None:
+        """Read all settings in this session, and watch for changes."""
+        await self.end()
+        self._seen = ""
+        await self._look(tree)
+        self._task = asyncio.get_running_loop().create_task(self._watch(tree))
+
+    async def end(self) -> None:
+        """The session is over, or about to be closed."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def look_again(self) -> None:
+        """The store was silent: what was watched is watched no more."""
+        self._alarm.set()
+
+    async def _watch(self, tree: Tree) -> None:
+        while True:
+            try:
+                await self._alarm.wait()
+                await self._look(tree)
+            except SessionExpiredError:
+                return
+            except ConnectionLossError:
+                self._alarm.set()
+                await asyncio.sleep(RETRY_S)
+            except CoordinationError as error:
+                logger.warning("settings of topics are not read: %s", error)
+
+    async def _look(self, tree: Tree) -> None:
+        """Read what has changed since the last notice that was seen; at first, everything."""
+        self._alarm.clear()
+        names = await tree.children(nodes.CONFIG_CHANGES, lambda change: self._alarm.set())
+        if not self._seen:
+            await self._tell(tree, await tree.children(nodes.TOPICS))
+        else:
+            paths = [f"{nodes.CONFIG_CHANGES}/{name}" for name in names if name > self._seen]
+            found = await tree.read_batch(paths)
+            changed = {
+                nodes.decode_config_change(path, node.data)
+                for path, node in zip(paths, found, strict=True)
+                if node is not None
+            }
+            await self._tell(tree, sorted(topic for topic in changed if topic is not None))
+        self._seen = names[-1] if names else self._seen or "-"
+        if len(names) > 2 * NOTICES_KEPT:
+            await topics.forget_old_notices(tree, NOTICES_KEPT)
+
+    async def _tell(self, tree: Tree, names: Iterable[str]) -> None:
+        for name, overrides in (await topics.read_configs(tree, list(names))).items():
+            try:
+                self._changed(name, overrides)
+            except InvalidConfigError as error:
+                logger.error("topic=%s keeps its former settings: %s", name, error)

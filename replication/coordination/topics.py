@@ -1,0 +1,105 @@
+"""What brokers and tools do to topics on the tree: create, grow, alter, mark for deletion. A controller does the rest.
+
+Every change is one step. Changes of settings leave a notice behind, as Kafka's tools do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from logstore.errors import InvalidRequestError, TopicExistsError, UnknownTopicError
+from replication.coordination import nodes
+from replication.coordination.tree import (
+    BadVersionError,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    SetData,
+    Step,
+    Tree,
+)
+from replication.model import Assignment, TopicPartition
+
+
+async def create_topic(
+    tree: Tree, topic: str, topic_id: str, partitions: Mapping[int, Assignment], config: Mapping[str, str]
+) -> None:
+    """Make a topic. Raises: TopicExistsError: it is there, or is being deleted."""
+    config_path = nodes.topic_config_path(topic)
+    left, marked = await tree.read_batch([config_path, f"{nodes.DELETED_TOPICS}/{topic}"])
+    if marked is not None:
+        raise TopicExistsError(topic)
+    data = nodes.encode_config(config)
+    steps: list[Step] = [
+        Create(config_path, data) if left is None else SetData(config_path, data),
+        Create(nodes.topic_path(topic), nodes.encode_topic(partitions)),
+        Create(nodes.topic_id_path(topic), topic_id.encode()),
+    ]
+    try:
+        await tree.multi(steps)
+    except NodeExistsError:
+        raise TopicExistsError(topic) from None
+
+
+async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment]) -> None:
+    """Add partitions. Raises: UnknownTopicError, InvalidRequestError: they are there, or leave a gap."""
+    path = nodes.topic_path(topic)
+    while True:
+        found = await tree.get(path)
+        if found is None:
+            raise UnknownTopicError(topic, await tree.children(nodes.TOPICS), "the cluster")
+        known = nodes.decode_topic(topic, found.data)
+        if sorted({*known, *added}) != list(range(len(known) + len(added))):
+            raise InvalidRequestError(
+                f"topic {topic!r} has {len(known)} partitions: {sorted(added)} do not follow them"
+            )
+        try:
+            await tree.set(path, nodes.encode_topic({**known, **added}), found.version)
+        except BadVersionError:
+            continue
+        except NoNodeError:
+            continue  # deleted meanwhile: the next look says so
+        return
+
+
+async def read_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    """The settings of these topics that are not the cluster's."""
+    found = await tree.read_batch([nodes.topic_config_path(topic) for topic in topics])
+    return {
+        topic: nodes.decode_config(topic, node.data) if node is not None and node.data else {}
+        for topic, node in zip(topics, found, strict=True)
+    }
+
+
+async def write_config(tree: Tree, topic: str, config: Mapping[str, str]) -> None:
+    """Give a topic these settings and no others, and tell all brokers."""
+    path, data = nodes.topic_config_path(topic), nodes.encode_config(config)
+    try:
+        await tree.set(path, data)
+    except NoNodeError:
+        await tree.create(path, data)
+    await tree.create(nodes.CONFIG_CHANGE_PREFIX, nodes.encode_config_change(topic), sequence=True)
+
+
+async def mark_deleted(tree: Tree, topic: str) -> None:
+    """Ask for the topic to be deleted; nothing happens where delete.topic.enable is false."""
+    try:
+        await tree.create(f"{nodes.DELETED_TOPICS}/{topic}")
+    except NodeExistsError:
+        return
+
+
+async def request_election(tree: Tree, partitions: Sequence[TopicPartition]) -> None:
+    """Ask for the preferred replicas of these to lead. Raises: InvalidRequestError: another election is under way."""
+    try:
+        await tree.create(nodes.PREFERRED_ELECTION, nodes.encode_partitions(partitions))
+    except NodeExistsError:
+        raise InvalidRequestError("another election of preferred replicas is under way: try again") from None
+
+
+async def forget_old_notices(tree: Tree, keep: int) -> None:
+    """Remove the notices of changed settings but for the last `keep`."""
+    names = await tree.children(nodes.CONFIG_CHANGES)
+    if len(names) > keep:
+        await tree.write_batch([[Delete(f"{nodes.CONFIG_CHANGES}/{name}")] for name in names[:-keep]])
