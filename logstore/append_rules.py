@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from logstore.config import INT32_MAX, LogConfig
-from logstore.errors import InvalidRecordError, RecordTooLargeError
+from logstore.errors import DamagedBatchError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from logstore.index import TIME_ENTRY_BYTES
-from logstore.records.batch import BatchHeader, InvalidBatchError, batches, check
+from logstore.records.batch import BatchHeader, InvalidBatchError, WrongChecksumError, batches, check
 from logstore.segment import Tail
 
 
@@ -31,16 +31,16 @@ def valid_batches(
 ) -> list[tuple[int, BatchHeader]]:
     """Return (position, header) of the batches that `data` consists of, if header, CRC and size are good.
 
-    `dense`: every offset must have its record, as in what writers send; compaction leaves gaps in what
-    leaders send.
+    `dense`: as writers send them, so that every offset has its record, and no batch is larger than it may be. What
+    leaders send may have gaps (compaction), and be of a time when larger batches were allowed.
 
-    Raises: InvalidRecordError, RecordTooLargeError.
+    Raises: InvalidRecordError, DamagedBatchError, RecordTooLargeError.
     """
     found, end, limit = [], 0, config.batch_bytes_max
     try:
         for position, batch in batches(data):
             check(data, position, batch)
-            if batch.size_bytes > limit:
+            if dense and batch.size_bytes > limit:
                 raise RecordTooLargeError(batch.size_bytes, limit, "batch")
             if dense and batch.count != batch.last_offset_delta + 1:
                 raise InvalidBatchError(
@@ -50,10 +50,12 @@ def valid_batches(
                 raise InvalidBatchError(position, reason)
             found.append((position, batch))
             end = position + batch.size_bytes
+    except WrongChecksumError as error:
+        raise DamagedBatchError(f"nothing was appended: {error}") from error
     except InvalidBatchError as error:
         raise InvalidRecordError(f"nothing was appended: {error}") from error
     if end < len(data):
-        raise InvalidRecordError(f"nothing was appended: half a batch at byte {end} of {len(data)}")
+        raise DamagedBatchError(f"nothing was appended: half a batch at byte {end} of {len(data)}")
     return found
 
 
@@ -73,11 +75,11 @@ def _wrong_producer(batch: BatchHeader) -> str | None:
 def check_times(batches: Iterable[tuple[int, BatchHeader]], allowed: range) -> None:
     """Raise unless the times in these headers are allowed: the first record's, and the largest.
 
-    Raises: InvalidRecordError.
+    Raises: InvalidTimestampError.
     """
     for _, batch in batches:
         if batch.base_timestamp < allowed.start or batch.max_timestamp >= allowed.stop:
-            raise InvalidRecordError(
+            raise InvalidTimestampError(
                 f"nothing was appended: timestamps {batch.base_timestamp} to {batch.max_timestamp} are further "
                 "from now than message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
             )

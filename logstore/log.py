@@ -11,11 +11,10 @@
 
 Invariant: every offset is given once, in order; below `recovery_point` everything is on disk.
 
-Many processes may have one partition open. Who changes it holds `lock()`: a thread lock and a file lock. On
-entry the holder catches up with what other processes did, and cuts what a killed one left half written.
-Readers hold nothing: they work on a `View`, which two stats confirm, and a read that meets something odd
-plans once more from the disk before it reports damage. They may thus see records of an append that fails
-later, for want of space.
+Many processes may have one partition open. Who changes it holds `lock()`: a thread lock and a file lock. On entry the
+holder catches up with what other processes did, and cuts what a killed one left half written. Readers hold nothing:
+they work on a `View`, which two stats confirm, and a read that meets something odd plans once more from the disk before
+it reports damage. They may thus see records of an append that fails later, for want of space.
 
 The append path: `append_as_leader` (check, stamp) → `TailWriter.append` (roll where needed) → `Segment.append` → one
 write.
@@ -230,10 +229,9 @@ class Log:
     ) -> AppendInfo:
         """Give the batches in `records` the next offsets, in place, and append them: all of them or none.
 
-        Batches are checked (header, CRC-32C, size) and not decoded. With LogAppendTime they are stamped with
-        the time of the append. Not flushed, unless flush.messages or flush.ms say so. After DiskFullError the
-        log is as it was before. `guard` is called under the partition's lock before anything is written, and raises
-        to refuse the append.
+        Batches are checked (header, CRC-32C, size) and not decoded. With LogAppendTime they are stamped with the time
+        of the append. Not flushed, unless flush.messages or flush.ms say so. After DiskFullError the log is as it was
+        before. `guard` is called under the partition's lock before anything is written, and raises to refuse.
 
         Batches of producers follow the rules of `logstore.producers`: what is there already is not written again.
 
@@ -428,10 +426,8 @@ class Log:
     ) -> ReadResult:
         """Return whole batches from the one that holds `offset`, as stored, with base offsets below `upper`.
 
-        At most `max_bytes` of one segment, but at least one batch, so that a reader always advances; empty
-        only at
-        `upper` or the log's end, or where a gap reaches up to there. The first batch may begin before
-        `offset`.
+        At most `max_bytes` of one segment, but at least one batch, so that a reader always advances; empty only at
+        `upper` or the log's end, or where a gap reaches up to there. The first batch may begin before `offset`.
         `data` lies in `buffer` if it fits there, and is good until the next use of it. Takes no lock.
 
         Raises: OffsetOutOfRangeError; CorruptLogError: damage, also at a second look at the disk.
@@ -501,29 +497,40 @@ class Log:
         """
         with self.lock():
             view = self._files.view
-            if offset >= view.end:
-                return
-            place = lookup.place_of(self._files, view, offset) if offset >= view.start else None
-            bases = view.bases[: place.number + 1] if place else ()
-            self._producers.cut(place.batch.base_offset if place else -1)
-            for base in reversed(view.bases[len(bases) :]):
-                self._files.segment(base).remove()
-            if place is None:
-                self._env.files.unlink(f"{self._files.path}/{marks.LOG_START}")
-                self._files.look_anew()
-                self._files.know((), Tail(0, offset))
-                self._writer.add_segment(offset)
-            else:
-                segment = self._files.segment(bases[-1])
-                segment.truncate(place.position, place.batch.base_offset)
-                self._files.know(bases, segment.tail(place.position))
-            # What was cut must not come back: other records will be at its offsets, of other epochs.
-            fsync_or_mark(self._env, self._files.segment(self._files.view.bases[-1]).path, self._root)
-            fsync_or_mark(self._env, self._files.path, self._root)
-            self._producers.forget()
-            self.recovery_point = min(self.recovery_point, self._files.view.end)
-            self.epochs.load()
-            self.epochs.trim(self._files.view.end)
+            if offset < view.start:
+                self._cut(offset, None)
+            elif offset < view.end:
+                self._cut(offset, lookup.place_of(self._files, view, offset))
+
+    def start_anew(self, offset: int) -> None:
+        """Remove everything: the log begins and ends at `offset`, wherever it was. Checkpoints as for `truncate_to`."""
+        with self.lock():
+            self._cut(offset, None)
+            self.epochs.replace(())
+
+    def _cut(self, offset: int, place: lookup.Place | None) -> None:
+        """Under the lock: remove the batch at `place` and all behind it; None: everything, to begin at `offset`."""
+        view = self._files.view
+        bases = view.bases[: place.number + 1] if place else ()
+        self._producers.cut(place.batch.base_offset if place else -1)
+        for base in reversed(view.bases[len(bases) :]):
+            self._files.segment(base).remove()
+        if place is None:
+            self._env.files.unlink(f"{self._files.path}/{marks.LOG_START}")
+            self._files.look_anew()
+            self._files.know((), Tail(0, offset))
+            self._writer.add_segment(offset)
+        else:
+            segment = self._files.segment(bases[-1])
+            segment.truncate(place.position, place.batch.base_offset)
+            self._files.know(bases, segment.tail(place.position))
+        # What was cut must not come back: other records will be at its offsets, of other epochs.
+        fsync_or_mark(self._env, self._files.segment(self._files.view.bases[-1]).path, self._root)
+        fsync_or_mark(self._env, self._files.path, self._root)
+        self._producers.forget()
+        self.recovery_point = min(self.recovery_point, self._files.view.end)
+        self.epochs.load()
+        self.epochs.trim(self._files.view.end)
 
     # ----------------------------------------------------- log start, tiered end
 
@@ -582,7 +589,7 @@ class Log:
         Raises: CorruptLogError: damage below the recovery point. Nothing is dropped then.
         """
         self._check_writable()
-        with self._files.hold():
+        with self._files.hold(), marking_failure(self._env, self._root):
             report = recover(self._files, self.epochs, self.config, self.recovery_point)
             self._files.look_anew()
         self.recovery_point = min(self.recovery_point, report.log_end_offset)

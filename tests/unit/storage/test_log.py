@@ -388,3 +388,28 @@ def test_everything_is_there_after_it_was_closed_and_opened(tmp_path):
     assert contents(again) == [(number, b"%d" % number) for number in range(100)]
     assert again.segments() == log.segments()
     assert again.append_as_leader(batch(b"x")).first_offset == 100
+
+
+@pytest.mark.parametrize("offset", [2, 10, 500])
+def test_a_log_begins_anew_wherever_it_was_with_its_epochs_and_recovery_point(root, env, offset):
+    # (R15) a follower that has nothing in common with its leader any more
+    log = make(root, env)
+    for number in range(3):
+        log.append_as_follower(batch(b"a", first=10 + number, epoch=number))
+    log.advance_start(11)
+    log.flush()
+    log.start_anew(offset)
+    assert (log.log_start_offset, log.log_end_offset, contents(log)) == (offset, offset, [])
+    assert (log.epochs.starts, log.recovery_point) == ((), min(offset, 13))
+    again = reopen(log.directory, env)
+    assert (again.log_start_offset, again.log_end_offset, again.epochs.starts) == (offset, offset, ())
+    log.append_as_follower(batch(b"b", first=offset, epoch=7))
+    assert (log.epochs.starts, list(log.verify())) == (((7, offset),), [])
+
+
+def test_a_follower_takes_batches_that_were_allowed_to_be_larger_once(root, env):
+    log = make(root, env, max_message_bytes=100)
+    large = batch(b"x" * 200)
+    with pytest.raises(RecordTooLargeError):
+        log.append_as_leader(bytearray(large))
+    assert log.append_as_follower(large).next_offset == 1
