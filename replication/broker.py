@@ -26,10 +26,13 @@ from replication.controller_loop import ControlledShutdownError, ControllerLoop
 from replication.coordination import cluster, nodes, open_tree
 from replication.coordination.tree import CoordinationError, SessionEvent, Tree
 from replication.errors import ErrorCode, KafkaError, ProtocolError
+from replication.group_coordinator import GroupCoordinator
 from replication.handlers.cluster import ClusterHandlers
+from replication.handlers.commits import CommitHandlers
 from replication.handlers.configs import ConfigHandlers
 from replication.handlers.context import Handler
 from replication.handlers.data import DataHandlers
+from replication.handlers.groups import GroupHandlers
 from replication.handlers.inter import InterHandlers, obey
 from replication.handlers.positions import PositionHandlers
 from replication.handlers.topics import TopicHandlers
@@ -69,6 +72,7 @@ class Broker:
         )
         self.admin = TopicAdmin(config, self.replicas.metadata, self._connected_tree, env)
         self.configs = ConfigChanges(self.replicas.configure)
+        self.groups = GroupCoordinator(config, self.replicas, env)
         self.server: Server | None = None
         self.epoch = -1
         self._clients = Clients(f"broker-{config.broker_id}", timeout_ms=config.replica_socket_timeout_ms)
@@ -90,6 +94,7 @@ class Broker:
         await cluster.prepare(tree)
         cluster_id = await cluster.read_cluster_id(tree, new_topic_id())
         await self.replicas.open(tree)
+        self.groups.begin()
         self.server = Server(self._handlers(cluster_id), _server_limits(self.config))
         port = await self.server.start(self.config.listener.host, self.config.listener.port)
         self.endpoint = self.config.advertised(port)
@@ -103,10 +108,11 @@ class Broker:
         self._is_stopping = True
         if self._renewal is not None:
             self._renewal.cancel()
-        if self.config.controlled_shutdown_enable and self._tree is not None:
+        if self.config.controlled_shutdown_enable and self._is_told.is_set():
             await self._hand_over()
         await self.controller.end()
         await self.configs.end()
+        self.groups.end()
         self.replicas.disconnect()
         if self.server is not None:
             await self.server.close(grace_s=GRACE_S)
@@ -126,6 +132,8 @@ class Broker:
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),
             TopicHandlers(self.config, metadata, self.admin),
             ConfigHandlers(self.config, metadata, self._connected_tree),
+            GroupHandlers(self.config, metadata, self.admin, self.groups),
+            CommitHandlers(metadata, self.groups, self.env.clock),
         )
         return {key: handler for family in families for key, handler in family.handlers().items()}
 

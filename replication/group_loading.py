@@ -1,0 +1,68 @@
+"""What a partition of `__consumer_offsets` says, read by the broker that has begun to lead it.
+
+It is whole once everything from before this broker's term is read, and committed: not sooner can anybody be answered,
+or consumers would begin where they were long ago, or at the start of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from logstore.records import batch
+from replication.data_plane import FetchSpec
+from replication.errors import ErrorCode
+from replication.groups.records import Loaded
+from replication.leading import Leader
+from replication.protocol.wire import Buffer
+from replication.replicas import Replicas
+
+logger = logging.getLogger(__name__)
+
+# Decoded in another thread; the event loop is held up by no more than a thread's turn.
+READ_BYTES = 1024 * 1024
+WAIT_MS = 500
+RETRY_S = 0.5
+
+
+async def load(replicas: Replicas, leader: Leader) -> Loaded | None:
+    """Everything that is stored; None if the leader's term ended before it was read."""
+    tp = leader.replica.tp
+    loaded = Loaded()
+    position = leader.replica.start
+    while not leader.is_over:
+        found = await replicas.fetch(
+            {tp: FetchSpec(position, READ_BYTES, leader.state.leader_epoch)},
+            max_wait_ms=0 if _is_whole(leader, position) else WAIT_MS,
+            min_bytes=1,
+            max_bytes=READ_BYTES,
+        )
+        fetched = found[tp]
+        if fetched.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            position = leader.replica.start  # the start moved on: records were deleted
+        elif fetched.error_code is not ErrorCode.NONE:
+            logger.warning("tp=%s groups cannot be loaded yet: %s", tp, fetched.error_code.name)
+            await asyncio.sleep(RETRY_S)
+        elif len(fetched.records):
+            position = await asyncio.to_thread(_take, loaded, fetched.records, position)
+        elif leader.state.is_settled:
+            if loaded.unknown:
+                logger.warning("tp=%s %d records are of a kind that is not known here", tp, loaded.unknown)
+            return loaded
+    return None
+
+
+def _is_whole(leader: Leader, position: int) -> bool:
+    return leader.state.is_settled and position >= leader.high_watermark
+
+
+def _take(loaded: Loaded, records: Buffer, start: int) -> int:
+    """Take in the records from offset `start` on; return where the next ones begin."""
+    position = start
+    for at, header in batch.batches(records):
+        if not header.is_control:
+            for record in batch.records(records, at):
+                if record.offset >= start:
+                    loaded.apply(record.offset, record.key, record.value)
+        position = header.next_offset
+    return position
