@@ -1,4 +1,4 @@
-"""Write the pages that come from the code: docs/configuration.md and docs/cli.md.
+"""Write what comes from the code: docs/configuration.md, docs/cli.md and conf/server.properties.
 
 Run `python docs/generate.py` (or `make docs`) after a change of a setting or a command; `--check` only says
 whether the pages are current, and tests/architecture does the same.
@@ -7,6 +7,7 @@ whether the pages are current, and tests/architecture does the same.
 from __future__ import annotations
 
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
@@ -20,7 +21,8 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))  # a checkout will do, installed or not
 
 from logstore.cli import cli  # noqa: E402
-from logstore.config import INT64_MAX, LogConfig  # noqa: E402
+from logstore.config import INT64_MAX, LogConfig, format_value  # noqa: E402
+from replication.config import BrokerConfig  # noqa: E402
 
 # Settings that are checked and stored, but whose action is not built yet: key -> what it waits for.
 NOT_YET = {
@@ -86,6 +88,22 @@ def _allowed(setting: Any) -> str:
     return f"≥ {rule['minimum']}"
 
 
+def server_properties() -> str:
+    """conf/server.properties: every setting of a broker with its default, from the fields of BrokerConfig."""
+    lines = [
+        "# Settings of a broker, by Kafka's names. Every line shows the default: change what you need, the rest may go.",
+        "# Written by docs/generate.py from replication/config.py.",
+        "#",
+        "# pylog broker start --config conf/server.properties",
+    ]
+    for f in fields(BrokerConfig):
+        allowed = [] if isinstance(f.default, str) and "choices" not in f.metadata else [_allowed(f)]
+        lines += ["", *textwrap.wrap(" ".join([f.metadata["help"], *allowed]).replace("`", ""), 100,
+                                     initial_indent="# ", subsequent_indent="# ")]  # fmt: skip
+        lines += [f"{f.metadata['key']}={format_value(f.default)}"]
+    return "\n".join([*lines, ""])
+
+
 def command_line() -> str:
     """docs/cli.md: the help page of every command, as the terminal shows it."""
     parts = [
@@ -123,7 +141,11 @@ def add_commands_of_this_checkout() -> None:
         cli.add_command(EntryPoint(name, value, "pylog.commands").load(), name)
 
 
-PAGES = {"configuration.md": configuration, "cli.md": command_line}
+PAGES = {
+    "configuration.md": configuration,
+    "cli.md": command_line,
+    "../conf/server.properties": server_properties,
+}
 
 
 def stale() -> list[str]:

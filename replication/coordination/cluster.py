@@ -98,8 +98,10 @@ class StateOutcome:
 
 async def prepare(tree: Tree) -> None:
     """Make the persistent nodes that all rely on, where they are missing."""
-    for path in nodes.PERSISTENT_PATHS:
-        await ensure_path(tree, path)
+    found = await tree.read_batch(nodes.PERSISTENT_PATHS)
+    for path, node in zip(nodes.PERSISTENT_PATHS, found, strict=True):
+        if node is None:
+            await ensure_path(tree, path)
 
 
 async def read_cluster_id(tree: Tree, new_id: str) -> str:

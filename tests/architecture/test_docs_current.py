@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from logstore.config import LogConfig
+from replication.config import BrokerConfig, properties_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,9 +21,12 @@ def generate():
     return module
 
 
-@pytest.mark.parametrize("name", ["cli.md", "configuration.md"])
+PAGES = ["../conf/server.properties", "cli.md", "configuration.md"]
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_a_generated_page_is_current(generate, name):
-    assert set(generate.PAGES) == {"cli.md", "configuration.md"}
+    assert sorted(generate.PAGES) == PAGES
     assert (ROOT / "docs" / name).read_text() == generate.PAGES[name](), "run `make docs`"
 
 
@@ -35,3 +39,10 @@ def test_every_command_has_help_and_an_example(generate):
     for words, page in generate.help_pages(generate.cli, ("pylog",)):
         assert "Usage:" in page
         assert re.search(rf"\$ .*{' '.join(words)}", page), f"{' '.join(words)} --help shows no example"
+
+
+def test_server_properties_say_the_defaults_and_no_others():
+    text = (ROOT / "conf" / "server.properties").read_text()
+    written = properties_of(text)
+    assert BrokerConfig.from_properties(written) == BrokerConfig()
+    assert written.keys() == {setting.metadata["key"] for setting in fields(BrokerConfig)}

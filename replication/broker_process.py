@@ -1,0 +1,112 @@
+"""A broker as a process: settings in, one line with its address out, and an orderly end at SIGTERM.
+
+`run` is what `pylog broker start` does; `python -m replication.broker_process KEY=VALUE …` is the same without the
+command line's libraries, which is how a LocalCluster starts its brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from logstore.errors import PylogError
+from logstore.log_dir import BROKER
+from replication.broker import Broker
+from replication.config import BrokerConfig
+from replication.text_logs import begin_logging
+
+logger = logging.getLogger(__name__)
+
+PARENT_LOOK_S = 0.5
+
+
+def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None = None) -> None:
+    """Run a broker until SIGTERM or SIGINT; `say` its address once it serves. With `parent`, end when that is gone.
+
+    Raises: PylogError, OSError: it cannot start.
+    """
+    begin_logging(Path(config.log_dirs) / BROKER)
+    if not _is_loopback(config.listener.host):
+        logger.warning(
+            "listeners=%s: whoever reaches this address may read and change everything; there is no TLS and no login",
+            config.listeners,
+        )
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(config, say, parent))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _serve(config: BrokerConfig, say: Callable[[str], None], parent: int | None) -> None:
+    loop = asyncio.get_running_loop()
+    is_over = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, is_over.set)
+    watch: asyncio.Task[None] | None = None
+    if parent is not None:
+        watch = loop.create_task(_watch(parent, is_over))
+    broker = Broker(config)
+    ending = loop.create_task(is_over.wait())
+    starting = loop.create_task(broker.start())
+    try:
+        await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            host, port = starting.result()
+            say(f"bootstrap={host}:{port}")
+            await ending
+        else:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+    finally:
+        if watch is not None:
+            watch.cancel()
+        await broker.stop()
+
+
+async def _watch(parent: int, is_over: asyncio.Event) -> None:
+    """End with the process that started this one, however it ended."""
+    while os.getppid() == parent:  # noqa: ASYNC110  nobody tells
+        await asyncio.sleep(PARENT_LOOK_S)
+    is_over.set()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def main(arguments: list[str]) -> int:
+    """Run a broker with these settings, for as long as the parent process lives."""
+    settings = dict(argument.split("=", 1) for argument in arguments)
+    parent = int(settings.pop("parent"))
+    try:
+        run(BrokerConfig.from_properties(settings), _say, parent=parent)
+    except (PylogError, OSError) as error:
+        logger.error("%s", error)
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
