@@ -1,4 +1,4 @@
-"""The store against the disk and the memory: append, random read, opening many partitions.
+"""The store against the disk and the memory: append, plain and idempotent, random read, opening many partitions.
 
 python tests/benchmarks/bench_store.py [--path DIR]
 """
@@ -13,14 +13,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from harness import ROUNDS, against, show
+from harness import AGAIN, ROUNDS, against, interleave, ratio, show
 
 import logstore
+from logstore.producers import ProducerStamp, Producing
 
 MIB = 1024 * 1024
 
@@ -66,6 +67,50 @@ def bench_append(root: Path) -> list[list[object]]:
         shutil.rmtree(root / f"append-{value_bytes}")
         for path in root.glob("plain-*"):
             path.unlink()
+    return found
+
+
+class Idempotent:
+    """A producer that numbers its rows: every batch is checked against the last ones, and may be sent again."""
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id, self.sequence = producer_id, 0
+
+    def stamp(self, topic: str, partition: int, rows: int) -> ProducerStamp:
+        stamp = ProducerStamp(self.producer_id, 0, self.sequence)
+        self.sequence += rows
+        return stamp
+
+    def guard(self) -> None:
+        pass
+
+
+def bench_idempotent(root: Path) -> list[list[object]]:
+    """Idempotent appends against plain ones, of a thousand rows and of few; CPU time, since both do the same I/O."""
+    found: list[list[object]] = []
+    store = logstore.open(root / "idempotent")
+    for rows, appends in ((1000, 8), (10, 200)):
+        data = table(rows, 1000)
+        topics = {name: f"{name}-{rows}" for name in ("plain", "stamped", AGAIN)}
+        for topic in topics.values():
+            store.create_topic(topic, config={"retention.bytes": "0"})
+        producer = Idempotent(7)
+
+        def append(topic: str, by: Producing | None, data: pa.Table = data, appends: int = appends) -> None:
+            for _ in range(appends):
+                store.append(topic, data, producer=by)
+
+        works: dict[str, Callable[[], object]] = {
+            "stamped": partial(append, topics["stamped"], producer),
+            "plain": partial(append, topics["plain"], None),
+            AGAIN: partial(append, topics[AGAIN], None),
+        }
+        seconds = interleave(works, rounds=ROUNDS, cpu=True)
+        us = statistics.median(seconds["stamped"]) / appends * 1e6
+        result, noise = (ratio(seconds[name], seconds["plain"]) for name in ("stamped", AGAIN))
+        what = f"idempotent append, {rows} rows"
+        found.append([what, "1000 B", f"{us:,.0f} µs CPU", "the same, plain", result, noise])
+    store.close()
     return found
 
 
@@ -147,7 +192,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the large log")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.path, prefix="pylog-bench-") as root:
-        rows = bench_append(Path(root)) + bench_open(Path(root))
+        rows = bench_append(Path(root)) + bench_idempotent(Path(root)) + bench_open(Path(root))
         rows += bench_random_read(Path(root), int(asked.gigabytes * 1e9))
     show("The store", ["what", "values", "measured", "against", "ratio", "noise"], rows)
 
