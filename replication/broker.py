@@ -71,6 +71,7 @@ class Broker:
             unclean_default=config.unclean_leader_election_enable,
         )
         self.admin = TopicAdmin(config, self.replicas.metadata, self._connected_tree, env)
+        self.groups = GroupCoordinator(config, self.replicas, env)
         self.configs = ConfigChanges(self.replicas.configure)
         self.groups = GroupCoordinator(config, self.replicas, env)
         self.server: Server | None = None
@@ -80,7 +81,7 @@ class Broker:
         self._is_told = asyncio.Event()  # a controller has named this broker among those that live
         self._correlation = itertools.count(1)
         self._renewal: asyncio.Task[None] | None = None
-        self._is_stopping = False
+        self._has_logs = self._is_stopping = False
         self.replicas.metadata.listen(self._note_metadata)
 
     # --------------------------------------------------------------------- life
@@ -94,6 +95,8 @@ class Broker:
         await cluster.prepare(tree)
         cluster_id = await cluster.read_cluster_id(tree, new_topic_id())
         await self.replicas.open(tree)
+        self._has_logs = True
+        self.groups.begin()
         self.groups.begin()
         self.server = Server(self._handlers(cluster_id), _server_limits(self.config))
         port = await self.server.start(self.config.listener.host, self.config.listener.port)
@@ -113,13 +116,15 @@ class Broker:
         await self.controller.end()
         await self.configs.end()
         self.groups.end()
+        self.groups.end()
         self.replicas.disconnect()
         if self.server is not None:
             await self.server.close(grace_s=GRACE_S)
         self._clients.close()
         if self._tree is not None:
             await self._tree.close()
-        await self.replicas.close()
+        if self._has_logs:
+            await self.replicas.close()
         self.state_changes.flush()
         logger.info("[Kafka Server %d], shut down completed", self.config.broker_id)
 
@@ -132,6 +137,9 @@ class Broker:
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),
             TopicHandlers(self.config, metadata, self.admin),
             ConfigHandlers(self.config, metadata, self._connected_tree),
+            PositionHandlers(self.config, self.replicas, self._connected_tree),
+            GroupHandlers(self.config, metadata, self.admin, self.groups),
+            CommitHandlers(metadata, self.groups, self.env.clock),
             GroupHandlers(self.config, metadata, self.admin, self.groups),
             CommitHandlers(metadata, self.groups, self.env.clock),
         )
