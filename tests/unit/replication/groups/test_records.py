@@ -1,0 +1,171 @@
+"""Kafka's bytes in `__consumer_offsets`, as its message definitions have them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replication.groups.events import Append, EmptyGroup, StoredGroup, StoredMember
+from replication.groups.records import (
+    GroupKey,
+    Loaded,
+    OffsetKey,
+    UnknownRecordError,
+    group_key,
+    group_value,
+    offset_key,
+    offset_value,
+    partition_of,
+    read_group,
+    read_key,
+    read_offset,
+    records_of,
+)
+from replication.groups.state import Committed
+from replication.model import TopicPartition
+
+TP = TopicPartition("orders", 7)
+INT32, INT64 = st.integers(0, 2**31 - 1), st.integers(-1, 2**63 - 1)
+TEXT = st.text(max_size=20)
+MEMBER = st.builds(
+    StoredMember,
+    id=TEXT,
+    instance_id=st.none() | TEXT,
+    client_id=TEXT,
+    client_host=TEXT,
+    rebalance_timeout_ms=INT32,
+    session_timeout_ms=INT32,
+    subscription=st.binary(max_size=30),
+    assignment=st.binary(max_size=30),
+)
+GROUP = st.builds(
+    StoredGroup,
+    id=st.just("g"),
+    protocol_type=TEXT,
+    generation=INT32,
+    protocol=st.none() | TEXT,
+    leader=st.none() | TEXT,
+    since_ms=INT64,
+    members=st.lists(MEMBER, max_size=3).map(tuple),
+)
+
+
+def test_the_key_of_an_offset():
+    assert offset_key("g1", TP) == bytes.fromhex("0001 0002 6731 0006 6f7264657273 00000007")
+
+
+def test_the_key_of_a_group():
+    assert group_key("g1") == bytes.fromhex("0002 0002 6731")
+
+
+def test_the_value_of_an_offset():
+    value = offset_value(Committed(258, 3, "hi", 5))
+    assert value == bytes.fromhex("0003 0000000000000102 00000003 0002 6869 0000000000000005")
+
+
+def test_an_offset_that_says_when_it_expires_has_version_1():
+    value = offset_value(Committed(258, -1, "hi", 5, 6))
+    assert value == bytes.fromhex("0001 0000000000000102 0002 6869 0000000000000005 0000000000000006")
+    assert read_offset(value, 9) == Committed(258, -1, "hi", 5, 6, 9)
+
+
+def test_the_value_of_a_group():
+    member = StoredMember(
+        id="m", instance_id="i", client_id="c", client_host="/h", rebalance_timeout_ms=2, session_timeout_ms=1,
+        subscription=b"S", assignment=b"AA",
+    )  # fmt: skip
+    stored = StoredGroup(
+        id="g",
+        protocol_type="consumer",
+        generation=4,
+        protocol="range",
+        leader="m",
+        since_ms=8,
+        members=(member,),
+    )
+    assert group_value(stored) == bytes.fromhex(
+        "0003 0008 636f6e73756d6572 00000004 0005 72616e6765 0001 6d 0000000000000008 00000001"
+        "0001 6d 0001 69 0001 63 0002 2f68 00000002 00000001 00000001 53 00000002 4141"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "since", "rebalance", "instance"),
+    [(0, "", "", ""), (1, "", "00000002", ""), (2, "0000000000000008", "00000002", "")],
+)
+def test_groups_that_earlier_brokers_wrote_are_read(version, since, rebalance, instance):
+    value = bytes.fromhex(
+        f"{version:04x} 0001 63 00000004 ffff ffff {since} 00000001"
+        f"0001 6d {instance} 0001 63 0002 2f68 {rebalance} 00000001 00000000 00000000"
+    )
+    group = read_group("g", value)
+    assert (group.generation, group.protocol, group.since_ms) == (4, None, 8 if version == 2 else -1)
+    assert group.members[0].rebalance_timeout_ms == (2 if version else 1)
+
+
+@given(GROUP)
+def test_a_group_is_read_as_it_was_written(stored):
+    assert read_group("g", group_value(stored)) == stored
+
+
+@given(TEXT, TEXT, INT32)
+def test_a_key_is_read_as_it_was_written(group, topic, partition):
+    tp = TopicPartition(topic, partition)
+    assert read_key(offset_key(group, tp)) == OffsetKey(group, tp)
+    assert read_key(group_key(group)) == GroupKey(group)
+
+
+@given(st.binary(max_size=60), st.binary(max_size=60))
+def test_bytes_that_are_no_record_are_counted_and_nothing_more(key, value):
+    Loaded().apply(0, key, value)
+    for read in (read_key, lambda data: read_group("g", data), lambda data: read_offset(data, 0)):
+        try:
+            read(value)
+        except UnknownRecordError:
+            continue
+
+
+def test_the_last_record_of_a_key_counts_and_one_without_a_value_wipes_it():
+    loaded = Loaded()
+    group = StoredGroup(id="g", generation=3)
+    rows = records_of("g", Append(EmptyGroup(), group, {TP: Committed(1)}))
+    rows += records_of(
+        "g", Append(EmptyGroup(), None, {TP: Committed(2), TopicPartition("u", 0): Committed(5)})
+    )
+    rows += records_of("h", Append(EmptyGroup(), None, {TP: Committed(9)}))
+    rows += records_of("h", Append(EmptyGroup(), None, {TP: None}))
+    for position, (key, value) in enumerate(rows):
+        loaded.apply(position, key, value)
+    assert loaded.groups == {"g": group}
+    assert {tp: stored.offset for tp, stored in loaded.offsets["g"].items()} == {
+        TP: 2,
+        TopicPartition("u", 0): 5,
+    }
+    assert list(loaded.names()) == ["g"]
+    for key, value in records_of("g", Append(EmptyGroup(), deletes_group=True)):
+        loaded.apply(99, key, value)
+    assert loaded.groups == {}
+
+
+def test_a_value_of_a_later_version_counts_as_wiped_so_that_no_older_one_stands_for_it():
+    loaded = Loaded()
+    key = offset_key("g", TP)
+    loaded.apply(0, key, offset_value(Committed(1)))
+    loaded.apply(1, key, b"\x00\x09 of the future")
+    assert loaded.offsets["g"] == {}
+    assert loaded.unknown == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("", 0),
+        ("g", 103),
+        ("hello", 99162322),
+        ("polygenelubricants", 0),
+        ("Gruppe ä", 738166623),
+        ("😀", 1772899),
+    ],
+)
+def test_a_group_is_in_the_partition_that_java_s_hash_of_its_name_says(name, code):
+    assert partition_of(name, 50) == abs(code) % 50
+    assert partition_of(name, 1_000_003) == abs(code) % 1_000_003
