@@ -86,9 +86,11 @@ def marking_failure(env: Env, root: StrPath) -> Iterator[None]:
     try:
         yield
     except FailedStoreError as error:
-        # Best effort: the disk is failing. This process has the exception in any case.
+        # Best effort: the disk is failing, so it is not asked to sync this. Where the power takes the mark, it takes
+        # the cache as well, and what is read then is what is on disk.
         with contextlib.suppress(StorageError):
-            write_atomic(env, Path(root) / FSYNC_FAILED, f"{env.clock.now_ms()} {error}\n".encode())
+            said = f"{env.clock.now_ms()} {error}\n".encode()
+            write_atomic(env, Path(root) / FSYNC_FAILED, said, durable=False)
         raise
 
 
@@ -108,4 +110,4 @@ def check_mark(env: Env, root: StrPath) -> None:
 def clear_mark(env: Env, root: StrPath) -> None:
     """Remove the mark: the store was checked. For `pylog recover`."""
     env.files.unlink(Path(root) / FSYNC_FAILED)
-    env.files.fsync(root)
+    fsync_or_mark(env, root, root)

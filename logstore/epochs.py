@@ -10,9 +10,10 @@ import bisect
 import logging
 from collections.abc import Iterable
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
-from logstore.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from logstore.checkpoint import CheckpointError, marking_failure, read_checkpoint, write_checkpoint
 from logstore.env import Env
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,8 @@ class LeaderEpochs:
     def replace(self, starts: Iterable[EpochStart]) -> None:
         """Put these epochs in the place of all, in the file too."""
         new = list(starts)
-        write_checkpoint(self._env, self._path, new)
+        with marking_failure(self._env, Path(self._path).parent.parent):
+            write_checkpoint(self._env, self._path, new)
         self._starts = new
         self.is_damaged = False
 

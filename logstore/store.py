@@ -115,9 +115,7 @@ def recover(
     log_dir = LogDir.open(Path(path), read_only=False, create=False, env=env, alone_for="recovery")
     with LogStore(log_dir, env) as store:
         log_dir.mark_dirty()
-        reports = store.recover(progress)
-        clear_mark(env, log_dir.path)
-    return reports
+        return store.recover(progress)
 
 
 class LogStore:
@@ -544,6 +542,8 @@ class LogStore:
     def recover(self, progress: Progress = no_progress) -> list[RecoveryReport]:
         """Check and mend what lies above the recovery point of every partition; return what was found in each.
 
+        If this process is alone with the store, it is in service again after a failed fsync.
+
         Raises: CorruptLogError: flushed data is damaged; nothing of it was dropped.
         """
         self._check_open()
@@ -555,6 +555,8 @@ class LogStore:
         for report in found:
             if isinstance(report, PylogError):
                 raise report
+        if self._log_dir.is_alone:
+            clear_mark(self._env, self.path)  # before transactions are ended, which writes to logs that are whole now
         self.transactions.recover(mend=True)
         return [report for report in found if not isinstance(report, PylogError)]
 

@@ -45,6 +45,7 @@ class Inode:
     data: bytearray = field(default_factory=bytearray)
     synced: bytes = b""
     mtime_ns: int = 0
+    is_dropped: bool = False  # an fsync of it failed: what was written is in no place but the cache
 
 
 def _parent(path: str | Path) -> str:
@@ -78,6 +79,10 @@ class Disk:
         self.crash_at = crash_at
         self.free_bytes: int | None = None
         self.fsync_fails: str | None = None
+        self.fsyncs = 0
+        self.fsync_fails_at = (
+            -1
+        )  # the number of the one that does; from then on the kernel says that all is well
         self.random = random.Random(seed)
         self.ticks = 0
         self.epoch_ns = 0  # when the first tick was
@@ -106,6 +111,7 @@ class Disk:
                 inode.data = self._survived(inode, kind, chance)
         for inode in found.names.values():
             inode.synced = bytes(inode.data)
+            inode.is_dropped &= kind is Crash.KILLED
         found.synced_names = dict(found.names)
         found.synced_directories = set(found.directories)
         found.moves = []
@@ -115,7 +121,7 @@ class Disk:
         """The same disk, on its own, with no locks held; nothing cuts or watches it."""
         other = Disk()
         inodes = {
-            id(i): Inode(i.number, bytearray(i.data), i.synced, i.mtime_ns)
+            id(i): Inode(i.number, bytearray(i.data), i.synced, i.mtime_ns, i.is_dropped)
             for i in (*self.names.values(), *self.synced_names.values())
         }
         other.names = {path: inodes[id(inode)] for path, inode in self.names.items()}
@@ -275,7 +281,10 @@ class Disk:
     def fsync(self, path):
         if self._changes():
             raise PowerCut
-        if self.fsync_fails and str(path).endswith(self.fsync_fails):
+        self.fsyncs += 1
+        if (self.fsync_fails and str(path).endswith(self.fsync_fails)) or self.fsyncs == self.fsync_fails_at:
+            if str(path) in self.names:
+                self.names[str(path)].is_dropped = True
             raise FailedStoreError(f"{path}: fsync failed (EIO)")
         if str(path) in self.directories:
             for name in self.names.keys() | self.synced_names.keys():
@@ -287,7 +296,8 @@ class Disk:
             self._sync_directories(str(path))
         else:
             inode = self._inode(path)
-            inode.synced = bytes(inode.data)
+            if not inode.is_dropped:
+                inode.synced = bytes(inode.data)
 
     def _sync_directories(self, parent):
         for source, target in self.moves:
@@ -375,7 +385,9 @@ class Disk:
         return None
 
     def drop_cache(self, path):
-        pass
+        inode = self._inode(path)
+        if inode.is_dropped:
+            inode.data, inode.is_dropped = bytearray(inode.synced), False
 
     def forget(self, prefix):
         pass

@@ -18,8 +18,7 @@ from __future__ import annotations
 import copy
 import os
 import random
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ import pyarrow as pa
 import pytest
 
 import logstore
-from logstore import BatchConflictError, LogStore, reserve, txn_journal
+from logstore import BatchConflictError, LogStore
 from logstore.env import Env
 from logstore.transactions import Prepared
 from tests.crash.disk import Crash, Disk, StillClock
@@ -87,6 +86,7 @@ class User:
         self.pass_ms(10_000_000)
         self.env = Env(self.clock, disk, random.Random(1))
         self.count = 0
+        self.store: LogStore | None = None
 
     def pass_ms(self, duration_ms: int) -> None:
         self.clock.time_ms += duration_ms
@@ -176,7 +176,8 @@ class User:
         self.store.expire(topic, 0)
 
     def reopen(self) -> None:
-        self.store.close()
+        store, self.store = self.store, None
+        store.close()
         for value in self.said.values.values():
             value.is_safe |= not value.batch
         self.store = logstore.open(ROOT, env=self.env)
@@ -377,16 +378,6 @@ class Check:
         assert again >= len(set(texts) - replaced)
         with store.transaction("q", batch_id=number + 1) as transaction:
             assert not transaction.is_replay
-
-
-@pytest.fixture
-def _small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Little to copy per crash point, a journal that is replaced, and names that are the same in every run."""
-    dice = random.Random(SEED)
-    monkeypatch.setattr(reserve, "RESERVE_BYTES", 4_096)
-    monkeypatch.setattr(txn_journal, "JOURNAL_BYTES", 2_000)
-    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=dice.getrandbits(128), version=4))
-    return
 
 
 @pytest.mark.usefixtures("_small")
