@@ -102,6 +102,14 @@ class InvalidRecordError(InvalidRequestError):
     """A record or column that cannot be stored."""
 
 
+class DamagedBatchError(InvalidRecordError):
+    """A batch whose bytes were changed on the way here: its checksum or its length is wrong."""
+
+
+class InvalidTimestampError(InvalidRecordError):
+    """A record's time is further from now than the topic allows."""
+
+
 class RecordTooLargeError(InvalidRecordError):
     """A record or batch larger than max.message.bytes (or segment.bytes)."""
 

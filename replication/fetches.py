@@ -119,13 +119,16 @@ async def fetch(
 
 
 def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
-    """In a reader thread: read one after the other, as far as the bytes allow; the first one always."""
+    """In a reader thread: read one after the other, as far as the bytes allow. The first batch comes however large."""
     left_bytes = terms.max_bytes
     for reading in readings:
-        if left_bytes <= 0:
+        is_first = left_bytes == terms.max_bytes
+        if left_bytes <= 0 and not is_first:
             reading.result = None
             continue
         reading.read(left_bytes, terms.isolation)
+        if reading.size_bytes > left_bytes and not is_first:
+            reading.result = None
         left_bytes -= reading.size_bytes
 
 

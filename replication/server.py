@@ -4,9 +4,9 @@ One event loop does what Kafka's acceptor and network threads do; slow work belo
 request has two stages. *Dispatched*: its handler was called, in the order of the requests. *Responded*: what the
 handler returned is known; if that is an awaitable, whenever it is done. Responses leave in the order of the requests.
 
-- After a Produce the next request of the connection may be dispatched at once; after any other, once it is answered,
-  as Kafka does it. A handler does what must be in order before it returns its awaitable; the first steps of
-  coroutines run in the order of the requests, too.
+- Requests of one connection are dispatched one after the other, each once the one before it is answered, as Kafka does
+  it; but Produces that follow each other at once. A handler does what must be in order before it returns its awaitable;
+  the first steps of coroutines run in the order of the requests, too.
 - A handler returns None for a request that gets no response (acks=0), and raises ProtocolError to close the
   connection. Any other exception closes it as well, and is logged: a failure that has a code is a response.
 - A handler that only waits from here on (for replicas, say) calls `context.park()`: the request no longer counts as
@@ -312,8 +312,10 @@ class _Connection(asyncio.BufferedProtocol):
     def _may_start(self) -> bool:
         if self._is_winding_up or not self._may_write or self._exclusive or len(self._order) >= PIPELINE_MAX:
             return False
-        frame = self._pending[0][0]
-        if int.from_bytes(frame[:2], "big") in PARKING or self.server.has_room:
+        key = int.from_bytes(self._pending[0][0][:2], "big")
+        if self._work and key != ApiKey.PRODUCE:
+            return False
+        if key in PARKING or self.server.has_room:
             return True
         self.server.wait(self)
         return False

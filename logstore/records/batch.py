@@ -62,6 +62,10 @@ class InvalidBatchError(ValueError):
         self.reason = reason
 
 
+class WrongChecksumError(InvalidBatchError):
+    """The records are not those that the header was made for."""
+
+
 class BatchHeader(NamedTuple):
     """The header of one batch. `size_bytes` counts all of it, from the base offset to the last record."""
 
@@ -213,14 +217,14 @@ def out_of_order(buffer: Buffer, n: int) -> int | None:
 def check(buffer: Buffer, position: int, header: BatchHeader) -> None:
     """Return if the batch of this header is whole in `buffer` and its CRC-32C is right.
 
-    Raises: InvalidBatchError: it is not.
+    Raises: InvalidBatchError: it is not; WrongChecksumError: it is, but for its CRC.
     """
     end = position + header.size_bytes
     if end > len(buffer):
         raise InvalidBatchError(position, f"{len(buffer) - position} bytes of a batch of {header.size_bytes}")
     crc = crc32c(memoryview(buffer)[position + _ATTRIBUTES_AT : end])
     if crc != header.crc:
-        raise InvalidBatchError(position, f"CRC-32C is {crc:#010x}, the header says {header.crc:#010x}")
+        raise WrongChecksumError(position, f"CRC-32C is {crc:#010x}, the header says {header.crc:#010x}")
 
 
 def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:

@@ -79,6 +79,23 @@ def test_nothing_starts_behind_a_parked_fetch():
     run(main())
 
 
+def test_what_is_no_produce_waits_for_the_produces_before_it():
+    """So that it sees what they did, also with acks=0."""
+
+    async def main():
+        hand = Hand()
+        async with serving({ApiKey.PRODUCE: hand, ApiKey.LIST_GROUPS: groups}) as (_, port):
+            peer = await Peer.connect(port)
+            for request in (produce(), produce(), LIST_GROUPS):
+                peer.send(*request)
+            await hand.came(2)
+            hand.answer(None, 1)
+            hand.answer(PRODUCED)
+            assert [await peer.answered(), await peer.answered()] == [1, 3]
+
+    run(main())
+
+
 def test_a_connection_that_waits_holds_no_other_one_up():
     async def main():
         fetches = Hand()
