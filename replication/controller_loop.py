@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 RETRY_S = 0.2
+FAILED_PAUSE_S = 2.0  # others go first after a failure that nobody foresaw
 
 
 class ControlledShutdownError(CoordinationError):
@@ -86,6 +87,7 @@ class ControllerLoop:
         self._term: _Term | None = None
         self._campaign: asyncio.Task[None] | None = None
         self._alarms: set[asyncio.Event] = set()
+        self._pause_s = 0.0  # before this broker runs for controller again
         self._requests = itertools.count(1)
 
     @property
@@ -146,6 +148,8 @@ class ControllerLoop:
         if is_mine:  # made by a call whose answer was lost, or by a term that was ended
             await cluster.resign(tree)
         elif found is None:
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = 0.0
             term = await cluster.become_controller(tree, self.broker, self._clock.now_ms())
             if term is not None:
                 self._begin_term(tree, term)
@@ -205,6 +209,7 @@ class ControllerLoop:
                 return
             logger.error("[Controller %d]: resigns, since a part of it failed", self.broker, exc_info=error)
             if self._term is term:
+                self._pause_s = FAILED_PAUSE_S
                 self.post(events.Fenced())
 
         task.add_done_callback(ended)
