@@ -62,7 +62,7 @@ from logstore.records.batch import (
 from logstore.recovery import Damage, RecoveryReport, cut_short, recover, verify
 from logstore.retired import retire
 from logstore.scanner import ReadResult, Scanner
-from logstore.segment import Request, Tail
+from logstore.segment import NO_SPACE, Request, Space, Tail
 from logstore.swap import finish as finish_swaps
 from logstore.tail_writer import TailWriter
 
@@ -422,23 +422,21 @@ class Log:
     # -------------------------------------------------------------------- read
 
     def read(
-        self, offset: int, *, max_bytes: int, upper: int | None = None, buffer: bytearray | None = None
+        self, offset: int, *, max_bytes: int, upper: int | None = None, space: Space = NO_SPACE
     ) -> ReadResult:
         """Return whole batches from the one that holds `offset`, as stored, with base offsets below `upper`.
 
         At most `max_bytes` of one segment, but at least one batch, so that a reader always advances; empty only at
         `upper` or the log's end, or where a gap reaches up to there. The first batch may begin before `offset`.
-        `data` lies in `buffer` if it fits there, and is good until the next use of it. Takes no lock.
+        `data` lies in `space` if it fits there, and is good until the next use of it. Takes no lock.
 
         Raises: OffsetOutOfRangeError; CorruptLogError: damage, also at a second look at the disk.
         """
         view = self._files.view
         if upper is None or upper > view.end or offset < view.start:
             view = self._seen()
-        size_bytes = max(max_bytes, READ_BYTES_MIN)
-        if buffer is None or len(buffer) < size_bytes:
-            buffer = bytearray(size_bytes)
-        request = Request(offset, max_bytes, upper=INT64_MAX, space=memoryview(buffer)[:size_bytes])
+        into = space.first(max(max_bytes, READ_BYTES_MIN))
+        request = Request(offset, max_bytes, upper=INT64_MAX, space=into, walk=space.walk)
         for is_last_look in (False, True):
             if not view.start <= offset <= view.end:
                 raise OffsetOutOfRangeError(offset, view.start, view.end, self.directory.name)

@@ -9,6 +9,7 @@ from logstore.errors import InvalidRequestError, did_you_mean
 from logstore.isolation import ONLY_MARKERS, Isolation, Outcomes, committed, kept
 from logstore.log import Log
 from logstore.producers import AbortedTransaction
+from logstore.segment import Space
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,11 +30,11 @@ def read_batches(
 
     Those of `aborted` transactions are left out; if there are any, the headers are walked once more.
     """
-    from logstore.records.arrow import decode_pieces
+    from logstore.records.arrow import decode_pieces, whole_bytes
 
-    buffer, size_bytes = bytearray(READ_BYTES), FIRST_READ_BYTES
+    space, size_bytes = Space(bytearray(READ_BYTES), whole_bytes), FIRST_READ_BYTES
     while start < end:
-        result = log.read(start, max_bytes=size_bytes, upper=end, buffer=buffer)
+        result = log.read(start, max_bytes=size_bytes, upper=end, space=space)
         size_bytes = min(2 * size_bytes, READ_BYTES)
         if not result.data:
             return

@@ -10,7 +10,7 @@ the batch of the last entry, and, in the time index, once more when the segment 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -35,6 +35,8 @@ TIME_INDEX_SUFFIX = ".timeindex"
 # A walk over headers reads this much at a time: a few pages cost little more than one header does.
 WINDOW_BYTES = 16 * 1024
 OFFSET_BYTES = 8  # what a batch begins with: its base offset
+
+Walk = Callable[..., tuple[int, int]]  # `whole_bytes`, or what does the same faster
 
 
 class Tail(NamedTuple):
@@ -78,16 +80,32 @@ class Slice(NamedTuple):
     next_offset: int
 
 
+class Space(NamedTuple):
+    """Where a reader puts what it reads, again and again, and what finds the batches there."""
+
+    buffer: bytearray
+    walk: Walk = whole_bytes
+
+    def first(self, size_bytes: int) -> memoryview:
+        """The first bytes of the buffer; new ones if it is smaller."""
+        large_enough = len(self.buffer) >= size_bytes
+        return memoryview(self.buffer if large_enough else bytearray(size_bytes))[:size_bytes]
+
+
+NO_SPACE = Space(bytearray())
+
+
 class Request(NamedTuple):
     """What a reader wants: whole batches from the one that holds `offset`, with base offsets below `upper`.
 
-    At most `max_bytes` of them, but at least one; in `space`, if it fits there.
+    At most `max_bytes` of them, but at least one; in `space`, if it fits there. `walk` finds where batches end.
     """
 
     offset: int
     max_bytes: int
     upper: int
     space: memoryview
+    walk: Walk = whole_bytes
 
 
 class Segment:
@@ -328,14 +346,14 @@ class Segment:
 
         Raises: CorruptLogError: there is something else than a batch.
         """
-        offset, max_bytes, upper, space = request
+        offset, max_bytes, upper, space, walk = request
         while True:
             count = self._env.files.read_into(self.path, position, space)
-            end, floor = whole_bytes(space, count, upper=offset + 1)
+            end, floor = walk(space, count, upper=offset + 1)
             begin = floor if end and self._valid(space, floor, position).last_offset >= offset else end
             if begin and (at := out_of_order(space, min(count, begin + HEADER_BYTES))) is not None:
                 raise CorruptLogError(self.path, position + at, "offsets go back")
-            stop, last = whole_bytes(space, min(count, begin + max_bytes), start=begin, upper=upper)
+            stop, last = walk(space, min(count, begin + max_bytes), start=begin, upper=upper)
             if stop > begin:
                 next_offset = self._valid(space, last, position).next_offset
                 self._check_end(position + last, position + stop, next_offset, limit, space[stop:count])

@@ -9,7 +9,7 @@ Signatures are explicit, so importing compiles, or loads what an earlier import 
 
 from logstore.records.kernels.contents import digest
 from logstore.records.kernels.crc import crc32c
-from logstore.records.kernels.decoding import REASONS, Columns, Decoded, Source, decode, scan
+from logstore.records.kernels.decoding import REASONS, Columns, Decoded, Source, decode, scan, walk
 from logstore.records.kernels.encoding import Encoded, Rows, encode
 from logstore.records.kernels.hashing import partitions_of
 from logstore.records.kernels.headers import HeaderColumns, decode_headers
@@ -29,6 +29,7 @@ __all__ = [
     "encode",
     "partitions_of",
     "scan",
+    "walk",
     "warm_up",
 ]
 

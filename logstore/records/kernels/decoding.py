@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from numba import types
 
 from logstore.records.batch import HEADER_BYTES, LENGTH_END, MAGIC, RECORD_BYTES_MIN
 from logstore.records.kernels.crc import crc_of
@@ -164,6 +166,21 @@ def _fields_error(at: int, size: int) -> int:
     if count < 0 or count > delta + 1 or (codec == 0 and count * RECORD_BYTES_MIN > size - HEADER_BYTES):
         return _BAD_COUNT
     return 0
+
+
+_PAIR: Any = types.UniTuple(I64, 2)  # type: ignore[no-untyped-call]
+
+
+@kernel(_PAIR(I64, I64, I64, I64))
+def walk(address: int, size: int, start: int, upper: int) -> tuple[int, int]:
+    """What `batch.whole_bytes` returns of the `size` bytes at `address`."""
+    end = position = start
+    while end <= size - HEADER_BYTES:
+        length = be32(address + end + 8) + LENGTH_END
+        if length > size - end or length < HEADER_BYTES or be64(address + end) >= upper:
+            break
+        position, end = end, end + length
+    return end, position
 
 
 @kernel(numbers(Scanned)(I64, I64, I64, I64, I64))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from logstore.errors import CorruptLogError
 from logstore.records import batch
-from logstore.records.arrow import decode
+from logstore.records.arrow import decode, whole_bytes
 from logstore.records.batch import build
 from logstore.records.compression import Codec, compress
 from tests.unit.records.samples import numbered, records_of
@@ -46,6 +46,19 @@ def test_any_flipped_bit_is_damage_or_outside_the_crc(codec):
             data[at] ^= 1 << bit
             # A base offset and a leader epoch may be anything: an append stamps them.
             assert found is None or at < 8 or 12 <= at < 16
+
+
+@given(data=st.data())
+def test_the_kernel_finds_the_batches_that_plain_python_finds(data):
+    log = bytearray().join(build(numbered(n, start=10 * i)) for i, n in enumerate((1, 1, 3, 1)))
+    for _ in range(data.draw(st.integers(0, 2))):
+        at = data.draw(st.integers(0, len(log) - 1))
+        log[at] = data.draw(st.integers(0, 255))
+    n = data.draw(st.integers(0, len(log)))
+    start = data.draw(st.integers(0, n))
+    upper = data.draw(st.none() | st.integers(-1, 50) | st.just(2**63 - 1))
+    expected = batch.whole_bytes(log, n, start=start, upper=upper)
+    assert whole_bytes(log, n, start=start, upper=upper) == expected
 
 
 @given(st.binary(max_size=300))

@@ -10,6 +10,7 @@ from logstore.config import LogConfig
 from logstore.env import Env, FileStat, OsFiles
 from logstore.errors import InvalidRecordError, OffsetOutOfRangeError, ReadOnlyStoreError, RecordTooLargeError
 from logstore.records.batch import Record, batches, build, check, header_at, records
+from logstore.segment import Space
 from tests.unit.storage.partition import batch, contents, make, reopen
 
 
@@ -229,7 +230,7 @@ def test_a_read_is_whole_batches_into_the_callers_buffer(root, env):
     log = make(root, env)
     log.append_as_leader(bytearray().join(batch(b"%d" % n * 100) for n in range(400)))
     buffer = bytearray(1 << 16)
-    result = log.read(7, max_bytes=5_000, buffer=buffer)
+    result = log.read(7, max_bytes=5_000, space=Space(buffer))
     assert result.data.obj is buffer
     assert 4_800 < len(result.data) <= 5_000
     found = [header.base_offset for _, header in batches(result.data)]
@@ -243,7 +244,7 @@ def test_a_batch_larger_than_asked_for_comes_alone_and_whole(root, env):
         log.append_as_leader(batch(b"x" * size))
     buffer = bytearray(1 << 14)
     for offset, length in ((0, len(batch(b"x" * 50_000))), (1, len(batch(b"x" * 10)))):
-        result = log.read(offset, max_bytes=80, buffer=buffer)
+        result = log.read(offset, max_bytes=80, space=Space(buffer))
         assert (len(result.data), result.next_offset) == (length, offset + 1)
 
 
