@@ -64,6 +64,7 @@ class Metadata:
         self._brokers: Mapping[BrokerId, BrokerAddress] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._names: dict[str, str] = {}  # topic id -> name
+        self._leaders: dict[BrokerId, tuple[str, int]] = {}
         self._listeners: list[Callable[[], None]] = []
 
     def brokers(self) -> Mapping[BrokerId, BrokerAddress]:
@@ -87,6 +88,17 @@ class Metadata:
         known = self._topics.get(topic)
         found = known.partitions.get(partition) if known is not None else None
         return found.state.leader if found is not None else None
+
+    def address(self, broker: BrokerId) -> tuple[str, int] | None:
+        """Where a broker is reached, as far as anybody has said."""
+        if (found := self._brokers.get(broker)) is not None:
+            return found.host, found.port
+        return self._leaders.get(broker)
+
+    def note_leaders(self, addresses: Iterable[BrokerAddress], topic_ids: Iterable[tuple[str, str]]) -> None:
+        """What a broker is told before it is told of the cluster: where leaders are, and (id, name) of topics."""
+        self._leaders.update((broker.id, (broker.host, broker.port)) for broker in addresses)
+        self._names.update(topic_ids)
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Have `listener` called after every change."""

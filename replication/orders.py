@@ -95,6 +95,9 @@ class Orders:
             error = self._judge(request, lines)
             if error is not ErrorCode.NONE:
                 return ib.LeaderAndIsrResponse(error_code=WireCode(error), topics=())
+            leaders = (BrokerAddress(b.broker_id, b.host_name, b.port) for b in request.live_leaders)
+            ids = ((topic_id_of(topic.topic_id), topic.topic_name) for topic in request.topic_states)
+            self._metadata.note_leaders(leaders, ids)
             await self._replicas.learn_configs(topic.topic_name for topic in request.topic_states)
             codes = await self._take_roles(_news_of(request), lines)
         topics = (

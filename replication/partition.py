@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from logstore.log import Log
 from replication.errors import ErrorCode, KafkaError
+from replication.following import Asking, Following
 from replication.leading import Leader
 from replication.model import Assignment, LeaderAndIsr, TopicPartition
 from replication.replica_log import Host, ReplicaLog
@@ -16,11 +17,12 @@ from replication.replica_log import Host, ReplicaLog
 class Partition:
     """See the module. `known_leader_epoch` is None until a controller of this life has spoken of the partition."""
 
-    def __init__(self, host: Host, tp: TopicPartition, log: Log, high_watermark: int) -> None:
+    def __init__(self, host: Host, asking: Asking, tp: TopicPartition, log: Log, high_watermark: int) -> None:
         self.tp = tp
+        self._asking = asking
         self.topic_id = log.topic_id
         self.replica = ReplicaLog(host, tp, log)
-        self.role: Leader | None = None
+        self.role: Leader | Following | None = None
         self.known_leader_epoch: int | None = None
         self._idle_high_watermark = min(high_watermark, self.replica.end)
 
@@ -54,6 +56,10 @@ class Partition:
         """Begin to follow in this leader epoch; nobody, if there is no leader."""
         self.leave_role()
         self.known_leader_epoch = stored.leader_epoch
+        if stored.leader >= 0:
+            log = self.replica.log
+            epochs = await self.replica.call(lambda: log.epochs.starts)
+            self.role = Following(self.replica, stored, epochs, self._idle_high_watermark, self._asking)
 
     def forget(self) -> None:
         """The session is over: this broker leads and follows nothing until it is told anew."""

@@ -15,7 +15,6 @@ from logstore.env import Clock
 from logstore.log import Log
 from replication.config import BrokerConfig
 from replication.disk import Disk, Job
-from replication.follower import AskEpochEnd, Fetch
 from replication.isr import Event, WriteIsr
 from replication.model import BrokerId, TopicPartition
 from replication.protocol.messages import Aborted
@@ -36,16 +35,6 @@ class IsrKeeper(Protocol):
 
     def changed(self, tp: TopicPartition) -> None:
         """Tell the controller that the ISR of this partition is another one."""
-
-
-class Asking(Protocol):
-    """Who takes a follower's questions to its leader."""
-
-    def ask(self, question: AskEpochEnd | Fetch) -> None:
-        """Ask it; the answer comes back as an event."""
-
-    def forget(self) -> None:
-        """No answer is wanted any more."""
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from replication.config import BrokerConfig
 from replication.coordination import cluster
 from replication.coordination.tree import Tree
 from replication.disk import Disk
+from replication.following import Asking
 from replication.leading import Leader
 from replication.model import TopicPartition
 from replication.partition import Partition
@@ -24,7 +25,9 @@ from replication.replica_log import Host, IsrKeeper, ReplicaCounters
 class ReplicaSet:
     """See the module. `broken` are replicas that could not be recovered, and why."""
 
-    def __init__(self, config: BrokerConfig, env: Env, isr: IsrKeeper, counters: ReplicaCounters) -> None:
+    def __init__(
+        self, config: BrokerConfig, env: Env, isr: IsrKeeper, asking: Asking, counters: ReplicaCounters
+    ) -> None:
         self.broker = config.broker_id
         self.partitions: dict[TopicPartition, Partition] = {}
         self.broken: dict[TopicPartition, PylogError] = {}
@@ -32,6 +35,7 @@ class ReplicaSet:
         self._config = config
         self._env = env
         self._isr = isr
+        self._asking = asking
         self._counters = counters
         self._topic_configs: dict[str, LogConfig] = {}
 
@@ -71,7 +75,7 @@ class ReplicaSet:
 
     def _add(self, tp: TopicPartition, log: Log) -> None:
         high_watermark = self.dir.high_watermarks.get(tp, 0)
-        self.partitions[tp] = Partition(self._host, tp, log, high_watermark)
+        self.partitions[tp] = Partition(self._host, self._asking, tp, log, high_watermark)
 
     # ---------------------------------------------------------------- settings
 

@@ -23,6 +23,7 @@ from replication.data_plane import (
     FoundOffset,
 )
 from replication.errors import ErrorCode, KafkaError
+from replication.fetcher import Fetchers
 from replication.isr_changes import IsrChanges
 from replication.leading import Append, Leader
 from replication.metadata import Metadata
@@ -51,7 +52,8 @@ class Replicas:
         self.metadata = Metadata()
         self.counters = ReplicaCounters()
         self._isr = IsrChanges(config.broker_id, lambda: self._orders.controller_epoch)
-        self._set = ReplicaSet(config, env, self._isr, self.counters)
+        self._fetchers = Fetchers(config, self.metadata, lambda: self._orders.broker_epoch)
+        self._set = ReplicaSet(config, env, self._isr, self._fetchers, self.counters)
         self._orders = Orders(self._set, self.metadata, log_change)
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -92,6 +94,7 @@ class Replicas:
         self._isr.disconnect()
         for partition in self._set.partitions.values():
             partition.forget()
+        self._fetchers.close()
 
     async def close(self) -> None:
         """Stop serving, flush, and note a clean end."""

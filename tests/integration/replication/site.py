@@ -12,9 +12,12 @@ from replication.coordination.embedded import SqliteTree
 from replication.coordination.tree import ensure_path
 from replication.data_plane import FetchSpec
 from replication.errors import ErrorCode
+from replication.handlers.data import DataHandlers
+from replication.handlers.positions import PositionHandlers
 from replication.model import BrokerInfo, LeaderAndIsr, TopicPartition, topic_uuid
 from replication.protocol import interbroker as ib
 from replication.replicas import Replicas
+from replication.server import Server
 
 T0 = TopicPartition("orders", 0)
 QUICK = {
@@ -56,7 +59,7 @@ class Broker:
     """One broker: what broker.py puts together, but for the controller and the clients."""
 
     def __init__(self, site, number, properties):
-        self.site, self.id = site, number
+        self.site, self.id, self.port = site, number, 0
         self.config = BrokerConfig.from_properties(
             {"broker.id": number, "log.dirs": str(site.path / f"broker-{number}"), **QUICK, **properties}
         )
@@ -66,14 +69,37 @@ class Broker:
         await cluster.prepare(self.tree)
         self.replicas = Replicas(self.config)
         await self.replicas.open(self.tree)
-        info = BrokerInfo(self.id, -1, "127.0.0.1", 1000 + self.id, lost_writes=lost_writes)
+        families = (
+            DataHandlers(self.config, self.replicas),
+            PositionHandlers(self.config, self.replicas, lambda: self.tree),
+        )
+        self.server = Server({key: handler for f in families for key, handler in f.handlers().items()})
+        self.port = await self.server.start("127.0.0.1", self.port)
+        info = BrokerInfo(self.id, -1, "127.0.0.1", self.port, lost_writes=lost_writes)
         self.epoch = await cluster.register_broker(self.tree, info, now_ms=1, wait_ms=10_000)
         self.replicas.connect(self.tree, self.epoch)
         return self
 
     async def stop(self):
-        await self.replicas.close()
-        await self.tree.close()
+        if self.replicas is not None:
+            await self.server.close(grace_s=0.2)
+            await self.replicas.close()
+            await self.tree.close()
+            self.replicas = None
+
+    @property
+    def role(self):
+        return self.replicas.partitions()[T0].role
+
+    @property
+    def end(self):
+        return self.replicas.partitions()[T0].replica.end
+
+    def stored(self, tp=T0):
+        """What is in the log, committed or not."""
+        log = self.replicas.partitions()[tp].replica.log
+        data = log.read(log.log_start_offset, max_bytes=1 << 24).data if log.log_end_offset else b""
+        return values_of(data)
 
     async def produce(self, *values, tp=T0, acks=-1, timeout_ms=5000, **options):
         found = await self.replicas.append({tp: batch(*values, **options)}, acks=acks, timeout_ms=timeout_ms)
@@ -137,7 +163,7 @@ class Site:
         version = await self.tree.set(nodes.state_path(tp), nodes.encode_state(state))
         self.states[tp] = replace(state, version=version)
         for number in self.replicas[tp]:
-            if number in self.brokers:
+            if number in self.brokers and self.brokers[number].replicas is not None:
                 await self.tell(number, tp, is_new=is_new)
 
     async def tell(self, number, tp=T0, *, is_new=False, state=None, epoch=None):
@@ -165,12 +191,30 @@ class Site:
                         ),
                     ),
                 ),
-                live_leaders=(),
+                live_leaders=tuple(
+                    ib.LiveLeader(broker_id=other.id, host_name="127.0.0.1", port=other.port)
+                    for other in self.brokers.values()
+                ),
             )
         )
         if response.error_code:
             return ErrorCode(response.error_code)
         return ErrorCode(response.topics[0].partition_errors[0].error_code)
+
+    async def stop_replica(self, number, tp=T0, *, delete=True):
+        broker = self.brokers[number]
+        state = ib.StopReplicaPartition(
+            partition_index=tp.partition, leader_epoch=-2 if delete else -1, delete_partition=delete
+        )
+        response = await broker.replicas.stop(
+            ib.StopReplicaRequest(
+                controller_id=0,
+                controller_epoch=self.controller_epoch,
+                broker_epoch=broker.epoch,
+                topic_states=(ib.StopReplicaTopic(topic_name=tp.topic, partition_states=(state,)),),
+            )
+        )
+        return ErrorCode(response.error_code or response.partition_errors[0].error_code)
 
     async def stored(self, tp=T0):
         return (await cluster.read_states(self.tree, [tp]))[tp]

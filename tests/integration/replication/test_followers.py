@@ -1,0 +1,201 @@
+"""Followers over real sockets: what they copy, what they cut, when they are in sync; who is fenced."""
+
+import asyncio
+
+import pytest
+
+from replication.data_plane import FetchSpec, FetchTerms
+from replication.errors import ErrorCode
+from replication.following import Following
+
+from .site import T0, Site, batch, on_loop, until, values_of
+
+
+async def with_three(site, **config):
+    brokers = await site.start(1, 2, 3)
+    await site.create(replicas=(1, 2, 3), config=config)
+    return brokers
+
+
+@on_loop
+async def test_followers_copy_and_acks_all_waits_for_them(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two, three = await with_three(site)
+        for number in range(20):
+            done = await one.produce(b"%d" % number, b"x")
+            assert (done.error_code, done.base_offset) == (ErrorCode.NONE, 2 * number)
+            assert two.end == three.end == 2 * number + 2  # it was acknowledged by both
+        assert one.stored() == two.stored() == three.stored()
+        await until(lambda: two.role.high_watermark == three.role.high_watermark == 40)
+        assert values_of((await one.consume(38)).records) == [b"19", b"x"]
+
+
+@on_loop
+async def test_consumers_see_only_what_all_in_sync_have(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two, _ = await with_three(site)
+        await one.produce(b"a")
+        await two.stop()
+        waiting = asyncio.ensure_future(one.produce(b"b", timeout_ms=20_000))
+        await until(lambda: one.end == 2)
+        assert (await one.consume(1)).high_watermark == 1  # 2 is in the ISR, and does not have it
+        assert not waiting.done()
+        assert (await waiting).error_code == ErrorCode.NONE  # until it has left
+        assert set((await site.stored()).isr) == {1, 3}
+        assert values_of((await one.consume(1)).records) == [b"b"]
+
+
+@on_loop
+async def test_a_follower_that_comes_back_catches_up_and_joins_again(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two, _ = await with_three(site)
+        await one.produce(b"a")
+        await two.stop()
+        assert (
+            await one.produce(*[b"%d" % n for n in range(500)], timeout_ms=20_000)
+        ).error_code == ErrorCode.NONE
+        await two.start()
+        assert await site.tell(2, state=await site.stored()) == ErrorCode.NONE
+        await until(lambda: 2 in one.role.state.isr)
+        assert two.stored() == one.stored()
+        assert 2 in (await site.stored()).isr
+        await one.produce(b"z")
+        assert two.end == 502
+
+
+@on_loop
+async def test_a_new_leader_has_all_and_the_old_one_cuts_what_was_not_committed(tmp_path):
+    """R1, R2."""
+    # By leader epoch, never to the high watermark
+    async with Site(tmp_path) as site:
+        one, two, three = await with_three(site)
+        await one.produce(b"a", b"b")
+        one.replicas.disconnect()  # deposed without knowing, and cut off from the others
+        await two.stop()
+        await three.stop()
+        await site.tell(1, state=site.states[T0])  # refused: it has no epoch
+        await two.start()
+        await three.start()
+        stored = await site.stored()
+        for number in (2, 3):
+            await site.tell(number, state=stored)
+        log = one.replicas.partitions()[T0].replica.log
+        log.append_as_leader(batch(b"lost"), leader_epoch=0)
+        one.replicas.partitions()[T0].replica.note((0, 3))
+        one.replicas.connect(one.tree, one.epoch)
+        await site.elect(2, isr=(2, 3))
+        await two.produce(b"c")
+        await until(lambda: one.end == 3 and one.stored() == [b"a", b"b", b"c"])
+        assert two.stored() == three.stored() == one.stored()
+        await until(lambda: 1 in two.role.state.isr)
+
+
+@on_loop
+async def test_a_fetch_of_another_epoch_or_life_is_fenced(tmp_path):
+    """R5, R10."""
+    async with Site(tmp_path) as site:
+        one, two, _ = await with_three(site)
+        await one.produce(b"a")
+        leader, life = one.replicas.leader(T0), two.epoch
+
+        def asked(epoch, replica=2, broker_epoch=life):
+            answer = leader.admit(FetchSpec(1, 100, epoch), FetchTerms(replica, broker_epoch))
+            return ErrorCode.NONE if answer is None else answer.error_code
+
+        assert asked(0) == ErrorCode.NONE
+        assert asked(0, broker_epoch=life - 1) == ErrorCode.STALE_BROKER_EPOCH
+        assert asked(7) == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert asked(0, replica=9) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await site.elect(1)
+        leader = one.replicas.leader(T0)
+        assert asked(0) == ErrorCode.FENCED_LEADER_EPOCH
+
+
+@on_loop
+async def test_a_replica_that_is_behind_the_leaders_log_begins_anew(tmp_path):
+    """R15."""
+    async with Site(tmp_path) as site:
+        one, two, three = await with_three(site)
+        await one.produce(b"a")
+        await two.stop()
+        for number in range(10):
+            await one.produce(b"%d" % number, timeout_ms=20_000)
+        assert (await one.replicas.delete_records(T0, 8, timeout_ms=5000)) == (ErrorCode.NONE, 8)
+        assert three.replicas.partitions()[T0].replica.start == 8
+        await two.start()
+        await site.tell(2, state=await site.stored())
+        await until(lambda: two.end == 11 and 2 in one.role.state.isr)
+        assert two.replicas.partitions()[T0].replica.start == 8
+        assert two.stored()[-3:] == [b"7", b"8", b"9"]
+
+
+@on_loop
+async def test_a_deleted_replica_is_gone_and_can_be_made_again_under_the_same_name(tmp_path):
+    """R29."""
+    async with Site(tmp_path) as site:
+        one, two, _ = await with_three(site)
+        await one.produce(b"a")
+        for broker in site.brokers.values():
+            assert await site.stop_replica(broker.id) == ErrorCode.NONE
+            assert not (tmp_path / f"broker-{broker.id}" / "orders-0").exists()
+            assert T0 not in broker.replicas.partitions()
+        del site.topic_ids["orders"]
+        await site.tree.delete("/brokers/topics/orders/partitions/0/state")
+        await site.create(replicas=(1, 2, 3))
+        assert (await one.produce(b"b")).base_offset == 0
+        assert two.stored() == [b"b"]
+
+
+@on_loop
+async def test_what_an_earlier_topic_left_on_a_broker_that_was_away_is_hidden(tmp_path):
+    """R29."""
+    async with Site(tmp_path) as site:
+        one, two, _ = await with_three(site)
+        await one.produce(b"old")
+        await two.stop()
+        for number in (1, 3):
+            await site.stop_replica(number)
+        del site.topic_ids["orders"]
+        await site.tree.delete("/brokers/topics/orders/partitions/0/state")
+        await site.create(replicas=(1, 2, 3), isr=(1, 3))
+        await one.produce(b"new")
+        await two.start()
+        assert await site.tell(2) == ErrorCode.NONE
+        await until(lambda: two.end == 1)
+        assert two.stored() == [b"new"]
+
+
+@on_loop
+async def test_requests_of_former_controllers_and_for_former_lives_are_refused(tmp_path):
+    """R18, R23, R32."""
+    async with Site(tmp_path) as site:
+        one, *_ = await with_three(site)
+        assert await site.tell(1, epoch=one.epoch - 1) == ErrorCode.STALE_BROKER_EPOCH
+        assert await site.tell(1) == ErrorCode.STALE_CONTROLLER_EPOCH  # the same leader epoch again
+        site.controller_epoch = 5
+        await site.elect(2)
+        site.controller_epoch = 4
+        assert await site.tell(1) == ErrorCode.STALE_CONTROLLER_EPOCH
+        assert isinstance(one.role, Following)
+
+
+@pytest.mark.parametrize("silence", ["leader", "follower"])
+def test_a_broker_that_loses_its_session_serves_nothing_until_it_is_told_anew(tmp_path, silence):
+    """R24, R25."""
+
+    @on_loop
+    async def run():
+        async with Site(tmp_path) as site:
+            one, two, _ = await with_three(site)
+            await one.produce(b"a")
+            broker = one if silence == "leader" else two
+            broker.replicas.disconnect()
+            assert (await one.produce(b"b", timeout_ms=200)).error_code in (
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                ErrorCode.REQUEST_TIMED_OUT,
+            )
+            broker.replicas.connect(broker.tree, broker.epoch)
+            await site.elect(1)
+            assert (await one.produce(b"c")).error_code == ErrorCode.NONE
+
+    run()
