@@ -1,0 +1,41 @@
+"""docs/faults.md has every row, and every test that it names is there."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "faults.md").read_text()
+ROWS = {line.split("|")[1].strip(): line for line in PAGE.splitlines() if re.match(r"\| [ST]\d+ \|", line)}
+
+
+@cache
+def tests_of(file: str) -> set[str]:
+    """What pytest would collect there: functions, and classes, which Hypothesis makes."""
+    names = set()
+    for node in ast.parse((ROOT / file).read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return {name for name in names if name.startswith(("test_", "Test"))}
+
+
+def test_every_fault_has_a_row():
+    assert list(ROWS) == [f"T{n}" for n in range(1, 10)] + [f"S{n}" for n in range(1, 28)]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_the_tests_of_a_row_exist(row):
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", ROWS[row])
+    assert named, f"{row} has no test"
+    for file, name in named:
+        assert name in tests_of(file), f"{row}: {file} has no {name}"
+
+
+def test_decisions_that_the_page_leads_to_exist():
+    for link in re.findall(r"\]\((decisions/[\w.-]+)\)", PAGE):
+        assert (ROOT / "docs" / link).exists()
