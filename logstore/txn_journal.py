@@ -36,8 +36,8 @@ LOCK = ".lock"
 
 # Some thousand changes: a quarter of a second to read.
 JOURNAL_BYTES = 1024 * 1024
-# Events that are written after an fsync of what is before them.
-_AFTER_SYNC = ("durable", "marked", "forget")
+# The event that is written after an fsync of all that is before it.
+_AFTER_SYNC = "durable"
 REMEDY = "run `pylog recover`: it goes on without that line"
 # Who looks while the journal is being replaced looks again.
 LOOKS_MAX = 5
@@ -245,7 +245,7 @@ class _Lines:
             if found is None:
                 rest = map(_parsed, self._text[line_end:].splitlines(keepends=True))
                 self.is_damaged = any(
-                    event[0] in _AFTER_SYNC for later in rest if later for event in later[1]
+                    event[0] == _AFTER_SYNC for later in rest if later for event in later[1]
                 )
                 return
             number, events = found
