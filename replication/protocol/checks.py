@@ -14,12 +14,37 @@ from functools import cache
 from typing import Any, TypeAlias, get_args, get_origin
 
 from replication.errors import ProtocolError
-from replication.protocol.wire import COMPACT, LEGACY, Buffer, Form, check_count, cut, put_uvarint, uvarint
+from replication.protocol.wire import (
+    COMPACT,
+    LEGACY,
+    Buffer,
+    Form,
+    check_items,
+    count_of_tags,
+    cut,
+    put_uvarint,
+    uvarint,
+)
 
-# (where a piece begins, where it ends, what stands there instead)
-Change: TypeAlias = tuple[int, int, bytes]
-# Walks over one value and returns where it ends; notes what must be changed for kio.
-Step: TypeAlias = Callable[[Buffer, int, list[Change]], int]
+
+class Notes:
+    """What was seen of one message: how much of it there is, and what must be changed for kio."""
+
+    __slots__ = ("changes", "items")
+
+    def __init__(self) -> None:
+        self.items = 0
+        # (where a piece begins, where it ends, what stands there instead)
+        self.changes: list[tuple[int, int, bytes]] = []
+
+    def count(self, items: int) -> None:
+        """So many more items. Raises: ProtocolError: they are too many."""
+        self.items += items
+        check_items(self.items)
+
+
+# Walks over one value and returns where it ends.
+Step: TypeAlias = Callable[[Buffer, int, Notes], int]
 
 _FIXED_BYTES = {
     "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
@@ -32,14 +57,14 @@ def checked(cls: Any, buffer: Buffer, at: int) -> bytes:
 
     Raises: ProtocolError, or one of `wire.MALFORMED`: the bytes are no such message.
     """
-    changes: list[Change] = []
-    end = _walk(cls)[0](buffer, at, changes)
+    notes = Notes()
+    end = _walk(cls)[0](buffer, at, notes)
     if end > len(buffer):
         raise struct.error(f"{end - len(buffer)} bytes are missing")
-    if not changes:
+    if not notes.changes:
         return bytes(buffer[at:end])
     parts: list[bytes] = []
-    for begin, stop, instead in sorted(changes):
+    for begin, stop, instead in sorted(notes.changes):
         parts += (bytes(buffer[at:begin]), instead)
         at = stop
     return b"".join((*parts, bytes(buffer[at:end])))
@@ -107,57 +132,58 @@ def _without_none(kind: Any) -> tuple[Any, bool]:
 
 
 def _skip(size: int) -> Step:
-    return lambda buffer, at, changes: at + size
+    return lambda buffer, at, notes: at + size
 
 
 def _in_turn(steps: list[Step]) -> Step:
-    def walk(buffer: Buffer, at: int, changes: list[Change]) -> int:
+    def walk(buffer: Buffer, at: int, notes: Notes) -> int:
         for step in steps:
-            at = step(buffer, at, changes)
+            at = step(buffer, at, notes)
         return at
 
     return walk
 
 
 def _string(form: Form) -> Step:
-    def walk(buffer: Buffer, at: int, changes: list[Change]) -> int:
+    def walk(buffer: Buffer, at: int, notes: Notes) -> int:
         return form.nullable_string(buffer, at)[1]
 
     return walk
 
 
 def _blob(form: Form) -> Step:
-    def walk(buffer: Buffer, at: int, changes: list[Change]) -> int:
+    def walk(buffer: Buffer, at: int, notes: Notes) -> int:
         return form.nullable_bytes(buffer, at)[1]
 
     return walk
 
 
 def _array(form: Form, item: Step, item_bytes: int) -> Step:
-    def walk(buffer: Buffer, at: int, changes: list[Change]) -> int:
+    def walk(buffer: Buffer, at: int, notes: Notes) -> int:
         count, at = form.nullable_count(buffer, at, item_bytes)
+        notes.count(count or 0)
         for _ in range(count or 0):
-            at = item(buffer, at, changes)
+            at = item(buffer, at, notes)
         return at
 
     return walk
 
 
 def _nullable_struct(step: Step) -> Step:
-    def walk(buffer: Buffer, at: int, changes: list[Change]) -> int:
+    def walk(buffer: Buffer, at: int, notes: Notes) -> int:
         is_null = buffer[at] >= 0x80  # a signed byte: -1 for null
-        return at + 1 if is_null else step(buffer, at + 1, changes)
+        return at + 1 if is_null else step(buffer, at + 1, notes)
 
     return walk
 
 
 def _tag_section(known: dict[int, Step]) -> Step:
-    def walk(buffer: Buffer, at: int, changes: list[Change]) -> int:
+    def walk(buffer: Buffer, at: int, notes: Notes) -> int:
         begin = at
-        count, at = uvarint(buffer, at)
+        count, at = count_of_tags(buffer, at)
         if count == 0:
             return at
-        check_count(buffer, at, count, 2)
+        notes.count(count)
         first, kept = at, 0
         for _ in range(count):
             tag_at = at
@@ -168,10 +194,10 @@ def _tag_section(known: dict[int, Step]) -> Step:
                 _walk_tag(known[tag], content)
                 kept += 1
             else:
-                changes.append((tag_at, end, b""))
+                notes.changes.append((tag_at, end, b""))
             at = end
         if kept < count:
-            changes.append((begin, first, put_uvarint(kept)))
+            notes.changes.append((begin, first, put_uvarint(kept)))
         return at
 
     return walk
@@ -179,6 +205,6 @@ def _tag_section(known: dict[int, Step]) -> Step:
 
 def _walk_tag(step: Step, content: Buffer) -> None:
     """A known tag's content must be what its size says; what is unknown inside it cannot be taken out."""
-    changes: list[Change] = []
-    if step(content, 0, changes) != len(content) or changes:
+    notes = Notes()
+    if step(content, 0, notes) != len(content) or notes.changes:
         raise ProtocolError("a tagged field is not of its type")

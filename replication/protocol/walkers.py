@@ -31,7 +31,18 @@ from replication.protocol.messages import (
     TopicFetched,
     TopicProduced,
 )
-from replication.protocol.wire import COMPACT, INT32, INT64, LEGACY, Buffer, Form, Tags, cut
+from replication.protocol.wire import (
+    COMPACT,
+    INT32,
+    INT64,
+    LEGACY,
+    PARTITIONS_MAX,
+    Buffer,
+    Form,
+    Tags,
+    check_items,
+    cut,
+)
 
 PRODUCE_FLEXIBLE = 9
 FETCH_FLEXIBLE = 12
@@ -65,11 +76,13 @@ def produce_request(version: int, buffer: Buffer, at: int) -> ProduceRequest:
     transactional_id, at = form.nullable_string(buffer, at)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, at)
     topics = []
-    count, at = form.count(buffer, at + 6, 2)
-    for _ in range(count):
+    total, at = form.count(buffer, at + 6, 2)
+    for _ in range(total):
         name, at = form.string(buffer, at)
         partitions = []
         partition_count, at = form.count(buffer, at, 5)
+        total += partition_count
+        check_items(total, PARTITIONS_MAX)
         for _ in range(partition_count):
             (index,) = INT32.unpack_from(buffer, at)
             records, at = form.nullable_bytes(buffer, at + 4)
@@ -135,11 +148,13 @@ def _fetch_topics(version: int, form: Form, buffer: Buffer, at: int) -> tuple[tu
     layout = _FETCH_PARTITION[version]
     flexible = form is COMPACT
     topics = []
-    count, at = form.count(buffer, at, 2)
-    for _ in range(count):
+    total, at = form.count(buffer, at, 2)
+    for _ in range(total):
         name, topic_id, at = topic_key(version, form, buffer, at)
         partitions = []
         partition_count, at = form.count(buffer, at, layout.size)
+        total += partition_count
+        check_items(total, PARTITIONS_MAX)
         for _ in range(partition_count):
             partitions.append(_fetch_partition(version, layout.unpack_from(buffer, at)))
             at += layout.size
@@ -177,10 +192,12 @@ def topic_key(version: int, form: Form, buffer: Buffer, at: int) -> tuple[str | 
 
 def _forgotten(version: int, form: Form, buffer: Buffer, at: int) -> tuple[tuple[ForgottenTopic, ...], int]:
     topics = []
-    count, at = form.count(buffer, at, 2)
-    for _ in range(count):
+    total, at = form.count(buffer, at, 2)
+    for _ in range(total):
         name, topic_id, at = topic_key(version, form, buffer, at)
         partition_count, at = form.count(buffer, at, 4)
+        total += partition_count
+        check_items(total, PARTITIONS_MAX)
         partitions = struct.unpack_from(f">{partition_count}i", buffer, at)
         _, at = form.tags(buffer, at + 4 * partition_count)
         topics.append(ForgottenTopic(name, topic_id, partitions))

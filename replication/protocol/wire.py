@@ -24,6 +24,10 @@ Tags: TypeAlias = Mapping[int, Buffer]
 MALFORMED = (struct.error, IndexError, ValueError)
 
 NO_TAGS: Tags = MappingProxyType({})
+# More than any broker has to say. A value costs up to a hundred times the bytes that it is made of.
+ITEMS_MAX = 1_000_000  # of all arrays of one message
+PARTITIONS_MAX = 100_000  # of one Produce or Fetch: for each of them there is more to do
+TAGS_MAX = 100  # of one struct
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 INT64 = struct.Struct(">q")
@@ -68,12 +72,27 @@ def cut(buffer: Buffer, at: int, size: int) -> tuple[Buffer, int]:
 
 
 def check_count(buffer: Buffer, at: int, count: int, item_bytes: int) -> None:
-    """Are there bytes for `count` items that have at least `item_bytes` each?
+    """Are there bytes for `count` items that have at least `item_bytes` each, and may there be so many?
 
-    Raises: ProtocolError: there are not.
+    Raises: ProtocolError: there are not, or there may not.
     """
     if count * item_bytes > len(buffer) - at:
         raise ProtocolError(f"an array of {count} items where {len(buffer) - at} bytes are left")
+    check_items(count)
+
+
+def check_items(count: int, limit: int = ITEMS_MAX) -> None:
+    """Raise ProtocolError if a message has more items than it may have."""
+    if count > limit:
+        raise ProtocolError(f"a message of more than {limit} items")
+
+
+def count_of_tags(buffer: Buffer, at: int) -> tuple[int, int]:
+    """How many tagged fields a struct has."""
+    count, at = uvarint(buffer, at)
+    if count > TAGS_MAX:
+        raise ProtocolError(f"{count} tagged fields")
+    return count, at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +188,9 @@ def _compact_count(buffer: Buffer, at: int, item_bytes: int) -> tuple[int | None
 
 
 def _tags(buffer: Buffer, at: int) -> tuple[Tags, int]:
-    count, at = uvarint(buffer, at)
+    count, at = count_of_tags(buffer, at)
     if count == 0:
         return NO_TAGS, at
-    check_count(buffer, at, count, 2)
     found = {}
     for _ in range(count):
         tag, at = uvarint(buffer, at)

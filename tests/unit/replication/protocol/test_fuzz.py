@@ -1,0 +1,138 @@
+"""Every API in every version against hostile requests, in a child process: kio would abort it on a hostile length.
+
+PYLOG_FUZZ=SEED:CASES fuzzes longer: so many cases per version.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from replication.errors import ProtocolError
+from replication.protocol import apis, wire
+from replication.protocol.apis import ApiKey, Versions
+
+SEED, CASES = os.environ.get("PYLOG_FUZZ", "1:30").split(":")
+
+
+def fuzz(tmp_path, seed, cases, *more):
+    """(exit code, output, the last case)"""
+    notes = tmp_path / "case"
+    command = [sys.executable, "-m", "tests.unit.replication.protocol.fuzz", seed, cases, str(notes), *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr, notes.read_bytes().split(b"\n")[0].decode()
+
+
+def test_every_version_of_every_api_refuses_hostile_requests_and_lives(tmp_path):
+    code, output, case = fuzz(tmp_path, SEED, CASES)
+    assert code == 0, f"{output[-3000:]}\nat: {case[:2000]}"
+    done, refused = map(int, output.split())
+    assert done == int(CASES) * sum(last - first + 1 for first, last in apis.SERVED.values())
+    assert 0.3 * done < refused < done
+
+
+def test_without_the_checks_such_requests_kill_a_process(tmp_path):
+    code, output, _ = fuzz(tmp_path, SEED, "60", "unchecked")
+    assert code == -signal.SIGABRT or "MemoryError" in output
+
+
+@pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.OFFSET_COMMIT])
+def test_a_message_of_very_many_items_is_refused_before_they_are_made(key):
+    """A request of 100 MB could stand for 20 million topics, and those for gigabytes of memory."""
+    version = apis.SERVED[key].last
+    head = {
+        ApiKey.PRODUCE: b"\0" + b"\0\0" * 3,
+        ApiKey.FETCH: bytes(12) + b"\0" + bytes(8),
+        ApiKey.METADATA: b"",
+        ApiKey.OFFSET_COMMIT: b"\x02g" + bytes(4) + b"\x02m" + b"\0",
+    }[key]
+    count = 2_000_000
+    body = head + wire.put_uvarint(count + 1) + bytes(count * 20)
+    with pytest.raises(ProtocolError, match="items"):
+        apis.decode_request_body(key, version, memoryview(body), 0)
+
+
+def test_a_struct_of_very_many_tags_is_refused():
+    tags = wire.put_uvarint(5000) + b"".join(wire.put_uvarint(tag) + b"\0" for tag in range(5000))
+    with pytest.raises(ProtocolError, match="tagged"):
+        wire.COMPACT.tags(tags, 0)
+    with pytest.raises(ProtocolError, match="tagged"):
+        apis.decode_request_body(ApiKey.HEARTBEAT, 4, memoryview(b"\x01" + bytes(4) + b"\x01\0" + tags), 0)
+
+
+# key: the range that clients must be told, by what they need (kcat compresses only if Produce begins at 0).
+ADVERTISED = {
+    0: (0, 10), 1: (4, 16), 2: (1, 7), 3: (0, 12), 8: (2, 9), 9: (1, 9), 10: (0, 4), 11: (0, 7), 12: (0, 4),
+    13: (0, 5), 14: (0, 5), 15: (0, 5), 16: (0, 4), 18: (0, 4), 19: (2, 7), 20: (1, 6), 21: (0, 2), 22: (0, 4),
+    23: (2, 4), 32: (1, 4), 33: (0, 2), 34: (1, 2), 35: (1, 4), 37: (0, 3), 42: (0, 2), 43: (0, 2), 44: (0, 1),
+    45: (0, 0), 46: (0, 0), 47: (0, 0), 60: (0, 1),
+}  # fmt: skip
+
+
+def test_what_is_advertised_is_what_is_served_and_nothing_between_brokers():
+    assert {key: (first, last) for key, first, last in apis.advertised(ApiKey)} == ADVERTISED
+    some = [ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.UPDATE_METADATA]
+    assert [key for key, *_ in apis.advertised(some)] == [
+        ApiKey.PRODUCE,
+        ApiKey.METADATA,
+        ApiKey.API_VERSIONS,
+    ]
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_api_versions_is_answered_in_every_version(version):
+    software = {"client_software_name": "a-client", "client_software_version": "1.0"}
+    frame = b"".join(
+        apis.encode_request(ApiKey.API_VERSIONS, version, 5, "me", software if version >= 3 else {})
+    )
+    answer = answered(frame[4:])
+    assert answer[:4] == b"\0\0\0\5"  # a header without tags, whatever the version
+    correlation_id, body = apis.decode_response(ApiKey.API_VERSIONS, version, memoryview(answer))
+    assert (correlation_id, body.error_code.value) == (5, 0)
+    assert [(row.api_key, row.min_version, row.max_version) for row in body.api_keys] == [
+        (0, 0, 10),
+        (18, 0, 4),
+    ]
+
+
+def test_api_versions_of_an_unknown_version_is_answered_in_the_oldest():
+    answer = answered(b"\x00\x12\x00\x63\x00\x00\x00\x05" + b"anything")
+    _, body = apis.decode_response(ApiKey.API_VERSIONS, 0, memoryview(answer))
+    assert body.error_code.value == 35
+    assert (18, 0, 4) in [(row.api_key, row.min_version, row.max_version) for row in body.api_keys]
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "a-", "é"])
+def test_software_of_an_impossible_name_is_refused(name):
+    software = {"client_software_name": name, "client_software_version": "1"}
+    frame = b"".join(apis.encode_request(ApiKey.API_VERSIONS, 3, 5, "me", software))
+    _, body = apis.decode_response(ApiKey.API_VERSIONS, 3, memoryview(answered(frame[4:])))
+    assert (body.error_code.value, len(body.api_keys)) == (42, 0)
+
+
+def answered(frame):
+    request = apis.decode_request(memoryview(frame))
+    version, response = apis.answer_api_versions(request, [ApiKey.PRODUCE])
+    parts = apis.encode_response(ApiKey.API_VERSIONS, version, request.correlation_id, response)
+    return b"".join(parts)[4:]
+
+
+@pytest.mark.parametrize("key", apis.SERVED)
+def test_versions_outside_the_range_are_refused(key):
+    first, last = apis.SERVED[key]
+    for version in {-1, first - 1, last + 1, 127} - {*range(first, last + 1)}:
+        frame = key.to_bytes(2, "big") + (version & 0xFFFF).to_bytes(2, "big") + bytes(40)
+        if key is ApiKey.API_VERSIONS:
+            assert apis.decode_request(memoryview(frame)).body is None
+        else:
+            with pytest.raises(ProtocolError, match="not served"):
+                apis.decode_request(memoryview(frame))
+
+
+def test_a_range_is_never_empty():
+    assert all(
+        isinstance(versions, Versions) and versions.first <= versions.last
+        for versions in apis.SERVED.values()
+    )
