@@ -136,8 +136,9 @@ class ProducerState(NamedTuple):
         """The kept batch that `batch` is a duplicate of."""
         if batch.producer_epoch != self.epoch:
             return None
+        last_sequence, offset_delta = batch.last_sequence, batch.last_offset_delta
         for known in self.batches:
-            if known.last_sequence == batch.last_sequence and known.offset_delta == batch.last_offset_delta:
+            if known.last_sequence == last_sequence and known.offset_delta == offset_delta:
                 return known
         return None
 
