@@ -13,7 +13,7 @@ ROWS = {line.split("|")[1].strip(): line for line in PAGE.splitlines() if re.mat
 
 
 @cache
-def tests_of(file: str) -> set[str]:
+def names_in(file: str) -> set[str]:
     """What pytest would collect there: functions, and classes, which Hypothesis makes."""
     names = set()
     for node in ast.parse((ROOT / file).read_text()).body:
@@ -29,11 +29,11 @@ def test_every_fault_has_a_row():
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_the_tests_of_a_row_exist(row):
+def test_the_names_in_a_row_exist(row):
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", ROWS[row])
     assert named, f"{row} has no test"
     for file, name in named:
-        assert name in tests_of(file), f"{row}: {file} has no {name}"
+        assert name in names_in(file), f"{row}: {file} has no {name}"
 
 
 def test_decisions_that_the_page_leads_to_exist():
