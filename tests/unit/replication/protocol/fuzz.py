@@ -111,24 +111,23 @@ def value(field, kind, rng):
         inner = next(argument for argument in get_args(kind) if argument is not type(None))
         return None if rng.random() < 0.3 and "tag" not in field.metadata else value(field, inner, rng)
     name = field.metadata.get("kafka_type")
-    match name:
-        case None:
-            return anything(kind, rng)
-        case "string":
-            return "".join(rng.choices("topicé€", k=rng.choice((0, 1, 5, 200))))
-        case "bytes" | "records":
-            return rng.randbytes(rng.choice((0, 1, 61, 300)))
-        case "bool":
-            return rng.random() < 0.5
-        case "uuid":
-            return uuid.UUID(int=rng.getrandbits(128) | 1)
-        case "error_code":
-            return ErrorCode(rng.randrange(100))
-        case "timedelta_i32" | "timedelta_i64":
-            return rng.randrange(2**31)
+    if name is None:
+        return anything(kind, rng)
     if field.name == "isolation_level":
         return rng.randrange(2)
-    return rng.randrange(2 ** INTS[name])
+    return MAKERS[name](rng) if name in MAKERS else rng.randrange(2 ** INTS[name])
+
+
+MAKERS = {
+    "string": lambda rng: "".join(rng.choices("topicé€", k=rng.choice((0, 1, 5, 200)))),
+    "bytes": lambda rng: rng.randbytes(rng.choice((0, 1, 61, 300))),
+    "records": lambda rng: rng.randbytes(rng.choice((0, 1, 61, 300))),
+    "bool": lambda rng: rng.random() < 0.5,
+    "uuid": lambda rng: uuid.UUID(int=rng.getrandbits(128) | 1),
+    "error_code": lambda rng: ErrorCode(rng.randrange(100)),
+    "timedelta_i32": lambda rng: rng.randrange(2**31),
+    "timedelta_i64": lambda rng: rng.randrange(2**31),
+}
 
 
 def mutated(frame, rng):
