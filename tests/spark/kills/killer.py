@@ -8,7 +8,9 @@ Killed are, at random: a Python worker that runs tasks; the driver (JVM and Pyth
 everything at once; and each of these at the moment when the journal of transactions gets a line of a chosen kind:
 before, in and after a commit. At the end both topics have to hold the same records, each key in order.
 
-A query that fails counts as a fault, too: a worker is killed only when the batch of the last kill is through.
+A query that fails counts as a fault, too: a worker is killed only when the batch of the last kill is through. One exception:
+where the machine is so busy that a new Python needs 10 s to say hello, Spark gives the query up; it is started again,
+and counted as `slow`.
 
 A kill of the driver costs some 20 s of a core's work, of a worker 5 s. Most of that is starting Spark: so the query
 runs in a JVM that does not optimise.
@@ -40,9 +42,9 @@ ROOT = Path(__file__).parents[3]
 KEYS = 20
 # What is killed, and how often in proportion. A kind of journal line: at the moment when it is written.
 KINDS = {
-    "worker": 8,
-    "worker at open": 4,
-    "worker at prepared": 4,
+    "worker": 16,
+    "worker at open": 8,
+    "worker at prepared": 6,
     "driver": 2,
     "everything": 2,
     "driver at open": 1,
@@ -53,7 +55,9 @@ KINDS = {
     "everything at marked": 1,
 }
 MOMENT_S = 60.0  # for a moment to come: the query may just be starting
-BATCH_S = 180.0  # for a batch, on a machine that does other work, too
+BATCH_S = 300.0  # for a batch, on a machine that does other work, too
+NUDGE_S = 15.0  # after so long without one there may be nothing to do
+SLOW = "Python worker failed to connect back"
 
 
 class FaultError(Exception):
@@ -70,6 +74,7 @@ class Run:
     process: subprocess.Popen[bytes] | None = None
     kills: Counter[str] = field(default_factory=Counter)
     starts: int = 0
+    slow: int = 0
 
     @property
     def log(self) -> Path:
@@ -82,7 +87,7 @@ class Run:
     def start(self) -> None:
         """Start the query, and wait until it runs."""
         (self.root / "started").unlink(missing_ok=True)
-        with (self.root / "output.txt").open("ab") as output:
+        with (self.root / "output.txt").open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.kills.query", str(self.root)],
                 cwd=ROOT,
@@ -101,7 +106,10 @@ class Run:
         assert self.process is not None
         if (status := self.process.poll()) is not None:
             text = (self.root / "output.txt").read_text(errors="replace")
-            raise FaultError(f"the query failed (exit status {status}):\n{text[-6000:]}")
+            if SLOW not in text:
+                raise FaultError(f"the query failed (exit status {status}):\n{text[-6000:]}")
+            self.slow += 1
+            self.start()
 
     def write(self, rows: int) -> None:
         """Append records to `in`."""
@@ -143,7 +151,7 @@ def command(pid: int) -> str:
 
 def is_daemon(pid: int) -> bool:
     """Python workers of tasks are forked from this process; those that plan and commit from others."""
-    return "pyspark.daemon pyspark.worker" in command(pid)
+    return "daemon pyspark.worker" in command(pid)
 
 
 def workers(pid: int) -> list[int]:
@@ -184,7 +192,7 @@ def kill_driver(run: Run, *, everything: bool) -> list[int]:
     """Kill the driver; return the processes that are left of it."""
     assert run.process is not None
     found = descendants(run.process.pid)
-    left = [p for p in found if "pyspark.daemon" in command(p)]
+    left = [p for p in found if "daemon pyspark." in command(p)]
     kill(found if everything else [p for p in found if p not in left])
     run.process.wait()
     return left
@@ -194,7 +202,7 @@ def wait_for_line(run: Run, kind: str) -> bool:
     """Return when the journal gets a line with an event of this kind; False: it took too long."""
     text, end = f'"{kind}"'.encode(), time.monotonic() + MOMENT_S
     inode, size = identity(run.journal)
-    run.write(100)  # so that there is a batch to come
+    run.write(run.dice.randrange(200, 3_000))  # so that there is a batch to come
     while time.monotonic() < end:
         now = identity(run.journal)
         if now != (inode, size):
@@ -217,8 +225,13 @@ def identity(path: Path) -> tuple[int, int]:
 
 def strike(run: Run, kind: str) -> None:
     what, _, moment = kind.partition(" at ")
-    if moment and not wait_for_line(run, moment):
-        return
+    if moment:
+        if not wait_for_line(run, moment):
+            return
+    else:
+        run.write(run.dice.randrange(200, 3_000))
+        time.sleep(run.dice.random() * 3)
+        run.check()
     if what == "worker":
         if kill_worker(run):
             run.kills[kind] += 1
@@ -232,11 +245,14 @@ def strike(run: Run, kind: str) -> None:
 
 def wait_for_batch(run: Run) -> None:
     """The killed task is tried again: let it get through before the next kill of a worker."""
-    decided, end = run.decided(), time.monotonic() + BATCH_S
-    run.write(100)  # so that there is one, if the worker had nothing to do
+    decided, start = run.decided(), time.monotonic()
+    nudge = start + NUDGE_S
     while run.decided() <= decided:
-        if time.monotonic() > end:
+        if (now := time.monotonic()) > start + BATCH_S:
             raise FaultError(f"no batch was committed for {BATCH_S:.0f} s")
+        if now > nudge:
+            run.write(100)
+            nudge = now + NUDGE_S
         run.check()
         time.sleep(0.2)
 
@@ -251,9 +267,6 @@ def prove(root: Path, *, kills: int, seed: int, say=print) -> dict[str, int]:
     run.start()
     try:
         while sum(run.kills.values()) < kills:
-            run.write(run.dice.randrange(200, 3_000))
-            time.sleep(run.dice.random() * 1.5)
-            run.check()
             (kind,) = run.dice.choices(list(KINDS), KINDS.values())
             strike(run, kind)
             say(
@@ -261,7 +274,7 @@ def prove(root: Path, *, kills: int, seed: int, say=print) -> dict[str, int]:
                 flush=True,
             )
         (root / "stop").touch()
-        status = run.process.wait(timeout=180)
+        status = run.process.wait(timeout=600)
         if status:
             run.process = None
             raise FaultError(
@@ -271,7 +284,7 @@ def prove(root: Path, *, kills: int, seed: int, say=print) -> dict[str, int]:
         if run.process is not None and run.process.poll() is None:
             kill(descendants(run.process.pid))
             run.process.wait()
-    return dict(run.kills) | {"starts": run.starts, "batches": run.decided()} | compare(run)
+    return dict(run.kills) | {"starts": run.starts, "slow": run.slow, "batches": run.decided()} | compare(run)
 
 
 def records(store: logstore.LogStore, topic: str, **how: str) -> Iterator[tuple[int, bytes, bytes]]:

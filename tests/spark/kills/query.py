@@ -10,8 +10,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# Spark is started again and again: a JVM that compiles little, and plans that are not compiled at all.
+# Spark and its workers are started again and again: a JVM that compiles little, plans that are not compiled at all.
 QUICK = {
+    "spark.python.daemon.module": "tests.spark.kills.daemon",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": False,
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
