@@ -226,6 +226,17 @@ class LocalCluster:
         """Return when every broker that is up knows all that are up. Raises: LocalClusterError."""
         _in_thread(self._wait_until_known())
 
+    def remove_controller(self) -> None:
+        """Remove the node that says who the controller is: its term is over, and another one begins."""
+        _in_thread(self._remove_controller())
+
+    async def _remove_controller(self) -> None:
+        tree = await open_tree(self.coordination, on_session=lambda event: None)
+        try:
+            await tree.delete(nodes.CONTROLLER)
+        finally:
+            await tree.close()
+
     async def _describe(self) -> ClusterState:
         tree = await open_tree(self.coordination, on_session=lambda event: None)
         try:

@@ -1,0 +1,128 @@
+"""Real broker processes. One cluster of three serves most tests: each leaves it whole, and has topics of its own."""
+
+import itertools
+import time
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from replication.local_cluster import LocalCluster
+from replication.model import TopicPartition
+
+SESSION_TIMEOUT_MS = 3000
+SETTINGS = {
+    "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
+    "auto.leader.rebalance.enable": "false",
+    "replica.fetch.backoff.ms": 200,
+}
+
+
+class Tested:
+    """A cluster, and what tests look at."""
+
+    def __init__(self, running):
+        self.running = running
+        self.names = (f"topic{number}" for number in itertools.count(1))
+
+    def administer(self, call, *arguments, **options):
+        """Ask an admin client for something, and wait for it; what it returns, or for several things each of them."""
+        client = AdminClient({"bootstrap.servers": self.running.bootstrap, "log_level": 0})
+        asked = getattr(client, call)(*arguments, **options)
+        if isinstance(asked, dict):
+            return {name: future.result() for name, future in asked.items()}
+        return asked.result()
+
+    def create(self, *assignments, name=None, **config):
+        """A topic with these replicas, whose state is written."""
+        name = name or next(self.names)
+        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        topic = NewTopic(
+            name, len(assignments), replica_assignment=[list(row) for row in assignments], config=settings
+        )
+        self.administer("create_topics", [topic], operation_timeout=20)
+        return name
+
+    def states(self, topic):
+        """(leader, ISR, leader epoch) per partition, as the state nodes have them."""
+        found = self.running.describe().leadership
+        return {
+            tp.partition: (state.leader, list(state.isr), state.leader_epoch)
+            for tp, state in sorted(found.items())
+            if tp.topic == topic
+        }
+
+    def state(self, topic, partition=0):
+        return self.running.describe().leadership[TopicPartition(topic, partition)]
+
+    def until(self, holds, timeout_s=20.0):
+        """Return when it holds, with the seconds that took."""
+        begin = time.monotonic()
+        while not (found := holds()):
+            assert time.monotonic() - begin < timeout_s, "it did not come to that"
+            time.sleep(0.03)
+        return time.monotonic() - begin, found
+
+    def until_states(self, topic, wanted, timeout_s=20.0):
+        begin = time.monotonic()
+        while (found := self.states(topic)) != wanted:
+            assert time.monotonic() - begin < timeout_s, f"{found}, and not {wanted}"
+            time.sleep(0.03)
+        return time.monotonic() - begin
+
+    def produce(self, topic, values, *, partition=0, **settings):
+        """Send these with acks=all; return the errors."""
+        producer = Producer(
+            {"bootstrap.servers": self.running.bootstrap, "acks": "all", "log_level": 0, **settings}
+        )
+        errors = []
+        for value in values:
+            producer.produce(
+                topic, str(value).encode(), partition=partition,
+                on_delivery=lambda error, message: errors.append(error) if error else None,
+            )  # fmt: skip
+        assert producer.flush(30) == 0
+        return errors
+
+    def values(self, topic, count, partition=0):
+        """What a consumer gets from the beginning: so many records, and what else comes within a second."""
+        consumer = Consumer({"bootstrap.servers": self.running.bootstrap, "group.id": "-", "log_level": 0})
+        try:
+            consumer.assign([Position(topic, partition, 0)])
+            found = []
+            while message := consumer.poll(15 if len(found) < count else 1):
+                assert message.error() is None, message.error()
+                found.append(message.value().decode())
+            return found
+        finally:
+            consumer.close()
+
+    def roles(self):
+        """(the controller, the two others)."""
+        controller = self.until(self.running.controller)[1]
+        return controller, *(broker for broker in self.running.live if broker != controller)
+
+
+@contextmanager
+def running(brokers=3, directory=None, **settings):
+    """A cluster; what its brokers logged is shown if the test fails."""
+    with LocalCluster(brokers, directory, {**SETTINGS, **settings}) as started:
+        yield Tested(started)
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    with running(directory=tmp_path_factory.mktemp("cluster")) as tested:
+        yield tested
+
+
+@pytest.fixture
+def cluster(shared):
+    """The shared cluster, with all of its brokers up."""
+    yield shared
+    for broker in (1, 2, 3):
+        shared.running.resume(broker)
+    if missing := [broker for broker in (1, 2, 3) if broker not in shared.running.live]:
+        shared.running.restart(*missing)

@@ -1,0 +1,122 @@
+"""A broker is killed, stopped, or is the controller: leaders, ISRs and epochs end as Kafka's do."""
+
+import threading
+
+import pytest
+from confluent_kafka import ElectionType, TopicPartition
+
+from tests.integration.cluster.conftest import SESSION_TIMEOUT_MS
+
+pytestmark = pytest.mark.slow
+
+FAILOVER_S = SESSION_TIMEOUT_MS / 1000 + 1
+
+
+def test_a_killed_leader_is_replaced_in_time_and_rejoins_at_the_end_of_the_isr(cluster):
+    controller, one, two = cluster.roles()
+    three = controller
+    topic = cluster.create((one, two, three), (two, three, one), (three, one, two))
+    assert cluster.states(topic) == {
+        0: (one, [one, two, three], 0),
+        1: (two, [two, three, one], 0),
+        2: (three, [three, one, two], 0),
+    }
+    assert cluster.produce(topic, range(100)) == []
+
+    cluster.running.kill(one)
+    took_s = cluster.until_states(
+        topic, {0: (two, [two, three], 1), 1: (two, [two, three], 1), 2: (three, [three, two], 1)}
+    )
+
+    assert took_s < FAILOVER_S
+    assert cluster.produce(topic, range(100, 200)) == []
+    assert cluster.values(topic, count=200) == [str(number) for number in range(200)]
+    assert cluster.running.controller() == controller
+
+    cluster.running.restart(one)
+    cluster.until_states(
+        topic,
+        {0: (two, [two, three, one], 1), 1: (two, [two, three, one], 1), 2: (three, [three, two, one], 1)},
+    )
+
+
+def test_a_stopped_broker_hands_its_leaderships_over_first_and_clients_see_no_error(cluster):
+    controller, one, two = cluster.roles()
+    three = controller
+    topic = cluster.create((one, two, three), (two, three, one))
+    single = cluster.create((one,))
+    errors: list[object] = []
+    producing = threading.Thread(
+        target=lambda: errors.extend(cluster.produce(topic, range(2000), **{"linger.ms": 1, "retries": 10}))
+    )
+    producing.start()
+
+    (ended_with,) = cluster.running.stop(one)
+    producing.join()
+
+    assert ended_with == 0
+    assert errors == []
+    states = cluster.states(topic)
+    assert states[0] == (two, [two, three], 1)
+    assert states[1] == (two, [two, three], 1)
+    cluster.until_states(single, {0: (-1, [one], 1)})
+    assert cluster.values(topic, count=2000) == [str(number) for number in range(2000)]
+
+
+def test_a_killed_controller_is_replaced_and_its_partitions_get_leaders(cluster):
+    controller, one, two = cluster.roles()
+    topic = cluster.create((controller, one, two), (one, controller, two))
+    epoch = cluster.state(topic).controller_epoch
+
+    cluster.running.kill(controller)
+    took_s, following = cluster.until(lambda: _other(cluster.running.controller(), controller))
+    assert took_s < FAILOVER_S
+    cluster.until(lambda: cluster.states(topic)[0] == (one, [one, two], 1))
+
+    assert following in (one, two)
+    # A partition that the dead broker only followed keeps it, until its leader finds it too slow.
+    assert cluster.states(topic)[1] == (one, [one, controller, two], 0)
+    assert cluster.state(topic).controller_epoch == epoch + 1
+    assert cluster.produce(topic, range(10)) == []
+
+
+def test_a_controller_whose_node_is_removed_makes_way_for_a_new_term(cluster):
+    topic = cluster.create((1, 2))
+    epoch = cluster.state(topic).controller_epoch
+
+    cluster.running.remove_controller()
+    later = cluster.create((2, 1))
+
+    assert cluster.state(later).controller_epoch == epoch + 1
+    assert cluster.states(topic) == {0: (1, [1, 2], 0)}
+
+
+def test_a_stopped_controller_hands_over_its_partitions_and_then_its_office(cluster):
+    controller, one, two = cluster.roles()
+    topic = cluster.create((controller, one), (two, controller))
+
+    cluster.running.stop(controller)
+
+    assert cluster.states(topic) == {0: (one, [one], 1), 1: (two, [two], 1)}
+    _, following = cluster.until(lambda: _other(cluster.running.controller(), controller))
+    assert following in (one, two)
+
+
+def test_preferred_replicas_lead_again_when_asked_to(cluster):
+    controller, one, two = cluster.roles()
+    topic = cluster.create((one, two), (two, one), (controller, one))
+    cluster.running.kill(one)
+    cluster.until_states(topic, {0: (two, [two], 1), 1: (two, [two], 1), 2: (controller, [controller], 1)})
+    cluster.running.restart(one)
+    back = {0: (two, [two, one], 1), 1: (two, [two, one], 1), 2: (controller, [controller, one], 1)}
+    cluster.until_states(topic, back)
+
+    asked = [TopicPartition(topic, number) for number in (0, 1, 2)]
+    cluster.administer("elect_leaders", ElectionType.PREFERRED, asked)
+
+    # The ISR keeps its order, and nothing is written where nothing changes.
+    cluster.until_states(topic, {**back, 0: (one, [two, one], 2)})
+
+
+def _other(found, than):
+    return found if found not in (None, than) else None

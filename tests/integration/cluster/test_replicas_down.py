@@ -1,0 +1,83 @@
+"""When all replicas are down, and when followers are slow: what is led by whom, what is taken, what is read."""
+
+import time
+
+import pytest
+
+from tests.integration.cluster.conftest import running
+
+pytestmark = pytest.mark.slow
+
+
+def test_all_replicas_down_and_the_one_that_was_not_in_sync_comes_back_first(cluster):
+    _, one, two = cluster.roles()
+    clean = cluster.create((one, two))
+    unclean = cluster.create((one, two), unclean_leader_election_enable="true")
+    for topic in (clean, unclean):
+        assert cluster.produce(topic, range(10)) == []
+
+    cluster.running.kill(two)
+    for topic in (clean, unclean):
+        cluster.until_states(topic, {0: (one, [one], 1)})
+        assert cluster.produce(topic, range(10, 20)) == []
+
+    cluster.running.kill(one)
+    cluster.until_states(clean, {0: (-1, [one], 2)})
+    cluster.until(lambda: cluster.states(unclean)[0][0] == -1)
+    assert cluster.states(unclean)[0][2] == 2
+
+    cluster.running.restart(two)
+    cluster.until_states(unclean, {0: (two, [two], 3)})
+    assert cluster.states(clean) == {0: (-1, [one], 2)}
+    (error,) = cluster.produce(clean, ["refused"], **{"message.timeout.ms": 1500})
+    assert error.name() == "_MSG_TIMED_OUT"
+
+    cluster.running.restart(one)
+    cluster.until_states(clean, {0: (one, [one, two], 3)})
+    cluster.until_states(unclean, {0: (two, [two, one], 3)})
+    assert cluster.values(clean, count=20) == [str(number) for number in range(20)]
+    assert cluster.values(unclean, count=10) == [
+        str(number) for number in range(10)
+    ]  # what only the old leader had is lost
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
+    """Followers leave the ISR soon, sessions last."""
+    settings = {"replica.lag.time.max.ms": 1500, "zookeeper.session.timeout.ms": 20_000}
+    with running(directory=tmp_path_factory.mktemp("slow"), **settings) as tested:
+        yield tested
+
+
+def test_a_follower_that_stands_still_leaves_the_isr_and_comes_back_at_its_end(slow):
+    topic = slow.create((1, 2, 3))
+    assert slow.produce(topic, range(5)) == []
+
+    slow.running.pause(2)
+    begin = time.monotonic()
+    assert slow.produce(topic, range(5, 10)) == []  # waits for the shrink: two members are not enough before
+    try:
+        slow.until_states(topic, {0: (1, [1, 3], 0)}, timeout_s=8)
+        assert time.monotonic() - begin > 1
+    finally:
+        slow.running.resume(2)
+
+    slow.until_states(topic, {0: (1, [1, 3, 2], 0)})
+    assert slow.values(topic, count=10) == [str(number) for number in range(10)]
+
+
+def test_too_few_in_sync_replicas_refuse_acks_all_and_nothing_else(slow):
+    topic = slow.create((1, 2), min_insync_replicas=2)
+    assert slow.produce(topic, ["before"]) == []
+    slow.running.pause(2)
+    try:
+        (after,) = slow.produce(topic, ["one"], retries=0)  # in the log when the ISR shrinks
+        (before,) = slow.produce(topic, ["two"], retries=0)
+        assert slow.produce(topic, ["three"], acks=1) == []
+    finally:
+        slow.running.resume(2)
+
+    assert after.name() == "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+    assert before.name() == "NOT_ENOUGH_REPLICAS"
+    slow.until_states(topic, {0: (1, [1, 2], 0)})
+    assert slow.values(topic, count=3) == ["before", "one", "three"]

@@ -1,0 +1,63 @@
+"""Topics are deleted and made again, on real brokers; settings change while they run."""
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+
+pytestmark = pytest.mark.slow
+
+
+def _directories(cluster, topic):
+    return [path for broker in (1, 2, 3) for path in cluster.running.log_dir(broker).glob(f"{topic}-[0-9]")]
+
+
+def test_a_deleted_topic_is_gone_everywhere_and_can_be_made_again(cluster):
+    topic = cluster.create((1, 2), (2, 3))
+    assert cluster.produce(topic, range(10)) == []
+    assert len(_directories(cluster, topic)) == 4
+
+    cluster.administer("delete_topics", [topic], operation_timeout=20)
+    cluster.until(lambda: topic not in cluster.running.describe().topics)
+
+    assert _directories(cluster, topic) == []
+    assert cluster.running.describe().deletions == ()
+    cluster.create((2, 3, 1), name=topic)
+    assert cluster.states(topic) == {0: (2, [2, 3, 1], 0)}
+    assert cluster.produce(topic, ["anew"]) == []
+    assert cluster.values(topic, count=1) == ["anew"]
+
+
+def test_a_deletion_waits_for_the_replica_that_is_down(cluster):
+    _, one, two = cluster.roles()
+    topic = cluster.create((one, two))
+    cluster.running.kill(two)
+    cluster.until_states(topic, {0: (one, [one], 1)})
+
+    cluster.administer("delete_topics", [topic], operation_timeout=0.5)
+    cluster.until(lambda: cluster.states(topic) == {0: (-1, [], 2)})
+    assert cluster.running.describe().deletions == (topic,)
+
+    cluster.running.restart(two)
+    cluster.until(lambda: topic not in cluster.running.describe().topics)
+    assert cluster.running.describe().deletions == ()
+    assert _directories(cluster, topic) == []
+
+
+def test_partitions_are_added_and_settings_changed_while_clients_use_the_topic(cluster):
+    topic = cluster.create((1, 2))
+    producer = Producer({"bootstrap.servers": cluster.running.bootstrap, "log_level": 0})
+    cluster.administer("create_partitions", [NewPartitions(topic, 3)], operation_timeout=20)
+    assert {number: len(isr) for number, (_, isr, _) in cluster.states(topic).items()} == {0: 2, 1: 2, 2: 2}
+    change = ConfigEntry("max.message.bytes", "200", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[change])
+    cluster.administer("incremental_alter_configs", [resource])
+
+    def refuses():
+        found = []
+        producer.produce(
+            topic, bytes(1000), partition=0, on_delivery=lambda error, message: found.append(error)
+        )
+        producer.flush(10)
+        return found[0] is not None and found[0].name() == "MSG_SIZE_TOO_LARGE"
+
+    cluster.until(refuses)
