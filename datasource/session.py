@@ -111,13 +111,17 @@ def with_delta(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("pylog")` known to this session, where Spark does not find it by itself.
+    """Make `format("pylog")` known to this session and this thread, where Spark does not find it by itself.
 
     Raises: StorageError: the Python that Spark's workers run on this machine cannot import pylog.
     """
-    if isinstance(spark, SparkSession) and str(spark.sparkContext.master).startswith("local"):
+    is_classic = isinstance(spark, SparkSession)
+    if is_classic and str(spark.sparkContext.master).startswith("local"):
         _check_worker_python(spark.sparkContext)
     spark.dataSource.register(PylogDataSource)
+    if is_classic:
+        # A write looks for Python data sources in the thread's active session, and a thread of Python may have none.
+        spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 # Printed by the Python of the workers: what a worker imports, and cannot find.

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
 import venv
 import zipfile
 from pathlib import Path
@@ -196,6 +197,34 @@ def test_registering_by_hand_works_too(spark, topics):
     topics.create("t")
     topics.append("t", ["x"])
     assert spark.read.format("pylog").options(path=topics.path, subscribe="t").load().count() == 1
+
+
+def test_a_thread_of_its_own_can_write_once_it_has_registered(spark, topics):
+    topics.create("t")
+    found = []
+
+    def save():
+        try:
+            frame = spark.range(3).selectExpr("string(id) value")
+            frame.write.format("pylog").options(path=topics.path, topic="t").mode("append").save()
+        except Exception as error:
+            found.append(str(error))
+        finally:
+            spark._get_j_spark_session_class(spark._jvm).clearActiveSession()
+
+    def register_and_save():
+        datasource.register(spark)
+        save()
+
+    def new_thread(target):  # Spark keeps the JVM's side of a thread that ended, and hands it to a new one
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+
+    new_thread(register_and_save)
+    assert (topics.values("t"), found) == (["0", "1", "2"], [])
+    new_thread(save)
+    assert "DATA_SOURCE_NOT_FOUND" in found[0]
 
 
 @pytest.fixture

