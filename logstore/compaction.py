@@ -101,8 +101,11 @@ def compact(
     dry_run: bool = False,
     key_map_bytes: int = KEY_MAP_BYTES,
     progress: Progress = lambda done, total: None,
+    upper: int = INT64_MAX,
 ) -> CompactionReport:
     """Compact one partition if that is due; `dry_run`: say whether it is.
+
+    Segments that reach above `upper` (a replica's high watermark) stay as they are.
 
     Raises: CorruptLogError: a batch is damaged, or a key map of this size cannot hold one key; nothing is
     lost then.
@@ -112,7 +115,7 @@ def compact(
     now_ms = house_clock.now_ms(log.env, log.directory.parent, read_only=dry_run)
     if log.config.is_compacted and not dry_run:
         upkeep.roll_if_due(log, now_ms)
-    extent = _extent(log, now_ms)
+    extent = _extent(log, now_ms, upper)
     topic, _, partition = log.directory.name.rpartition("-")
     report = CompactionReport(
         topic=topic,
@@ -126,11 +129,13 @@ def compact(
     )
     if dry_run or report.skipped:
         return report
+    from logstore.records.cleaning import KeyMap
+
     with upkeep.cleaning(log) as is_mine:
         if not is_mine:
             return replace(report, skipped="it is being compacted by another process")
-        done = _Pass(log, now_ms, key_map_bytes, progress).run()
-    after = _extent(log, now_ms)
+        done = _Pass(log, now_ms, upper, KeyMap(key_map_bytes), progress).run()
+    after = _extent(log, now_ms, upper)
     return replace(
         report,
         dirty_ratio_after=after.ratio,
@@ -141,14 +146,14 @@ def compact(
     )
 
 
-def _extent(log: Log, now_ms: int) -> _Extent:
+def _extent(log: Log, now_ms: int, upper: int) -> _Extent:
     """What of the log may be compacted now, and what of it is dirty."""
     segments = log.segments()
     facts = [
         SegmentFacts(s.base_offset, s.next_offset, s.size_bytes, s.max_timestamp_ms, s.appended_ms)
         for s in segments
     ]
-    stable, lag_ms = log.last_stable_offset, log.config.min_compaction_lag_ms
+    stable, lag_ms = min(log.last_stable_offset, upper), log.config.min_compaction_lag_ms
     dirty = max(upkeep.cleaned_offset(log), log.log_start_offset)
     count = 0
     for segment, age_ms in zip(segments[:-1], ages_ms(facts, now_ms), strict=False):
@@ -193,13 +198,12 @@ class _Counts(NamedTuple):
 class _Pass:
     """One compaction of one log, by its only cleaner."""
 
-    def __init__(self, log: Log, now_ms: int, key_map_bytes: int, progress: Progress) -> None:
-        from logstore.records.cleaning import KeyMap
-
+    def __init__(self, log: Log, now_ms: int, upper: int, keys: KeyMap, progress: Progress) -> None:
         self._log = log
         self._now_ms = now_ms
         self._progress = progress
-        self._keys: KeyMap = KeyMap(key_map_bytes)
+        self._upper = upper
+        self._keys = keys
         self._space = bytearray(_READ_BYTES)
 
     def run(self) -> _Counts:
@@ -207,7 +211,7 @@ class _Pass:
         log = self._log
         log.flush()
         upkeep.remove_leftovers(log)
-        extent = _extent(log, self._now_ms)
+        extent = _extent(log, self._now_ms, self._upper)
         upkeep.advance_cleaned_offset(log, extent.dirty)  # the mark is there before the first gap is
         before, after, rounds, end = 0, 0, 0, extent.upper
         while extent.dirty < end:
@@ -219,7 +223,7 @@ class _Pass:
                 break  # what is done is done
             before, after, rounds = before or counts[0], counts[1], rounds + 1
             upkeep.advance_cleaned_offset(log, seen)
-            extent = _extent(log, self._now_ms)
+            extent = _extent(log, self._now_ms, self._upper)
         return _Counts(before, after, rounds)
 
     # ------------------------------------------------------------------- keys

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from logstore import house_clock, upkeep
+from logstore.config import INT64_MAX
 from logstore.errors import InvalidRequestError, OffsetOutOfRangeError
 from logstore.log import Log
 from logstore.retention import Expired, SegmentFacts, expired
@@ -31,15 +32,18 @@ class RetentionReport:
         return sum(segment.size_bytes for segment in self.removed)
 
 
-def expire(log: Log, *, dry_run: bool = False, is_append: bool = False) -> RetentionReport:
+def expire(
+    log: Log, *, dry_run: bool = False, is_append: bool = False, upper: int = INT64_MAX
+) -> RetentionReport:
     """Let go of what the topic's retention allows, now. See `logstore.retention` for the rule.
 
-    `is_append`: an append waits for this, so only what costs it no more than renames: nothing is flushed.
+    Nothing goes that reaches above `upper` (a replica's high watermark). `is_append`: an append waits for this, so only
+    what costs it no more than renames: nothing is flushed.
     """
     now_ms = house_clock.now_ms(log.env, log.directory.parent, read_only=dry_run)
     before = log.log_start_offset
     # Who appends meanwhile makes nothing older; who keeps house as well goes by the same rule.
-    gone = _expired(log, now_ms)
+    gone = [segment for segment in _expired(log, now_ms) if segment.next_offset <= upper]
     if is_append:
         gone = [segment for segment in gone if segment.next_offset <= log.recovery_point]
     after = max([before, *(segment.next_offset for segment in gone)])

@@ -105,6 +105,13 @@ class ReplicaLog:
         view = self.log.files.view
         return view.start, view.end
 
+    def note_start(self, start: int) -> None:
+        """The log begins there now, if that is news. From any thread."""
+        self.host.disk.loop.call_soon_threadsafe(self._note_start, start)
+
+    def _note_start(self, start: int) -> None:
+        self.start = max(self.start, min(start, self.end))
+
     def note(self, offsets: tuple[int, int]) -> None:
         """Take these as known, in the event loop."""
         self.start, self.end = offsets

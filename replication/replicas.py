@@ -26,6 +26,7 @@ from replication.errors import ErrorCode, KafkaError
 from replication.fetcher import Fetchers
 from replication.isr_changes import IsrChanges
 from replication.leading import Append, Leader
+from replication.maintenance import Maintenance
 from replication.metadata import Metadata
 from replication.model import NO_EPOCH, TopicPartition
 from replication.orders import LogChange, Orders
@@ -55,6 +56,7 @@ class Replicas:
         self._fetchers = Fetchers(config, self.metadata, lambda: self._orders.broker_epoch)
         self._set = ReplicaSet(config, env, self._isr, self._fetchers, self.counters)
         self._orders = Orders(self._set, self.metadata, log_change)
+        self._maintenance = Maintenance(config, self._set)
         self._ticker: asyncio.TimerHandle | None = None
 
     # -------------------------------------------------------------------- life
@@ -65,6 +67,7 @@ class Replicas:
         Raises: StoreLockedError, NotAStoreError.
         """
         await self._set.open(tree)
+        self._maintenance.begin()
         self._tick()
 
     @property
@@ -101,6 +104,7 @@ class Replicas:
         if self._ticker is not None:
             self._ticker.cancel()
         self.disconnect()
+        await self._maintenance.end()
         async with self._orders.changing:
             await self._set.close()
 

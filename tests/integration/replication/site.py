@@ -87,6 +87,19 @@ class Broker:
             await self.tree.close()
             self.replicas = None
 
+    async def kill(self):
+        """As a killed process leaves it: nothing is flushed or noted, and the locks are gone."""
+        replicas, self.replicas = self.replicas, None
+        await self.server.close(grace_s=0)
+        replicas._ticker.cancel()
+        await replicas._maintenance.end()
+        replicas.disconnect()
+        await replicas._set.disk.close()
+        for partition in replicas.partitions().values():
+            partition.replica.log.close()
+        replicas._set.dir.log_dir.close()
+        await self.tree.close()
+
     @property
     def role(self):
         return self.replicas.partitions()[T0].role

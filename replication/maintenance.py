@@ -1,0 +1,127 @@
+"""Maintenance: what a broker does for its logs on a schedule: checkpoints, flushes, retention, compaction.
+
+One background thread does it, one thing at a time, so that it never takes what clients need. Nothing above a
+partition's high watermark is removed. What fails is logged, and done again the next time. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from logstore import compaction, housekeeping
+from logstore.errors import PylogError
+from replication.config import BrokerConfig
+from replication.model import TopicPartition
+from replication.partition import Partition
+from replication.replica_set import ReplicaSet
+
+logger = logging.getLogger(__name__)
+
+
+class Maintenance:
+    """See the module. `begin` once the replicas are open, `end` before they are closed."""
+
+    def __init__(self, config: BrokerConfig, replicas: ReplicaSet) -> None:
+        self._config = config
+        self._replicas = replicas
+        self._noted: dict[TopicPartition, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._is_ending = False
+
+    def begin(self) -> None:
+        """Do it from now on."""
+        config = self._config
+        self._thread = ThreadPoolExecutor(1, "maintenance")
+        schedule: list[tuple[int, Callable[[], None]]] = [
+            (config.log_flush_offset_checkpoint_interval_ms, self._flush),
+            (config.log_retention_check_interval_ms, self._retain),
+        ]
+        if config.log_cleaner_enable:
+            schedule.append((config.log_cleaner_backoff_ms, self._compact))
+        self._tasks = [asyncio.ensure_future(self._repeat(interval_ms, act)) for interval_ms, act in schedule]
+        self._tasks.append(asyncio.ensure_future(self._checkpoint()))
+
+    async def end(self) -> None:
+        """Stop, once what is being done is done."""
+        self._is_ending = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            self._tasks = []
+            await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+
+    async def _repeat(self, interval_ms: int, act: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(max(interval_ms, 100) / 1000)
+            try:
+                await loop.run_in_executor(self._thread, act)
+            except Exception:  # the next time may be better
+                logger.exception("maintenance failed")
+
+    # --------------------------------------------------------- high watermarks
+
+    async def _checkpoint(self) -> None:
+        """Not behind the others: a compaction may take minutes."""
+        while True:
+            await asyncio.sleep(self._config.replica_high_watermark_checkpoint_interval_ms / 1000)
+            offsets = {tp: p.high_watermark for tp, p in self._replicas.partitions.items()}
+            if offsets != self._noted:
+                try:
+                    await asyncio.to_thread(self._replicas.dir.note_high_watermarks, offsets)
+                except (PylogError, OSError) as error:
+                    logger.error("high watermarks are not stored: %s", error)
+                else:
+                    self._noted = offsets
+
+    # ----------------------------------------------------------- in the thread
+
+    def _flush(self) -> None:
+        logs = [(tp, partition.replica.log) for tp, partition in self._partitions()]
+        self._replicas.dir.flush((tp, log) for tp, log in logs if log.files.view.end > log.recovery_point)
+
+    def _retain(self) -> None:
+        for tp, partition in self._partitions():
+            if partition.replica.config.expires:
+                self._guarded(tp, partial(self._expire, partition))
+        self._replicas.dir.sweep(self._config.log_segment_delete_delay_ms)
+
+    def _expire(self, partition: Partition) -> None:
+        log, reserve = partition.replica.log, self._replicas.dir.log_dir.reserve
+        report = reserve.despite_full_disk(partial(housekeeping.expire, log, upper=partition.high_watermark))
+        if report.removed:
+            logger.info(
+                "tp=%s segments=%d bytes=%d deleted", partition.tp, len(report.removed), report.removed_bytes
+            )
+        partition.replica.note_start(report.log_start_after)
+
+    def _compact(self) -> None:
+        for tp, partition in self._partitions():
+            if partition.replica.config.is_compacted:
+                self._guarded(tp, partial(self._clean, partition))
+
+    def _clean(self, partition: Partition) -> None:
+        log, dir_ = partition.replica.log, self._replicas.dir
+        report = compaction.compact(log, upper=partition.high_watermark)
+        if report.rounds:
+            tp = partition.tp.topic, partition.tp.partition
+            dir_.log_dir.advance_recovery_points({tp: (log.topic_id, log.recovery_point)})
+            logger.info(
+                "tp=%s compacted bytes=%d to=%d", partition.tp, report.bytes_before, report.bytes_after
+            )
+
+    def _partitions(self) -> list[tuple[TopicPartition, Partition]]:
+        return [] if self._is_ending else list(self._replicas.partitions.items())
+
+    def _guarded(self, tp: TopicPartition, act: Callable[[], None]) -> None:
+        """One partition that fails does not keep the others from it."""
+        if self._is_ending or tp not in self._replicas.partitions:
+            return
+        try:
+            act()
+        except (PylogError, OSError) as error:
+            logger.error("tp=%s is not maintained: %s", tp, error)

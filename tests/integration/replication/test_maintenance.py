@@ -1,0 +1,79 @@
+"""What a broker does for its logs by itself: checkpoints, retention, compaction, deleted replicas."""
+
+from logstore.records.batch import Record, build, records
+from replication.errors import ErrorCode
+
+from .site import T0, Site, batch, on_loop, until
+
+OFTEN = {
+    "log.retention.check.interval.ms": 100,
+    "log.cleaner.backoff.ms": 100,
+    "log.flush.offset.checkpoint.interval.ms": 100,
+    "replica.high.watermark.checkpoint.interval.ms": 50,
+}
+
+
+@on_loop
+async def test_retention_never_passes_the_high_watermark(tmp_path):
+    """R33."""
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1, **OFTEN)
+        config = {"retention.bytes": "0", "segment.bytes": "200", "file.delete.delay.ms": "0"}
+        await site.create(replicas=(1, 2), config=config)
+        for number in range(10):
+            await one.produce(b"%d" % number * 100, acks=1)
+        log = one.replicas.partitions()[T0].replica.log
+        await until(lambda: one.role.state.isr == (1,) and log.log_start_offset > 0)
+        assert log.log_start_offset <= one.role.high_watermark
+        await until(lambda: one.replicas.partitions()[T0].replica.start == log.log_start_offset == 9)
+        found = await one.consume(0)
+        assert (found.error_code, found.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 9)
+
+
+@on_loop
+async def test_compaction_runs_by_itself(tmp_path):
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1, **OFTEN)
+        config = {"cleanup.policy": "compact", "segment.bytes": "300", "min.cleanable.dirty.ratio": "0"}
+        await site.create(replicas=(1,), config=config)
+        for number in range(12):
+            record = build([Record(0, 1000, b"key", b"%d" % number * 40)])
+            await one.replicas.append({T0: record}, acks=1, timeout_ms=100)
+        log = one.replicas.partitions()[T0].replica.log
+        await until(lambda: sum(segment.size_bytes for segment in log.segments()) < 700, within_s=40)
+        found = await one.consume(0)
+        assert found.error_code == ErrorCode.NONE
+        assert next(iter(records(found.records))).offset > 3
+
+
+@on_loop
+async def test_high_watermarks_and_recovery_points_are_stored_and_survive_a_kill(tmp_path):
+    """R30."""
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1, **OFTEN)
+        await site.create(replicas=(1,))
+        await one.produce(b"a", b"b")
+        root = tmp_path / "broker-1"
+        stored, flushed = root / "replication-offset-checkpoint", root / "recovery-point-offset-checkpoint"
+        await until(lambda: stored.exists() and "orders 0 2" in stored.read_text())
+        await until(lambda: flushed.exists() and "orders 0 2" in flushed.read_text())
+        await one.kill()
+        with (root / "orders-0" / "00000000000000000000.log").open("ab") as log:
+            log.write(bytes(batch(b"half"))[:40])  # what a killed process leaves
+        await one.start()
+        partition = one.replicas.partitions()[T0]
+        assert (partition.high_watermark, partition.replica.end) == (2, 2)
+        await site.tell(1)
+        assert (await one.produce(b"c")).base_offset == 2
+
+
+@on_loop
+async def test_the_files_of_a_deleted_replica_go_after_their_delay(tmp_path):
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1, **OFTEN, **{"log.segment.delete.delay.ms": 300})
+        await site.create(replicas=(1,))
+        await one.produce(b"a")
+        await site.stop_replica(1)
+        hidden = list((tmp_path / "broker-1").glob("orders-0.*.deleted"))
+        assert len(hidden) == 1
+        await until(lambda: not hidden[0].exists())
