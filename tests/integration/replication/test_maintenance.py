@@ -18,7 +18,12 @@ async def test_retention_never_passes_the_high_watermark(tmp_path):
     """R33."""
     async with Site(tmp_path) as site:
         (one,) = await site.start(1, **OFTEN)
-        config = {"retention.bytes": "0", "segment.bytes": "200", "file.delete.delay.ms": "0"}
+        config = {
+            "retention.ms": "-1",
+            "retention.bytes": "0",
+            "segment.bytes": "200",
+            "file.delete.delay.ms": "0",
+        }
         await site.create(replicas=(1, 2), config=config)
         for number in range(10):
             await one.produce(b"%d" % number * 100, acks=1)
