@@ -509,6 +509,8 @@ class Log:
     def _cut(self, offset: int, place: lookup.Place | None) -> None:
         """Under the lock: remove the batch at `place` and all behind it; None: everything, to begin at `offset`."""
         view = self._files.view
+        end = min(offset, place.batch.base_offset) if place else offset
+        marks.lower(self._env, self._files.path, end)
         bases = view.bases[: place.number + 1] if place else ()
         self._producers.cut(place.batch.base_offset if place else -1)
         for base in reversed(view.bases[len(bases) :]):

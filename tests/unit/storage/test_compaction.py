@@ -428,3 +428,35 @@ def test_a_batch_left_without_records_is_read_by_all(root, env):
         data = env.files.read_all(segment.path)
         assert decode(data, start=0, end=1 << 40).num_rows == sum(h.count for _, h in batches.batches(data))
     assert log.offset_for_time(0).offset == records(log)[0].offset
+
+
+def test_what_is_written_after_a_truncation_is_dirty_and_not_tiered(root, env):
+    log = make(root, env, **SMALL)
+    for _ in range(40):
+        append(log, ("k", "v" * 50))
+    compact(log)
+    log.advance_tiered_offset(30)
+    log.truncate_to(20)
+    assert log.tiered_offset == 20
+    for _ in range(20):
+        append(log, ("k", "w" * 50))
+    log.roll()
+    compact(log)
+    assert [record.offset for record in records(log)] == [log.log_end_offset - 1]
+    log.start_anew(7)
+    assert log.tiered_offset == 7
+
+
+def test_a_follower_takes_a_compacted_log_as_it_is(root, env):
+    log, follower = make(root, env, **SMALL), make(root, env, name="f-0", **SMALL)
+    for number in range(30):
+        append(log, ("k", "v"), (f"k{number % 3}", "v" * 50), codec=Codec.LZ4 if number % 2 else Codec.NONE)
+    compact(log)
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        result = log.read(offset, max_bytes=1)
+        follower.append_as_follower(bytes(result.data))
+        offset = result.next_offset
+    assert follower.log_end_offset == log.log_end_offset
+    assert stored(follower) == stored(log)
+    check_is_a_log(follower, env)
