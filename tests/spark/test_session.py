@@ -207,7 +207,7 @@ def test_a_thread_of_its_own_can_write_once_it_has_registered(spark, topics):
         try:
             frame = spark.range(3).selectExpr("string(id) value")
             frame.write.format("pylog").options(path=topics.path, topic="t").mode("append").save()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  looked at below
             found.append(str(error))
         finally:
             spark._get_j_spark_session_class(spark._jvm).clearActiveSession()
