@@ -317,9 +317,11 @@ class ControllerLoop:
 
     async def _look(self, term: _Term, look: Look, armed: asyncio.Future[None], alarm: asyncio.Event) -> None:
         try:
-            event = await look(lambda change: alarm.set())
+            found = await look(lambda change: alarm.set())
             if armed.done():
-                if event is not None:
+                for event in found:
+                    if isinstance(event, events.BrokersChanged):
+                        self._log_brokers({info.id: info for info in event.live})
                     self.post(event)
                 await alarm.wait()
             else:

@@ -11,9 +11,10 @@ from typing import TypeAlias
 from replication.controller import events
 from replication.coordination import cluster, nodes
 from replication.coordination.tree import Change, NoNodeError, Tree, Watch
+from replication.model import TopicPartition
 
-# Reads something with a watch on it; what the machine is to know of it, if anything.
-Look: TypeAlias = Callable[[Watch], Awaitable[events.Event | None]]
+# Reads something with a watch on it; what the machine is to know of it, in order.
+Look: TypeAlias = Callable[[Watch], Awaitable[tuple[events.Event, ...]]]
 
 
 class Watches:
@@ -32,13 +33,13 @@ class Watches:
         """After a silence of the store nothing is watched any more."""
         self._watched_topics.clear()
 
-    async def brokers(self, watch: Watch) -> events.BrokersChanged:
+    async def brokers(self, watch: Watch) -> tuple[events.Event, ...]:
         """Who is registered."""
         await self._tree.children(nodes.BROKER_IDS, watch)
         found = await cluster.read_brokers(self._tree)
-        return events.BrokersChanged(tuple(found[broker] for broker in sorted(found)))
+        return (events.BrokersChanged(tuple(found[broker] for broker in sorted(found))),)
 
-    async def topics(self, watch: Watch) -> events.TopicsChanged:
+    async def topics(self, watch: Watch) -> tuple[events.Event, ...]:
         """Which topics there are, and their partitions."""
 
         def changed(change: Change) -> None:
@@ -49,32 +50,32 @@ class Watches:
             if name not in self._watched_topics:
                 self._watched_topics.add(name)
                 await self._tree.get(nodes.topic_path(name), changed)
-        return await self.read_topics()
+        return (await self.read_topics(),)
 
-    async def configs(self, watch: Watch) -> events.TopicsChanged:
+    async def configs(self, watch: Watch) -> tuple[events.Event, ...]:
         """The settings of topics."""
         await self._tree.children(nodes.CONFIG_CHANGES, watch)
-        return await self.read_topics()
+        return (await self.read_topics(),)
 
     async def read_topics(self) -> events.TopicsChanged:
         """The topics as they are now."""
         found = await cluster.read_topics(self._tree, unclean_default=self._unclean_default)
         return events.TopicsChanged(found)
 
-    async def deletions(self, watch: Watch) -> events.DeleteRequested | None:
+    async def deletions(self, watch: Watch) -> tuple[events.Event, ...]:
         """Which topics are to be deleted."""
         names = await self._tree.children(nodes.DELETED_TOPICS, watch)
-        return events.DeleteRequested(names) if names else None
+        return (events.DeleteRequested(names),) if names else ()
 
-    async def election(self, watch: Watch) -> events.PreferredElectionRequested | None:
-        """Which preferred replicas are to lead."""
+    async def election(self, watch: Watch) -> tuple[events.Event, ...]:
+        """Which preferred replicas are to lead; with the ISRs of now, since notices of them come a moment later."""
         found = await self._tree.get(nodes.PREFERRED_ELECTION, watch)
         if found is None:
-            return None
+            return ()
         tps = nodes.decode_partitions(nodes.PREFERRED_ELECTION, found.data)
-        return events.PreferredElectionRequested(tps)
+        return await self._isrs_of(tps), events.PreferredElectionRequested(tps)
 
-    async def isrs(self, watch: Watch) -> events.IsrChanged | None:
+    async def isrs(self, watch: Watch) -> tuple[events.Event, ...]:
         """What leaders have told of their ISRs; each notice is taken away once it was read."""
         names = await self._tree.children(nodes.ISR_CHANGES, watch)
         paths = [f"{nodes.ISR_CHANGES}/{name}" for name in names]
@@ -85,11 +86,14 @@ class Watches:
             if node is not None
             for tp in nodes.decode_partitions(path, node.data)
         }
-        states = await cluster.read_states(self._tree, list(tps))
+        changed = await self._isrs_of(tuple(tps))
         for path in paths:
             await delete_if_there(self._tree, path)
-        known = tuple((tp, state) for tp, state in states.items() if state is not None)
-        return events.IsrChanged(known) if known else None
+        return (changed,) if changed.partitions else ()
+
+    async def _isrs_of(self, partitions: tuple[TopicPartition, ...]) -> events.IsrChanged:
+        found = await cluster.read_states(self._tree, partitions)
+        return events.IsrChanged(tuple((tp, state) for tp, state in found.items() if state is not None))
 
 
 async def delete_if_there(tree: Tree, path: str) -> None:

@@ -7,6 +7,7 @@ the time was up). Errors are exceptions with codes, for whoever answers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ from replication.metadata import Metadata, TopicMetadata
 from replication.model import NO_LEADER, Assignment, BrokerInfo, TopicPartition
 
 PARTITIONS_MAX = 100_000
+TOLD_S = 1.0  # what is written is known to this broker soon after
 POLL_S = 1.0  # the metadata tells when it has changed; this is for the case that it did so unseen
 
 
@@ -159,7 +161,14 @@ class TopicAdmin:
 
     async def elect_preferred(self, partitions: list[TopicPartition], *, timeout_s: float) -> None:
         """Have the preferred replicas of these lead, and wait until those that can do."""
-        await topics.request_election(self._tree(), partitions)
+        tree = self._tree()
+        await topics.request_election(tree, partitions)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                ended = asyncio.Event()
+                while await topics.is_electing(tree, lambda change: ended.set()):
+                    await ended.wait()
+                    ended.clear()
 
         def are_led() -> bool:
             return all(
@@ -169,7 +178,7 @@ class TopicAdmin:
                 for tp in partitions
             )
 
-        await self._until(are_led, timeout_s)
+        await self._until(are_led, min(timeout_s, TOLD_S))
 
     async def ready(self, name: str, partitions: int, *, timeout_s: float) -> TopicMetadata | None:
         """The topic, once so many partitions are led; None if the time is up before."""

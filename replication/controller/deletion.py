@@ -16,7 +16,7 @@ from replication.controller.draft import Draft
 from replication.controller.elections import settle
 from replication.controller.events import DeleteTopicNodes, ReplicasDeleted
 from replication.controller.states import PartitionState, ReplicaState
-from replication.model import LEADER_DURING_DELETE, NO_LEADER, Replica, TopicPartition
+from replication.model import NO_LEADER, Replica, TopicPartition
 
 
 def begin(draft: Draft, topics: Iterable[str]) -> None:
@@ -29,7 +29,7 @@ def begin(draft: Draft, topics: Iterable[str]) -> None:
         elif name not in draft.deletions:
             draft.deletions.add(name)
             tps = partitions_of(draft, name)
-            draft.tell_metadata(tps, leader=LEADER_DURING_DELETE)
+            draft.tell_metadata(tps)
             for tp in tps:
                 draft.removals.pop(tp, None)
                 settle(draft, tp)

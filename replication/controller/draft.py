@@ -7,6 +7,7 @@ told (leadership, stops, metadata), then writes, then the rest. Brokers are told
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from replication.controller.context import Controller, Limits, Pending, Shutdown
 from replication.controller.events import (
@@ -25,6 +26,7 @@ from replication.controller.states import (
     ReplicaState,
 )
 from replication.model import (
+    LEADER_DURING_DELETE,
     Assignment,
     BrokerId,
     BrokerInfo,
@@ -179,22 +181,16 @@ class Draft:
                 told[tp] = told.get(tp, False) or is_new
 
     def tell_metadata(
-        self,
-        tps: Iterable[TopicPartition],
-        receivers: Iterable[BrokerId] | None = None,
-        *,
-        leader: BrokerId | None = None,
+        self, tps: Iterable[TopicPartition], receivers: Iterable[BrokerId] | None = None
     ) -> None:
-        """Tell brokers (all, if none are named) how these partitions stand, or that they have another `leader`."""
-        known = [(tp, self.leadership[tp]) for tp in tps if tp in self.leadership]
-        if leader is not None:
-            known = [
-                (tp, LeaderAndIsr(leader, s.leader_epoch, s.isr, s.controller_epoch, s.version))
-                for tp, s in known
-            ]
+        """Tell brokers (all, if none are named) how these partitions stand; of a topic that goes, that it goes."""
+        known = [(tp, self._shown(tp, self.leadership[tp])) for tp in tps if tp in self.leadership]
         for broker in self.brokers if receivers is None else receivers:
             if broker in self.brokers:
                 self._metadata_for.setdefault(broker, {}).update(known)
+
+    def _shown(self, tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr:
+        return replace(state, leader=LEADER_DURING_DELETE) if tp.topic in self.deletions else state
 
     def tell_to_stop(self, tp: TopicPartition, broker: BrokerId, *, delete: bool) -> None:
         """Tell a broker to stop a replica, and perhaps to delete it."""

@@ -18,6 +18,7 @@ from replication.coordination.tree import (
     SetData,
     Step,
     Tree,
+    Watch,
 )
 from replication.model import Assignment, TopicPartition
 
@@ -96,6 +97,11 @@ async def request_election(tree: Tree, partitions: Sequence[TopicPartition]) -> 
         await tree.create(nodes.PREFERRED_ELECTION, nodes.encode_partitions(partitions))
     except NodeExistsError:
         raise InvalidRequestError("another election of preferred replicas is under way: try again") from None
+
+
+async def is_electing(tree: Tree, watch: Watch) -> bool:
+    """Is an election of preferred replicas under way?"""
+    return await tree.get(nodes.PREFERRED_ELECTION, watch) is not None
 
 
 async def forget_old_notices(tree: Tree, keep: int) -> None:
