@@ -159,9 +159,9 @@ class Aiokafka(Member):
 CLIENTS = {"confluent-kafka": Confluent, "kafka-python": KafkaPython, "aiokafka": Aiokafka}
 
 
-def until(condition, what, *, within_s=30.0):
-    """Wait until it holds."""
+def until(condition, what, *arguments, within_s=30.0):
+    """Wait until it holds; `what` says what did not, or is asked then."""
     end = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < end, f"not within {within_s:g} s: {what}"
+    while not condition(*arguments):
+        assert time.monotonic() < end, f"not within {within_s:g} s: {what() if callable(what) else what}"
         time.sleep(0.02)

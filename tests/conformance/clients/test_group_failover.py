@@ -1,0 +1,176 @@
+"""Groups while their coordinator dies, stops and comes back, on three real brokers (R28)."""
+
+import threading
+import time
+from collections import Counter
+from functools import partial
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from replication.groups.records import OFFSETS_TOPIC, partition_of
+from replication.local_cluster import LocalCluster
+from replication.model import TopicPartition as Partition
+from tests.conformance.clients.members import CLIENTS, until
+
+PARTITIONS = 6
+# kafka-python's own way to read its files.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*is deprecated. Use files:DeprecationWarning"),
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    settings = {
+        "offsets.topic.num.partitions": 3,
+        "zookeeper.session.timeout.ms": 2000,
+        "group.min.session.timeout.ms": 1000,
+        "min.insync.replicas": 2,
+    }
+    with LocalCluster(3, settings=settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(cluster, request):
+    name = f"t{abs(hash(request.node.name))}"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(name, PARTITIONS, 3)])[name].result()
+    return name
+
+
+def coordinator_of(cluster, group):
+    """Who leads the group's partition, by the tree."""
+    tp = Partition(OFFSETS_TOPIC, partition_of(group, 3))
+    found = cluster.describe().leadership.get(tp)
+    return found.leader if found is not None else None
+
+
+def whole(cluster):
+    """Is every partition led, and every replica in sync?"""
+    return all(len(state.isr) == 3 and state.leader > 0 for state in cluster.describe().leadership.values())
+
+
+class Committer(threading.Thread):
+    """Commits growing offsets, and remembers the last that was acknowledged."""
+
+    def __init__(self, bootstrap, group, topic):
+        super().__init__(daemon=True)
+        self.consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+        self.tp, self.acknowledged, self.failed = (topic, 0), 0, 0
+        self.stopping = threading.Event()
+
+    def has_reached(self, offset):
+        return self.acknowledged >= offset
+
+    def run(self):
+        offset = 0
+        while not self.stopping.is_set():
+            offset += 1
+            try:
+                self.consumer.commit(offsets=[TopicPartition(*self.tp, offset)], asynchronous=False)
+            except KafkaException:
+                self.failed += 1
+                time.sleep(0.05)
+            else:
+                self.acknowledged = offset
+        self.consumer.close()
+
+
+class Asker(threading.Thread):
+    """Asks for the committed offset, again and again: what it is told is never older than what was acknowledged."""
+
+    def __init__(self, bootstrap, group, committer):
+        super().__init__(daemon=True)
+        self.consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+        self.committer, self.answers, self.wrong = committer, 0, []
+
+    def has_reached(self, answers):
+        return self.answers >= answers
+
+    def run(self):
+        while not self.committer.stopping.is_set():
+            before = self.committer.acknowledged
+            try:
+                (found,) = self.consumer.committed([TopicPartition(*self.committer.tp)], timeout=5)
+            except KafkaException:
+                time.sleep(0.05)
+                continue
+            self.answers += 1
+            if found.error is None and max(found.offset, 0) < before:
+                self.wrong.append((before, found.offset))
+        self.consumer.close()
+
+
+def test_an_acknowledged_commit_is_never_forgotten(cluster, topic):
+    """(R28) Nobody is told an older offset, or none, while coordinators are killed, stopped and load."""
+    group = "committer"
+    committer = Committer(cluster.bootstrap, group, topic)
+    askers = [Asker(cluster.bootstrap, group, committer) for _ in range(2)]
+    for thread in (committer, *askers):
+        thread.start()
+    until(lambda: committer.acknowledged > 10, "commits begin")
+    for end in (cluster.kill, cluster.stop, cluster.kill):
+        until(lambda: whole(cluster), "all replicas in sync", within_s=60)
+        coordinator = coordinator_of(cluster, group)
+        end(coordinator)
+        at_least = committer.acknowledged + 20
+        until(partial(committer.has_reached, at_least), "commits go on", within_s=60)
+        assert coordinator_of(cluster, group) != coordinator
+        for asker in askers:
+            until(partial(asker.has_reached, asker.answers + 5), "answers go on", within_s=60)
+        cluster.restart(coordinator)
+    committer.stopping.set()
+    for thread in (committer, *askers):
+        thread.join(30)
+    assert [asker.wrong for asker in askers] == [[], []]
+    assert all(asker.answers > 20 for asker in askers)
+
+
+def test_members_of_all_clients_outlive_their_coordinator(cluster, topic):
+    """Killed, then another one stopped in good order: nothing is missed, and all partitions are read at the end."""
+    group = "survivors"
+    members = [make(cluster.bootstrap, group, topic) for make in CLIENTS.values()]
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0})
+    sent, stopping = [], threading.Event()
+
+    def produce():
+        while not stopping.is_set():
+            value = b"%d" % len(sent)
+            producer.produce(topic, value, partition=len(sent) % PARTITIONS)
+            sent.append(value)
+            producer.poll(0)
+            time.sleep(0.01)
+        assert producer.flush(60) == 0
+
+    def unread(count=None):
+        return set(sent[:count]) - {value for member in members for _, _, value in member.records}
+
+    def shared():
+        owned = [partition for member in members for partition in member.partitions]
+        return sorted(owned) == list(range(PARTITIONS))
+
+    def state():
+        missing = Counter(int(value) % PARTITIONS for value in unread())
+        owned = [sorted(member.partitions) for member in members]
+        return f"sent {len(sent)}; not read, by partition: {dict(missing)}; owned: {owned}"
+
+    feed = threading.Thread(target=produce, daemon=True)
+    with members[0], members[1], members[2]:
+        until(shared, "all partitions are read", within_s=60)
+        feed.start()
+        for end in (cluster.kill, cluster.stop):
+            until(lambda: whole(cluster), "all replicas in sync", within_s=60)
+            coordinator = coordinator_of(cluster, group)
+            end(coordinator)
+            time.sleep(2)  # of records that are produced meanwhile
+            until(lambda count: not unread(count), state, len(sent), within_s=60)
+            cluster.restart(coordinator)
+        stopping.set()
+        feed.join(60)
+        until(lambda: not unread(), state, within_s=60)
+        until(shared, state, within_s=60)
