@@ -194,7 +194,7 @@ class Disk:
 
     def read_into(self, path, position, space):
         block = self._inode(path).data[position : position + len(space)]
-        space[: len(block)] = block
+        space.cast("B")[: len(block)] = block
         return len(block)
 
     def read(self, path, position, size):

@@ -1,5 +1,9 @@
 """Retention decides by size and age; the age of records that are dated wrongly, and clocks that jump (S17)."""
 
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,9 +11,11 @@ from hypothesis import strategies as st
 from logstore import house_clock, marks
 from logstore.config import LogConfig
 from logstore.env import Env
+from logstore.errors import CorruptLogError
 from logstore.house_clock import ABSENCE_MS, DOUBT_MS, JUMP_MS, Look, believe
 from logstore.retention import SegmentFacts, ages_ms, expired
 from tests.crash.disk import Disk, StillClock
+from tests.unit.storage.partition import batch, contents, make, reopen
 
 NOW = 1_700_000_000_000
 DAY = 24 * 3_600_000
@@ -160,6 +166,27 @@ def test_what_was_seen_of_the_time_is_remembered_beside_the_topics(root):
     assert house_clock.now_ms(env, root) == NOW + 1
     disk.names[f"{root}/house-clock"].data[:] = b"garbage"
     assert house_clock.now_ms(env, root) == clock.time_ms
+
+
+def test_a_damaged_log_start_is_reported_so_that_deleted_records_do_not_come_back(disk, env):
+    log = make(Path("/store"), env, segment_bytes=300, max_message_bytes=300)
+    for number in range(9):
+        log.append_as_leader(batch(b"%d" % number))
+    log.advance_start(4)
+    path = f"{log.directory}/{marks.LOG_START}"
+    whole = bytes(disk.names[path].data)
+    for position in range(len(whole)):
+        disk.names[path].data[position] ^= 1
+        other = partial(reopen, log.directory, env)
+        with suppress(CorruptLogError):
+            assert contents(other())[0][0] == 4
+        with (
+            pytest.raises(CorruptLogError, match=marks.LOG_START)
+            if position == 4
+            else suppress(CorruptLogError)
+        ):
+            other().recover()
+        disk.names[path].data[:] = whole
 
 
 def test_a_damaged_mark_is_no_mark(disk, env, caplog):
