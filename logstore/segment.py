@@ -83,7 +83,7 @@ class Slice(NamedTuple):
 class Space(NamedTuple):
     """Where a reader puts what it reads, again and again, and what finds the batches there."""
 
-    buffer: bytearray
+    buffer: bytearray | memoryview
     walk: Walk = whole_bytes
 
     def first(self, size_bytes: int) -> memoryview:
