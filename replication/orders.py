@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from kio.schema.errors import ErrorCode as WireCode
 
 from logstore.errors import PylogError
-from replication.errors import ErrorCode, code_of
+from replication.errors import ErrorCode, KafkaError, code_of
 from replication.metadata import BrokerAddress, Metadata, PartitionMetadata, PartitionUpdate
 from replication.model import NO_EPOCH, Assignment, LeaderAndIsr, Replica, TopicPartition, topic_id_of
 from replication.partition import Partition
@@ -58,7 +58,6 @@ class Orders:
     def __init__(self, replicas: ReplicaSet, metadata: Metadata, log_change: LogChange) -> None:
         self.controller_epoch = 0
         self.broker_epoch = NO_EPOCH
-        self.is_lost: Callable[[TopicPartition], None] = lambda tp: None
         self._replicas = replicas
         self._metadata = metadata
         self._log_change = log_change
@@ -149,13 +148,17 @@ class Orders:
     async def _find(self, wanted: Iterable[_News]) -> Mapping[TopicPartition, Partition | Exception]:
         """The replicas, made where they are missing."""
         news = {item.tp: item for item in wanted}
-        me = self._replicas.broker
-        for tp, item in news.items():
-            is_on_disk = self._replicas.is_on_disk(tp, item.topic_id)
-            if is_replica_lost(Replica(tp, me), item.state, is_on_disk=is_on_disk, is_new=item.is_new):
-                logger.error("tp=%s epoch=%d is in the ISR, and not here", tp, item.state.leader_epoch)
-                self.is_lost(tp)
-        return await self._replicas.find_or_create({tp: item.topic_id for tp, item in news.items()})
+        lost = {tp: _lost(item) for tp, item in news.items() if self._is_lost(item)}
+        topic_ids = {tp: item.topic_id for tp, item in news.items() if tp not in lost}
+        return {**await self._replicas.find_or_create(topic_ids), **lost}
+
+    def _is_lost(self, news: _News) -> bool:
+        """Does the ISR count on a replica that is not here any more, though nobody was told that it is lost?"""
+        me = Replica(news.tp, self._replicas.broker)
+        is_on_disk = self._replicas.is_on_disk(news.tp, news.topic_id)
+        return not self._replicas.has_lost_writes and is_replica_lost(
+            me, news.state, is_on_disk=is_on_disk, is_new=news.is_new
+        )
 
     async def _take(
         self, news: _News, role: Role, partition: Partition | Exception, lines: RequestLines
@@ -231,6 +234,14 @@ class Orders:
                 if update.tp in taken:
                     self._log_change(lines.cached(update.tp, update.metadata.state, update.metadata.replicas))
         return ib.UpdateMetadataResponse(error_code=WireCode(ErrorCode.NONE))
+
+
+def _lost(news: _News) -> KafkaError:
+    return KafkaError(
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        f"its directory is gone, and it is in the ISR {news.state.isr}: restart the broker, which then says that it "
+        "lost it",
+    )
 
 
 def _news_of(request: ib.LeaderAndIsrRequest) -> Iterable[_News]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -16,10 +17,13 @@ from replication.coordination.tree import Tree
 from replication.disk import Disk
 from replication.following import Asking
 from replication.leading import Leader
-from replication.model import TopicPartition
+from replication.model import Replica, TopicPartition
 from replication.partition import Partition
 from replication.replica_dir import ReplicaDir
 from replication.replica_log import Host, IsrKeeper, ReplicaCounters
+from replication.roles import is_replica_lost
+
+logger = logging.getLogger(__name__)
 
 
 class ReplicaSet:
@@ -60,6 +64,42 @@ class ReplicaSet:
                 self._add(tp, log)
             else:
                 self.broken[tp] = log
+        await self._find_losses(tree)
+
+    @property
+    def has_lost_writes(self) -> bool:
+        """May something that was not flushed be missing, or a replica that an ISR counts on? Then say so."""
+        return self.dir.has_lost_writes
+
+    async def _find_losses(self, tree: Tree) -> None:
+        """Note if an ISR counts on a replica that is not here: on a disk that was replaced, say."""
+        topics = await cluster.read_topics(tree)
+        assigned = [
+            (TopicPartition(name, number), topic.id or "")
+            for name, topic in topics.items()
+            for number, replicas in topic.partitions.items()
+            if self.broker in replicas
+        ]
+        states = await cluster.read_states(tree, [tp for tp, _ in assigned])
+        for tp, topic_id in assigned:
+            me, state, is_on_disk = Replica(tp, self.broker), states[tp], self.is_on_disk(tp, topic_id)
+            if state is not None and is_replica_lost(me, state, is_on_disk=is_on_disk, is_new=False):
+                logger.error("tp=%s is in the ISR %s, and not here: it is lost", tp, state.isr)
+                self.dir.has_lost_writes = True
+
+    async def maybe_forget_losses(self, tree: Tree) -> None:
+        """Once the controller has decided about every replica of this life, nobody counts on what a former one had."""
+        topics = await cluster.read_topics(tree)
+        told = {tp for tp, partition in self.partitions.items() if partition.known_leader_epoch is not None}
+        assigned = {
+            TopicPartition(name, number)
+            for name, topic in topics.items()
+            for number, replicas in topic.partitions.items()
+            if self.broker in replicas
+        }
+        if assigned <= told and self.has_lost_writes:
+            await cluster.forget_losses(tree, self.broker)
+            await asyncio.to_thread(self.dir.note_boot)
 
     async def close(self) -> None:
         """Flush everything, note a clean end, and let go of the directory."""

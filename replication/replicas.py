@@ -73,7 +73,7 @@ class Replicas:
     @property
     def has_lost_writes(self) -> bool:
         """Must this broker register as one that may have lost what it had not flushed?"""
-        return self._set.dir.has_lost_writes
+        return self._set.has_lost_writes
 
     def connect(self, tree: Tree, broker_epoch: int) -> None:
         """This broker is registered, in this session and with this epoch."""
@@ -241,7 +241,10 @@ class Replicas:
         self, request: ib.LeaderAndIsrRequest, correlation_id: int = 0
     ) -> ib.LeaderAndIsrResponse:
         """Lead and follow as a controller says."""
-        return await self._orders.become(request, correlation_id)
+        response = await self._orders.become(request, correlation_id)
+        if self._set.has_lost_writes and self._set.tree is not None and not response.error_code:
+            await self._set.maybe_forget_losses(self._set.tree)
+        return response
 
     async def stop(self, request: ib.StopReplicaRequest, correlation_id: int = 0) -> ib.StopReplicaResponse:
         """Let go of replicas, and delete them, as a controller says."""

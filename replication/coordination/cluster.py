@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from replication.coordination import nodes
 from replication.coordination.tree import (
@@ -151,6 +151,15 @@ async def register_broker(
                     return found.creation
     except TimeoutError:
         raise BrokerIdTakenError(broker.id, wait_ms) from None
+
+
+async def forget_losses(tree: Tree, broker: BrokerId) -> None:
+    """Rewrite the registration of this session's broker as one that has lost nothing."""
+    path = nodes.broker_path(broker)
+    found = await tree.get(path)
+    if found is not None and found.owner == tree.session:
+        info = replace(nodes.decode_broker(broker, found), lost_writes=False)
+        await tree.set(path, nodes.encode_broker(info, nodes.registered_ms(found.data)), found.version)
 
 
 async def become_controller(tree: Tree, broker: BrokerId, now_ms: int) -> Term | None:

@@ -146,6 +146,12 @@ def decode_broker(broker: BrokerId, node: Node) -> BrokerInfo:
     )
 
 
+def registered_ms(data: bytes) -> int:
+    """When a broker was registered, as its registration says."""
+    text = str(_Reader(BROKER_IDS, data).value.get("timestamp", "0"))
+    return int(text) if text.isdecimal() else 0
+
+
 def encode_controller(broker: BrokerId, now_ms: int) -> bytes:
     """/controller."""
     return _encode({"version": 1, "brokerid": broker, "timestamp": str(now_ms)})

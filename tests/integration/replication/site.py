@@ -75,6 +75,8 @@ class Broker:
         )
         self.server = Server({key: handler for f in families for key, handler in f.handlers().items()})
         self.port = await self.server.start("127.0.0.1", self.port)
+        if lost_writes is None:
+            lost_writes = self.replicas.has_lost_writes
         info = BrokerInfo(self.id, -1, "127.0.0.1", self.port, lost_writes=lost_writes)
         self.epoch = await cluster.register_broker(self.tree, info, now_ms=1, wait_ms=10_000)
         self.replicas.connect(self.tree, self.epoch)
@@ -159,6 +161,10 @@ class Site:
         self.topic_ids.setdefault(tp.topic, new_topic_id())
         await ensure_path(self.tree, nodes.topic_config_path(tp.topic))
         await self.tree.set(nodes.topic_config_path(tp.topic), nodes.encode_config(config or {}))
+        await ensure_path(self.tree, nodes.topic_path(tp.topic))
+        await self.tree.set(nodes.topic_path(tp.topic), nodes.encode_topic({tp.partition: tuple(replicas)}))
+        await ensure_path(self.tree, nodes.topic_id_path(tp.topic))
+        await self.tree.set(nodes.topic_id_path(tp.topic), self.topic_ids[tp.topic].encode())
         state = LeaderAndIsr(replicas[0] if leader is None else leader, 0, tuple(isr), self.controller_epoch)
         await ensure_path(self.tree, nodes.state_path(tp))
         self.replicas[tp] = tuple(replicas)

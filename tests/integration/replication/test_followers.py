@@ -1,9 +1,12 @@
 """Followers over real sockets: what they copy, what they cut, when they are in sync; who is fenced."""
 
 import asyncio
+import shutil
+from dataclasses import replace
 
 import pytest
 
+from replication.coordination import cluster
 from replication.data_plane import FetchSpec, FetchTerms
 from replication.errors import ErrorCode
 from replication.following import Following
@@ -199,3 +202,33 @@ def test_a_broker_that_loses_its_session_serves_nothing_until_it_is_told_anew(tm
             assert (await one.produce(b"c")).error_code == ErrorCode.NONE
 
     run()
+
+
+@on_loop
+async def test_a_broker_whose_replica_is_gone_says_so_until_it_was_told_of_all(tmp_path):
+    """R19: an empty disk must not lead, nor count as in sync."""
+    async with Site(tmp_path) as site:
+        one, two, _ = await with_three(site)
+        await one.produce(b"a")
+        await two.stop()
+        shutil.rmtree(tmp_path / "broker-2")
+        await two.start(lost_writes=None)
+        assert two.replicas.has_lost_writes
+        await site.elect(1, isr=(1, 3))  # what the controller does with it
+        await until(lambda: 2 in one.role.state.isr)
+        assert two.stored() == [b"a"]
+        assert not two.replicas.has_lost_writes
+        assert not (await cluster.read_brokers(site.tree))[2].lost_writes
+
+
+@on_loop
+async def test_a_replica_that_vanishes_under_a_running_broker_takes_no_role(tmp_path):
+    """R19."""
+    async with Site(tmp_path) as site:
+        one, *_ = await with_three(site)
+        one.replicas._set.dir.topic_ids.clear()
+        await site.elect(2)
+        assert (
+            await site.tell(1, state=replace(site.states[T0], leader_epoch=9))
+            == ErrorCode.KAFKA_STORAGE_ERROR
+        )

@@ -49,7 +49,9 @@ class Coordinators:
             OFFSETS, self.site.topic_ids[OFFSETS_TOPIC], PartitionMetadata(state, replicas)
         )
         for broker in self.site.brokers.values():
-            addresses = [BrokerAddress(number, "127.0.0.1", b.port) for number, b in self.site.brokers.items()]
+            addresses = [
+                BrokerAddress(number, "127.0.0.1", b.port) for number, b in self.site.brokers.items()
+            ]
             broker.replicas.metadata.update(1, addresses, [update])
 
     async def loaded(self, number, group="g"):
