@@ -125,10 +125,10 @@ class TopicAdmin:
         """Have `count` partitions; the replicas of the new ones may be given. `timeout_s` 0: only check it."""
         known = self._known(name)
         before = len(known.partitions)
-        if count <= before:
+        if not before < count <= PARTITIONS_MAX:
             raise KafkaError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"topic {name!r} has {before} partitions: there can be more, not {count}",
+                f"topic {name!r} has {before} partitions: there can be more, up to {PARTITIONS_MAX}, not {count}",
             )
         if added is None:
             first = known.partitions[0].replicas

@@ -104,7 +104,7 @@ def _field_step(field: Field[Any], form: Form, *, is_tagged: bool) -> tuple[Step
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
         step, item_bytes, _ = _item_step(item, field, form)
-        return _array(form, step, item_bytes), 1 if form is COMPACT else 4, False
+        return _array(form, step, item_bytes, is_nullable=is_optional), 1 if form is COMPACT else 4, False
     if is_optional and not is_tagged and "kafka_type" not in field.metadata:
         step, _, _ = _item_step(kind, field, form)
         return _nullable_struct(step), 1, False
@@ -158,9 +158,11 @@ def _blob(form: Form) -> Step:
     return walk
 
 
-def _array(form: Form, item: Step, item_bytes: int) -> Step:
+def _array(form: Form, item: Step, item_bytes: int, *, is_nullable: bool) -> Step:
+    count_of = form.nullable_count if is_nullable else form.count  # kio takes null for any array
+
     def walk(buffer: Buffer, at: int, notes: Notes) -> int:
-        count, at = form.nullable_count(buffer, at, item_bytes)
+        count, at = count_of(buffer, at, item_bytes)
         notes.count(count or 0)
         for _ in range(count or 0):
             at = item(buffer, at, notes)

@@ -43,3 +43,11 @@ def test_unknown_tags_are_taken_out_and_the_rest_is_as_it_was():
 
 def test_what_follows_the_message_is_left_out():
     assert checked(load_request_schema(12, 0), bytes(8) + b"more", 0) == bytes(8)
+
+
+def test_null_is_refused_where_an_array_must_be():
+    """kio would hand it on as None."""
+    null_topics = bytes(4) + struct.pack(">i", -1)
+    with pytest.raises(ProtocolError, match="null"):
+        checked(load_request_schema(2, 1), null_topics, 0)
+    assert checked(load_request_schema(3, 1), struct.pack(">i", -1), 0)  # Metadata of all topics
