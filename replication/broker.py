@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,9 @@ from replication.handlers.groups import GroupHandlers
 from replication.handlers.inter import InterHandlers, obey
 from replication.handlers.positions import PositionHandlers
 from replication.handlers.topics import TopicHandlers
-from replication.model import BrokerInfo, TopicPartition
+from replication.metadata import BrokerAddress
+from replication.metrics import Metrics, MetricsEndpoint
+from replication.model import BrokerId, BrokerInfo, TopicPartition
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 from replication.replicas import Replicas
@@ -49,6 +51,7 @@ logger = logging.getLogger(__name__)
 SESSION_TOKEN = "session"  # of the last session, to end it if this process is killed and comes back
 COORDINATION_FILE = "coordination.db"
 RETRY_S = 0.5
+LATEST, CONSUMER = -1, -1  # in ListOffsets: the time that asks for the end, and who asks
 GRACE_S = 5.0  # for what is in work when the broker stops
 
 
@@ -74,6 +77,8 @@ class Broker:
         self.groups = GroupCoordinator(config, self.replicas, env)
         self.configs = ConfigChanges(self.replicas.configure)
         self.groups = GroupCoordinator(config, self.replicas, env)
+        self.metrics = Metrics(self.replicas, self.controller, self.groups, self._ends)
+        self._endpoint = MetricsEndpoint(self.metrics.page)
         self.server: Server | None = None
         self.epoch = -1
         self._clients = Clients(f"broker-{config.broker_id}", timeout_ms=config.replica_socket_timeout_ms)
@@ -98,9 +103,14 @@ class Broker:
         self._has_logs = True
         self.groups.begin()
         self.groups.begin()
-        self.server = Server(self._handlers(cluster_id), _server_limits(self.config))
+        self.server = Server(
+            self._handlers(cluster_id), _server_limits(self.config), observer=self.metrics.times
+        )
         port = await self.server.start(self.config.listener.host, self.config.listener.port)
         self.endpoint = self.config.advertised(port)
+        if self.config.metrics_port >= 0:
+            port = await self._endpoint.start(self.config.listener.host, self.config.metrics_port)
+            logger.info("[Kafka Server %d], metrics at port %d", self.config.broker_id, port)
         await self._register(tree)
         await self._is_told.wait()
         logger.info("[Kafka Server %d], started at %s:%d", self.config.broker_id, *self.endpoint)
@@ -120,6 +130,7 @@ class Broker:
         self.replicas.disconnect()
         if self.server is not None:
             await self.server.close(grace_s=GRACE_S)
+        await self._endpoint.close()
         self._clients.close()
         if self._tree is not None:
             await self._tree.close()
@@ -238,6 +249,36 @@ class Broker:
         if broker.id == self.config.broker_id:
             return await obey(self.replicas, request, next(self._correlation))
         return await self._clients.call(broker.host, broker.port, key, request)
+
+    async def _ends(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """The high watermarks of partitions that others lead, as far as those answer."""
+        by_leader: dict[BrokerId, list[TopicPartition]] = {}
+        for tp in tps:
+            by_leader.setdefault(self.replicas.metadata.leader(*tp) or 0, []).append(tp)
+        found: dict[TopicPartition, int] = {}
+        for broker, address in self.replicas.metadata.brokers().items():
+            if broker in by_leader and broker != self.config.broker_id:
+                try:
+                    found.update(await self._ends_at(address, by_leader[broker]))
+                except (OSError, TimeoutError, ProtocolError) as error:
+                    logger.info("broker=%d tells no offsets: %s", broker, error)
+        return found
+
+    async def _ends_at(
+        self, address: BrokerAddress, tps: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        asked = [
+            {"name": tp.topic, "partitions": [{"partition_index": tp.partition, "timestamp": LATEST}]}
+            for tp in tps
+        ]
+        request = {"replica_id": CONSUMER, "isolation_level": 0, "topics": asked}
+        answer = await self._clients.call(address.host, address.port, ApiKey.LIST_OFFSETS, request)
+        return {
+            TopicPartition(topic.name, row.partition_index): row.offset
+            for topic in answer.topics
+            for row in topic.partitions
+            if row.offset >= 0
+        }
 
     async def _hand_over(self) -> None:
         """Ask the controller to move leadership away, as often as is allowed."""

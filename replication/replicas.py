@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
 
 from logstore.env import SYSTEM, Env
+from logstore.errors import PylogError
 from replication import fetches, isr, offsets
 from replication.config import BrokerConfig
 from replication.coordination.tree import Tree
@@ -119,6 +120,10 @@ class Replicas:
     def partitions(self) -> Mapping[TopicPartition, Partition]:
         """Every replica of this broker."""
         return self._set.partitions
+
+    def broken(self) -> Mapping[TopicPartition, PylogError]:
+        """The replicas of this broker that could not be recovered, and why."""
+        return self._set.broken
 
     def partition(self, topic: str, partition: int) -> Partition:
         """The replica of this broker.
