@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from logstore.env import SYSTEM
 from replication.errors import ErrorCode
 from replication.group_coordinator import GroupCoordinator
 from replication.groups.records import OFFSETS_TOPIC
@@ -18,7 +19,7 @@ from replication.topic_admin import TopicAdmin
 from tests.transcripts.coordinator import subscription
 from tests.unit.replication.network.peer import Peer, serving
 
-from .site import T0, Site, on_loop
+from .site import T0, Site, on_loop, until
 
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 GROUP_APIS = (
@@ -38,8 +39,8 @@ class Client(Peer):
     def version(self, key):
         return min(max(self.newest, SERVED[key].first), SERVED[key].last)
 
-    async def call(self, key, **body):
-        return await self.ask(key, self.version(key), body)
+    async def call(self, api, /, **body):
+        return await self.ask(api, self.version(api), body)
 
     async def find(self, *groups, kind=0):
         if self.version(ApiKey.FIND_COORDINATOR) >= 4:
@@ -176,13 +177,13 @@ async def client_of(tmp_path, newest=9, *, leads=True, **config):
         admin = TopicAdmin(one.config, one.replicas.metadata, lambda: one.tree, random.Random(1))
         handlers = {
             **GroupHandlers(one.config, one.replicas.metadata, admin, groups).handlers(),
-            **CommitHandlers(one.replicas.metadata, groups, one.replicas._set.env.clock).handlers(),
+            **CommitHandlers(one.replicas.metadata, groups, SYSTEM.clock).handlers(),
         }
         async with serving(handlers) as (_, port):
             client = await Client.connect(port)
             client.newest = newest
-            while leads and groups._terms[0].loading is not None:
-                await asyncio.sleep(0.01)
+            if leads:
+                await until(lambda: groups._terms[0].loading is None)
             yield client
         groups.end()
 
@@ -309,4 +310,4 @@ async def test_an_old_client_s_commit_ends_when_it_said(tmp_path):
         assert await client.commit(1, retention_time=1) == OK
         async with asyncio.timeout(5):
             while (await client.committed({"orders": [0]}))[1] != {("orders", 0): (-1, "", OK)}:
-                await asyncio.sleep(0.02)
+                await client.list()
