@@ -2,7 +2,7 @@
 
 ::
 
-    meta.properties                       format version and id of the directory
+    meta.properties                       format version and id of the directory, and the broker that it belongs to
     .lock                                 shared by who may write, exclusive for a broker or `pylog recover`
     .reserve                              room that is given back when the disk is full
     .kafka_cleanshutdown                  everything was flushed and nobody had it open: written last, removed first
@@ -25,6 +25,7 @@ import zlib
 from collections.abc import Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from logstore.checkpoint import (
     TEMPORARY_SUFFIX,
@@ -44,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 META = "meta.properties"
+BROKER_ID, CLUSTER_ID = _OWNED = "broker.id", "cluster.id"
 LOCK = ".lock"
 BROKER = "broker"
 CLEAN_MARKER = ".kafka_cleanshutdown"
@@ -63,6 +65,13 @@ _LONG_HOLDERS = ("broker", "recovery")
 _HARMLESS = frozenset({LOCK, BROKER, "lost+found", ".DS_Store"})
 
 
+class Owner(NamedTuple):
+    """The broker that a directory belongs to."""
+
+    broker_id: int
+    cluster_id: str
+
+
 class LogDir:
     """One store directory, opened by this process.
 
@@ -73,6 +82,7 @@ class LogDir:
         self.path = path
         self.read_only = read_only
         self.is_alone = False
+        self.owner: Owner | None = None  # others may only read then
         self.reserve = Reserve(env, path)
         self._lock: Lock | None = None
         self._env = env
@@ -105,6 +115,9 @@ class LogDir:
             )
         log_dir = cls(path, read_only=read_only or not files.is_writable(path), env=env)
         log_dir._check_ours(create)
+        log_dir.owner = owner_of(path, env)
+        if log_dir.owner is not None and not alone_for:
+            log_dir.read_only = True
         try:
             log_dir._enter(alone_for)
             log_dir._check_meta()
@@ -339,9 +352,7 @@ class LogDir:
             write_atomic(self._env, path, text.encode())
         if not self.read_only:
             self._env.files.mkdir(self.path / "topics")
-        lines = self._env.files.read_all(path).decode("utf-8", "replace").splitlines()
-        properties = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-        version = properties.get("pylog.format", "").strip()
+        version = _properties(self._env, path).get("pylog.format", "").strip()
         if not version.isdecimal():
             raise NotAStoreError(
                 f"{path} has no pylog.format: this is not a pylog store, or the file is damaged; "
@@ -351,6 +362,31 @@ class LogDir:
             raise NotAStoreError(
                 f"{self.path} has format {version}; this version of pylog knows up to {FORMAT_VERSION}: upgrade pylog"
             )
+
+    def claim(self, owner: Owner) -> None:
+        """Give the directory to this broker, for good."""
+        path = self.path / META
+        lines = "".join(
+            f"{key}={value}\n" for key, value in _properties(self._env, path).items() if key not in _OWNED
+        )
+        lines += f"{BROKER_ID}={owner.broker_id}\n{CLUSTER_ID}={owner.cluster_id}\n"
+        write_atomic(self._env, path, lines.encode())
+        self.owner = owner
+
+
+def owner_of(path: Path, env: Env) -> Owner | None:
+    """The broker that the store at `path` belongs to; None if none has taken it."""
+    properties = _properties(env, path / META)
+    broker_id = properties.get(BROKER_ID, "").strip()
+    return Owner(int(broker_id), properties.get(CLUSTER_ID, "").strip()) if broker_id.isdecimal() else None
+
+
+def _properties(env: Env, path: Path) -> dict[str, str]:
+    try:
+        lines = env.files.read_all(path).decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return {}
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
 
 def _checksum(entries: Iterable[Iterable[object]]) -> int:

@@ -556,7 +556,9 @@ class LogStore:
             if isinstance(report, PylogError):
                 raise report
         if self._log_dir.is_alone:
-            clear_mark(self._env, self.path)  # before transactions are ended, which writes to logs that are whole now
+            clear_mark(
+                self._env, self.path
+            )  # before transactions are ended, which writes to logs that are whole now
         self.transactions.recover(mend=True)
         return [report for report in found if not isinstance(report, PylogError)]
 
@@ -656,6 +658,10 @@ class LogStore:
                 self._appending -= 1
 
     def _read_only(self) -> ReadOnlyStoreError:
+        if (owner := self._log_dir.owner) is not None:
+            return ReadOnlyStoreError(
+                f"{self.path} is broker {owner.broker_id}'s: write through it; here one can read"
+            )
         return ReadOnlyStoreError(
             f"{self.path} is open for reading only; open it with mode='auto', as a user who may write there"
         )

@@ -19,7 +19,7 @@ from logstore.checkpoint import marking_failure
 from logstore.config import canonical_properties
 from logstore.env import SYSTEM, Env
 from logstore.errors import FailedStoreError, InvalidRequestError, StorageError
-from logstore.log_dir import LogDir
+from logstore.log_dir import LogDir, owner_of
 from logstore.partition_dir import create as create_partition
 from logstore.partition_dir import topic_id_of
 
@@ -35,6 +35,8 @@ YOUNG_MS = 60_000
 
 def unowned(root: Path, env: Env = SYSTEM) -> list[Path]:
     """Return the partition directories that belong to no topic, nor to a deletion that is not finished, by name."""
+    if owner_of(root, env) is not None:
+        return []  # a broker's: it has replicas of topics that its catalog does not know
     names = env.files.list(
         root
     ).names  # before the catalog: what is removed meanwhile is not there any more below

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from logstore.catalog import new_topic_id
+from logstore.catalog import Catalog, new_topic_id
 from logstore.checkpoint import CheckpointError, check_mark, read_checkpoint, write_atomic, write_checkpoint
 from logstore.config import LogConfig
 from logstore.env import Env
@@ -55,16 +55,10 @@ class ReplicaDir:
     @classmethod
     def open(cls, path: Path, env: Env) -> ReplicaDir:
         """Take the directory for this broker alone. Raises: StoreLockedError, NotAStoreError."""
-        log_dir = LogDir.open(path, read_only=False, create=True, env=env, alone_for="broker")
-        found = cls(log_dir, env)
-        try:
-            found._look()
-        except BaseException:
-            log_dir.close()
-            raise
-        return found
+        return cls(LogDir.open(path, read_only=False, create=True, env=env, alone_for="broker"), env)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """See what is here, and whether power was lost since the last life."""
         for name in self._env.files.list(self.path).names:
             named = _PARTITION.fullmatch(name)
             if named is None or _HIDDEN.fullmatch(name) is not None:
@@ -149,7 +143,12 @@ class ReplicaDir:
         if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
             self._hide(tp)
             self._env.files.fsync(self.path)
-        self.topic_ids.pop(tp, None)
+        topic_id = self.topic_ids.pop(tp, None)
+        catalog = Catalog(self.path / "topics", self._env)  # of what was adopted
+        found = catalog.find(tp.topic)
+        if found is not None and found.topic_id == topic_id:
+            with catalog.lock():
+                self._env.files.unlink(self.path / "topics" / f"{tp.topic}.json")
 
     def _hide(self, tp: TopicPartition) -> None:
         # A file name has at most 255 bytes, and a topic name up to 249 of them.

@@ -11,6 +11,7 @@ from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.errors import InvalidConfigError, PylogError
 from logstore.log import Log
+from replication import adoption
 from replication.config import BrokerConfig
 from replication.coordination import cluster
 from replication.coordination.tree import Tree
@@ -44,9 +45,18 @@ class ReplicaSet:
         self._topic_configs: dict[str, LogConfig] = {}
 
     async def open(self, tree: Tree) -> None:
-        """Take the directory, and mend what a crash left. Raises: StoreLockedError, NotAStoreError."""
+        """Take the directory, and mend what a crash left.
+
+        Raises: StoreLockedError; NotAStoreError: it is another broker's; TopicExistsError: see `adoption`.
+        """
         self.tree = tree
         self.dir = await asyncio.to_thread(ReplicaDir.open, Path(self._config.log_dirs), self._env)
+        try:
+            await adoption.take(tree, self.dir.log_dir, self.broker, self._env)
+            await asyncio.to_thread(self.dir.look)
+        except BaseException:
+            self.dir.log_dir.close()
+            raise
         self.disk = Disk(self._config.num_io_threads)
         self._host = Host(
             broker=self.broker,
