@@ -15,9 +15,11 @@ from replication.model import TopicPartition as Partition
 from tests.conformance.clients.members import CLIENTS, until
 
 PARTITIONS = 6
-# kafka-python's own way to read its files.
 pytestmark = [
+    # kafka-python's own way to read its files; sockets that it forgets when a broker dies.
     pytest.mark.filterwarnings("ignore:.*is deprecated. Use files:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.slow,
     pytest.mark.timeout(300),
 ]
