@@ -161,7 +161,7 @@ def _print_disk(console: Console, outcome: Outcome) -> None:
         directory = f"flights-{partition['partition']}"
         table.add_row(
             directory,
-            f"{partition['offsets']:,}",
+            f"{partition['records']:,}",
             str(partition["segments"]),
             f"{partition['bytes']:,}",
             f"{outcome.path / directory}/*.log",

@@ -131,6 +131,9 @@ def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, pat
     \b
     $ pylog topics describe orders --path data
 
+    There may be fewer records than offsets: each end of a transaction takes an offset, and
+    compaction leaves gaps.
+
     Exit code 1 if a partition cannot be read; the others are shown.
     """
     with open_store(path, mode="r") as store:
