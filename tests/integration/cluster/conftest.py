@@ -106,9 +106,9 @@ class Tested:
 
 
 @contextmanager
-def running(brokers=3, directory=None, **settings):
-    """A cluster; what its brokers logged is shown if the test fails."""
-    with LocalCluster(brokers, directory, {**SETTINGS, **settings}) as started:
+def running(brokers=3, directory=None, coordination=None, **settings):
+    """A cluster of its own."""
+    with LocalCluster(brokers, directory, {**SETTINGS, **settings}, coordination=coordination) as started:
         yield Tested(started)
 
 
