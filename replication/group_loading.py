@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TypeAlias
 
 from logstore.records import batch
 from replication.data_plane import FetchSpec
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 # Decoded in another thread; the event loop is held up by no more than a thread's turn.
 READ_BYTES = 1024 * 1024
+# Of a key the last record counts: the others are not even looked at. key -> (offset, value)
+Latest: TypeAlias = dict[bytes, tuple[int, bytes | None]]
 WAIT_MS = 500
 RETRY_S = 0.5
 
@@ -28,12 +31,14 @@ RETRY_S = 0.5
 async def load(replicas: Replicas, leader: Leader) -> Loaded | None:
     """Everything that is stored; None if the leader's term ended before it was read."""
     tp = leader.replica.tp
-    loaded = Loaded()
+    latest: Latest = {}
     position = leader.replica.start
     while not leader.is_over:
+        # Before the fetch: what was committed until then is read, or there is no more.
+        is_settled = leader.state.is_settled
         found = await replicas.fetch(
             {tp: FetchSpec(position, READ_BYTES, leader.state.leader_epoch)},
-            max_wait_ms=0 if _is_whole(leader, position) else WAIT_MS,
+            max_wait_ms=0 if is_settled else WAIT_MS,
             min_bytes=1,
             max_bytes=READ_BYTES,
         )
@@ -44,25 +49,30 @@ async def load(replicas: Replicas, leader: Leader) -> Loaded | None:
             logger.warning("tp=%s groups cannot be loaded yet: %s", tp, fetched.error_code.name)
             await asyncio.sleep(RETRY_S)
         elif len(fetched.records):
-            position = await asyncio.to_thread(_take, loaded, fetched.records, position)
-        elif leader.state.is_settled:
+            position = await asyncio.to_thread(_take, latest, fetched.records, position)
+        elif is_settled:
+            loaded = await asyncio.to_thread(_add_up, latest)
             if loaded.unknown:
                 logger.warning("tp=%s %d records are of a kind that is not known here", tp, loaded.unknown)
             return loaded
     return None
 
 
-def _is_whole(leader: Leader, position: int) -> bool:
-    return leader.state.is_settled and position >= leader.high_watermark
-
-
-def _take(loaded: Loaded, records: Buffer, start: int) -> int:
+def _take(latest: Latest, records: Buffer, start: int) -> int:
     """Take in the records from offset `start` on; return where the next ones begin."""
     position = start
     for at, header in batch.batches(records):
         if not header.is_control:
             for record in batch.records(records, at):
                 if record.offset >= start:
-                    loaded.apply(record.offset, record.key, record.value)
+                    latest[record.key or b""] = record.offset, record.value
         position = header.next_offset
     return position
+
+
+def _add_up(latest: Latest) -> Loaded:
+    """In the order of the log, since several versions of a key name the same thing."""
+    loaded = Loaded()
+    for offset, key in sorted((offset, key) for key, (offset, _) in latest.items()):
+        loaded.apply(offset, key, latest[key][1])
+    return loaded
