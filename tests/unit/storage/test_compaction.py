@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from logstore import compaction
 from logstore.env import Env
-from logstore.errors import CorruptLogError, InvalidRequestError
+from logstore.errors import CorruptLogError, DiskFullError, InvalidRequestError
 from logstore.records import batch as batches
 from logstore.records.batch import DELETE_HORIZON, LOG_APPEND_TIME, Record, build, header_at
 from logstore.records.cleaning import KeyMap
@@ -340,6 +340,26 @@ def test_damage_stops_the_pass_and_nothing_is_changed(root, env, disk):
     with pytest.raises(CorruptLogError, match="CRC"):
         compact(log)
     assert {path: data for path, data in disk.state().items() if path.endswith(".log")} == before
+
+
+def test_without_room_the_pass_ends_and_what_is_read_is_as_it_was_s9(root, env, disk):
+    failed = 0
+    for free_bytes in range(0, 1200, 150):
+        log = make(root, env, name=f"t-{free_bytes}", **SMALL)
+        for number in range(30):
+            append(log, ("k", "v" * 50), (f"once {number}", "v"))
+        before, disk.free_bytes = view(log), free_bytes
+        try:
+            compact(log)
+        except DiskFullError:
+            failed += 1
+        assert view(log) == before
+        assert not [name for name in disk.names if ".cleaned" in name]
+        disk.free_bytes = None
+        compact(log)
+        assert view(log) == before
+        check_is_a_log(log, env)
+    assert 2 < failed < 8
 
 
 def test_gaps_are_no_damage_when_the_topic_is_not_compacted_any_more(root, env):
