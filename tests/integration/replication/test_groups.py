@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -191,6 +192,49 @@ async def test_members_and_offsets_are_there_in_the_next_term(tmp_path):
         assert group.offsets[T0].offset == 5
         done = await all_.commit(1, 6, member_id=joined.member_id, generation=joined.generation)
         assert done.error is ErrorCode.NONE
+
+
+@on_loop
+async def test_members_and_offsets_move_to_another_broker_and_back(tmp_path):
+    async with coordinators(tmp_path, 1, 2) as all_:
+        await all_.create([1, 2])
+        await all_.loaded(1)
+        assert code_of(lambda: all_.groups[2].group("g")) is ErrorCode.NOT_COORDINATOR
+        joined = await all_.join(1, "a")
+        await all_.sync(1, joined, assignments={joined.member_id: b"all of it"})
+        member = {"member_id": joined.member_id, "generation": joined.generation}
+        assert (await all_.commit(1, 5, **member)).error is ErrorCode.NONE
+        parked = asyncio.create_task(all_.join(1, "b"))
+        await until(lambda: all_.groups[1].group("g").phase is Phase.PREPARING)
+        await all_.elect(2)
+        assert (await parked).error is ErrorCode.NOT_COORDINATOR
+        assert code_of(lambda: all_.groups[1].group("g")) is ErrorCode.NOT_COORDINATOR
+        group = await all_.loaded(2)
+        assert (group.phase, group.generation) == (Phase.STABLE, joined.generation)
+        assert group.members[joined.member_id].assignment == b"all of it"
+        assert group.offsets[T0].offset == 5
+        assert (await all_.commit(2, 6, **member)).error is ErrorCode.NONE
+        await all_.elect(1)
+        assert (await all_.loaded(1)).offsets[T0].offset == 6
+
+
+@on_loop
+async def test_the_next_coordinator_waits_until_it_knows_what_is_committed(tmp_path):
+    """(R28) Its high watermark is behind, and the other replica in sync does not fetch: for now it cannot know."""
+    async with coordinators(tmp_path, 1, 2, **{"replica.lag.time.max.ms": 2000}) as all_:
+        await all_.create([1, 2])
+        await all_.loaded(1)
+        assert (await all_.commit(1, 5)).error is ErrorCode.NONE
+        all_.groups.pop(1).end()
+        await all_.site.brokers.pop(1).stop()
+        replica = all_.site.brokers[2].replicas.partition(*OFFSETS)
+        await all_.elect(2, isr=[2, 1])
+        # As if the answer that told it the last high watermark had been lost.
+        replica.leader.state = replace(replica.leader.state, high_watermark=0)
+        for _ in range(20):
+            assert code_of(lambda: all_.groups[2].group("g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            await asyncio.sleep(0.02)
+        assert (await all_.loaded(2)).offsets[T0].offset == 5, "once the other is not in sync any more"
 
 
 @on_loop
