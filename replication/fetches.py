@@ -46,6 +46,17 @@ class _Reading:
         self.upper = self.leader.readable_end(terms)
         return self.spec.offset < self.upper
 
+    def read_recent(self, max_bytes: int, isolation: Isolation) -> bool:
+        """Take it from memory, if it is there; transactions need a look at the disk."""
+        if isolation is Isolation.READ_COMMITTED and self.leader.replica.log.files.view.transactional:
+            return False
+        limit = min(max_bytes, self.spec.max_bytes)
+        found = self.leader.recent.read(self.spec.offset, upper=self.upper, max_bytes=limit)
+        if found is None:
+            return False
+        self.result, self.error = ReadResult(memoryview(found[0]), "", 0, found[1]), None
+        return True
+
     def has_more(self, terms: FetchTerms) -> bool:
         """Has the partition grown, or changed hands, since `look`?"""
         return self.leader.is_over or self.leader.readable_end(terms) > self.upper
@@ -108,8 +119,7 @@ async def fetch(
     must_answer = bool(found) or not readings or terms.max_wait_ms <= 0
     while True:
         ready = [reading for reading in readings if reading.look(terms)]
-        if ready:
-            await readings[0].leader.replica.host.disk.read(partial(_read, ready, terms))
+        await _read(ready, terms)
         if must_answer or _is_enough(readings, terms):
             break
         if not any(reading.has_more(terms) for reading in readings):
@@ -118,15 +128,26 @@ async def fetch(
     return found
 
 
-def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
-    """In a reader thread: read one after the other, as far as the bytes allow. The first batch comes however large."""
-    left_bytes = terms.max_bytes
+async def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
+    """Read as far as the bytes allow: from memory what is there, the rest from the disk."""
+    left_bytes, rest = terms.max_bytes, []
     for reading in readings:
-        is_first = left_bytes == terms.max_bytes
+        if left_bytes > 0 and reading.read_recent(left_bytes, terms.isolation):
+            left_bytes -= reading.size_bytes
+        else:
+            rest.append(reading)
+    if rest:
+        await rest[0].leader.replica.host.disk.read(partial(_read_disk, rest, terms, left_bytes))
+
+
+def _read_disk(readings: Sequence[_Reading], terms: FetchTerms, left_bytes: int) -> None:
+    """In a reader thread: read one after the other. The first batch comes however large."""
+    for reading in readings:
+        is_first = reading is readings[0]
         if left_bytes <= 0 and not is_first:
             reading.result = None
             continue
-        reading.read(left_bytes, terms.isolation)
+        reading.read(max(left_bytes, 1), terms.isolation)
         if reading.size_bytes > left_bytes and not is_first:
             reading.result = None
         left_bytes -= reading.size_bytes

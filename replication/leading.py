@@ -17,6 +17,7 @@ from replication.errors import ErrorCode, code_of
 from replication.model import Assignment, LeaderAndIsr
 from replication.protocol.wire import Buffer
 from replication.purgatory import CommitWaits
+from replication.recent import Recent
 from replication.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ class Leader:
         self, replica: ReplicaLog, stored: LeaderAndIsr, replicas: Assignment, high_watermark: int
     ) -> None:
         self.replica = replica
+        self.recent = Recent()
         self._starts: dict[int, int] = {}  # follower -> its log start
         self._start_waits: list[asyncio.Future[None]] = []
         self._waits = CommitWaits()
@@ -209,9 +211,11 @@ class Leader:
 
     def _note(self, append: Append) -> None:
         """What its answer is, if it is committed."""
-        outcome, size_bytes = append.outcome, len(append.records or b"")
-        append.records = None
+        outcome, records = append.outcome, append.records or b""
+        append.records, size_bytes = None, len(records)
         if isinstance(outcome, AppendInfo):
+            if outcome.bytes == size_bytes:  # not a duplicate, nor part of one
+                self.recent.note(outcome.first_offset, outcome.next_offset, records)
             self.replica.host.counters.bytes_in += size_bytes
             self.replica.host.counters.messages_in += outcome.next_offset - outcome.first_offset
             append.end_offset = outcome.next_offset
