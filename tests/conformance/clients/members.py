@@ -16,6 +16,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of its own way to read its files
     import kafka
+    import kafka.errors
 
 SESSION_MS = 6000
 
@@ -116,7 +117,11 @@ class KafkaPython(Member):
         consumer.subscribe([self.topic], listener=Listener())
         try:
             while not self._stop.is_set():
-                for rows in consumer.poll(timeout_ms=100).values():
+                try:
+                    found = consumer.poll(timeout_ms=100)
+                except kafka.errors.UnknownBrokerIdError:
+                    continue  # it trips over its own metadata when a broker dies; the next poll goes on
+                for rows in found.values():
                     self.records += [(row.partition, row.offset, row.value) for row in rows]
         finally:
             consumer.close()
