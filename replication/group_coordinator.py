@@ -11,8 +11,7 @@ import asyncio
 import itertools
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
 
 from logstore.env import SYSTEM, Env
 from logstore.records import batch
@@ -32,15 +31,6 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0  # changes of leadership are noticed at once where something is told; this is for the others
 # Between two roles of a partition there is a moment without one. Longer: somebody else is to lead it.
 BETWEEN_ROLES_MS = 1000
-
-
-class GroupPosition(NamedTuple):
-    """How far a group is in a partition. `lag`: None if this broker has no replica of it."""
-
-    group: str
-    tp: TopicPartition
-    offset: int
-    lag: int | None
 
 
 class _Slot:
@@ -154,24 +144,6 @@ class GroupCoordinator:
     def member_id(self, prefix: str) -> str:
         """A name that no member ever had."""
         return f"{prefix}-{uuid.UUID(int=self._env.random.getrandbits(128), version=4)}"
-
-    def positions(self) -> Iterator[GroupPosition]:
-        """Where all groups of this broker are, for metrics."""
-        partitions = self._replicas.partitions()
-        for term in self._terms.values():
-            for group_id, slot in term.slots.items():
-                for tp, committed in slot.group.offsets.items():
-                    replica = partitions.get(tp)
-                    lag = None if replica is None else max(replica.high_watermark - committed.offset, 0)
-                    yield GroupPosition(group_id, tp, committed.offset, lag)
-
-    def members(self) -> Mapping[str, int]:
-        """How many members each group of this broker has, for metrics."""
-        return {
-            group_id: len(slot.group.members)
-            for term in self._terms.values()
-            for group_id, slot in term.slots.items()
-        }
 
     # ------------------------------------------------------------------- terms
 
