@@ -5,7 +5,7 @@ import threading
 import pytest
 from confluent_kafka import ElectionType, TopicPartition
 
-from tests.integration.cluster.conftest import SESSION_TIMEOUT_MS
+from tests.integration.cluster.conftest import SESSION_TIMEOUT_MS, running
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,9 @@ def test_a_stopped_broker_hands_its_leaderships_over_first_and_clients_see_no_er
     single = cluster.create((one,))
     errors: list[object] = []
     producing = threading.Thread(
-        target=lambda: errors.extend(cluster.produce(topic, range(2000), **{"linger.ms": 1, "retries": 10}))
+        target=lambda: errors.extend(
+            cluster.produce(topic, range(2000), **{"linger.ms": 1, "enable.idempotence": True})
+        )
     )
     producing.start()
 
@@ -120,3 +122,15 @@ def test_preferred_replicas_lead_again_when_asked_to(cluster):
 
 def _other(found, than):
     return found if found not in (None, than) else None
+
+
+def test_leadership_goes_back_to_preferred_replicas_by_itself(tmp_path):
+    rebalance = {"auto.leader.rebalance.enable": "true", "leader.imbalance.check.interval.seconds": 1}
+    with running(2, tmp_path, **rebalance) as cluster:
+        topic = cluster.create((1, 2), (2, 1))
+        cluster.running.stop(1)
+        assert cluster.states(topic) == {0: (2, [2], 1), 1: (2, [2], 1)}
+
+        cluster.running.restart(1)
+
+        cluster.until_states(topic, {0: (1, [2, 1], 2), 1: (2, [2, 1], 1)})
