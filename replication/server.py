@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -119,7 +119,8 @@ class Server:
         self.in_work = 0  # requests that count
         self.is_closing = False
         self.ids = itertools.count(1)
-        self._waiting: deque[_Connection] = deque()  # for a request to be done, or for bytes
+        self._for_room: OrderedDict[_Connection, None] = OrderedDict()  # who waits, in their turn
+        self._for_bytes: OrderedDict[_Connection, None] = OrderedDict()
         self._is_waking = False
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -164,29 +165,40 @@ class Server:
     def forget(self, connection: _Connection) -> None:
         """A connection is gone."""
         self.connections.discard(connection)
+        self._for_room.pop(connection, None)
+        self._for_bytes.pop(connection, None)
         if not self.connections:
             self._all_gone.set()
 
     def wait(self, connection: _Connection) -> None:
-        """Have `connection` go on when there is room."""
-        if not connection.is_waiting:
-            connection.is_waiting = True
-            self._waiting.append(connection)
+        """Have `connection` go on when there is room for a request."""
+        self._for_room.setdefault(connection)
+
+    def wait_for_bytes(self, connection: _Connection) -> None:
+        """Have it go on when there is room for the bytes of a large one; see that those who have them use them."""
+        self._for_bytes.setdefault(connection)
+        if self._stall_sweeper is None and not self.is_closing:
+            for other in self.connections:
+                other.measure()
+            self._stall_sweeper = self.loop.call_later(STALL_S, self._sweep_stalled)
 
     def wake(self) -> None:
-        """There is room: let those who wait go on, in their turn, one look each, in the next turn of the loop."""
-        if self._waiting and not self._is_waking:
+        """There is room: let those who wait go on, in the next turn of the loop."""
+        if not self._is_waking and (self._for_room or self._for_bytes):
             self._is_waking = True
             self.loop.call_soon(self._wake_waiting)
 
     def _wake_waiting(self) -> None:
+        """As many as there is room for. Whoever cannot go on remains the first."""
         self._is_waking = False
-        for _ in range(len(self._waiting)):
-            if not self.has_room:
-                return
-            connection = self._waiting.popleft()
-            connection.is_waiting = False
+        while self._for_room and self.has_room:
+            self._for_room.popitem(last=False)[0].go_on()
+        while self._for_bytes:
+            connection, _ = self._for_bytes.popitem(last=False)
             connection.go_on()
+            if connection in self._for_bytes:
+                self._for_bytes.move_to_end(connection, last=False)
+                return
 
     @property
     def has_room(self) -> bool:
@@ -203,19 +215,12 @@ class Server:
         if size < 0:
             self.wake()
 
-    def lacks_bytes(self) -> None:
-        """Somebody waits for bytes of large requests: see that those who have them use them."""
-        if self._stall_sweeper is None and not self.is_closing:
-            for connection in self.connections:
-                connection.measure()
-            self._stall_sweeper = self.loop.call_later(STALL_S, self._sweep_stalled)
-
     def _sweep_stalled(self) -> None:
         self._stall_sweeper = None
         for connection in tuple(self.connections):
             connection.close_if_stalled()
-        if self._waiting:
-            self.lacks_bytes()
+        if self._for_bytes:
+            self.wait_for_bytes(next(iter(self._for_bytes)))
 
     def _sweep(self) -> None:
         """Close the connections that were idle for too long; look again soon enough to be late by a quarter at most."""
@@ -231,7 +236,6 @@ class _Connection(asyncio.BufferedProtocol):
     def __init__(self, server: Server) -> None:
         self.server = server
         self.id = next(server.ids)
-        self.is_waiting = False
         self._frames = FrameReader(server.limits.socket_request_max_bytes)
         self._pending: deque[tuple[bytearray, int]] = deque()  # (frame, bytes of it that are held)
         self._order = ResponseOrder()
@@ -326,8 +330,7 @@ class _Connection(asyncio.BufferedProtocol):
         if size == 0 or self._held_bytes:
             return True
         if not self.server.may_hold(size):
-            self.server.wait(self)
-            self.server.lacks_bytes()
+            self.server.wait_for_bytes(self)
             return False
         self._held_bytes, self._came_bytes = size, STALL_BYTES
         self.server.hold(size)
