@@ -49,7 +49,8 @@ class Endpoint(NamedTuple):
         """The address in PLAINTEXT://HOST:PORT. Raises: InvalidConfigError."""
         protocol, mark, address = text.partition("://")
         host, _, port = address.rpartition(":")
-        if protocol != "PLAINTEXT" or not mark or not port.isdecimal() or int(port) > PORT_MAX:
+        is_one = protocol == "PLAINTEXT" and mark and host and not set(host) & set(",/")
+        if not is_one or not port.isdecimal() or int(port) > PORT_MAX:
             raise InvalidConfigError(
                 f"{key}={text!r}: one address like PLAINTEXT://127.0.0.1:9092", key=key, value=text
             )
