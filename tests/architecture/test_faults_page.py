@@ -29,7 +29,7 @@ def test_every_fault_has_a_row():
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_the_names_in_a_row_exist(row):
+def test_the_tests_that_a_row_names_exist(row):
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", ROWS[row])
     assert named, f"{row} has no test"
     for file, name in named:
