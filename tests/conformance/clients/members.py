@@ -5,6 +5,8 @@ assignments. Offsets are committed when partitions are given up, and at the end.
 """
 
 import asyncio
+import gc
+import logging
 import threading
 import time
 import warnings
@@ -19,6 +21,9 @@ with warnings.catch_warnings():
     import kafka.errors
 
 SESSION_MS = 6000
+# What they log when a broker dies holds on to their sockets, as long as pytest keeps the log of a test.
+for client in ("kafka", "aiokafka"):
+    logging.getLogger(client).setLevel(logging.CRITICAL)
 
 
 class Member:
@@ -44,6 +49,7 @@ class Member:
         self._stop.set()
         self._thread.join(30)
         assert not self._thread.is_alive(), "it did not stop"
+        gc.collect()  # what the client left open is told of now, in the test that knows of it
         if self.error is not None:
             raise self.error
 
