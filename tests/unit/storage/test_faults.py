@@ -1,4 +1,4 @@
-"""The storage faults S1 to S25, as far as one partition meets them, named after the rows of the table."""
+"""The storage faults S1 to S25, and T1, as far as one partition meets them, named after the rows of the table."""
 
 import struct
 from pathlib import Path
@@ -7,7 +7,14 @@ import pytest
 
 from logstore.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from logstore.env import Env
-from logstore.errors import CorruptLogError, DiskFullError, FailedStoreError, InvalidRecordError
+from logstore.errors import (
+    CorruptLogError,
+    DiskFullError,
+    FailedStoreError,
+    InvalidRecordError,
+    OutOfOrderSequenceError,
+)
+from logstore.records.batch import Record, build
 from tests.crash.disk import StillClock
 from tests.unit.storage.partition import batch, contents, make, reopen
 
@@ -37,6 +44,28 @@ def flip(disk, path, position, bit=0x10):
 
 def append_bytes(disk, path, data):
     disk.write(path, len(disk.names[str(path)].data), data)
+
+
+def test_t1_a_repeat_is_known_to_a_replica_that_became_leader_and_after_a_truncation(root, env):
+    leader, follower = make(root, env, **SMALL), make(root, env, name="u-0", **SMALL)
+
+    def produced(sequence):
+        return build([Record(0, 1000, None, b"value %d" % sequence)], producer=(5, 1, sequence))
+
+    for sequence in range(9):
+        leader.append_as_leader(produced(sequence))
+    follower.append_as_follower(leader.read(0, max_bytes=1 << 20).data)
+    while follower.log_end_offset < 9:
+        follower.append_as_follower(leader.read(follower.log_end_offset, max_bytes=1 << 20).data)
+    again = follower.append_as_leader(produced(8), leader_epoch=1)
+    assert (again.is_duplicate, again.first_offset) == (True, 8)
+    assert follower.append_as_leader(produced(9), leader_epoch=1).first_offset == 9
+    follower.truncate_to(7)
+    again = follower.append_as_leader(produced(6), leader_epoch=2)
+    assert (again.is_duplicate, again.first_offset) == (True, 6)
+    with pytest.raises(OutOfOrderSequenceError):
+        follower.append_as_leader(produced(9), leader_epoch=2)
+    assert follower.append_as_leader(produced(7), leader_epoch=2).first_offset == 7
 
 
 @pytest.mark.parametrize("length", [1, 12, 60, 61, 70])
