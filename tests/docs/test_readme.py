@@ -15,8 +15,11 @@ README = (ROOT / "README.md").read_text()
 SETUP = ("pip install",)
 
 
-def blocks(language: str) -> list[str]:
-    found = re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+CLUSTER = re.search(r"^## A cluster in a minute\n.*?^(?=## )", README, re.DOTALL | re.MULTILINE)[0]
+
+
+def blocks(language: str, text: str = README.replace(CLUSTER, "")) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return [block for block in found if not block.startswith(SETUP)]
 
 
@@ -67,6 +70,7 @@ ORDER = [
     "verify",
     "recover",
     "transactions",
+    "delete-records",
     "delete",
 ]
 
@@ -84,17 +88,29 @@ def test_the_command_line_examples_run_and_show_what_they_say(environment):
     assert "Partitions: 2" in shown
 
 
+@pytest.mark.slow
+def test_the_cluster_of_the_readme_starts_and_serves(environment):
+    (start,), (use,) = blocks("bash", CLUSTER), blocks("python", CLUSTER)
+    work, _ = environment
+    (work / "use.py").write_text(use)
+    shown = shell(f"{start}\n{sys.executable} use.py\nkill %1\nwait", environment)
+    assert shown == "b'hello'\n"
+    assert [p.name for p in (work / "cluster").glob("broker-*/greetings-0")] == ["greetings-0"] * 3
+
+
 def test_the_examples_of_the_help_pages_run(environment):
-    page = (ROOT / "docs" / "cli.md").read_text()
+    page = re.sub(r"\|\n\s+", "| ", (ROOT / "docs" / "cli.md").read_text())
     examples = [line.strip()[2:] for line in page.splitlines() if re.match(r"\s+\$ ", line)]
     shell("pylog topics create orders --path data; echo 1 | pylog produce orders --path data", environment)
     ran = []
     for word in ORDER:
-        for command in (e for e in examples if re.search(rf"pylog (topics )?{word}\b", e)):
+        for command in (e for e in examples if re.search(rf"pylog (topics )?{word}(?![\w-])", e)):
             shell(command.replace("topics create", "topics create --if-not-exists"), environment)
             ran.append(command)
     # The jobs need Spark: tests/spark/test_jobs.py runs their examples.
-    rest = {e for e in examples if e not in ran and not e.startswith("pylog jobs ")}
+    # Brokers run until they are stopped: tests/integration/cluster.
+    elsewhere = ("pylog jobs ", "pylog broker ", "pylog cluster ")
+    rest = {e for e in examples if e not in ran and not e.startswith(elsewhere)}
     assert rest == {"pylog demo --path pylog-demo"}
 
 
