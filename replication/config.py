@@ -139,7 +139,10 @@ class BrokerConfig:
         "replica.fetch.min.bytes", 1, "A leader answers a follower once it has so much for it.", minimum=0
     )
     replica_fetch_wait_max_ms: int = setting(
-        "replica.fetch.wait.max.ms", 500, "Or after this time.", minimum=0
+        "replica.fetch.wait.max.ms",
+        500,
+        "Or after this time; up to four times that while nothing comes.",
+        minimum=0,
     )
     replica_fetch_backoff_ms: int = setting(
         "replica.fetch.backoff.ms", 1000, "Pause of a follower after a failed fetch.", minimum=0

@@ -17,7 +17,7 @@ from replication.errors import ErrorCode, ProtocolError
 from replication.follower import AskEpochEnd, EpochEndAnswered, Fetch, OutOfRange
 from replication.following import Following
 from replication.metadata import Metadata
-from replication.model import BrokerId, TopicPartition, topic_uuid
+from replication.model import BrokerId, TopicPartition
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionFetched
 
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 # What the followers of one answer have for appending it; those that take longer ask later, on their own.
 APPEND_S = 1.0
+IDLE_WAITS = 4
 
 _Questions = dict[Following, AskEpochEnd | Fetch]
 
@@ -117,6 +118,7 @@ class _Connection:
         self._roles: set[Following] = set()
         self._waiting: _Questions = {}
         self._has_work, self._all_appended = asyncio.Event(), asyncio.Event()
+        self._empty_answers = 0  # in a row
         self._client: Client | None = None
         self._address: tuple[str, int] | None = None
         self._task = asyncio.ensure_future(self._run())
@@ -238,9 +240,10 @@ class _Connection:
         return found
 
     async def _fetch(self, client: Client, fetches: Mapping[Following, Fetch], questions: _Questions) -> None:
-        roles = {(topic_uuid(role.replica.log.topic_id), role.replica.tp.partition): role for role in fetches}
+        roles = {(role.replica.topic_uuid, role.replica.tp.partition): role for role in fetches}
         response = await client.call(ApiKey.FETCH, self._fetch_request(fetches))
         beyond: dict[Following, PartitionFetched] = {}
+        self._empty_answers += 1
         for topic in response.topics:
             for row in topic.partitions:
                 role = roles.pop((topic.topic_id, row.partition), None)
@@ -253,6 +256,10 @@ class _Connection:
                 else:
                     del questions[role]
                     asked = fetches[role]
+                    if not row.records and role.is_no_news(asked, row.high_watermark, row.log_start_offset):
+                        self._waiting[role] = asked
+                        continue
+                    self._empty_answers = 0
                     role.fetched(
                         asked.leader_epoch,
                         asked.offset,
@@ -277,15 +284,21 @@ class _Connection:
                 )
                 for role in group
             )
-            topics.append(FetchTopic(name, topic_uuid(group[0].replica.log.topic_id), rows))
+            topics.append(FetchTopic(name, group[0].replica.topic_uuid, rows))
         return FetchRequest(
-            config.replica_fetch_wait_max_ms,
+            self._wait_ms(),
             config.replica_fetch_min_bytes,
             tuple(topics),
             max_bytes=config.replica_fetch_response_max_bytes,
             replica_id=config.broker_id,
             replica_epoch=self._fetchers.broker_epoch(),
         )
+
+    def _wait_ms(self) -> int:
+        """How long the leader may wait. While nothing comes, up to `IDLE_WAITS` times as long: news end it at once."""
+        config = self._fetchers.config
+        longest_ms = max(config.replica_fetch_wait_max_ms, config.replica_lag_time_max_ms // 4)
+        return min(config.replica_fetch_wait_max_ms * min(1 + self._empty_answers, IDLE_WAITS), longest_ms)
 
     async def _find_extent(
         self,

@@ -120,6 +120,18 @@ class Following:
             if effects:
                 self._perform(effects)
 
+    def is_no_news(self, question: follower.Fetch, high_watermark: int, log_start: int) -> bool:
+        """Would an answer without records to this question change anything? If not, it may be asked again at once."""
+        state = self.state
+        return (
+            not self.is_over
+            and state.is_asking
+            and state.phase is follower.Phase.FETCHING
+            and (question.leader_epoch, question.offset) == (state.leader_epoch, state.log_end_offset)
+            and min(high_watermark, state.log_end_offset) <= state.high_watermark
+            and log_start <= state.log_start_offset
+        )
+
     def fetched(self, epoch: int, offset: int, records: Buffer, high_watermark: int, log_start: int) -> None:
         """The leader's answer to a fetch in this epoch, from this offset."""
         self._fetched = records

@@ -101,6 +101,7 @@ class Leader:
     ) -> None:
         self.replica = replica
         self.recent = Recent()
+        self._quiet: dict[int, isr.Fetched] = {}
         self._starts: dict[int, int] = {}  # follower -> its log start
         self._start_waits: list[asyncio.Future[None]] = []
         self._waits = CommitWaits()
@@ -138,6 +139,10 @@ class Leader:
 
     def step(self, event: isr.Event) -> None:
         """Let the machine have the event, then do what it says."""
+        if self._quiet and isinstance(event, isr.Appended | isr.Ticked):
+            quiet, self._quiet = self._quiet, {}
+            for fetch in quiet.values():  # as it was when they asked
+                self.step(fetch)
         if not self.is_over:
             self.state, effects = isr.step(self.state, event, self._limits)
             if effects:
@@ -269,9 +274,19 @@ class Leader:
             return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         if terms.is_follower:
             self._note_start(terms.replica_id, spec.log_start_offset)
-            now_ms = self.replica.host.clock.monotonic_ms()
-            self.step(isr.Fetched(terms.replica_id, spec.offset, now_ms, terms.replica_epoch))
+            self._fetched(terms, spec.offset)
         return None
+
+    def _fetched(self, terms: FetchTerms, offset: int) -> None:
+        """Note what a follower has. One in sync that only asks again at the end is noted before that moves."""
+        replica, state = terms.replica_id, self.state
+        known = state.followers[replica]
+        event = isr.Fetched(replica, offset, self.replica.host.clock.monotonic_ms(), terms.replica_epoch)
+        is_same = (known.log_end_offset, known.broker_epoch) == (offset, terms.replica_epoch)
+        if is_same and offset == state.log_end_offset == state.high_watermark and replica in state.isr:
+            self._quiet[replica] = event
+        else:
+            self.step(event)
 
     def refused(self, code: ErrorCode) -> FetchedPartition:
         """An answer without records."""

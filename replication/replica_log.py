@@ -16,7 +16,7 @@ from logstore.log import Log
 from replication.config import BrokerConfig
 from replication.disk import Disk, Job
 from replication.isr import Event, WriteIsr
-from replication.model import BrokerId, TopicPartition
+from replication.model import BrokerId, TopicPartition, topic_uuid
 from replication.protocol.messages import Aborted
 
 Found = TypeVar("Found")
@@ -74,6 +74,7 @@ class ReplicaLog:
         self.host = host
         self.tp = tp
         self.log = log
+        self.topic_uuid = topic_uuid(log.topic_id)
         self.lane = host.disk.lane()
         self.start = log.files.view.start
         self.end = log.files.view.end

@@ -41,8 +41,6 @@ from replication.replica_set import ReplicaSet
 
 Appended = dict[tuple[str, int], AppendResult]
 
-TICK_S_MAX = 1.0
-
 
 class Replicas:
     """See the module."""
@@ -112,7 +110,7 @@ class Replicas:
     def _tick(self) -> None:
         for leader in self._set.leaders():
             leader.tick()
-        pause_s = min(self.config.replica_lag_time_max_ms / 2000, TICK_S_MAX)
+        pause_s = self.config.replica_lag_time_max_ms / 4000
         self._ticker = asyncio.get_running_loop().call_later(pause_s, self._tick)
 
     # -------------------------------------------------------------- looking up
