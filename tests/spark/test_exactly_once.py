@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import pickle
 import shutil
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import datasource
 import logstore
 from datasource import lag
-from logstore.errors import PylogError
+from datasource.source import PylogDataSource
+from logstore.errors import PylogError, TransactionAbortedError
 
 pytestmark = pytest.mark.spark
 
@@ -152,6 +157,40 @@ def test_a_task_that_is_tried_again_is_there_once(spark, topics, write, tmp_path
     write(frame, topic="t")
     assert seen(topics, "t") == ["0", "1", "2"]
     assert open_transactions(topics) == []
+
+
+def test_a_speculated_task_is_there_once(topics, tmp_path):
+    """(T6) Two attempts at once, in processes of their own. Spark speculates on several hosts only: so without it."""
+    topics.create("t")
+    source = PylogDataSource({"path": topics.path, "topic": "t"})
+    writer = source.writer(StructType([StructField("value", BinaryType())]), overwrite=False)
+    gate = tmp_path / "gate"
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as processes:
+        slow = processes.submit(attempt, pickle.dumps(writer), gate)
+        while len(everything(topics, "t")) < 20:
+            assert not slow.done()
+            time.sleep(0.05)
+        fast = processes.submit(attempt, pickle.dumps(writer), None)
+        writer.commit([fast.result()])
+        assert len(seen(topics, "t")) == 21
+        assert open_transactions(topics) == []
+        gate.touch()
+        with pytest.raises(TransactionAbortedError, match="was committed without it"):
+            slow.result()
+    assert len(everything(topics, "t")) == 41
+    assert len(seen(topics, "t")) == 21
+
+
+def attempt(writer: bytes, gate: Path | None):
+    """A task: rows enough to be appended, then, behind the gate, one more."""
+
+    def batches():
+        yield pa.RecordBatch.from_pydict({"value": [b"%d " % n + bytes(900_000) for n in range(20)]})
+        while gate and not gate.exists():
+            time.sleep(0.05)
+        yield pa.RecordBatch.from_pydict({"value": [b"20 "]})
+
+    return pickle.loads(writer).write(batches())
 
 
 def test_plain_writes_are_still_there_for_who_wants_them(spark, topics, write):
