@@ -30,10 +30,10 @@ import logstore
 from logstore import BatchConflictError, LogStore
 from logstore.env import Env
 from logstore.transactions import Prepared
-from tests.crash.disk import Crash, Disk, StillClock
+from tests.crash.disk import Crash, Disk, PowerCut, StillClock
 
 ROOT = Path("/store")
-EVERY = int(os.environ.get("PYLOG_CRASH_EVERY", "29"))
+EVERY = int(os.environ.get("PYLOG_CRASH_EVERY", "41"))
 SEEDS = int(os.environ.get("PYLOG_CRASH_SEEDS", "1"))
 SEED = int(os.environ.get("PYLOG_CRASH_SEED", str(random.SystemRandom().randrange(10_000))))
 
@@ -381,6 +381,14 @@ class Check:
             assert not transaction.is_replay
 
 
+def crashed_while_opening(disk: Disk, dice: random.Random, now_ms: int) -> Disk:
+    """Who came to recover was cut off, too, somewhere."""
+    disk.crash_at = disk.calls + dice.randint(1, 40)
+    with suppress(PowerCut):
+        logstore.open(ROOT, env=Env(StillClock(now_ms), disk, random.Random(3)))
+    return disk
+
+
 @pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_s23_every_crash_point_of_a_store_leaves_what_was_acknowledged(workload, caplog):
@@ -397,11 +405,16 @@ def test_s23_every_crash_point_of_a_store_leaves_what_was_acknowledged(workload,
     disk.watch = None
     user.store.close()
     assert disk.calls > 200
+    dice = random.Random(SEED)
     for image, said, now_ms in images:
+        twice = dice.choice(list(Crash))
         for kind in Crash:
             for _ in range(SEEDS if kind is Crash.TORN else 1):
                 try:
-                    Check(image.after_crash(kind), copy.deepcopy(said), kind, now_ms).run()
+                    found = image.after_crash(kind)
+                    if kind is twice:
+                        found = crashed_while_opening(found, dice, now_ms).after_crash(kind)
+                    Check(found, copy.deepcopy(said), kind, now_ms).run()
                 except BaseException as error:
                     error.add_note(f"PYLOG_CRASH_SEED={SEED}: {kind.name} at change {image.calls}")
                     raise
