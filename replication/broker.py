@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,8 @@ class Broker:
         self.epoch = -1
         self._clients = Clients(f"broker-{config.broker_id}", timeout_ms=config.replica_socket_timeout_ms)
         self._tree: Tree | None = None
+        self._is_registered = False
+        self._session = 0  # counts: events of former ones mean nothing
         self._is_told = asyncio.Event()  # a controller has named this broker among those that live
         self._correlation = itertools.count(1)
         self._renewal: asyncio.Task[None] | None = None
@@ -166,9 +169,10 @@ class Broker:
 
     async def _open_session(self) -> Tree:
         address = self.config.coordination or f"sqlite:{self.directory / COORDINATION_FILE}"
+        self._session += 1
         self._tree = await open_tree(
             address,
-            on_session=self._on_session,
+            on_session=partial(self._on_session, self._session),
             session_timeout_ms=self.config.zookeeper_session_timeout_ms,
             env=self.env,
         )
@@ -195,6 +199,7 @@ class Broker:
         self.replicas.connect(tree, self.epoch)
         await self.configs.begin(tree)
         self.controller.begin(tree)
+        self._is_registered = True
 
     def _former_token(self) -> bytes | None:
         try:
@@ -214,7 +219,9 @@ class Broker:
             )
         return self._tree
 
-    def _on_session(self, event: SessionEvent) -> None:
+    def _on_session(self, session: int, event: SessionEvent) -> None:
+        if session != self._session:
+            return
         logger.info("broker=%d session %s", self.config.broker_id, event)
         match event:
             case SessionEvent.SUSPENDED:
@@ -226,21 +233,29 @@ class Broker:
             case SessionEvent.EXPIRED:
                 self.replicas.disconnect()
                 self._tree = None
-                if not self._is_stopping:
+                if not self._is_stopping and (self._renewal is None or self._renewal.done()):
                     self._renewal = asyncio.get_running_loop().create_task(self._renew())
 
     async def _renew(self) -> None:
-        """The session has ended: begin anew, as another incarnation."""
-        await self.controller.end()
-        await self.configs.end()
+        """The session has ended: begin anew, as another incarnation, however often that fails."""
         while True:
+            self._is_registered = False
+            await self.controller.end()
+            await self.configs.end()
             try:
                 await self._register(await self._open_session())
             except CoordinationError as error:
                 logger.warning("broker=%d is not registered: %s", self.config.broker_id, error)
-                await asyncio.sleep(RETRY_S)
-            else:
+            except Exception:
+                logger.exception("broker=%d is not registered", self.config.broker_id)
+            if self._tree is not None and self._is_registered:
                 return
+            tree, self._tree = self._tree, None
+            self._session += 1
+            self.replicas.disconnect()
+            if tree is not None:
+                await tree.close()
+            await asyncio.sleep(RETRY_S)
 
     # --------------------------------------------------------- the other brokers
 
@@ -303,7 +318,8 @@ class Broker:
     async def _ask_to_leave(self) -> tuple[TopicPartition, ...]:
         tree = self._connected_tree()
         if self.controller.is_active:
-            return await self.controller.shut_down(self.config.broker_id, self.epoch)
+            async with asyncio.timeout(self.config.replica_socket_timeout_ms / 1000):
+                return await self.controller.shut_down(self.config.broker_id, self.epoch)
         found = await tree.get(nodes.CONTROLLER)
         brokers = await cluster.read_brokers(tree)
         broker = brokers.get(nodes.decode_controller(found.data).broker) if found is not None else None

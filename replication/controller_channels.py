@@ -83,22 +83,28 @@ class Channels:
 
     async def _send_all(self, broker: BrokerId) -> None:
         waiting = self._waiting[broker]
+        repeated: Send | None = None
         while waiting:
             request = waiting[0]
             info = self._find(broker)
-            if info is None or info.epoch != request.broker_epoch or await self._is_done(info, request):
+            if (
+                info is None
+                or info.epoch != request.broker_epoch
+                or await self._is_done(info, request, is_again=repeated is request)
+            ):
                 waiting.popleft()
             else:
                 await asyncio.sleep(REPEAT_S)
         del self._senders[broker]
 
-    async def _is_done(self, info: BrokerInfo, request: Send) -> bool:
+    async def _is_done(self, info: BrokerInfo, request: Send, *, is_again: bool) -> bool:
         """Send it once; has the broker obeyed?"""
         key, body = _message(request, self._lines.broker, self._find)
         try:
             response = await self._call(info, key, body)
         except (OSError, TimeoutError, KafkaError, ProtocolError) as error:
-            logger.warning("broker=%d %s will be repeated: %s", info.id, key.name, error)
+            if not is_again:
+                logger.warning("broker=%d %s will be repeated: %s", info.id, key.name, error)
             return False
         code = int(response.error_code)
         if code == ErrorCode.STALE_CONTROLLER_EPOCH:
