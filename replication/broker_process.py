@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from logstore.errors import PylogError
+from logstore.errors import FailedStoreError, PylogError
 from logstore.log_dir import BROKER
 from replication.broker import Broker
 from replication.config import BrokerConfig
@@ -60,6 +60,7 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None], parent: int |
         watch = loop.create_task(_watch(parent, is_over))
     broker = Broker(config)
     ending = loop.create_task(is_over.wait())
+    failing = loop.create_task(_end_with(broker.replicas.disk_failed, is_over))
     starting = loop.create_task(broker.start())
     try:
         await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
@@ -73,7 +74,17 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None], parent: int |
     finally:
         if watch is not None:
             watch.cancel()
+        failing.cancel()
         await broker.stop()
+    if broker.replicas.disk_failed.is_set():
+        raise FailedStoreError(f"{config.log_dirs}: an fsync failed; run `pylog recover {config.log_dirs}`")
+
+
+async def _end_with(failure: asyncio.Event, is_over: asyncio.Event) -> None:
+    """A broker that cannot trust its disk hands over what it can, and ends."""
+    await failure.wait()
+    logger.error("the disk failed: this broker ends")
+    is_over.set()
 
 
 async def _watch(parent: int, is_over: asyncio.Event) -> None:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from logstore.errors import PylogError
+from logstore.errors import FailedStoreError, PylogError
 from replication import follower
 from replication.follower import EpochStarts
 from replication.model import BrokerId, LeaderAndIsr
@@ -261,6 +261,8 @@ class Following:
         if self.is_over:
             return
         if write.error is not None:
+            if isinstance(write.error, FailedStoreError):
+                self.replica.host.disk_failed()
             is_foreseen = isinstance(write.error, PylogError | OSError)
             logger.error(
                 "tp=%s epoch=%d cannot be written: %s",

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from logstore.append_rules import AppendInfo
+from logstore.errors import FailedStoreError
 from replication import isr
 from replication.data_plane import ALL_IN_SYNC, AppendResult, FetchedPartition, FetchSpec, FetchTerms
 from replication.errors import ErrorCode, code_of
@@ -229,6 +230,8 @@ class Leader:
             )
             return
         assert outcome is not None, "a job keeps what came of it"
+        if isinstance(outcome, FailedStoreError):
+            self.replica.host.disk_failed()
         code = code_of(outcome)
         if code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR):
             logger.error("tp=%s append failed: %s", self.replica.tp, outcome, exc_info=outcome)

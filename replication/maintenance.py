@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from logstore import compaction, housekeeping
-from logstore.errors import PylogError
+from logstore.errors import FailedStoreError, PylogError
 from replication.config import BrokerConfig
 from replication.model import TopicPartition
 from replication.partition import Partition
@@ -60,6 +60,9 @@ class Maintenance:
             await asyncio.sleep(max(interval_ms, 100) / 1000)
             try:
                 await loop.run_in_executor(self._thread, act)
+            except FailedStoreError:
+                self._replicas.disk_failed.set()
+                return
             except Exception:  # the next time may be better
                 logger.exception("maintenance failed")
 
@@ -123,5 +126,7 @@ class Maintenance:
             return
         try:
             act()
+        except FailedStoreError:
+            raise
         except (PylogError, OSError) as error:
             logger.error("tp=%s is not maintained: %s", tp, error)

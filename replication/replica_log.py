@@ -64,6 +64,7 @@ class Host:
     isr: IsrKeeper
     keep_reserve: Callable[[], None]  # raises DiskFullError while no room may be taken
     lower_checkpoints: Callable[[TopicPartition, int], None]  # before a log is cut
+    disk_failed: Callable[[], None]  # an fsync failed: nothing here is to be trusted any more
     counters: ReplicaCounters = field(default_factory=ReplicaCounters)
 
 

@@ -37,6 +37,7 @@ class ReplicaSet:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.broken: dict[TopicPartition, PylogError] = {}
         self.tree: Tree | None = None
+        self.disk_failed = asyncio.Event()
         self._config = config
         self._env = env
         self._isr = isr
@@ -66,6 +67,7 @@ class ReplicaSet:
             isr=self._isr,
             keep_reserve=self.dir.log_dir.reserve.keep,
             lower_checkpoints=self.dir.lower,
+            disk_failed=self.disk_failed.set,
             counters=self._counters,
         )
         await self.learn_configs({tp.topic for tp in self.dir.topic_ids})

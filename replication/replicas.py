@@ -70,6 +70,11 @@ class Replicas:
         self._tick()
 
     @property
+    def disk_failed(self) -> asyncio.Event:
+        """Set when an fsync failed: what is on disk is unknown, and this broker must not go on (S8)."""
+        return self._set.disk_failed
+
+    @property
     def has_lost_writes(self) -> bool:
         """Must this broker register as one that may have lost what it had not flushed?"""
         return self._set.has_lost_writes

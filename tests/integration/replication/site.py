@@ -5,6 +5,7 @@ import functools
 from dataclasses import replace
 
 from logstore.catalog import new_topic_id
+from logstore.env import Env
 from logstore.records.batch import Record, batches, build, records
 from replication.config import BrokerConfig
 from replication.coordination import cluster, nodes
@@ -60,6 +61,7 @@ class Broker:
 
     def __init__(self, site, number, properties):
         self.site, self.id, self.port = site, number, 0
+        self.env = Env()
         self.config = BrokerConfig.from_properties(
             {"broker.id": number, "log.dirs": str(site.path / f"broker-{number}"), **QUICK, **properties}
         )
@@ -67,7 +69,7 @@ class Broker:
     async def start(self, *, lost_writes=False):
         self.tree = await SqliteTree.open(self.site.path / "tree.db", on_session=lambda event: None)
         await cluster.prepare(self.tree)
-        self.replicas = Replicas(self.config)
+        self.replicas = Replicas(self.config, self.env)
         await self.replicas.open(self.tree)
         families = (
             DataHandlers(self.config, self.replicas),

@@ -1,0 +1,78 @@
+"""What a broker does when its disk is full, or cannot be trusted any more."""
+
+from logstore.env import Env, OsFiles
+from logstore.errors import DiskFullError, FailedStoreError
+from replication.errors import ErrorCode
+
+from .site import Broker, Site, on_loop, until, values_of
+
+
+class BadDisk(OsFiles):
+    """A disk that is full, or whose fsyncs fail, from some time on."""
+
+    is_full = is_failing = False
+
+    def write(self, path, position, data):
+        if self.is_full and str(path).endswith(".log"):
+            raise DiskFullError(f"{path}: full", path=str(path), reason="full")
+        super().write(path, position, data)
+
+    def fsync(self, path):
+        if self.is_failing:
+            raise FailedStoreError(f"{path}: fsync failed", path=str(path), reason="EIO")
+        super().fsync(path)
+
+
+async def on_a_bad_disk(site, number=1, **properties):
+    disk = BadDisk()
+    site.brokers[number] = broker = Broker(site, number, properties)
+    broker.env = Env(files=disk)
+    return await broker.start(), disk
+
+
+@on_loop
+async def test_a_failed_fsync_ends_the_broker_and_nothing_of_it_is_acknowledged(tmp_path):
+    """S8, R22."""
+    async with Site(tmp_path) as site:
+        one, disk = await on_a_bad_disk(site)
+        await site.create(replicas=(1,), config={"flush.messages": "1"})
+        assert (await one.produce(b"a")).error_code == ErrorCode.NONE
+        disk.is_failing = True
+        assert (await one.produce(b"b")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert one.replicas.disk_failed.is_set()
+        disk.is_failing = False
+        assert (
+            await one.produce(b"c")
+        ).error_code == ErrorCode.KAFKA_STORAGE_ERROR  # a second try proves nothing
+        await one.stop()
+        assert not (tmp_path / "broker-1" / ".kafka_cleanshutdown").exists()
+
+
+@on_loop
+async def test_a_full_disk_refuses_records_and_serves_on(tmp_path):
+    """S9."""
+    async with Site(tmp_path) as site:
+        one, disk = await on_a_bad_disk(site)
+        await site.create(replicas=(1,))
+        await one.produce(b"a")
+        disk.is_full = True
+        assert (await one.produce(b"b")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert values_of((await one.consume()).records) == [b"a"]
+        disk.is_full = False
+        assert (await one.produce(b"c")).base_offset == 1
+
+
+@on_loop
+async def test_a_follower_with_a_full_disk_leaves_the_isr_and_comes_back(tmp_path):
+    """S9: the leader goes on, and the follower catches up once it has room."""
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        two, disk = await on_a_bad_disk(site, 2)
+        await site.create(replicas=(1, 2))
+        await one.produce(b"a")
+        disk.is_full = True
+        assert (await one.produce(b"b", timeout_ms=20_000)).error_code == ErrorCode.NONE
+        assert one.role.state.isr == (1,)
+        disk.is_full = False
+        await until(lambda: 2 in one.role.state.isr)
+        assert two.stored() == [b"a", b"b"]
