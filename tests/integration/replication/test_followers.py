@@ -232,3 +232,81 @@ async def test_a_replica_that_vanishes_under_a_running_broker_takes_no_role(tmp_
             await site.tell(1, state=replace(site.states[T0], leader_epoch=9))
             == ErrorCode.KAFKA_STORAGE_ERROR
         )
+
+
+@on_loop
+async def test_a_leader_that_is_cut_off_from_the_tree_commits_nothing_that_one_in_sync_lacks(tmp_path):
+    """R6, R25, R31: it goes on while all in sync fetch, and stops as soon as one does not."""
+    async with Site(tmp_path) as site:
+        one, two, _ = await with_three(site)
+        one.replicas.suspend()
+        assert (await one.produce(b"a")).error_code == ErrorCode.NONE
+        await two.stop()
+        assert (await one.produce(b"b", timeout_ms=2500)).error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert (one.role.high_watermark, (await site.stored()).isr) == (1, (1, 2, 3))
+        one.replicas.resume()
+        await until(lambda: one.role.high_watermark == 2)
+        assert set((await site.stored()).isr) == {1, 3}
+
+
+@on_loop
+async def test_who_waits_while_the_isr_shrinks_below_the_minimum_is_told_that_the_records_are_there(tmp_path):
+    """R27."""
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        await site.create(replicas=(1, 2), config={"min.insync.replicas": "2"})
+        await one.produce(b"a")
+        await two.stop()
+        done = await one.produce(b"b", timeout_ms=20_000)
+        assert (done.error_code, done.base_offset) == (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, 1)
+        assert (await one.produce(b"c")).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+        assert one.end == 2
+
+
+@on_loop
+async def test_committed_records_that_an_unclean_leader_lacks_are_counted_when_they_are_cut(tmp_path):
+    """R16, R17."""
+    async with Site(tmp_path) as site:
+        one, two, three = await with_three(site)
+        await one.produce(b"a")
+        await three.stop()
+        await one.produce(b"b", b"c", timeout_ms=20_000)
+        await until(lambda: two.role.high_watermark == 3)
+        await three.start()
+        await site.elect(3, isr=(3,))
+        await three.produce(b"d")
+        await until(lambda: one.stored() == two.stored() == [b"a", b"d"])
+        assert one.replicas.counters.lost_records == two.replicas.counters.lost_records == 2
+
+
+@on_loop
+async def test_the_same_leader_in_a_new_epoch_is_reconciled_with_too(tmp_path):
+    """R4."""
+    async with Site(tmp_path) as site:
+        one, two, three = await with_three(site)
+        await one.produce(b"a")
+        three.replicas.partitions()[T0].leave_role()
+        log = three.replicas.partitions()[T0].replica.log
+        log.append_as_leader(batch(b"never sent"), leader_epoch=0)
+        await site.elect(1)
+        await one.produce(b"b")
+        await until(lambda: three.stored() == two.stored() == [b"a", b"b"])
+
+
+@on_loop
+async def test_followers_keep_up_with_many_partitions_under_load(tmp_path):
+    """I10: one fetcher per partition, whatever comes and goes."""
+    async with Site(tmp_path) as site:
+        one, two, three = await site.start(1, 2, 3)
+        tps = [T0._replace(partition=number) for number in range(12)]
+        for tp in tps:
+            await site.create(tp, replicas=(1, 2, 3))
+
+        async def load(tp):
+            for number in range(40):
+                done = await one.produce(b"%d" % number * 50, tp=tp, timeout_ms=20_000)
+                assert (done.error_code, done.base_offset) == (ErrorCode.NONE, number)
+
+        await asyncio.gather(*map(load, tps))
+        for tp in tps:
+            assert one.stored(tp) == two.stored(tp) == three.stored(tp)
