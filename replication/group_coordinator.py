@@ -21,14 +21,16 @@ from replication.errors import ErrorCode, KafkaError
 from replication.group_loading import load
 from replication.groups import Group, Limits, Now, deadline_ms, events, resume, step
 from replication.groups.events import StoredGroup
-from replication.groups.records import OFFSETS_TOPIC, Loaded, partition_of, records_of
+from replication.groups.records import OFFSETS_TOPIC, partition_of, records_of
 from replication.leading import Leader
 from replication.model import TopicPartition
 from replication.replicas import Replicas
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # changes of leadership are noticed at once where something is told; this is for the others
+# Changes of leadership are noticed at once where something is told; this is for the others.
+LOOK_MS = 1000
+GROUPS_AT_ONCE = 100  # when they are loaded
 # Between two roles of a partition there is a moment without one. Longer: somebody else is to lead it.
 BETWEEN_ROLES_MS = 1000
 
@@ -79,14 +81,18 @@ class GroupCoordinator:
         self._asking: dict[int, asyncio.Future[events.Body]] = {}
         self._topic_ids: dict[str, str | None] = {}
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        # A process that stood still this long may have lost its session, and the news is not here yet.
+        self._pause_ms = config.zookeeper_session_timeout_ms // 3
+        self._seen_ms = self._doubtful_until_ms = 0
 
     # -------------------------------------------------------------------- life
 
     def begin(self) -> None:
         """Follow what this broker leads from now on."""
         self._replicas.metadata.listen(self._metadata_changed)
-        self._every(LOOK_S, self.look)
-        self._every(self._config.offsets_retention_check_interval_ms / 1000, self._expire)
+        self._seen_ms = self._env.clock.monotonic_ms()
+        self._every(min(LOOK_MS, self._pause_ms / 2), self.look)
+        self._every(self._config.offsets_retention_check_interval_ms, self._expire)
 
     def end(self) -> None:
         """Speak for no group any more; what is parked is told so."""
@@ -95,10 +101,10 @@ class GroupCoordinator:
         for number in tuple(self._terms):
             self._unload(number)
 
-    def _every(self, pause_s: float, act: Callable[[], None]) -> None:
+    def _every(self, pause_ms: float, act: Callable[[], None]) -> None:
         def run() -> None:
             act()
-            self._timers[act] = asyncio.get_running_loop().call_later(pause_s, run)
+            self._timers[act] = asyncio.get_running_loop().call_later(pause_ms / 1000, run)
 
         run()
 
@@ -114,8 +120,15 @@ class GroupCoordinator:
     def group(self, group_id: str) -> Group | None:
         """The group as it is; None if there is none of this name.
 
+        After a standstill of this process nothing is told for a while: another broker may know better by now. (What
+        changes a group needs no such care: it is appended, and a log that has another leader refuses it.)
+
         Raises: KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
+        if self._notice() < self._doubtful_until_ms:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "this broker stood still, and must look first"
+            )
         slot = self._term(group_id).slots.get(group_id)
         return slot.group if slot is not None else None
 
@@ -159,6 +172,7 @@ class GroupCoordinator:
 
     def look(self) -> None:
         """Load what this broker has begun to lead; let go of what it leads no more."""
+        self._notice()
         topic = self._replicas.metadata.topic(OFFSETS_TOPIC)
         for number in {*self._terms, *(topic.partitions if topic is not None else ())}:
             self._look_at(number)
@@ -174,7 +188,7 @@ class GroupCoordinator:
                 term = None
         if term is None and leader is not None:
             term = self._terms[number] = _Term(leader)
-            term.loading = asyncio.get_running_loop().create_task(self._load(number, term))
+            term.loading = asyncio.get_running_loop().create_task(self._load(term))
         return term
 
     def _leader(self, number: int) -> Leader | None:
@@ -192,23 +206,24 @@ class GroupCoordinator:
             term.over_since_ms = now_ms
         return now_ms - term.over_since_ms < BETWEEN_ROLES_MS
 
-    async def _load(self, number: int, term: _Term) -> None:
+    async def _load(self, term: _Term) -> None:
         began_ms = self._env.clock.monotonic_ms()
         loaded = await load(self._replicas, term.leader)
-        if loaded is None or self._terms.get(number) is not term:
+        if loaded is None:
             return
-        term.loading = None
-        self._install(term, loaded)
-        if term.slots:
-            took_ms = self._env.clock.monotonic_ms() - began_ms
-            logger.info("tp=%s groups=%d loaded in %d ms", term.leader.replica.tp, len(term.slots), took_ms)
-
-    def _install(self, term: _Term, loaded: Loaded) -> None:
-        for group_id in loaded.names():
+        for count, group_id in enumerate(loaded.names()):
             stored = loaded.groups.get(group_id, StoredGroup(id=group_id))
             group, effects = resume(stored, loaded.offsets.get(group_id, {}), self._now(), self._limits)
             slot = term.slots[group_id] = _Slot(group)
             self._perform(term, slot, effects)
+            if count % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(
+                    0
+                )  # others want their turn; if the term ends meanwhile, this is cancelled
+        term.loading = None
+        if term.slots:
+            took_ms = self._env.clock.monotonic_ms() - began_ms
+            logger.info("tp=%s groups=%d loaded in %d ms", term.leader.replica.tp, len(term.slots), took_ms)
 
     def _unload(self, number: int) -> None:
         term = self._terms.pop(number)
@@ -218,6 +233,15 @@ class GroupCoordinator:
             self._post(term, slot, events.Unloaded())
             slot.disarm()
         term.slots.clear()
+
+    def _notice(self) -> int:
+        """See whether this process stood still; return the time."""
+        now_ms = self._env.clock.monotonic_ms()
+        if now_ms - self._seen_ms > self._pause_ms:
+            logger.warning("stood still for %d ms: groups are looked at again", now_ms - self._seen_ms)
+            self._doubtful_until_ms = now_ms + self._pause_ms
+        self._seen_ms = now_ms
+        return now_ms
 
     # --------------------------------------------------------- driving machines
 

@@ -26,6 +26,7 @@ READ_BYTES = 1024 * 1024
 Latest: TypeAlias = dict[bytes, tuple[int, bytes | None]]
 WAIT_MS = 500
 RETRY_S = 0.5
+DAMAGE_RETRY_S = 30.0
 
 
 async def load(replicas: Replicas, leader: Leader) -> Loaded | None:
@@ -49,7 +50,12 @@ async def load(replicas: Replicas, leader: Leader) -> Loaded | None:
             logger.warning("tp=%s groups cannot be loaded yet: %s", tp, fetched.error_code.name)
             await asyncio.sleep(RETRY_S)
         elif len(fetched.records):
-            position = await asyncio.to_thread(_take, latest, fetched.records, position)
+            try:
+                position = await asyncio.to_thread(_take, latest, fetched.records, position)
+            except batch.InvalidBatchError as error:
+                # To go on without would tell consumers old offsets: better none until it is mended.
+                logger.error("tp=%s groups cannot be loaded from offset %d on: %s", tp, position, error)
+                await asyncio.sleep(DAMAGE_RETRY_S)
         elif is_settled:
             loaded = await asyncio.to_thread(_add_up, latest)
             if loaded.unknown:

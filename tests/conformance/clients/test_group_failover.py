@@ -57,12 +57,17 @@ def whole(cluster):
     return all(len(state.isr) == 3 and state.leader > 0 for state in cluster.describe().leadership.values())
 
 
+def options(bootstrap, group):
+    """A request to a broker that stands still is given up soon."""
+    return {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0, "socket.timeout.ms": 3000}
+
+
 class Committer(threading.Thread):
     """Commits growing offsets, and remembers the last that was acknowledged."""
 
     def __init__(self, bootstrap, group, topic):
         super().__init__(daemon=True)
-        self.consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+        self.consumer = Consumer(options(bootstrap, group))
         self.tp, self.acknowledged, self.failed = (topic, 0), 0, 0
         self.stopping = threading.Event()
 
@@ -88,7 +93,7 @@ class Asker(threading.Thread):
 
     def __init__(self, bootstrap, group, committer):
         super().__init__(daemon=True)
-        self.consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+        self.consumer = Consumer(options(bootstrap, group))
         self.committer, self.answers, self.wrong = committer, 0, []
 
     def has_reached(self, answers):
@@ -109,14 +114,15 @@ class Asker(threading.Thread):
 
 
 def test_an_acknowledged_commit_is_never_forgotten(cluster, topic):
-    """(R28) Nobody is told an older offset, or none, while coordinators are killed, stopped and load."""
+    """(R28) Nobody is told an older offset, or none, while coordinators are killed, stopped, paused, and load."""
     group = "committer"
     committer = Committer(cluster.bootstrap, group, topic)
     askers = [Asker(cluster.bootstrap, group, committer) for _ in range(2)]
     for thread in (committer, *askers):
         thread.start()
     until(lambda: committer.acknowledged > 10, "commits begin")
-    for end in (cluster.kill, cluster.stop, cluster.kill):
+    ends = {cluster.kill: cluster.restart, cluster.stop: cluster.restart, cluster.pause: cluster.resume}
+    for end, begin_again in ends.items():
         until(lambda: whole(cluster), "all replicas in sync", within_s=60)
         coordinator = coordinator_of(cluster, group)
         end(coordinator)
@@ -125,7 +131,7 @@ def test_an_acknowledged_commit_is_never_forgotten(cluster, topic):
         assert coordinator_of(cluster, group) != coordinator
         for asker in askers:
             until(partial(asker.has_reached, asker.answers + 5), "answers go on", within_s=60)
-        cluster.restart(coordinator)
+        begin_again(coordinator)
     committer.stopping.set()
     for thread in (committer, *askers):
         thread.join(30)

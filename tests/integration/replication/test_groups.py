@@ -1,6 +1,7 @@
 """The coordinator of groups over real logs: it answers once it has read what is committed, while it leads."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -268,6 +269,18 @@ async def test_a_session_that_ends_takes_the_groups_along(tmp_path):
         all_.site.brokers[1].replicas.disconnect()
         assert code_of(lambda: all_.groups[1].group("g")) is ErrorCode.NOT_COORDINATOR
         assert (await parked).error is ErrorCode.NOT_COORDINATOR
+
+
+@on_loop
+async def test_a_broker_that_stood_still_tells_nothing_before_it_can_know_whether_it_leads(tmp_path):
+    """(R28) It was stopped, say, and the groups are another's now; the news is still on its way."""
+    async with coordinators(tmp_path, 1, **{"zookeeper.session.timeout.ms": 600}) as all_:
+        await all_.create([1])
+        await all_.loaded(1)
+        await all_.commit(1, 5)
+        time.sleep(0.3)  # noqa: ASYNC251  that is what it is about
+        assert code_of(lambda: all_.groups[1].group("g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert (await all_.loaded(1)).offsets[T0].offset == 5
 
 
 @on_loop
