@@ -1,4 +1,6 @@
-"""The sink is exactly once under random SIGKILLs. Here the short form; the long one is
+"""The sink is exactly once under SIGKILLs, and beside another driver: queries in processes of their own.
+
+Each kind of kill comes once here; the long form is
 
     python -m tests.spark.kills.killer --kills 200
 
@@ -7,19 +9,45 @@
 
 import os
 import random
+import time
 
 import pytest
 
-from tests.spark.kills.killer import prove
+from tests.spark.kills.killer import KINDS, Run, compare, descendants, kill, prove
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-KILLS = int(os.environ.get("PYLOG_KILLS", "10"))
+KILLS = int(os.environ.get("PYLOG_KILLS", str(len(KINDS))))
 SEED = int(os.environ.get("PYLOG_SEED", str(random.SystemRandom().randrange(10_000))))
 
 
 def test_a_killed_query_copies_every_record_once_and_in_order(tmp_path):
-    """(T6, T7, T8) Tasks retried, workers and drivers killed, also in the middle of a commit."""
+    """(T6, T7, T8) Tasks that fail; workers and drivers that are killed before, in and after a commit."""
     print(f"PYLOG_SEED={SEED}")
     found = prove(tmp_path, kills=KILLS, seed=SEED)
     assert found["records"] > 5_000
+    assert all(found.get(kind) for kind in KINDS) or len(KINDS) > KILLS
+
+
+def test_two_drivers_on_one_checkpoint_copy_every_record_once_and_in_order(tmp_path):
+    """Spark and the sink refuse one of them, or both; who is started again goes on."""
+    run = Run(tmp_path, random.Random(SEED))
+    run.start()
+    first = run.process
+    try:
+        while not run.decided():
+            run.check()
+        run.start()
+        while first.poll() is None and run.process.poll() is None:
+            run.write(300)
+            time.sleep(0.2)
+        (tmp_path / "stop").touch()
+        assert first.wait(600) or run.process.wait(600), "both thought that the query was theirs"
+        if first.poll() and run.process.wait(600):
+            run.start()
+            assert run.process.wait(600) == 0
+    finally:
+        for process in (first, run.process):
+            if process.poll() is None:
+                kill(descendants(process.pid))
+    compare(run)
