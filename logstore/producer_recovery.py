@@ -6,7 +6,7 @@ point is compared with what the batches say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from logstore import lookup
@@ -80,7 +80,7 @@ def _wrong_indexes(
 ) -> Iterator[tuple[int, list[AbortedTransaction]]]:
     """(base, what it should say) of the transaction indexes that are wrong; batches are read from `first` on.
 
-    Compaction removes aborted data and keeps the entry, so an index may say more than the batches do.
+    Compaction removes batches of transactions and keeps the entry, so an index may say more than the batches do.
     """
     said = _said_by_batches(view, log, first)
     for base in view.bases:
@@ -96,9 +96,23 @@ def _wrong_indexes(
             not is_there
             or found is None
             or index.last_marker() >= view.end
-            or not set(wanted.aborted) <= set(found)
+            or not _covers(found, wanted.aborted)
         ):
             yield base, wanted.aborted
+
+
+def _covers(found: Iterable[AbortedTransaction], wanted: Iterable[AbortedTransaction]) -> bool:
+    """Does an index of these entries say what the batches do, and maybe what they said before a compaction?
+
+    A transaction that lost its first batches begins later by what is left; one that lost all holds up no other.
+    """
+    known = {(entry.producer_id, entry.last_offset): entry for entry in found}
+    return all(
+        (entry := known.get((ended.producer_id, ended.last_offset))) is not None
+        and entry.first_offset <= ended.first_offset
+        and entry.last_stable_offset <= ended.last_stable_offset
+        for ended in wanted
+    )
 
 
 def _said_by_batches(view: View, log: ProducerLog, first: int) -> dict[int, _Segment]:

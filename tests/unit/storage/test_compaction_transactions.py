@@ -210,6 +210,21 @@ def test_transactions_are_told_apart_in_every_round(writer):
     assert len(found) == len(last)
 
 
+def test_an_index_that_remembers_more_than_the_batches_is_right(writer):
+    """Of the second transaction nothing is left, but it was open when the first one was aborted."""
+    writer.append(None, "a")
+    writer.append(1, "a")
+    writer.append(1, "b")
+    writer.append(3, "a")
+    writer.end(1, commit=False)
+    writer.end(3, epoch=1, commit=False)
+    for _ in range(2):
+        writer.compact()
+    (first, *_) = writer.log.aborted_transactions(0, 5)
+    assert first == (1, 1, 4, 3)
+    assert list(writer.log.verify()) == []
+
+
 producers = st.integers(1, 3)
 step = st.one_of(
     st.tuples(
