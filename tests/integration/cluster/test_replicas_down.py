@@ -1,5 +1,6 @@
 """When all replicas are down, and when followers are slow: what is led by whom, what is taken, what is read."""
 
+import shutil
 import time
 
 import pytest
@@ -46,6 +47,7 @@ def slow(tmp_path_factory):
     """Followers leave the ISR soon, sessions last."""
     settings = {"replica.lag.time.max.ms": 1500, "zookeeper.session.timeout.ms": 20_000}
     with running(directory=tmp_path_factory.mktemp("slow"), **settings) as tested:
+        tested.session_s = 20
         yield tested
 
 
@@ -81,3 +83,32 @@ def test_too_few_in_sync_replicas_refuse_acks_all_and_nothing_else(slow):
     assert before.name() == "NOT_ENOUGH_REPLICAS"
     slow.until_states(topic, {0: (1, [1, 2], 0)})
     assert slow.values(topic, count=3) == ["before", "one", "three"]
+
+
+def test_a_killed_broker_that_comes_back_at_once_does_not_wait_for_its_former_session(slow):
+    topic = slow.create((2, 3), (3, 2))
+    assert slow.produce(topic, range(10)) == []
+    begin = time.monotonic()
+    slow.running.kill(2)
+    slow.running.restart(2)
+
+    assert time.monotonic() - begin < slow.session_s
+    # It leads nothing now; where it followed, it may never have been missed.
+    slow.until(lambda: [state[:2] for state in slow.states(topic).values()] == [(3, [3, 2]), (3, [3, 2])])
+    assert slow.values(topic, count=10) == [str(number) for number in range(10)]
+
+
+def test_a_leader_that_lost_its_disk_leads_no_more_and_copies_everything(cluster):
+    _, one, two = cluster.roles()
+    topic = cluster.create((one, two))
+    assert cluster.produce(topic, range(100)) == []
+    cluster.running.kill(one)
+    shutil.rmtree(cluster.running.log_dir(one))
+
+    cluster.running.restart(one)
+
+    cluster.until(lambda: cluster.states(topic)[0][:2] == (two, [two, one]))
+    assert cluster.values(topic, count=100) == [str(number) for number in range(100)]
+    cluster.running.kill(two)
+    cluster.until(lambda: cluster.states(topic)[0][:2] == (one, [one]))
+    assert cluster.values(topic, count=100) == [str(number) for number in range(100)]
