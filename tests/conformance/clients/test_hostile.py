@@ -1,0 +1,127 @@
+"""A real broker among hostile clients: it lives, its memory is bounded, others are served, and each costs one line."""
+
+import contextlib
+import os
+import random
+import resource
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from replication.local_cluster import LocalCluster
+from replication.protocol.apis import INTERBROKER, SERVED
+from tests.unit.replication.protocol.fuzz import frame_of, mutated
+
+from .tools import Confluent
+
+SEED = int(os.environ.get("PYLOG_FUZZ", "1").split(":")[0])
+IDLE = 2_000  # 5,000 are tested beside the server itself
+GROWTH_BYTES = 150 << 20
+SIZES = (-1, -(2**31), 0, 7, 2**31 - 1, 104_857_601, 0x16030100, 0x47455420)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """A cluster of one broker, which nobody else uses."""
+    with LocalCluster(1) as running:
+        yield running
+
+
+@pytest.fixture
+def port(alone):
+    return int(alone.bootstrap.rpartition(":")[2])
+
+
+@pytest.fixture
+def unhurt(alone):
+    """It is the same process with not much more memory, it serves, and it met nothing that it had not foreseen."""
+    process = alone._brokers[1].process
+    before = resident_bytes(process.pid)
+    serves(alone, "before")
+    yield
+    serves(alone, "after")
+    assert process.poll() is None
+    assert resident_bytes(process.pid) - before < GROWTH_BYTES
+    assert "ERROR" not in log_of(alone)
+
+
+def resident_bytes(pid):
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def log_of(cluster):
+    return (cluster.directory / "broker-1" / "broker" / "server.log").read_text()
+
+
+def serves(cluster, word, count=50):
+    with Confluent(cluster.bootstrap) as client:
+        start = max(0, client.offset_at("served", 0, -1)) if word != "before" else 0
+        client.produce("served", [f"{word} {n}" for n in range(count)])
+        start = client.offset_at("served", 0, -1) - count
+        found = client.consume("served", count, offset=start)
+    assert [value for *_, value in found] == [f"{word} {n}" for n in range(count)]
+
+
+def connect(port):
+    found = socket.create_connection(("127.0.0.1", port), timeout=20)
+    found.settimeout(20)
+    return found
+
+
+def outcome(port, data):
+    """What the broker did: "answered" or "closed". Not to do either is a failure."""
+    with connect(port) as peer:
+        try:
+            peer.sendall(data)
+            return "answered" if peer.recv(4) else "closed"
+        except ConnectionError:
+            return "closed"
+
+
+def test_requests_of_every_api_and_version_with_any_content(unhurt, port):
+    """What a controller says is left out: whoever may say that is believed."""
+    rng = random.Random(SEED)
+    outcomes = {"answered": 0, "closed": 0}
+    for key, versions in SERVED.items():
+        for version in range(versions.first, versions.last + 1) if key not in INTERBROKER else ():
+            valid = frame_of(key, version, rng)
+            for frame in (valid, mutated(valid, rng)):
+                outcomes[outcome(port, struct.pack(">i", len(frame)) + frame)] += 1
+    assert min(outcomes.values()) > 50
+
+
+def test_bytes_that_are_no_requests(unhurt, port, alone):
+    rng = random.Random(SEED)
+    before = log_of(alone).count("\n")
+    garbage = [struct.pack(">i", size) + bytes(100) for size in SIZES]
+    garbage += [struct.pack(">i", 500) + rng.randbytes(500) for _ in range(100)]
+    garbage += [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(508),
+    ]
+    for data in garbage:
+        assert outcome(port, data) == "closed"
+    assert log_of(alone).count("\n") - before <= len(garbage) + 20  # and what the others did
+
+
+def test_half_requests_slow_readers_and_thousands_of_idle_connections(unhurt, port, alone):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    rng = random.Random(SEED)
+    metadata = struct.pack(">ihhih", 14, 3, 1, 1, -1) + struct.pack(">i", -1)
+    try:
+        with contextlib.ExitStack() as opened:
+            for number in range(min(IDLE, hard - 500)):
+                peer = opened.enter_context(connect(port))
+                match number % 5:
+                    case 0:  # half a request, which says that it is a large one
+                        peer.sendall(struct.pack(">ihh", 100 << 20, 0, 9) + rng.randbytes(200))
+                    case 1:  # half a small one
+                        peer.sendall(struct.pack(">ihh", 900, 3, 1) + rng.randbytes(20))
+                    case 2:  # asks, and never reads
+                        peer.sendall(metadata * 20)
+            serves(alone, "meanwhile")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
