@@ -29,6 +29,7 @@ def ask(handlers, topics, version=9):
     """(the task, what was asked)"""
     names = None if topics is None else [{"name": name} for name in topics]
     body = {"topics": names, "allow_auto_topic_creation": True}
+    body |= {f"include_{what}_authorized_operations": False for what in ("cluster", "topic")}
     frame = b"".join(apis.encode_request(ApiKey.METADATA, version, 1, "me", body))
     request = apis.decode_request(memoryview(frame[4:]))
     context = RequestContext(request, "127.0.0.1", 1, lambda: None)
