@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from logstore.catalog import check_topic_name
@@ -20,7 +20,6 @@ from replication.topic_admin import NewTopic, TopicAdmin
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 NOT_ASKED = -2_147_483_648  # authorized operations
 ANSWERS_KEPT, TOPICS_KEPT = 64, 100
-ANSWERS_MAX = 100  # that are kept encoded
 CREATE_WAIT_S = 5.0  # a client that is answered before would only ask again
 
 
@@ -32,8 +31,6 @@ class ClusterHandlers:
         self._cluster_id = cluster_id
         self._metadata = metadata
         self._admin = admin
-        self._known: dict[tuple[object, ...], EncodedBody] = {}  # answers, until the metadata changes
-        metadata.listen(self._known.clear)
         # Answers that were given since the cluster last changed; making one costs some 15 µs per partition.
         self._answers: dict[tuple[int, tuple[Any, ...] | None], EncodedBody] = {}
         self._changes = 0

@@ -243,11 +243,6 @@ def encoded_body(key: ApiKey, version: int, response: Any) -> EncodedBody:
     return EncodedBody(_response_body(key, version, response))
 
 
-def encoded(key: ApiKey, version: int, response: Mapping[str, Any]) -> EncodedBody:
-    """A response's body for this version, to be given more than once."""
-    return EncodedBody([encode_entity(build(response_class(key, version), response))])
-
-
 def encode_entity(entity: Any) -> bytes:
     """The bytes of an entity, by kio's writer."""
     out = io.BytesIO()
