@@ -16,6 +16,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -197,6 +198,28 @@ def compared(
     return [what, f"{value_bytes} B", speed, "plain", ratio(seconds["ours"], seconds["plain"]), noise]
 
 
+def bench_markers(root: Path, rounds: int) -> Iterator[list[object]]:
+    """The end of a batch, in a process that knows nothing yet: a decision, and a marker per task and partition."""
+    for tasks, partitions in ((1, 1), (2, 6), (8, 32)):
+        path, durations = root / f"markers-{tasks}", []
+        rows = pa.table({"value": ["x"] * partitions, "partition": pa.array(range(partitions), pa.int32())})
+        with logstore.open(path) as store:
+            store.create_topic("t", partitions=partitions)
+            for batch in range(rounds + 1):
+                parts = []
+                for task in range(tasks):
+                    part = store.transactions.begin("q", batch, run="r", task=str(task))
+                    store.append("t", rows, transaction=part)
+                    parts.append(part.prepare())
+                start = time.perf_counter()
+                with logstore.open(path) as driver:
+                    driver.transactions.commit(parts)
+                durations.append(time.perf_counter() - start)
+        ms, markers = statistics.median(durations[1:]) * 1000, tasks * partitions
+        what = f"commit, {tasks} tasks x {partitions} partitions"
+        yield [what, "", f"{ms:.1f} ms", f"{markers} markers", f"{ms / markers:.2f} ms", ""]
+
+
 def bench_memory(spark: SparkSession, root: Path, gigabytes: float) -> Iterator[list[object]]:
     """How much a Python worker grows while it reads a large partition: after a tenth of it, and at the end."""
     path = root / "large"
@@ -273,6 +296,7 @@ def main() -> None:
         if asked.only in (None, "write"):
             rows += bench_write(spark, root, asked.rounds)
         if asked.only in (None, "once"):
+            rows += bench_markers(root, asked.rounds)
             rows += bench_exactly_once(spark, root, asked.rounds)
         if asked.only in (None, "memory"):
             rows += bench_memory(spark, root, asked.gigabytes)
