@@ -164,6 +164,8 @@ class _Connection:
                 await self._ask_all(questions)
             except (OSError, TimeoutError, ProtocolError) as error:
                 logger.info("leader=%d does not answer: %s", self._owner.leader, error)
+            except Exception:  # the others of this task must go on
+                logger.exception("leader=%d fetching failed", self._owner.leader)
             for role, question in questions.items():  # those that were not answered
                 role.failed(question.leader_epoch)
             await self._let_append()

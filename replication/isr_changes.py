@@ -14,7 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from replication.coordination import cluster, nodes
-from replication.coordination.tree import ConnectionLossError, CoordinationError, Tree
+from replication.coordination.tree import (
+    ConnectionLossError,
+    CoordinationError,
+    SessionExpiredError,
+    Tree,
+)
 from replication.isr import Event, IsrRefused, IsrWritten, LeadershipRefreshed, WriteIsr
 from replication.model import BrokerId, LeaderAndIsr, TopicPartition
 
@@ -93,9 +98,10 @@ class IsrChanges:
             try:
                 await self._write(tree, writes)
                 await self._read(tree, reads)
-            except CoordinationError as error:  # the session is over: whoever owns it says so
-                logger.warning("broker=%d ISRs are not written any more: %s", self._broker, error)
+            except SessionExpiredError:  # whoever owns the session says so
                 return
+            except CoordinationError:  # these stay as they are; others must go on
+                logger.exception("broker=%d ISRs of %s", self._broker, [str(write.tp) for write in writes])
 
     async def _write(self, tree: Tree, writes: Sequence[_Write]) -> None:
         if not writes:
@@ -159,10 +165,7 @@ class IsrChanges:
             except ConnectionLossError:
                 self._changed.update(dict.fromkeys(names))
                 await asyncio.sleep(RETRY_S)
-            except CoordinationError as error:
-                logger.warning(
-                    "broker=%d the controller is not told of ISRs any more: %s", self._broker, error
-                )
+            except SessionExpiredError:
                 return
             if not self._changed:
                 self._has_news.clear()

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
+from contextlib import suppress
 
 from logstore.env import SYSTEM, Env
 from logstore.errors import PylogError
 from replication import fetches, isr, offsets
 from replication.config import BrokerConfig
-from replication.coordination.tree import Tree
+from replication.coordination.tree import CoordinationError, Tree
 from replication.data_plane import (
     ALL_IN_SYNC,
     AppendResult,
@@ -251,7 +252,8 @@ class Replicas:
         """Lead and follow as a controller says."""
         response = await self._orders.become(request, correlation_id)
         if self._set.has_lost_writes and self._set.tree is not None and not response.error_code:
-            await self._set.maybe_forget_losses(self._set.tree)
+            with suppress(CoordinationError):  # the next request is as good
+                await self._set.maybe_forget_losses(self._set.tree)
         return response
 
     async def stop(self, request: ib.StopReplicaRequest, correlation_id: int = 0) -> ib.StopReplicaResponse:
