@@ -12,7 +12,15 @@ from logstore.env import Env
 from logstore.errors import OutOfOrderSequenceError
 from logstore.reading import read_isolated
 from logstore.records import batch as batches
-from logstore.records.batch import DELETE_HORIZON, TRANSACTIONAL, Record, build, marker_of
+from logstore.records.batch import (
+    CONTROL,
+    DELETE_HORIZON,
+    TRANSACTIONAL,
+    Record,
+    build,
+    end_marker,
+    marker_of,
+)
 from logstore.records.compression import Codec
 from tests.crash.disk import Crash, Disk, StillClock
 from tests.unit.storage.partition import make, reopen
@@ -223,6 +231,35 @@ def test_an_index_that_remembers_more_than_the_batches_is_right(writer):
     (first, *_) = writer.log.aborted_transactions(0, 5)
     assert first == (1, 1, 4, 3)
     assert list(writer.log.verify()) == []
+
+
+def test_a_marker_that_its_leader_let_wait_too_early_stays_with_its_data(writer):
+    """Batches of a leader are taken as they are: with a horizon that is over, though data is left."""
+    writer.append(1, "a")
+    waiting = build(
+        batches.records(end_marker((1, 0), commit=True, coordinator_epoch=0, now_ms=1000)),
+        attributes=TRANSACTIONAL | CONTROL | DELETE_HORIZON,
+        producer=(1, 0, -1),
+        base_timestamp=0,
+    )
+    batches.stamp(waiting, 0, 1, 0)
+    writer.log.append_as_follower(waiting)
+    writer.compact()
+    assert [(offset, kind) for offset, kind, _ in markers(writer.log)] == [(1, "COMMIT")]
+    assert writer.without_files(".snapshot", ".txnindex").last_stable_offset == writer.log.log_end_offset
+
+
+def test_an_open_transaction_is_not_forgotten_however_long_it_is_silent(root, env):
+    writer = Writer(root, env, producer_id_expiration_ms=1000)
+    writer.append(1, "a")
+    writer.append(2, "b", transactional=False)
+    env.clock.time_ms += 5000
+    writer.compact()
+    writer.append(None, "a")
+    again = reopen(writer.log.directory, env, **writer.settings)
+    assert [(t.producer_id, t.first_offset) for t in again.open_transactions()] == [(1, 0)]
+    assert [s.producer_id for s in again.producers()] == [1]
+    assert again.append_marker(1, 0, commit=True) is not None
 
 
 producers = st.integers(1, 3)
