@@ -17,6 +17,7 @@ QUICK = {
     "spark.sql.codegen.wholeStage": False,
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.ui.showConsoleProgress": False,
+    "spark.sql.pyspark.jvmStacktrace.enabled": True,  # a failure says why
 }
 
 
