@@ -90,19 +90,19 @@ def _decided_end(undecided: Undecided, outcomes: Outcomes) -> int:
 def kept(result: ReadResult, aborted: Sequence[AbortedTransaction]) -> Iterator[ReadResult]:
     """Yield what was read without the batches of aborted transactions: runs of batches, each as it is.
 
-    Raises: CorruptLogError: a batch that would be left out is damaged: perhaps it is another one's.
+    Raises: CorruptLogError: a header is damaged, or a batch that would be left out: perhaps it is another one's.
     """
     begin = 0
-    for position, batch in batches(result.data):
-        if not any(transaction.holds(batch) for transaction in aborted):
-            continue
-        try:
+    try:
+        for position, batch in batches(result.data):
+            if not any(transaction.holds(batch) for transaction in aborted):
+                continue
             check(result.data, position, batch)
-        except InvalidBatchError as error:
-            raise CorruptLogError(result.path, result.position + position, error.reason) from error
-        if position > begin:
-            yield _part(result, begin, position)
-        begin = position + batch.size_bytes
+            if position > begin:
+                yield _part(result, begin, position)
+            begin = position + batch.size_bytes
+    except InvalidBatchError as error:
+        raise CorruptLogError(result.path, result.position + error.position, error.reason) from error
     if begin < len(result.data):
         yield _part(result, begin, len(result.data))
 

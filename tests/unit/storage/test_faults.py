@@ -14,7 +14,8 @@ from logstore.errors import (
     InvalidRecordError,
     OutOfOrderSequenceError,
 )
-from logstore.records.batch import Record, build
+from logstore.reading import read_isolated
+from logstore.records.batch import TRANSACTIONAL, Record, build, header_at
 from tests.crash.disk import StillClock
 from tests.unit.storage.partition import batch, contents, make, reopen
 
@@ -174,6 +175,28 @@ def test_s4_a_flipped_bit_is_refused_by_an_append_and_found_by_verify(root, env,
     [found] = log.verify()
     assert (found.path, found.position) == (place.path, place.position)
     assert "CRC" in found.reason
+
+
+@pytest.mark.parametrize("field", [*range(8, 12), *range(16, 61)])  # 12 to 15, the leader epoch, has no CRC
+def test_s4_a_damaged_header_among_aborted_batches_is_reported(root, env, disk, field):
+    """Or, where the batch looks like that of an open transaction now, holds readers up: `pylog verify` tells."""
+    log = make(root, env)
+    for sequence in range(2):
+        row = Record(0, 1000, None, b"aborted")
+        log.append_as_leader(build([row], attributes=TRANSACTIONAL, producer=(5, 0, sequence)))
+    log.append_as_leader(batch(b"kept"))
+    log.append_marker(5, 0, commit=False)
+    log.flush()
+    data = disk.names[log.segments()[0].path].data
+    position = header_at(data).size_bytes
+    data[position + field] ^= 0x90
+    other = reopen(log.directory, env, recovery_point=4)
+    try:
+        found = list(read_isolated(other, 0, 4, ["value"], "read_committed"))
+    except CorruptLogError:
+        return
+    assert (found, other.last_stable_offset < 4) == ([], True)
+    assert next(damage.path for damage in other.verify()) == log.segments()[0].path
 
 
 @pytest.mark.parametrize("length", [-1, 0, 48, 2**31 - 1])
