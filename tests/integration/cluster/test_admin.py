@@ -101,6 +101,7 @@ def test_settings_are_described_changed_and_given_back(cluster, ask):
     def row(name, operation, value=None):
         return {"name": name, "config_operation": operation, "value": value}
 
+    cluster.until(described)  # this broker hears of the topic a moment after the one that made it
     assert described("retention.ms", "segment.ms") == {
         "retention.ms": ("1000", 1),
         "segment.ms": ("604800000", 5),
