@@ -49,6 +49,7 @@ class _Process:
     def __init__(self, broker: BrokerId, settings: Mapping[str, str]) -> None:
         self.broker = broker
         self.settings = dict(settings)
+        self.said = Path(settings["log.dirs"]).with_suffix(".stderr")
         self.address: tuple[str, int] | None = None
         self.process: subprocess.Popen[str] | None = None
 
@@ -56,14 +57,15 @@ class _Process:
         host, port = self.address or ("127.0.0.1", 0)
         settings = {"listeners": f"PLAINTEXT://{host}:{port}", **self.settings, "parent": str(os.getpid())}
         arguments = [f"{key}={value}" for key, value in settings.items()]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "replication.broker_process", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        with self.said.open("wb") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "replication.broker_process", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
 
     def wait_until_up(self) -> None:
         """Raises: LocalClusterError: it ended instead."""
@@ -73,8 +75,9 @@ class _Process:
         line = process.stdout.readline()
         name, _, address = line.strip().partition("=")
         if name != "bootstrap":
-            _, said = process.communicate()
-            raise LocalClusterError(f"broker {self.broker} did not start: {said.strip()[-2000:] or line!r}")
+            process.communicate()
+            said = SYSTEM.files.read_all(self.said).decode(errors="replace").strip()
+            raise LocalClusterError(f"broker {self.broker} did not start: {said[-2000:] or line!r}")
         host, _, port = address.rpartition(":")
         self.address = host, int(port)
 

@@ -61,3 +61,21 @@ def test_partitions_are_added_and_settings_changed_while_clients_use_the_topic(c
         return found[0] is not None and found[0].name() == "MSG_SIZE_TOO_LARGE"
 
     cluster.until(refuses)
+
+
+def test_a_new_controller_goes_on_with_what_the_former_one_had_begun(cluster):
+    controller, one, two = cluster.roles()
+    topic, other = cluster.create((one, two)), cluster.create((controller, one))
+    cluster.running.kill(two)
+    cluster.until_states(topic, {0: (one, [one], 1)})
+    cluster.administer("delete_topics", [topic], operation_timeout=0.5)
+    cluster.until(lambda: cluster.states(topic) == {0: (-1, [], 2)})
+
+    cluster.running.kill(controller)
+    cluster.until(lambda: cluster.running.controller() == one)
+    cluster.running.restart(two)
+
+    cluster.until(lambda: topic not in cluster.running.describe().topics)
+    assert cluster.running.describe().deletions == ()
+    assert _directories(cluster, topic) == []
+    assert cluster.states(other)[0][0] == one

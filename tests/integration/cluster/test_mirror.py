@@ -1,0 +1,316 @@
+"""`pylog mirror`: what is copied, how it ends, and that it goes on after `kill -9` without a gap or a double."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+import logstore
+from logstore.errors import PylogError
+from replication import cli
+from replication.mirror import MirrorError, mirror
+from replication.mirror_targets import DirectoryTarget, Record, SourceTopic
+
+from .conftest import running
+
+pytestmark = pytest.mark.slow
+
+PARTITIONS = 3
+BASE_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def source():
+    with running(1) as tested:
+        yield tested
+
+
+@pytest.fixture
+def topic(source):
+    """A topic that no other test has, in the target either."""
+    return source.create(*[[1]] * PARTITIONS, name=f"copied-{next(source.names)}", retention_ms=-1)
+
+
+def send(tested, topic, count, start=0):
+    """Records with everything that a record may have, and without."""
+    producer = Producer({"bootstrap.servers": tested.running.bootstrap, "log_level": 0})
+    for i in range(start, start + count):
+        producer.produce(
+            topic, None if i % 5 == 4 else b"value-%d" % i, None if i % 3 == 2 else b"key-%d" % i,
+            partition=i % PARTITIONS, timestamp=BASE_MS + i,
+            headers=[("trace", b"%d" % i), ("none", None), ("trace", b"again")] if i % 2 else None,
+        )  # fmt: skip
+    assert producer.flush(30) == 0
+
+
+def expected(count):
+    """{partition: what `send` sent there}."""
+    rows = [
+        (
+            None if i % 3 == 2 else b"key-%d" % i,
+            None if i % 5 == 4 else b"value-%d" % i,
+            BASE_MS + i,
+            [("trace", b"%d" % i), ("none", None), ("trace", b"again")] if i % 2 else [],
+        )
+        for i in range(count)
+    ]
+    return {p: rows[p::PARTITIONS] for p in range(PARTITIONS)}
+
+
+def in_directory(path, topic):
+    with logstore.open(path, mode="r") as store:
+        found = {}
+        for partition in range(store.topic(topic).partitions):
+            table = store.read(topic, partition=partition).read_all()
+            times = table.column("timestamp").cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+            found[partition] = [
+                (row["key"], row["value"], time, [(h["key"], h["value"]) for h in row["headers"] or ()])
+                for row, time in zip(table.to_pylist(), times.to_pylist(), strict=True)
+            ]
+        return found
+
+
+def in_cluster(tested, topic):
+    consumer = Consumer(
+        {"bootstrap.servers": tested.running.bootstrap, "group.id": "-", "log_level": 0,
+         "enable.partition.eof": True}
+    )  # fmt: skip
+    try:
+        found = {}
+        for partition in range(PARTITIONS):
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            found[partition] = []
+            while (message := consumer.poll(20)) is not None and message.error() is None:
+                found[partition].append(
+                    (message.key(), message.value(), message.timestamp()[1], list(message.headers() or ()))
+                )
+        return found
+    finally:
+        consumer.close()
+
+
+def copy(tested, target, **options):
+    return mirror(tested.running.bootstrap, str(target), **options)
+
+
+# What is copied.
+
+
+def test_a_copy_in_a_directory_has_everything_of_a_record_and_the_settings_of_the_topic(
+    source, topic, tmp_path
+):
+    source.administer("incremental_alter_configs", [altered(topic, "max.message.bytes", "70000")])
+    send(source, topic, 200)
+
+    (copied,) = copy(source, tmp_path, topics=[topic])
+
+    assert (copied.topic, copied.partitions, copied.created, copied.records) == (topic, PARTITIONS, True, 200)
+    assert in_directory(tmp_path, topic) == expected(200)
+    with logstore.open(tmp_path, mode="r") as store:
+        assert store.topic(topic).overrides == {"max.message.bytes": "70000", "retention.ms": "-1"}
+
+
+def altered(topic, key, value):
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+    return ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+
+
+def test_a_copy_in_another_cluster_has_everything_of_a_record(source, cluster, topic):
+    send(source, topic, 200)
+
+    (copied,) = copy(source, cluster.running.bootstrap, topics=[topic])
+
+    assert copied.created
+    assert copied.records == 200
+    assert in_cluster(cluster, topic) == expected(200)
+
+
+def test_a_second_run_copies_what_came_since_and_partitions_that_were_added(source, topic, tmp_path):
+    with logstore.open(tmp_path) as store:
+        store.create_topic(topic, partitions=1)
+    send(source, topic, 30)
+    assert [c.created for c in copy(source, tmp_path, topics=[topic])] == [False]
+    assert [c.records for c in copy(source, tmp_path, topics=[topic])] == [0]
+    send(source, topic, 30, start=30)
+    assert [c.records for c in copy(source, tmp_path, topics=[topic])] == [30]
+    assert in_directory(tmp_path, topic) == expected(60)
+
+
+def test_a_pattern_takes_whole_names_and_none_of_the_cluster_s_own(source, topic, tmp_path):
+    consumer = Consumer({"bootstrap.servers": source.running.bootstrap, "group.id": "g", "log_level": 0})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)  # makes __consumer_offsets
+    consumer.close()
+    assert [c.topic for c in copy(source, tmp_path, pattern=f"{topic}|.*offsets|{topic[:-1]}")] == [topic]
+    with pytest.raises(MirrorError, match="no topic of the source fits"):
+        copy(source, tmp_path, pattern="nothing-like-it")
+
+
+def test_a_topic_that_ends_in_a_marker_of_a_transaction_is_copied_to_its_end(tmp_path):
+    with logstore.open(tmp_path / "source" / "broker-1") as store:
+        store.create_topic("sold")
+        with store.transaction() as transaction:
+            store.append("sold", pa.table({"value": [b"a", b"b"]}), transaction=transaction)
+        lost = store.transactions.begin()
+        store.append("sold", pa.table({"value": [b"lost"]}), transaction=lost)
+        lost.abort()
+    with running(1, tmp_path / "source") as tested:
+        (copied,) = copy(tested, tmp_path / "copy", topics=["sold"])
+        assert copied.records == 2
+        (again,) = copy(tested, tmp_path / "copy", topics=["sold"])
+        assert again.records == 0
+    assert [value for _, value, *_ in in_directory(tmp_path / "copy", "sold")[0]] == [b"a", b"b"]
+
+
+# How it goes on.
+
+
+SMALL = "from replication import cli, mirror; mirror.BATCH_RECORDS = 40; cli.mirror()"
+
+
+def start(source, target, *options):
+    return subprocess.Popen(
+        [sys.executable, "-c", SMALL, "--from", source.running.bootstrap, "--to", str(target), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+def kill_again_and_again(source, target, topic, ends, kills=3):
+    """Each run is killed at some moment after it has copied something."""
+    seed = random.randrange(1000)
+    print("seed", seed)
+    chance = random.Random(seed)
+    for _ in range(kills):
+        before, process = ends(), start(source, target, "--topics", topic)
+        while process.poll() is None and ends() == before:
+            time.sleep(0.02)
+        time.sleep(chance.random() * 0.2)
+        process.kill()
+        process.communicate()
+    process = start(source, target, "--topics", topic, "--output", "json")
+    said, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return json.loads(said)[0]["records"]
+
+
+def test_a_copy_in_a_directory_that_is_killed_goes_on_without_a_gap_or_a_double(source, topic, tmp_path):
+    send(source, topic, 1500)
+
+    def ends():
+        try:
+            with logstore.open(tmp_path, mode="r") as store:
+                return sum(extent.end for extent in store.offsets(topic).values())
+        except PylogError:
+            return 0
+
+    assert kill_again_and_again(source, tmp_path, topic, ends) < 1500
+    assert in_directory(tmp_path, topic) == expected(1500)
+
+
+def test_a_copy_in_a_cluster_that_is_killed_goes_on_without_a_gap_or_a_double(source, cluster, topic):
+    send(source, topic, 1500)
+    looking = Consumer({"bootstrap.servers": cluster.running.bootstrap, "group.id": "-", "log_level": 0})
+
+    def ends():
+        if topic not in looking.list_topics(timeout=10).topics:
+            return 0
+        return sum(looking.get_watermark_offsets(TopicPartition(topic, p))[1] for p in range(PARTITIONS))
+
+    try:
+        assert kill_again_and_again(source, cluster.running.bootstrap, topic, ends) < 1500
+    finally:
+        looking.close()
+    assert in_cluster(cluster, topic) == expected(1500)
+
+
+def test_what_others_wrote_behind_a_copy_is_noticed_and_nothing_is_skipped_for_it(source, cluster, topic):
+    send(source, topic, 30)
+    copy(source, cluster.running.bootstrap, topics=[topic])
+    cluster.produce(topic, ["foreign"], partition=1)
+    send(source, topic, 30, start=30)
+    with pytest.raises(MirrorError, match=f"{topic}-1: the target has records that were not copied"):
+        copy(source, cluster.running.bootstrap, topics=[topic])
+
+
+def test_two_runs_at_once_do_not_copy_twice(tmp_path):
+    topic = SourceTopic(name="orders", partitions=1, replicas=1)
+    rows = [Record(offset, BASE_MS, None, b"%d" % offset, ()) for offset in range(20)]
+    first, second = DirectoryTarget(tmp_path, "one"), DirectoryTarget(tmp_path, "one")
+    for target in (first, second):
+        target.prepare(topic)
+        assert target.positions({("orders", 0): 0}) == {("orders", 0): 0}
+    first.append({("orders", 0): rows[:10]})
+    with pytest.raises(MirrorError, match="by another run"):
+        second.append({("orders", 0): rows})
+    first.close()
+    second.close()
+    assert len(in_directory(tmp_path, "orders")[0]) == 10
+
+
+def test_a_source_that_was_made_anew_is_not_taken_for_the_old_one(source, topic, tmp_path):
+    send(source, topic, 30)
+    copy(source, tmp_path, topics=[topic])
+    source.administer("delete_topics", [topic], operation_timeout=20)
+    source.until(lambda: not source.states(topic))
+    source.create(*[[1]] * PARTITIONS, name=topic)
+    with pytest.raises(MirrorError, match="was made anew there"):
+        copy(source, tmp_path, topics=[topic])
+
+
+# How it is asked for.
+
+
+def test_with_follow_it_copies_what_comes_until_it_is_told_to_end(source, topic, tmp_path):
+    send(source, topic, 30)
+    process = start(source, tmp_path, "--topics", topic, "--follow", "--output", "json")
+    try:
+        until = time.monotonic() + 60
+        for count in (30, 60):
+            while (
+                not (tmp_path / f"{topic}-0").exists()
+                or sum(map(len, in_directory(tmp_path, topic).values())) < count
+            ):
+                assert process.poll() is None
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            if count == 30:
+                send(source, topic, 30, start=30)
+        process.send_signal(signal.SIGTERM)
+        said, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    (row,) = json.loads(said)
+    assert row.pop("bytes") > 60 * len("value-1")
+    assert row == {"topic": topic, "partitions": PARTITIONS, "created": True, "records": 60}
+    assert errors.strip() == "copied 60 records"
+
+
+def test_wrong_words_are_answered_in_one_line(source, tmp_path, monkeypatch):
+    def says(*arguments):
+        result = CliRunner().invoke(cli.mirror, ["--to", str(tmp_path), "--from", *arguments])
+        assert result.exit_code != 0
+        return str(result.exception) if not result.output else result.output.strip().splitlines()[-1]
+
+    here = source.running.bootstrap
+    assert "give --topics or --topics-regex" in says(here)
+    assert "no topic 'ordres' in the source" in says(here, "--topics", "ordres")
+    monkeypatch.setattr("replication.mirror.TIMEOUT_S", 1.0)
+    assert "127.0.0.1:1" in says("127.0.0.1:1", "--topics", "orders")
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    monkeypatch.delitem(sys.modules, "replication.mirror")
+    monkeypatch.delitem(sys.modules, "replication.mirror_targets")
+    monkeypatch.delattr("replication.mirror")
+    assert 'pip install "pyspark-pylog[mirror]"' in says(here, "--topics", "orders")
