@@ -225,7 +225,7 @@ class Draft:
             return
         self.protocol = self.choose_protocol()
         self.enter(Phase.COMPLETING)
-        self.unsynced = frozenset(self.members)
+        self.unsynced = frozenset(here)
         self.sync_until_ms = self.now.ms + self.rebalance_timeout_ms
         for member in tuple(self.members.values()):
             if member.joining is not None:

@@ -32,7 +32,7 @@ def _refusal(draft: Draft, event: Join) -> ErrorCode:
         limits.group_min_session_timeout_ms <= event.session_timeout_ms <= limits.group_max_session_timeout_ms
     ):
         return ErrorCode.INVALID_SESSION_TIMEOUT
-    if not _has_room(draft, event.member_id):
+    if not _has_room(draft, event):
         return ErrorCode.GROUP_MAX_SIZE_REACHED
     if not event.protocol_type or not event.protocols:
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -56,14 +56,16 @@ def who_is(draft: Draft, member_id: str, instance_id: str | None) -> ErrorCode:
     return ErrorCode.NONE if member_id in draft.members else ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def _has_room(draft: Draft, member_id: str) -> bool:
-    """May it join, by the number of members? While a rebalance waits for joins, those count that came."""
-    limit = draft.limits.group_max_size
-    known = draft.members.get(member_id)
-    if draft.phase is Phase.PREPARING:
-        joined = sum(m.joining is not None for m in draft.members.values())
-        return (known is not None and known.joining is not None) or joined < limit
-    return known is not None or len(draft.members) < limit
+def _has_room(draft: Draft, event: Join) -> bool:
+    """May it join, by the number of members? While a rebalance waits for joins, those count who will be in it."""
+    known = event.member_id
+    if not known and event.instance_id is not None:
+        known = draft.instance(event.instance_id) or ""
+    if draft.phase is not Phase.PREPARING:
+        return known in draft.members or len(draft.members) < draft.limits.group_max_size
+    others = (m for m in draft.members.values() if m.id != known)
+    count = sum(m.joining is not None or m.instance_id is not None for m in others)
+    return count < draft.limits.group_max_size
 
 
 def _join_without_id(draft: Draft, event: Join) -> None:

@@ -247,7 +247,9 @@ class GroupMachine(RuleBasedStateMachine):
         for member in group.members.values():
             assert member.syncing is None or group.phase is Phase.COMPLETING
             assert member.joining is None or group.phase in (Phase.PREPARING, Phase.STABLE)
-        assert group.phase is Phase.EMPTY or len(group.members) <= self.limits.group_max_size + 1
+        is_waiting = group.phase is Phase.PREPARING
+        counted = [m for m in group.members.values() if m.joining or m.instance_id or not is_waiting]
+        assert len(counted) <= self.limits.group_max_size
 
     @invariant()
     def nothing_waits_for_nothing(self):
@@ -314,3 +316,14 @@ def test_a_commit_that_stands_earlier_in_the_log_does_not_undo_a_later_one():
         group, _ = step(group, events.Appended(write, position=position), now, limits)
     assert group.offsets[tp].offset == 20
     assert not group.commits
+
+
+def test_a_deletion_that_comes_out_late_leaves_what_was_committed_behind_it():
+    now, limits = Now(0, 0), Limits()
+    tp = PARTITIONS[0]
+    group = Group(id="g", offsets={tp: Committed(1, position=5)})
+    group, (deletion,) = step(group, events.DeleteOffsets(1, (tp,)), now, limits)
+    group, (commit,) = step(group, events.Commit(request=2, offsets={tp: Committed(2)}), now, limits)
+    group, _ = step(group, events.Appended(commit.write, position=11), now, limits)
+    group, _ = step(group, events.Appended(deletion.write, position=10), now, limits)
+    assert group.offsets[tp].offset == 2
