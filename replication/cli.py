@@ -1,18 +1,21 @@
-r"""`pylog broker` and `pylog cluster`: brokers in the foreground."""
+r"""`pylog broker`, `pylog cluster`: brokers in the foreground; `pylog mirror`: topics of another Kafka, copied."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from logstore.cli.terminal import Commands
+from logstore.cli.terminal import Commands, Failure, counted, output_option, progress_bar, show, talk
 from logstore.errors import InvalidConfigError
 from replication.config import BrokerConfig, properties_of
+
+LOOK_S = 1.0  # how often the brokers of a cluster are looked at
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -115,9 +118,87 @@ def start_cluster(
     if own:
         raise InvalidConfigError(f"{', '.join(sorted(own))}: every broker of a cluster has its own")
     BrokerConfig.from_properties(settings)
+    is_over = _end_of_signals()
+    with LocalCluster(brokers, directory, settings, coordination=coordination) as running:
+        click.echo(f"bootstrap={running.bootstrap}")
+        live = set(running.live)
+        while not is_over.wait(LOOK_S):
+            for broker in sorted(live - set(running.live)):
+                talk(f"broker {broker} has ended; {running.log_dir(broker)}/broker/server.log says why")
+            live &= set(running.live)
+
+
+def _end_of_signals() -> threading.Event:
+    """What is set at SIGTERM or Ctrl-C."""
     is_over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
-    with LocalCluster(brokers, directory, settings, coordination=coordination) as running:
-        click.echo(f"bootstrap={running.bootstrap}")
-        is_over.wait()
+    return is_over
+
+
+def _property_option(client: str) -> Callable[[Any], Any]:
+    return click.option(
+        f"--{client}-property",
+        f"{client}_properties",
+        multiple=True,
+        callback=_pairs,
+        metavar="KEY=VALUE",
+        help=f"A setting of librdkafka for the {client} (TLS, passwords, …); may be given more than once.",
+    )
+
+
+@click.command()
+@click.option("--from", "source", required=True, metavar="BOOTSTRAP", help="The Kafka to copy: HOST:PORT,…")
+@click.option(
+    "--to", "target", required=True, metavar="PATH|BOOTSTRAP", help="A directory, or a cluster: HOST:PORT,…"
+)
+@click.option("--topics", metavar="A,B", help="The topics to copy.")
+@click.option(
+    "--topics-regex", "pattern", metavar="REGEX", help="All whose whole name fits; none that begin with __."
+)
+@click.option("--follow", is_flag=True, help="Go on with what comes, until SIGTERM or Ctrl-C.")
+@_property_option("consumer")
+@_property_option("producer")
+@output_option
+def mirror(
+    source: str,
+    target: str,
+    topics: str | None,
+    pattern: str | None,
+    follow: bool,
+    consumer_properties: dict[str, str],
+    producer_properties: dict[str, str],
+    output: str,
+) -> None:
+    """Copy topics of an existing Kafka into a directory or another cluster.
+
+    Keys, values, headers, timestamps and partitions stay; offsets may differ. Topics that are missing are made, with
+    the settings of the source. It ends where the topics ended when it began. Run again, after whatever end, it goes
+    on where it was: no record is missing, none is there twice. Nobody else should write to the copies. Needs
+    confluent-kafka.
+
+    \b
+    $ pylog mirror --from kafka:9092 --topics orders,payments --to data
+    $ pylog mirror --from kafka:9092 --topics-regex 'shop\\..*' --to 127.0.0.1:19092 --follow
+    """
+    if (topics is None) == (pattern is None):
+        raise click.UsageError("give --topics or --topics-regex")
+    try:
+        from replication import mirror as mirroring
+    except ModuleNotFoundError as error:
+        raise Failure('mirror needs confluent-kafka: pip install "pyspark-pylog[mirror]"') from error
+    stop = _end_of_signals()
+    with progress_bar("copying") as progress:
+        copied = mirroring.mirror(
+            source,
+            target,
+            topics=[name.strip() for name in topics.split(",") if name.strip()] if topics else (),
+            pattern=pattern,
+            follow=follow,
+            stop=stop,
+            progress=progress,
+            consumer_properties=consumer_properties,
+            producer_properties=producer_properties,
+        )
+    talk(f"copied {counted(sum(each.records for each in copied), 'record')}")
+    show(map(asdict, copied), ["topic", "partitions", "created", "records", "bytes"], output)
