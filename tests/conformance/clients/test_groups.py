@@ -1,5 +1,6 @@
 """Consumer groups with real clients against a real broker: members come, go, come back, and vanish."""
 
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -152,6 +153,21 @@ def test_a_member_that_is_killed_is_missed_after_its_session_timeout(bootstrap, 
         began = time.monotonic()
         until(lambda: len(first.partitions) == PARTITIONS, "one has all again")
         assert SESSION_MS / 1000 - 1.5 < time.monotonic() - began < SESSION_MS / 1000 + 3
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed: apt install kcat")
+def test_kcat_reads_in_a_group_and_goes_on_where_it_was(bootstrap, topic, feed):
+    def read(count):
+        words = ["-G", "g-" + topic, topic, "-X", "auto.offset.reset=earliest", "-c", str(count), "-f", "%s "]
+        done = subprocess.run(
+            ["kcat", "-b", bootstrap, *words], capture_output=True, text=True, check=True, timeout=40
+        )
+        return sorted(map(int, done.stdout.split()))
+
+    feed.send(8)
+    assert read(8) == list(range(8))
+    feed.send(8)
+    assert read(8) == list(range(8, 16))
 
 
 def test_offsets_come_back_as_they_were_committed(bootstrap, topic, feed):
