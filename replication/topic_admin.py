@@ -25,6 +25,7 @@ from replication.model import NO_LEADER, Assignment, BrokerInfo, TopicPartition
 PARTITIONS_MAX = 100_000
 TOLD_S = 1.0  # what is written is known to this broker soon after
 POLL_S = 1.0  # the metadata tells when it has changed; this is for the case that it did so unseen
+DELETION_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +105,22 @@ class TopicAdmin:
         return found
 
     async def create(self, topic: NewTopic, *, timeout_s: float) -> TopicMetadata | None:
-        """Make a topic; return it, or None if it was made and is not ready yet. Raises: as `plan`."""
-        assignment = self.plan(topic)
-        await topics.create_topic(self._tree(), topic.name, new_topic_id(), assignment, topic.config)
+        """Make a topic; return it, or None if it was made and is not ready yet. Raises: as `plan`.
+
+        One of its name that is being deleted is waited for.
+        """
+        assignment, tree = self.plan(topic), self._tree()
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        while True:
+            try:
+                await topics.create_topic(tree, topic.name, new_topic_id(), assignment, topic.config)
+            except TopicExistsError:
+                if loop.time() > end_s or not await topics.is_marked_deleted(tree, topic.name):
+                    raise
+                await asyncio.sleep(DELETION_POLL_S)
+            else:
+                break
         return await self.ready(topic.name, len(assignment), timeout_s=timeout_s)
 
     async def ensure(self, topic: NewTopic, *, timeout_s: float) -> TopicMetadata | None:

@@ -91,6 +91,11 @@ async def mark_deleted(tree: Tree, topic: str) -> None:
         return
 
 
+async def is_marked_deleted(tree: Tree, topic: str) -> bool:
+    """Is there somebody who wants the topic deleted, and it is not yet?"""
+    return await tree.get(f"{nodes.DELETED_TOPICS}/{topic}") is not None
+
+
 async def request_election(tree: Tree, partitions: Sequence[TopicPartition]) -> None:
     """Ask for the preferred replicas of these to lead. Raises: InvalidRequestError: another election is under way."""
     try:
