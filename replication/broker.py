@@ -18,6 +18,7 @@ from typing import Any
 from logstore.catalog import new_topic_id
 from logstore.checkpoint import write_atomic
 from logstore.env import SYSTEM, Env
+from logstore.errors import InvalidConfigError
 from logstore.log_dir import BROKER
 from replication.client import Clients
 from replication.config import BrokerConfig, Endpoint
@@ -97,7 +98,8 @@ class Broker:
     async def start(self) -> Endpoint:
         """Begin to serve; return where.
 
-        Raises: BrokerIdTakenError, StoreLockedError, NotAStoreError, CoordinationError; OSError: the port is taken.
+        Raises: BrokerIdTakenError, StoreLockedError, NotAStoreError, CoordinationError; InvalidConfigError: it cannot
+        listen there.
         """
         tree = await self._open_session()
         await cluster.prepare(tree)
@@ -105,19 +107,27 @@ class Broker:
         await self.replicas.open(tree)
         self._has_logs = True
         self.groups.begin()
-        self.groups.begin()
         self.server = Server(
             self._handlers(cluster_id), _server_limits(self.config), observer=self.metrics.times
         )
-        port = await self.server.start(self.config.listener.host, self.config.listener.port)
+        port = await self._listen("listeners", self.server, self.config.listener.port)
         self.endpoint = self.config.advertised(port)
         if self.config.metrics_port >= 0:
-            port = await self._endpoint.start(self.config.listener.host, self.config.metrics_port)
+            port = await self._listen("metrics.port", self._endpoint, self.config.metrics_port)
             logger.info("[Kafka Server %d], metrics at port %d", self.config.broker_id, port)
         await self._register(tree)
         await self._is_told.wait()
         logger.info("[Kafka Server %d], started at %s:%d", self.config.broker_id, *self.endpoint)
         return self.endpoint
+
+    async def _listen(self, key: str, listening: Server | MetricsEndpoint, port: int) -> int:
+        host = self.config.listener.host
+        try:
+            return await listening.start(host, port)
+        except OSError as error:
+            raise InvalidConfigError(
+                f"{key}: cannot listen at {host}:{port} ({error.strerror or error})", key=key
+            ) from None
 
     async def stop(self) -> None:
         """Hand leadership over, answer what is in work, flush, and leave."""
@@ -128,7 +138,6 @@ class Broker:
             await self._hand_over()
         await self.controller.end()
         await self.configs.end()
-        self.groups.end()
         self.groups.end()
         self.replicas.disconnect()
         if self.server is not None:

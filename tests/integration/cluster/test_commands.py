@@ -20,11 +20,21 @@ from replication.state_change_log import parse_line
 pytestmark = pytest.mark.slow
 
 
+# As `pylog` is, whether or not this checkout is installed.
+PYLOG = """
+from logstore.cli import cli, main
+from replication.cli import broker, cluster
+cli.add_command(broker)
+cli.add_command(cluster)
+main()
+"""
+
+
 @contextmanager
 def pylog(group, *arguments):
     """A command in the foreground, and its first line."""
     process = subprocess.Popen(
-        [sys.executable, "-c", f"from replication.cli import {group}; {group}()", *map(str, arguments)],
+        [sys.executable, "-c", PYLOG, group, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -148,3 +158,14 @@ def test_what_a_broker_does_stands_in_its_text_logs(tmp_path):
 
 def read_lines(path: Path):
     return path.read_text().splitlines()
+
+
+def test_a_port_that_is_taken_is_said_in_one_line(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = ["--set", f"listeners=PLAINTEXT://127.0.0.1:{port}", "--set", f"log.dirs={tmp_path}/data"]
+        with pylog("broker", "start", *settings) as (process, line):
+            assert line == ""
+            assert process.wait(20) == 1
+            (said,) = [each for each in process.stderr.read().splitlines() if each.startswith("pylog: ")]
+            assert f"listeners: cannot listen at 127.0.0.1:{port}" in said
