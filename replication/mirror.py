@@ -32,6 +32,7 @@ from replication.mirror_targets import (
     Record,
     SourceTopic,
     Target,
+    extent,
     said,
 )
 
@@ -271,9 +272,7 @@ class _Source:
     def extents(self, topics: Iterable[SourceTopic]) -> dict[Partition, tuple[int, int]]:
         """First offset and end of every partition."""
         return {
-            (topic.name, number): self._consumer.get_watermark_offsets(
-                TopicPartition(topic.name, number), timeout=TIMEOUT_S
-            )
+            (topic.name, number): extent(self._consumer, TopicPartition(topic.name, number))
             for topic in topics
             for number in range(topic.partitions)
         }

@@ -31,8 +31,14 @@ Partition = tuple[str, int]
 TIMEOUT_S = 30.0
 # What a killed run had sent is appended within this, or lost with its connection.
 SETTLE_MS = 1000
+RETRY_MS = 100
 LARGEST_MESSAGE_BYTES = 100_000_000
 
+_PASSING = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+)
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -210,7 +216,7 @@ class ClusterTarget:
         found = {}
         for known in self._consumer.committed([TopicPartition(*p) for p in starts], timeout=TIMEOUT_S):
             partition = known.topic, known.partition
-            self._ends[partition] = end = self._end(known)
+            self._ends[partition] = end = extent(self._consumer, known)[1]
             if known.offset < 0:
                 found[partition] = starts[partition]
                 continue
@@ -255,11 +261,8 @@ class ClusterTarget:
             raise MirrorError(self._errors[0] if self._errors else f"{left} records were not acknowledged")
         # Where the last run's records were not all met yet, the checkpoint of that run holds.
         met = {p: rows[-1].offset + 1 for p, rows in records.items() if not self._ahead.get(p)}
-        self._ends |= {p: self._end(TopicPartition(*p)) for p in met}
+        self._ends |= {p: extent(self._consumer, TopicPartition(*p))[1] for p in met}
         self._checkpoint(met)
-
-    def _end(self, partition: TopicPartition) -> int:
-        return self._consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S)[1]
 
     def _is_there(self, partition: Partition, record: Record) -> bool:
         ahead = self._ahead.get(partition)
@@ -317,3 +320,15 @@ def said(error: KafkaException) -> str:
     """One line of a client's error."""
     cause = error.args[0] if error.args else error
     return cause.str() if isinstance(cause, KafkaError) else str(cause)
+
+
+def extent(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
+    """First offset and end of a partition; waits for a topic just made to be known, or for a leader."""
+    until_ms = SYSTEM.clock.monotonic_ms() + TIMEOUT_S * 1000
+    while True:
+        try:
+            return consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() not in _PASSING or SYSTEM.clock.monotonic_ms() > until_ms:
+                raise
+            SYSTEM.clock.sleep_ms(RETRY_MS)
