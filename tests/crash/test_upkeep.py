@@ -132,8 +132,9 @@ class Store:
     def flush(self) -> None:
         self.flushed = self.log.flush()
 
-    def compact(self) -> None:
-        self.flush()
+    def compact(self, *, flushed: bool = True) -> None:
+        if flushed:
+            self.flush()
         with self.watched():
             compaction.compact(self.log)
 
@@ -157,6 +158,13 @@ def compacts_again_and_merges(s: Store) -> None:
     s.compact()
     s.fill(5)
     s.compact()
+
+
+def compacts_what_nobody_flushed(s: Store) -> None:
+    s.fill(4)
+    s.flush()
+    s.fill(8)
+    s.compact(flushed=False)
 
 
 def deletes(s: Store) -> None:
@@ -192,7 +200,13 @@ def compacts_transactions(s: Store) -> None:
     s.compact()
 
 
-WORKLOADS = [compacts_again_and_merges, deletes, deletes_and_compacts, compacts_transactions]
+WORKLOADS = [
+    compacts_again_and_merges,
+    compacts_what_nobody_flushed,
+    deletes,
+    deletes_and_compacts,
+    compacts_transactions,
+]
 
 
 def rows_of(log):
