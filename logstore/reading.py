@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 from logstore.errors import InvalidRequestError, did_you_mean
 from logstore.isolation import ONLY_MARKERS, Isolation, Outcomes, committed, kept
-from logstore.log import Log
+from logstore.log import READ_BYTES_MIN, Log
 from logstore.producers import AbortedTransaction
 from logstore.segment import Space
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# One read, and one Arrow batch: large enough to amortise the calls, small enough to be decoded out of the caches (twice
-# as much: Spark's workers take a sixth less CPU time on a busy machine, but all other readers a seventh more). The
-# first is smaller, for those who want a few records.
+# One read, and one Arrow batch: large enough to amortise the calls, small enough to be decoded out of the caches.
+# The first is smaller, for those who want a few records.
 READ_BYTES, FIRST_READ_BYTES = 2 * 1024 * 1024, 512 * 1024
 
 
@@ -26,8 +25,9 @@ def read_batches(
     end: int,
     columns: Sequence[str] | None = None,
     aborted: Sequence[AbortedTransaction] = (),
+    batch_bytes: int = READ_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records with start <= offset < end, at most about `READ_BYTES` of log at a time.
+    """Yield the records with start <= offset < end, at most about `batch_bytes` of log at a time.
 
     Those of `aborted` transactions are left out; if there are any, the headers are walked once more.
     """
@@ -35,12 +35,13 @@ def read_batches(
 
     from logstore.records.arrow import decode_pieces, whole_bytes
 
+    batch_bytes = max(batch_bytes, READ_BYTES_MIN)
+    size_bytes = min(FIRST_READ_BYTES, batch_bytes)
     # Arrow's memory is on huge pages where there are some: the system fills it in two thirds of the time.
-    space = Space(memoryview(pa.allocate_buffer(READ_BYTES)), whole_bytes)
-    size_bytes = FIRST_READ_BYTES
+    space = Space(memoryview(pa.allocate_buffer(batch_bytes)), whole_bytes)
     while start < end:
         result = log.read(start, max_bytes=size_bytes, upper=end, space=space)
-        size_bytes = min(2 * size_bytes, READ_BYTES)
+        size_bytes = min(2 * size_bytes, batch_bytes)
         if not result.data:
             return
         for part in kept(result, aborted) if aborted else (result,):
@@ -51,19 +52,21 @@ def read_batches(
         start = result.next_offset
 
 
-def read_isolated(
+def read_isolated(  # noqa: PLR0913  as `LogStore.read`
     log: Log,
     start: int,
     end: int,
     columns: Sequence[str] | None,
     isolation: Isolation,
     outcomes: Outcomes = ONLY_MARKERS,
+    *,
+    batch_bytes: int = READ_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range that a reader of this isolation sees: of a transaction all or none."""
-    if isolation == "read_uncommitted":
-        return read_batches(log, start, end, columns)
-    end, aborted = committed(log, start, end, outcomes)
-    return read_batches(log, start, end, columns, aborted)
+    aborted: Sequence[AbortedTransaction] = ()
+    if isolation != "read_uncommitted":
+        end, aborted = committed(log, start, end, outcomes)
+    return read_batches(log, start, end, columns, aborted, batch_bytes)
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:

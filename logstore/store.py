@@ -43,7 +43,7 @@ from logstore.isolation import Isolation, checked, end_of
 from logstore.log import Log, OffsetAndTimestamp
 from logstore.log_dir import LogDir
 from logstore.producers import Producing
-from logstore.reading import read_isolated, schema_of
+from logstore.reading import READ_BYTES, read_isolated, schema_of
 from logstore.topics import Topics
 from logstore.transactions import Outcomes, Part, Transaction, Transactions
 
@@ -311,7 +311,7 @@ class LogStore:
         self._check_writable()
         return self.transactions.begin(name, batch_id)
 
-    def read(
+    def read(  # noqa: PLR0913  each of them is one choice of the caller
         self,
         topic: str,
         *,
@@ -320,12 +320,14 @@ class LogStore:
         end: int | None = None,
         columns: Sequence[str] | None = None,
         isolation: Isolation = "read_committed",
+        batch_bytes: int = READ_BYTES,
     ) -> pa.RecordBatchReader:
         """Return the records with start <= offset < end (from the first, to the last now there) as a RecordBatchReader.
 
-        Schema: `records.arrow.RECORD_SCHEMA`, or those of its `columns`. CRCs are checked. Memory: a few MiB, whatever
-        the range. Offsets may have gaps. With "read_committed" data of transactions is there when they are committed:
-        reading ends where the first undecided one begins, and aborted ones are left out.
+        Schema: `records.arrow.RECORD_SCHEMA`, or those of its `columns`. CRCs are checked. A batch is about
+        `batch_bytes` of log, or one record; memory is twice that, whatever the range. Offsets may have gaps. With
+        "read_committed" data of transactions is there when they are committed: reading ends where the first undecided
+        one begins, and aborted ones are left out.
 
         Raises: OffsetOutOfRangeError; CorruptLogError (while iterating: file, position, reason).
         """
@@ -340,9 +342,16 @@ class LogStore:
                 raise OffsetOutOfRangeError(offset, extent.start, extent.end, log.directory.name)
         if start > end:
             raise InvalidRequestError(f"start={start} is behind end={end}")
-        return pa.RecordBatchReader.from_batches(
-            schema_of(columns), read_isolated(log, start, end, columns, checked(isolation), outcomes)
+        found = read_isolated(
+            log,
+            start,
+            end,
+            columns,
+            checked(isolation),
+            outcomes,
+            batch_bytes=batch_bytes,
         )
+        return pa.RecordBatchReader.from_batches(schema_of(columns), found)
 
     def tail(
         self,

@@ -211,6 +211,18 @@ def test_a_range_of_offsets_is_read_exactly(store: logstore.LogStore) -> None:
         assert table["offset"].to_pylist() == list(range(start, end))
 
 
+def test_batches_are_about_as_large_as_asked_for(store: logstore.LogStore) -> None:
+    store.create_topic("t", config={"max.message.bytes": 20_000})
+    store.append("t", rows(["x" * 1000] * 1000))
+    counts = {}
+    for batch_bytes in (0, 100_000, 4_000_000):
+        batches = list(store.read("t", partition=0, batch_bytes=batch_bytes))
+        assert pa.Table.from_batches(batches)["offset"].to_pylist() == list(range(1000))
+        counts[batch_bytes] = max(batch.num_rows for batch in batches)
+    assert counts[0] < 20
+    assert 80 < counts[100_000] < 100 < counts[4_000_000]
+
+
 @pytest.mark.parametrize(("start", "end"), [(-1, 1), (0, 4), (4, 4)])
 def test_offsets_out_of_range_say_what_there_is(store: logstore.LogStore, start: int, end: int) -> None:
     store.create_topic("t")
