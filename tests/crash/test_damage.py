@@ -90,6 +90,7 @@ def produced(sequence: int) -> bytearray:
 
 
 LAST_SEQUENCE = 38
+WITH_PRODUCERS = ("transactional", "produced")
 
 
 def fill_with_producers(store: LogStore) -> None:
@@ -216,8 +217,11 @@ class Case:
         found = self.attempt(lambda: read(store, topic, partition))
         if isinstance(found, PylogError):
             assert self.names_it(found), found
-        else:
-            assert found == expected
+        elif found != expected:
+            # A header that looks like an open transaction holds readers up: `verify` must tell.
+            assert topic in WITH_PRODUCERS
+            assert found == expected[: len(found)]
+            return False
         start = self.rng.choice(expected)["offset"]
         some = self.attempt(lambda: read(store, topic, partition, start))
         assert isinstance(some, PylogError) or some == [row for row in expected if row["offset"] >= start]
@@ -247,9 +251,11 @@ class Case:
             assert self.names_it(done), done
             return
         expected, end = self.expected[key]
+        if topic in WITH_PRODUCERS and done[partition].start > end:
+            return  # what looked like an open transaction was ended
         assert done[partition].start == end
         found = self.attempt(lambda: read(store, topic, partition))
-        if not isinstance(found, PylogError):
+        if not isinstance(found, PylogError) and not (topic in WITH_PRODUCERS and len(found) < len(expected)):
             assert found[: len(expected)] == expected
             assert [row["offset"] for row in found[-2:]] == [end, end + 1]
 
