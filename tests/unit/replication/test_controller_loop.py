@@ -1,0 +1,166 @@
+"""The driver of a controller over a real tree, with brokers that answer as told: what is repeated, what ends a term."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from kio.schema.errors import ErrorCode as WireCode
+
+from logstore.env import SYSTEM
+from replication.controller import Limits
+from replication.controller_loop import ControllerLoop
+from replication.coordination import cluster, nodes, open_tree, topics
+from replication.coordination.tree import ConnectionLossError
+from replication.errors import ErrorCode
+from replication.model import BrokerInfo, LeaderAndIsr, TopicPartition
+from replication.protocol import interbroker as ib
+from replication.protocol.apis import ApiKey
+
+TP = TopicPartition("t", 0)
+EMPTY = {
+    ApiKey.LEADER_AND_ISR: lambda code: ib.LeaderAndIsrResponse(error_code=code, topics=()),
+    ApiKey.UPDATE_METADATA: lambda code: ib.UpdateMetadataResponse(error_code=code),
+    ApiKey.STOP_REPLICA: lambda code: ib.StopReplicaResponse(error_code=code, partition_errors=()),
+}
+
+
+class Site:
+    """A tree with one registered broker, a controller loop, and what that broker was asked."""
+
+    def __init__(self, tree, loop, asked, answers):
+        self.tree, self.loop, self.asked, self.answers = tree, loop, asked, answers
+
+    async def until(self, holds):
+        async with asyncio.timeout(10):
+            while not (found := await holds()):  # noqa: ASYNC110  nobody tells
+                await asyncio.sleep(0.01)
+        return found
+
+    async def state(self):
+        return (await cluster.read_states(self.tree, [TP]))[TP]
+
+    async def create(self):
+        await topics.create_topic(self.tree, "t", "i" * 21 + "A", {0: (1,)}, {})
+
+    def asked_for(self):
+        return [key for key, _ in self.asked]
+
+
+@asynccontextmanager
+async def site(tmp_path, *answers, wrap=lambda tree: tree):
+    """`answers` are what the broker says first: a code, or an exception; then it obeys."""
+    tree = await open_tree(f"sqlite:{tmp_path}/tree.db", on_session=lambda event: None)
+    await cluster.prepare(tree)
+    me = BrokerInfo(1, -1, "h", 1)
+    await cluster.register_broker(tree, me, now_ms=0, wait_ms=1000)
+    asked, left = [], list(answers)
+
+    async def call(broker, key, request):
+        asked.append((key, request))
+        answer = left.pop(0) if left else ErrorCode.NONE
+        if isinstance(answer, Exception):
+            raise answer
+        return EMPTY[key](WireCode(answer))
+
+    loop = ControllerLoop(1, Limits(), call, lambda change: None, SYSTEM.clock)
+    made = Site(tree, loop, asked, left)
+    loop.begin(wrap(tree))
+    try:
+        await made.until(lambda: _true(loop.is_active))
+        yield made
+    finally:
+        await loop.end()
+        await tree.close()
+
+
+async def _true(value):
+    return value
+
+
+class LosesAnswers:
+    """A session whose connection breaks once, behind a write of states that was done."""
+
+    def __init__(self, tree):
+        self.tree, self.lost = tree, 0
+
+    def __getattr__(self, name):
+        return getattr(self.tree, name)
+
+    async def write_batch(self, multis):
+        done = await self.tree.write_batch(multis)
+        if any(step.path == nodes.state_path(TP) for steps in multis for step in steps) and not self.lost:
+            self.lost += 1
+            raise ConnectionLossError("cut")
+        return done
+
+
+def test_a_write_that_was_done_counts_though_its_answer_was_lost(tmp_path):
+    async def check():
+        wrapped = []
+
+        def wrap(tree):
+            wrapped.append(LosesAnswers(tree))
+            return wrapped[0]
+
+        async with site(tmp_path, wrap=wrap) as here:
+            await here.create()
+            await here.until(lambda: _true(TP in here.loop.state.leadership))
+            assert wrapped[0].lost == 1
+            expected = LeaderAndIsr(leader=1, leader_epoch=0, isr=(1,), controller_epoch=1, version=0)
+            assert await here.state() == expected == here.loop.state.leadership[TP]
+
+    asyncio.run(check())
+
+
+def test_requests_are_repeated_until_they_are_obeyed_and_keep_their_order(tmp_path):
+    async def check():
+        no_answer = (ConnectionResetError("gone"), TimeoutError("slow"), ErrorCode.STALE_BROKER_EPOCH)
+        async with site(tmp_path, *no_answer) as here:
+            await here.create()
+            await here.until(lambda: _true(ApiKey.LEADER_AND_ISR in here.asked_for()))
+            first = here.asked[0][1]
+            assert [request for _, request in here.asked[:4]] == [first] * 4  # three times in vain
+            told = here.asked_for().index(ApiKey.LEADER_AND_ISR)
+            assert here.asked_for()[:told] == [ApiKey.UPDATE_METADATA] * told
+            await here.until(lambda: _true(len(here.asked) > told + 1))
+            assert here.asked_for()[told + 1] == ApiKey.UPDATE_METADATA
+
+    asyncio.run(check())
+
+
+def test_a_broker_that_knows_a_later_controller_ends_the_term_and_another_begins(tmp_path):
+    async def check():
+        async with site(tmp_path, ErrorCode.STALE_CONTROLLER_EPOCH) as here:
+            await here.until(lambda: _true(here.loop.is_active and here.loop.state.epoch == 2))
+            await here.create()
+            state = await here.until(here.state)
+            assert state.controller_epoch == 2
+
+    asyncio.run(check())
+
+
+def test_who_was_replaced_writes_nothing_any_more(tmp_path):
+    async def check():
+        async with site(tmp_path) as here:
+            await here.tree.set(nodes.CONTROLLER_EPOCH, b"7")
+            await here.create()
+            state = await here.until(here.state)
+            assert state.controller_epoch == 8  # of the term that it began anew
+
+    asyncio.run(check())
+
+
+def test_a_node_that_nobody_understands_stops_no_other_news(tmp_path):
+    async def check():
+        async with site(tmp_path) as here:
+            await here.tree.create(nodes.PREFERRED_ELECTION, b"{ not json")
+            await here.create()
+            await here.until(here.state)
+            assert here.loop.state.epoch == 1
+            await here.tree.delete(nodes.PREFERRED_ELECTION)
+            await topics.request_election(here.tree, [TP])
+            await here.until(lambda: _is_gone(here.tree, nodes.PREFERRED_ELECTION))
+
+    async def _is_gone(tree, path):
+        return await tree.get(path) is None
+
+    asyncio.run(check())
