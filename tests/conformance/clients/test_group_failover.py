@@ -39,6 +39,7 @@ def cluster():
 
 @pytest.fixture
 def topic(cluster, request):
+    cluster.wait_until_known()  # also one that was paused before
     name = f"t{abs(hash(request.node.name))}"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(name, PARTITIONS, 3)])[name].result()
