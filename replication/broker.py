@@ -160,9 +160,6 @@ class Broker:
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),
             TopicHandlers(self.config, metadata, self.admin),
             ConfigHandlers(self.config, metadata, self._connected_tree),
-            PositionHandlers(self.config, self.replicas, self._connected_tree),
-            GroupHandlers(self.config, metadata, self.admin, self.groups),
-            CommitHandlers(metadata, self.groups, self.env.clock),
             GroupHandlers(self.config, metadata, self.admin, self.groups),
             CommitHandlers(metadata, self.groups, self.env.clock),
         )
