@@ -1,0 +1,26 @@
+"""docs/protocol.md: its table is what is served."""
+
+import re
+from pathlib import Path
+
+from replication.protocol.apis import INTERBROKER, SERVED
+
+PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+
+def camel(name):
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def test_the_table_names_every_api_and_its_versions():
+    rows = re.findall(r"^\| (\d+) \| (\w+) \| (\d+)–(\d+) \|", PAGE, re.MULTILINE)
+    assert [(int(key), name, int(first), int(last)) for key, name, first, last in rows] == [
+        (key.value, camel(key.name), first, last)
+        for key, (first, last) in SERVED.items()
+        if key not in INTERBROKER
+    ]
+
+
+def test_what_brokers_say_to_each_other_is_named_with_its_version():
+    for key in INTERBROKER:
+        assert f"{camel(key.name)} ({SERVED[key].last})" in PAGE
