@@ -111,6 +111,7 @@ class Maintenance:
         log, dir_ = partition.replica.log, self._replicas.dir
         report = compaction.compact(log, upper=partition.high_watermark)
         if report.rounds:
+            self._replicas.disk.loop.call_soon_threadsafe(partition.forget_recent)
             tp = partition.tp.topic, partition.tp.partition
             dir_.log_dir.advance_recovery_points({tp: (log.topic_id, log.recovery_point)})
             logger.info(

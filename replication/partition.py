@@ -45,6 +45,11 @@ class Partition:
             self._idle_high_watermark = role.high_watermark
             role.leave()
 
+    def forget_recent(self) -> None:
+        """The log was compacted: what is served from memory may be gone there."""
+        if isinstance(self.role, Leader):
+            self.role.recent.clear()
+
     async def lead(self, stored: LeaderAndIsr, replicas: Assignment) -> None:
         """Begin to lead, in this leader epoch."""
         self.leave_role()
