@@ -20,6 +20,7 @@ class AppendResult(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    wrong_rows: tuple[int, ...] = ()  # the records for which the batch was refused, if it was for some of them
 
 
 class FetchSpec(NamedTuple):

@@ -206,6 +206,18 @@ class KafkaError(PylogError):
         super().__init__(f"{words} ({code.value}){': ' if message else ''}{message}", code=code)
 
 
+class KeylessRecordsError(KafkaError):
+    """Records without a key for a compacted topic, which would lose them; `rows` counts from the first of the batch."""
+
+    rows: tuple[int, ...]
+
+    def __init__(self, rows: tuple[int, ...]) -> None:
+        self.rows = rows
+        super().__init__(
+            ErrorCode.INVALID_RECORD, f"{len(rows)} records have no key, and cleanup.policy=compact needs keys"
+        )
+
+
 # The first line that fits counts: special ones stand before general ones.
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (InvalidConfigError, ErrorCode.INVALID_CONFIG),

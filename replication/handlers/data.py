@@ -32,6 +32,7 @@ from replication.protocol.messages import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    RecordError,
     TopicFetched,
     TopicProduced,
 )
@@ -118,12 +119,13 @@ class DataHandlers:
         for topic in request.topics:
             rows = []
             for index, _ in topic.partitions:
-                code, base_offset, append_ms, log_start, message = results[topic.name, index]
+                code, base_offset, append_ms, log_start, message, wrong_rows = results[topic.name, index]
+                errors = tuple(RecordError(row, message) for row in wrong_rows)
                 leader = None
                 if code in _MOVED and version >= PRODUCE_LEADERS:
                     leader = self._leader(TopicPartition(topic.name, index), moved)
                 rows.append(
-                    PartitionProduced(index, code, base_offset, append_ms, log_start, (), message, leader)
+                    PartitionProduced(index, code, base_offset, append_ms, log_start, errors, message, leader)
                 )
             topics.append(TopicProduced(topic.name, rows))
         return ProduceResponse(topics, node_endpoints=tuple(moved.values()))

@@ -176,6 +176,19 @@ async def test_what_cannot_be_stored_is_refused_with_its_code_and_other_partitio
 
 
 @on_loop
+async def test_a_compacted_topic_takes_no_record_without_a_key_and_says_which_ones_have_none(tmp_path):
+    async with client_of(tmp_path) as client:
+        compacted = TopicPartition("kept", 0)
+        await client.site.create(compacted, replicas=(1,), config={"cleanup.policy": "compact"})
+        rows = [Record(row, 1000, key, b"v") for row, key in enumerate((b"k", None, b"k", None))]
+        for codec in (Codec.NONE, Codec.LZ4):
+            refused = await client.produce(bytes(build(rows, codec=codec)), tp=compacted)
+            assert (refused.error_code, refused.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+            assert [error.batch_index for error in refused.record_errors] == [1, 3]
+        assert (await client.produce(bytes(build(rows[::2][:1])), tp=compacted)).base_offset == 0
+
+
+@on_loop
 async def test_zstd_is_for_versions_that_know_it(tmp_path):
     async with client_of(tmp_path) as client:
         records = bytes(batch(b"packed" * 100, codec=Codec.ZSTD))
