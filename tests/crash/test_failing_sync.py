@@ -24,7 +24,7 @@ from tests.crash.disk import Crash, Disk
 from tests.crash.test_store import ROOT, WORKLOADS, Check, User
 from tests.unit.storage.partition import batch, contents, make, reopen
 
-EVERY = int(os.environ.get("PYLOG_CRASH_EVERY", "13"))
+EVERY = int(os.environ.get("PYLOG_CRASH_EVERY", "21"))
 SEED = int(os.environ.get("PYLOG_CRASH_SEED", str(random.SystemRandom().randrange(10_000))))
 
 
