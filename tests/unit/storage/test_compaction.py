@@ -317,16 +317,6 @@ def test_small_segments_become_one_and_files_go_after_their_delay(root, env, dis
     check_is_a_log(log, env)
 
 
-def test_a_compacted_segment_is_no_younger_than_its_records_s17(root, env):
-    log = make(root, env, **SMALL)
-    for number in range(20):
-        append(log, ("k", "v" * 50), (f"once {number}", "v"), timestamp=10**15)
-    log.roll()
-    newest = max(segment.appended_ms for segment in log.segments())
-    compact(log)
-    assert max(segment.appended_ms for segment in log.segments()[:-1]) <= newest
-
-
 def test_damage_stops_the_pass_and_nothing_is_changed(root, env, disk):
     log = make(root, env, **SMALL)
     for number in range(30):

@@ -137,6 +137,22 @@ def test_tombstones_do_not_go_because_the_clock_jumped_s17(dated: logstore.LogSt
     assert compact() == {b"stays", b"end"}
 
 
+def test_what_was_compacted_is_no_younger_than_before_s17(dated: logstore.LogStore, clock: Clock) -> None:
+    settings = {"cleanup.policy": "compact,delete", "retention.ms": str(7 * DAY_MS), "segment.bytes": "400"}
+    dated.create_topic("t", config=settings)
+    for key in "abab":
+        append(dated, 3, key=key, timestamp=NOW_MS + 3650 * DAY_MS)
+    clock.pass_ms(5 * DAY_MS)
+    append(dated, 4, key="c")
+    report = dated.compact("t", 0)
+    assert report.rounds == 1
+    assert report.bytes_after < report.bytes_before
+    assert removed(dated) == 0
+    clock.pass_ms(2 * DAY_MS + 1)
+    assert removed(dated) >= 1
+    assert set(dated.read("t", partition=0).read_all()["key"].to_pylist()) == {b"c"}
+
+
 def test_housekeeping_is_done_at_a_roll_at_opening_and_at_closing(tmp_path: Path, clock: Clock) -> None:
     env = Env(clock, DatedFiles(clock))
     path = tmp_path / "house"
