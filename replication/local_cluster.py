@@ -208,6 +208,12 @@ class LocalCluster:
         assert address is not None, f"broker {broker} was never up"
         return f"{address[0]}:{address[1]}"
 
+    def pid(self, broker: BrokerId) -> int:
+        """The process of a broker that is up."""
+        process = self._brokers[broker].process
+        assert process is not None, f"broker {broker} is not up"
+        return process.pid
+
     def log_dir(self, broker: BrokerId) -> Path:
         """Where a broker keeps its logs."""
         return Path(self._brokers[broker].settings["log.dirs"])
