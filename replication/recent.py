@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from replication.protocol.wire import Buffer
 
-# Per partition: some appends of a busy producer. Views keep the requests alive that they are cut out of.
+# Per partition: some appends of a busy producer.
 RECENT_BYTES = 256 * 1024
 # A larger append is not worth its memory: reading it back costs little beside sending it.
 APPEND_BYTES_MAX = 128 * 1024
@@ -20,7 +20,7 @@ APPEND_BYTES_MAX = 128 * 1024
 class _Append(NamedTuple):
     first_offset: int
     next_offset: int
-    data: Buffer
+    data: bytes
 
 
 class Recent:
@@ -37,7 +37,8 @@ class Recent:
         if len(data) > APPEND_BYTES_MAX:
             self.clear()
             return
-        self._appends.append(_Append(first_offset, next_offset, data))
+        # A copy: a view keeps the whole request alive that it was cut out of, and that may be a thousand times as large.
+        self._appends.append(_Append(first_offset, next_offset, bytes(data)))
         self._size_bytes += len(data)
         while self._size_bytes > RECENT_BYTES:
             self._size_bytes -= len(self._appends.popleft().data)

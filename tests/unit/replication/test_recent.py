@@ -41,3 +41,11 @@ def test_memory_is_bounded_and_large_appends_are_left_to_the_disk():
     recent.note(30, 40, bytes(size + 1))
     assert recent.read(20, upper=40, max_bytes=1) is None
     assert recent.read(30, upper=40, max_bytes=1) is None
+
+
+def test_the_request_that_an_append_came_in_is_let_go():
+    request = bytearray(1000)
+    recent = Recent()
+    recent.note(0, 10, memoryview(request)[:3])
+    request.clear()  # raises BufferError while a view of it is there
+    assert recent.read(0, upper=10, max_bytes=9) == (bytes(3), 10)
