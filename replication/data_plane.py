@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from replication.errors import ErrorCode
@@ -10,6 +10,11 @@ from replication.protocol.messages import Aborted, Isolation
 from replication.protocol.wire import Buffer
 
 LEADER_ONLY, ALL_IN_SYNC = 1, -1  # acks; 0: nobody waits for an answer
+
+
+def unlimited() -> int:
+    """Room for whatever comes."""
+    return 2**31 - 1
 
 
 class AppendResult(NamedTuple):
@@ -20,7 +25,9 @@ class AppendResult(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
-    wrong_rows: tuple[int, ...] = ()  # the records for which the batch was refused, if it was for some of them
+    wrong_rows: tuple[
+        int, ...
+    ] = ()  # the records for which the batch was refused, if it was for some of them
 
 
 class FetchSpec(NamedTuple):
@@ -42,6 +49,7 @@ class FetchTerms(NamedTuple):
     min_bytes: int = 1
     max_bytes: int = 2**31 - 1
     isolation: Isolation = Isolation.READ_UNCOMMITTED
+    room_bytes: Callable[[], int] = unlimited  # how much more memory answers may take now
 
     @property
     def is_follower(self) -> bool:

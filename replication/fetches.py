@@ -130,7 +130,7 @@ async def fetch(
 
 async def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
     """Read as far as the bytes allow: from memory what is there, the rest from the disk."""
-    left_bytes, rest = terms.max_bytes, []
+    left_bytes, rest = min(terms.max_bytes, terms.room_bytes()), []
     for reading in readings:
         if left_bytes > 0 and reading.read_recent(left_bytes, terms.isolation):
             left_bytes -= reading.size_bytes
@@ -142,6 +142,7 @@ async def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
 
 def _read_disk(readings: Sequence[_Reading], terms: FetchTerms, left_bytes: int) -> None:
     """In a reader thread: read one after the other. The first batch comes however large."""
+    left_bytes = min(left_bytes, terms.room_bytes())  # others may have been answered since it was counted
     for reading in readings:
         is_first = reading is readings[0]
         if left_bytes <= 0 and not is_first:

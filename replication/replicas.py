@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 
 from logstore.env import SYSTEM, Env
@@ -23,6 +23,7 @@ from replication.data_plane import (
     FetchSpec,
     FetchTerms,
     FoundOffset,
+    unlimited,
 )
 from replication.errors import ErrorCode, KafkaError
 from replication.fetcher import Fetchers
@@ -202,9 +203,12 @@ class Replicas:
         min_bytes: int,
         max_bytes: int,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        room_bytes: Callable[[], int] = unlimited,
     ) -> dict[TopicPartition, FetchedPartition]:
         """Read partitions: see `replication.fetches`. Consumers see what is committed; followers, all."""
-        terms = FetchTerms(replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation)
+        terms = FetchTerms(
+            replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation, room_bytes
+        )
         specs = {TopicPartition(*tp): spec for tp, spec in wanted.items()}
         return await fetches.fetch(self.leader, specs, terms)
 

@@ -117,6 +117,7 @@ class Server:
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.held_bytes = 0  # of large requests, from their first byte to their answer
         self.in_work = 0  # requests that count
+        self.unsent_bytes = 0  # of answers, for clients that do not read as fast as they ask
         self.is_closing = False
         self.ids = itertools.count(1)
         self._for_room: OrderedDict[_Connection, None] = OrderedDict()  # who waits, in their turn
@@ -247,7 +248,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._is_reading = self._may_write = True
         self._is_winding_up = self._is_pumping = False
         self._last_active_s = server.loop.time()
-        self._unsent_bytes = 0
+        self._unsent_bytes = self._counted_bytes = 0
 
     # ------------------------------------------------------------------- transport
 
@@ -263,6 +264,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for its fetch any more."""
         self._stop()
+        self._count_unsent(0)
         self.server.hold(-self._held_bytes)
         self._held_bytes = 0
         self.server.forget(self)
@@ -293,11 +295,17 @@ class _Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The client does not read as fast as it asks."""
         self._may_write = False
+        self._count_unsent(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """It has read."""
         self._may_write = True
+        self._count_unsent(0)
         self.go_on()
+
+    def _count_unsent(self, size: int) -> None:
+        self.server.unsent_bytes += size - self._counted_bytes
+        self._counted_bytes = size
 
     # ------------------------------------------------------------------- requests
 
@@ -359,7 +367,7 @@ class _Connection(asyncio.BufferedProtocol):
             self.server.in_work += 1
         if request.key is not ApiKey.PRODUCE:
             self._exclusive += 1
-        context = RequestContext(request, self._host, self.id, work.park)
+        context = RequestContext(request, self._host, self.id, work.park, lambda: self.server.unsent_bytes)
         try:
             result = handler(context, request.body)
         except Exception as exc:  # noqa: BLE001  what a handler did not foresee must not stop the others
@@ -418,6 +426,8 @@ class _Connection(asyncio.BufferedProtocol):
                 self._transport.write(ready[0])
             else:
                 self._transport.writelines(ready)
+            if not self._may_write:
+                self._count_unsent(self._transport.get_write_buffer_size())
         self._last_active_s = now_s = self.server.loop.time()
         if self.server.observer is not None:
             self.server.observer.request_done(

@@ -11,10 +11,24 @@ from replication.protocol.apis import Request
 class RequestContext:
     """Who asks, and how. Made per request."""
 
-    __slots__ = ("_park", "client_host", "client_id", "connection_id", "correlation_id", "key", "version")
+    __slots__ = (
+        "_park",
+        "client_host",
+        "client_id",
+        "connection_id",
+        "correlation_id",
+        "key",
+        "unsent_bytes",
+        "version",
+    )
 
     def __init__(
-        self, request: Request, client_host: str, connection_id: int, park: Callable[[], None]
+        self,
+        request: Request,
+        client_host: str,
+        connection_id: int,
+        park: Callable[[], None],
+        unsent_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         self.key = request.key
         self.version = request.version
@@ -22,6 +36,7 @@ class RequestContext:
         self.client_id = request.client_id
         self.client_host = client_host
         self.connection_id = connection_id
+        self.unsent_bytes = unsent_bytes  # of answers to all clients: how much memory waits for slow readers
         self._park = park
 
     def park(self) -> None:

@@ -45,6 +45,8 @@ _HEAD = struct.Struct(">8xi4xb4xh")
 MAGIC = 2
 PRODUCE_ZSTD, FETCH_ZSTD = 7, 10  # the versions whose clients know zstd
 PRODUCE_LEADERS, FETCH_LEADERS = 10, 12  # the versions that tell who leads now
+# What may wait for slow readers; above that, answers hold little more than a batch.
+UNSENT_BYTES_MAX, ROOM_BYTES_MIN = 256 << 20, 64 << 10
 FULL_SESSIONS = (-1, 0)  # epochs of a fetch that names all its partitions
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
@@ -157,6 +159,7 @@ class DataHandlers:
             min_bytes=min(request.min_bytes, max_bytes),
             max_bytes=max_bytes,
             isolation=request.isolation,
+            room_bytes=lambda: max(ROOM_BYTES_MIN, UNSENT_BYTES_MAX - context.unsent_bytes()),
         )
         return self._fetched(version, topics, failed, found)
 

@@ -25,8 +25,9 @@ from replication.protocol.messages import (
     ProduceTopic,
 )
 from tests.unit.replication.network.peer import Peer, serving
+from tests.unit.replication.network.test_bounds import slow_reader
 
-from .site import T0, Site, batch, on_loop, values_of
+from .site import T0, Site, batch, on_loop, until, values_of
 
 T1 = TopicPartition("orders", 1)
 TRANSACTIONAL = 0x10
@@ -105,8 +106,9 @@ async def client_of(tmp_path, *, brokers=(1,), **config):
             await site.create(tp, replicas=(1,))
         handlers = DataHandlers(one.config, one.replicas).handlers()
         handlers = {**handlers, **PositionHandlers(one.config, one.replicas, lambda: one.tree).handlers()}
-        async with serving(handlers) as (_, port):
+        async with serving(handlers) as (server, port):
             client = (await Client.connect(port)).keep(site)
+            client.server = server
             await client.inform()
             yield client
 
@@ -306,6 +308,27 @@ async def test_the_first_batch_comes_however_large_and_the_rest_keeps_to_the_byt
 async def sizes_of(client, offsets, **options):
     answer = await client.fetch_many(offsets, **options)
     return [len(values_of(topic.partitions[0].records)) for topic in answer.topics]
+
+
+@on_loop
+async def test_readers_who_do_not_read_cost_a_bounded_amount_of_memory(tmp_path, monkeypatch):
+    """Answers of up to fetch.max.bytes each, for clients that never take them."""
+    monkeypatch.setattr("replication.handlers.data.UNSENT_BYTES_MAX", 20 << 20)
+    async with client_of(tmp_path) as client:
+        for _ in range(10):
+            await client.produce(bytes(batch(bytes(1_000_000))))
+        port = client.writer.get_extra_info("peername")[1]
+        deaf = [await slow_reader(port) for _ in range(40)]
+        for peer in deaf:
+            peer.send(ApiKey.FETCH, 11, client.fetch_request({T0: 0}, 11, each_bytes=1 << 30))
+        server = client.server
+        await asyncio.sleep(0.5)
+        assert 10 << 20 < server.unsent_bytes < 100 << 20  # and not 400 MB
+        assert len(values_of((await client.fetch(0)).records)) >= 1  # others are served, a batch at a time
+        for peer in deaf:
+            peer.close()
+        await until(lambda: server.unsent_bytes == 0)
+        assert len(values_of((await client.fetch(0, each_bytes=1 << 30)).records)) > 1
 
 
 @on_loop
