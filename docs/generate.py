@@ -91,7 +91,7 @@ def _allowed(setting: Any) -> str:
 def server_properties() -> str:
     """conf/server.properties: every setting of a broker with its default, from the fields of BrokerConfig."""
     lines = [
-        "# Settings of a broker, by Kafka's names. Every line shows the default: change what you need, the rest may go.",
+        "# Settings of a broker, by Kafka's names. Every line shows its default, and may be left out.",
         "# Written by docs/generate.py from replication/config.py.",
         "#",
         "# pylog broker start --config conf/server.properties",
