@@ -244,9 +244,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._exclusive = 0  # requests in work behind which nothing may start
         self._held_bytes = 0  # for the large frame that is coming
         self._came_bytes = 0  # of it, since it was measured
-        self._in_room = False
         self._is_reading = self._may_write = True
-        self._is_winding_up = self._is_pumping = False
+        self._in_room = self._is_winding_up = self._is_pumping = False
         self._last_active_s = server.loop.time()
         self._unsent_bytes = self._counted_bytes = 0
 
