@@ -1,6 +1,7 @@
 """Records through four clients and a cluster of three brokers: every codec, every acks; by offset and by time."""
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from logstore.records.batch import batches
 from logstore.records.compression import Codec
@@ -85,3 +86,10 @@ def test_records_of_a_megabyte(tool, all_tools):
     tool.produce(topic, values)
     for each in all_tools:
         assert [value for *_, value in each.consume(topic, 12)] == values
+
+
+def test_a_client_learns_that_a_compacted_topic_needs_keys(cluster):
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic("keyed", 1, 3, config={"cleanup.policy": "compact"})])["keyed"].result(30)
+    with Confluent(cluster.bootstrap) as client, pytest.raises(AssertionError, match="INVALID_RECORD"):
+        client.produce("keyed", ["no key"])

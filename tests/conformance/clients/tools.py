@@ -84,7 +84,7 @@ class Confluent(Tool):
                 on_delivery=lambda error, message: error and failed.append(error),
             )  # fmt: skip
         assert producer.flush(PATIENCE_S) == 0
-        assert not failed
+        assert not failed, failed
 
     def consume(self, topic, count, *, partition=0, offset=0):
         self.consumer.assign([confluent_kafka.TopicPartition(topic, partition, offset)])
