@@ -14,7 +14,9 @@ import argparse
 import asyncio
 import os
 import shutil
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -191,7 +193,7 @@ def read(side: Side, topic: str, count: int) -> None:
         consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
         left = count
         while left:
-            messages = consumer.consume(10_000, 30)
+            messages = consumer.consume(min(left, 10_000), 30)  # waits until there are so many
             assert messages, "it does not come"
             left -= sum(message.error() is None for message in messages)
 
@@ -382,6 +384,7 @@ def main() -> None:
         "--path", type=Path, help="directory on the disk to measure; default: a temporary one"
     )
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no broker is left behind
     only, scale, rounds = set(asked.only.split(",")), asked.scale, asked.rounds
     with tempfile.TemporaryDirectory(dir=asked.path) as name:
         root = Path(name)
