@@ -88,7 +88,8 @@ class KafkaPython:
     def config(self, name, key):
         resource = kafka.admin.ConfigResource(kafka.admin.ConfigResourceType.TOPIC, name)
         found = self.admin.describe_configs([resource], config_filter="all")
-        return re.search(rf"'{key}': {{[^}}]*'value': '([^']*)'", str(found))[1]
+        value = re.search(rf"'{key}': {{[^}}]*'value': '([^']*)'", str(found))
+        return value and value[1]
 
     def set(self, name, key, value):
         resource = kafka.admin.ConfigResource(
@@ -144,7 +145,7 @@ class Aiokafka:
     def config(self, name, key):
         (answer,) = self.run(self.admin.describe_configs([AioResource(AioType.TOPIC, name)]))
         entries = answer.resources[0][4]
-        return next(entry[1] for entry in entries if entry[0] == key)
+        return next((entry[1] for entry in entries if entry[0] == key), None)
 
     def set(self, name, key, value):
         resource = AioResource(AioType.TOPIC, name, configs={key: value})
@@ -182,7 +183,7 @@ def test_the_life_of_a_topic(admin, all_tools):
     assert admin.brokers() == {1, 2, 3}
     admin.create(name, {"retention.ms": "3600000"})
     assert has(admin, name, 2)
-    assert admin.config(name, "retention.ms") == "3600000"
+    until(lambda: admin.config(name, "retention.ms") == "3600000", "retention.ms")
     assert admin.config(name, "cleanup.policy") == "delete"
     with pytest.raises(admin.exists):
         admin.create(name, {})
@@ -199,7 +200,7 @@ def test_the_life_of_a_topic(admin, all_tools):
     writer.produce(name, ["to the new one"], partition=4)
     assert reader.consume(name, 1, partition=4)[0][2] == "to the new one"
     admin.set(name, "max.message.bytes", "2000")
-    assert admin.config(name, "max.message.bytes") == "2000"
+    until(lambda: admin.config(name, "max.message.bytes") == "2000", "max.message.bytes")
     admin.delete(name)
     assert has(admin, name, 0)
     admin.create(name, {})  # of the same name, and another topic
