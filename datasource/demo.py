@@ -93,8 +93,8 @@ def run(path: Path, progress: Progress) -> Outcome:
         _write(records, path, expected, outcome, progress)
         _stream(spark, path, expected, outcome, progress)
         _ask(spark, path, expected, outcome, progress)
-    records = _verify(path, expected, outcome, progress)
-    _look_at_disk(path, records, outcome)
+    counts = _verify(path, expected, outcome, progress)
+    _look_at_disk(path, counts, outcome)
     outcome.plot = draw(outcome.by_hour, path / "flights.png")
     return outcome
 
@@ -321,10 +321,10 @@ def check_records(expected: pa.Table, stored: pa.Table) -> None:
                 )
 
 
-def _look_at_disk(path: Path, records: list[int], outcome: Outcome) -> None:
+def _look_at_disk(path: Path, counts: list[int], outcome: Outcome) -> None:
     with logstore.open(path, mode="r") as store:
         outcome.topic = describe_topic(store, store.topic(TOPIC))
-    for partition, count in zip(outcome.topic["partitions"], records, strict=True):
+    for partition, count in zip(outcome.topic["partitions"], counts, strict=True):
         partition["records"] = count  # not its offsets: the ends of transactions take some, too
 
 

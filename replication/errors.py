@@ -214,7 +214,8 @@ class KeylessRecordsError(KafkaError):
     def __init__(self, rows: tuple[int, ...]) -> None:
         self.rows = rows
         super().__init__(
-            ErrorCode.INVALID_RECORD, f"{len(rows)} records have no key, and cleanup.policy=compact needs keys"
+            ErrorCode.INVALID_RECORD,
+            f"{len(rows)} records have no key, and cleanup.policy=compact needs keys",
         )
 
 

@@ -37,7 +37,7 @@ class Recent:
         if len(data) > APPEND_BYTES_MAX:
             self.clear()
             return
-        # A copy: a view keeps the whole request alive that it was cut out of, and that may be a thousand times as large.
+        # A copy: a view keeps the whole request alive that it was cut out of, however large that is.
         self._appends.append(_Append(first_offset, next_offset, bytes(data)))
         self._size_bytes += len(data)
         while self._size_bytes > RECENT_BYTES:
