@@ -197,7 +197,7 @@ def test_the_life_of_a_topic(admin, all_tools):
     assert admin.shorten(name, -1) == 20
     admin.grow(name, 5)
     assert has(admin, name, 5)
-    writer.produce(name, ["to the new one"], partition=4)
+    until(lambda: writes(writer, name, "to the new one", 4), "the new partition is known to all")
     assert reader.consume(name, 1, partition=4)[0][2] == "to the new one"
     admin.set(name, "max.message.bytes", "2000")
     until(lambda: admin.config(name, "max.message.bytes") == "2000", "max.message.bytes")
@@ -206,6 +206,14 @@ def test_the_life_of_a_topic(admin, all_tools):
     admin.create(name, {})  # of the same name, and another topic
     assert has(admin, name, 2)
     until(lambda: ends_at(reader, name) == 0, "its records are gone")
+
+
+def writes(writer, name, value, partition):
+    try:
+        writer.produce(name, [value], partition=partition)
+    except AssertionError:  # it asked a broker that has not heard of it yet
+        return False
+    return True
 
 
 def ends_at(reader, name):
