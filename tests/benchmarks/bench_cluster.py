@@ -139,11 +139,11 @@ def rates(what: str, records: int, costs: Mapping[str, list[Cost]], goal: str) -
         cpu = statistics.median(cost.cpu_s for cost in costs[name])
         row += [f"{records / wall:,.0f}", f"{records / max(cpu, 1 / TICKS):,.0f}"]
     if "Kafka" not in costs:
-        return [*row, "", "", goal]
+        return told([*row, "", "", goal])
     pairs = list(zip(costs["pylog"], costs["Kafka"], strict=True))
     wall = statistics.median(peer.wall_s / own.wall_s for own, peer in pairs)
     cpu = statistics.median(max(peer.cpu_s, 1 / TICKS) / max(own.cpu_s, 1 / TICKS) for own, peer in pairs)
-    return [*row, wall, cpu, goal]
+    return told([*row, wall, cpu, goal])
 
 
 RATE_COLUMNS = ["what", "pylog/s", "per CPU s", "Kafka/s", "per CPU s", "wall ratio", "CPU ratio", "goal"]
@@ -247,6 +247,12 @@ def bench_latency(both: list[Side], seconds: float, rounds: int) -> list[list[ob
     return rows
 
 
+def told(row: list[object]) -> list[object]:
+    """The row, said at once: a whole run takes a while."""
+    print(*row, sep=" | ", file=sys.stderr, flush=True)
+    return row
+
+
 def compared(what: str, unit: str, values: Mapping[str, list[float]], goal: str) -> list[object]:
     """A row where less is better: the ratio says how many times less than Kafka."""
     row: list[object] = [what]
@@ -255,9 +261,9 @@ def compared(what: str, unit: str, values: Mapping[str, list[float]], goal: str)
         for name in ("pylog", "Kafka")
     ]
     if "Kafka" not in values:
-        return [*row, "", goal]
+        return told([*row, "", goal])
     pairs = zip(values["pylog"], values["Kafka"], strict=True)
-    return [*row, statistics.median(peer / max(own, 1e-9) for own, peer in pairs), goal]
+    return told([*row, statistics.median(peer / max(own, 1e-9) for own, peer in pairs), goal])
 
 
 VALUE_COLUMNS = ["what", "pylog", "Kafka", "ratio", "goal"]
@@ -350,7 +356,7 @@ def bench_catch_up(gigabytes: float, root: Path) -> list[object]:
     row: list[object] = [f"catch-up of {gigabytes:g} GB, restart to ISR (cp and sync: {copy:,.0f} MB/s)"]
     row += [f"{found[name]:,.0f} MB/s" if name in found else "" for name in ("pylog", "Kafka")]
     ratio = found["pylog"] / found["Kafka"] if "Kafka" in found else ""
-    return [*row, ratio, "200 MB/s or 0.8 of cp"]
+    return told([*row, ratio, "200 MB/s or 0.8 of cp"])
 
 
 def bench_idle(partitions: int, seconds: float, root: Path) -> list[list[object]]:
