@@ -1,6 +1,6 @@
 """Many seeds of the simulated cluster, and three bugs that it must find.
 
-SIM_SEEDS sets how many seeds run (300), SIM_FIRST the first (1). `make sim SEED=7` runs one and shows its story.
+SIM_SEEDS sets how many seeds run (500), SIM_FIRST the first (1). `make sim SEED=7` runs one and shows its story.
 """
 
 import os
@@ -10,7 +10,7 @@ import pytest
 from tests.sim.simulation import Mutant, simulate
 
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
-COUNT = int(os.environ.get("SIM_SEEDS", "300"))
+COUNT = int(os.environ.get("SIM_SEEDS", "500"))
 CHUNK = 25
 
 

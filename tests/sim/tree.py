@@ -6,8 +6,10 @@ session has ended, when it is back.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from replication.controller import events
@@ -26,6 +28,7 @@ class Session:
     seen_ms: int
     is_over: bool = False
     news_at_ms: int = 0
+    news: deque[Callable[[Any], None]] = field(default_factory=deque)
 
 
 @dataclass
@@ -98,12 +101,17 @@ class Tree:
         for session in self.sessions:
             at_ms = max(session.news_at_ms, self.world.now_ms + self.world.random.randint(1, 10))
             session.news_at_ms = at_ms
+            session.news.append(what)
             self.world.after(
                 at_ms - self.world.now_ms,
-                lambda s=session: self._when_reachable(
-                    s.owner, s.life, lambda: None if s.is_over else what(s.owner)
-                ),
+                lambda s=session: self._when_reachable(s.owner, s.life, partial(self._tell_next, s)),
             )
+
+    def _tell_next(self, session: Session) -> None:
+        """The oldest news first: while the owner could not be reached, several may have become due."""
+        what = session.news.popleft()
+        if not session.is_over:
+            what(session.owner)
 
     def _brokers_changed(self) -> None:
         live = tuple(info for info, _ in self.brokers.values())
