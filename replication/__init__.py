@@ -1,1 +1,1 @@
-"""Brokers, controller and replication. What decides is here; the network is not yet, and `logstore` works without."""
+"""A cluster of brokers over `logstore`: leaders, followers, a controller; it speaks Kafka's protocol."""

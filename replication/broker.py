@@ -43,7 +43,7 @@ from replication.metrics import Metrics, MetricsEndpoint
 from replication.model import BrokerId, BrokerInfo, TopicPartition
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
-from replication.replicas import Replicas
+from replication.replica.replicas import Replicas
 from replication.server import Server, ServerLimits
 from replication.text_logs import StateChangeLog
 from replication.topic_admin import TopicAdmin

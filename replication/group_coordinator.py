@@ -16,15 +16,15 @@ from collections.abc import Callable
 from logstore.env import SYSTEM, Env
 from logstore.records import batch
 from replication.config import BrokerConfig
-from replication.data_plane import ALL_IN_SYNC, AppendResult
 from replication.errors import ErrorCode, KafkaError
 from replication.group_loading import load
 from replication.groups import Group, Limits, Now, deadline_ms, events, resume, step
 from replication.groups.events import StoredGroup
 from replication.groups.records import OFFSETS_TOPIC, partition_of, records_of
-from replication.leading import Leader
 from replication.model import TopicPartition
-from replication.replicas import Replicas
+from replication.replica.data_plane import ALL_IN_SYNC, AppendResult
+from replication.replica.leading import Leader
+from replication.replica.replicas import Replicas
 
 logger = logging.getLogger(__name__)
 

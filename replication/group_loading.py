@@ -11,12 +11,12 @@ import logging
 from typing import TypeAlias
 
 from logstore.records import batch
-from replication.data_plane import FetchSpec
 from replication.errors import ErrorCode
 from replication.groups.records import Loaded
-from replication.leading import Leader
 from replication.protocol.wire import Buffer
-from replication.replicas import Replicas
+from replication.replica.data_plane import FetchSpec
+from replication.replica.leading import Leader
+from replication.replica.replicas import Replicas
 
 logger = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from typing import NamedTuple, TypeAlias
 from replication.controller_loop import ControllerLoop
 from replication.errors import KafkaError
 from replication.group_coordinator import GroupCoordinator
-from replication.leading import Leader
 from replication.metadata import Metadata
 from replication.model import NO_LEADER, TopicPartition
-from replication.partition import Partition
 from replication.protocol.apis import ApiKey
-from replication.replicas import Replicas
+from replication.replica.leading import Leader
+from replication.replica.partition import Partition
+from replication.replica.replicas import Replicas
 
 logger = logging.getLogger(__name__)
 

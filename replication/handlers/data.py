@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Iterable, Mapping
 from logstore.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_END, TRANSACTIONAL, batches
 from logstore.records.compression import Codec
 from replication.config import BrokerConfig
-from replication.data_plane import ALL_IN_SYNC, LEADER_ONLY, AppendResult, FetchedPartition, FetchSpec
 from replication.errors import ErrorCode, ProtocolError
 from replication.handlers.context import Handler, RequestContext
 from replication.metadata import Metadata
@@ -38,7 +37,8 @@ from replication.protocol.messages import (
 )
 from replication.protocol.walkers import TOPIC_IDS
 from replication.protocol.wire import Buffer
-from replication.replicas import Replicas
+from replication.replica.data_plane import ALL_IN_SYNC, LEADER_ONLY, AppendResult, FetchedPartition, FetchSpec
+from replication.replica.replicas import Replicas
 
 # Of a batch: its length behind that field, its format, its attributes.
 _HEAD = struct.Struct(">8xi4xb4xh")

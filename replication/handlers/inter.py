@@ -12,7 +12,7 @@ from replication.errors import ErrorCode
 from replication.handlers.context import Handler, RequestContext
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
-from replication.replicas import Replicas
+from replication.replica.replicas import Replicas
 
 
 class InterHandlers:

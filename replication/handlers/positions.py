@@ -14,14 +14,14 @@ from typing import Any
 
 from replication.config import BrokerConfig
 from replication.coordination.tree import Tree
-from replication.data_plane import FoundOffset
 from replication.errors import ErrorCode, KafkaError
 from replication.handlers.context import Handler, RequestContext
-from replication.offsets import Special
 from replication.producer_ids import ProducerIds
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import Isolation
-from replication.replicas import Replicas
+from replication.replica.data_plane import FoundOffset
+from replication.replica.offsets import Special
+from replication.replica.replicas import Replicas
 
 logger = logging.getLogger(__name__)
 

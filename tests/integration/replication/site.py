@@ -11,13 +11,13 @@ from replication.config import BrokerConfig
 from replication.coordination import cluster, nodes
 from replication.coordination.embedded import SqliteTree
 from replication.coordination.tree import ensure_path
-from replication.data_plane import FetchSpec
 from replication.errors import ErrorCode
 from replication.handlers.data import DataHandlers
 from replication.handlers.positions import PositionHandlers
 from replication.model import BrokerInfo, LeaderAndIsr, TopicPartition, topic_uuid
 from replication.protocol import interbroker as ib
-from replication.replicas import Replicas
+from replication.replica.data_plane import FetchSpec
+from replication.replica.replicas import Replicas
 from replication.server import Server
 
 T0 = TopicPartition("orders", 0)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from replication.coordination import cluster
-from replication.data_plane import FetchSpec, FetchTerms
 from replication.errors import ErrorCode
-from replication.following import Following
+from replication.replica.data_plane import FetchSpec, FetchTerms
+from replication.replica.following import Following
 
 from .site import T0, Site, batch, on_loop, until, values_of
 

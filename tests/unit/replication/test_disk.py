@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from replication.disk import Disk
-from replication.purgatory import CommitWaits, Countdown
+from replication.replica.disk import Disk
+from replication.replica.purgatory import CommitWaits, Countdown
 
 
 def with_disk(test):

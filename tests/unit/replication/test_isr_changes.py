@@ -7,8 +7,8 @@ from replication.coordination import cluster, nodes
 from replication.coordination.embedded import SqliteTree
 from replication.coordination.tree import ConnectionLossError, ensure_path
 from replication.isr import IsrRefused, IsrWritten, LeadershipRefreshed, WriteIsr
-from replication.isr_changes import IsrChanges
 from replication.model import BrokerInfo, LeaderAndIsr, TopicPartition
+from replication.replica.isr_changes import IsrChanges
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -1,6 +1,6 @@
 """The last appends in memory: an unbroken range, bounded, or nothing."""
 
-from replication.recent import APPEND_BYTES_MAX, RECENT_BYTES, Recent
+from replication.replica.recent import APPEND_BYTES_MAX, RECENT_BYTES, Recent
 
 
 def noted(*sizes):

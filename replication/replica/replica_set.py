@@ -11,17 +11,17 @@ from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.errors import InvalidConfigError, PylogError
 from logstore.log import Log
-from replication import adoption
 from replication.config import BrokerConfig
 from replication.coordination import cluster
 from replication.coordination.tree import Tree
-from replication.disk import Disk
-from replication.following import Asking
-from replication.leading import Leader
 from replication.model import Replica, TopicPartition
-from replication.partition import Partition
-from replication.replica_dir import ReplicaDir
-from replication.replica_log import Host, IsrKeeper, ReplicaCounters
+from replication.replica import adoption
+from replication.replica.disk import Disk
+from replication.replica.following import Asking
+from replication.replica.leading import Leader
+from replication.replica.partition import Partition
+from replication.replica.replica_dir import ReplicaDir
+from replication.replica.replica_log import Host, IsrKeeper, ReplicaCounters
 from replication.roles import is_replica_lost
 
 logger = logging.getLogger(__name__)

@@ -15,11 +15,11 @@ from replication.client import Client
 from replication.config import BrokerConfig
 from replication.errors import ErrorCode, ProtocolError
 from replication.follower import AskEpochEnd, EpochEndAnswered, Fetch, OutOfRange
-from replication.following import Following
 from replication.metadata import Metadata
 from replication.model import BrokerId, TopicPartition
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionFetched
+from replication.replica.following import Following
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from logstore import housekeeping
 from logstore.errors import InvalidRequestError, PylogError
-from replication.data_plane import DeletedRecords, EpochEnd, FoundOffset
 from replication.errors import ErrorCode, code_of
-from replication.leading import Leader
 from replication.protocol.messages import Isolation
+from replication.replica.data_plane import DeletedRecords, EpochEnd, FoundOffset
+from replication.replica.leading import Leader
 
 
 class Special(enum.IntEnum):

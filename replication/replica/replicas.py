@@ -11,10 +11,17 @@ from contextlib import suppress
 
 from logstore.env import SYSTEM, Env
 from logstore.errors import PylogError
-from replication import fetches, isr, offsets
+from replication import isr
 from replication.config import BrokerConfig
 from replication.coordination.tree import CoordinationError, Tree
-from replication.data_plane import (
+from replication.errors import ErrorCode, KafkaError
+from replication.metadata import Metadata
+from replication.model import NO_EPOCH, TopicPartition
+from replication.protocol import interbroker as ib
+from replication.protocol.messages import Isolation
+from replication.protocol.wire import Buffer
+from replication.replica import fetches, offsets
+from replication.replica.data_plane import (
     ALL_IN_SYNC,
     AppendResult,
     DeletedRecords,
@@ -25,21 +32,15 @@ from replication.data_plane import (
     FoundOffset,
     unlimited,
 )
-from replication.errors import ErrorCode, KafkaError
-from replication.fetcher import Fetchers
-from replication.isr_changes import IsrChanges
-from replication.leading import Append, Leader
-from replication.maintenance import Maintenance
-from replication.metadata import Metadata
-from replication.model import NO_EPOCH, TopicPartition
-from replication.orders import LogChange, Orders
-from replication.partition import Partition
-from replication.protocol import interbroker as ib
-from replication.protocol.messages import Isolation
-from replication.protocol.wire import Buffer
-from replication.purgatory import Countdown
-from replication.replica_log import ReplicaCounters
-from replication.replica_set import ReplicaSet
+from replication.replica.fetcher import Fetchers
+from replication.replica.isr_changes import IsrChanges
+from replication.replica.leading import Append, Leader
+from replication.replica.maintenance import Maintenance
+from replication.replica.orders import LogChange, Orders
+from replication.replica.partition import Partition
+from replication.replica.purgatory import Countdown
+from replication.replica.replica_log import ReplicaCounters
+from replication.replica.replica_set import ReplicaSet
 
 Appended = dict[tuple[str, int], AppendResult]
 
@@ -205,7 +206,7 @@ class Replicas:
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         room_bytes: Callable[[], int] = unlimited,
     ) -> dict[TopicPartition, FetchedPartition]:
-        """Read partitions: see `replication.fetches`. Consumers see what is committed; followers, all."""
+        """Read partitions: see `replication.replica.fetches`. Consumers see what is committed; followers, all."""
         terms = FetchTerms(
             replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation, room_bytes
         )
@@ -221,7 +222,7 @@ class Replicas:
         leader_epoch: int = -1,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
     ) -> FoundOffset:
-        """ListOffsets for one partition: see `replication.offsets`."""
+        """ListOffsets for one partition: see `replication.replica.offsets`."""
         try:
             leader = self.leader(TopicPartition(*tp))
         except KafkaError as error:
@@ -233,7 +234,7 @@ class Replicas:
     def end_offset_for_epoch(
         self, tp: tuple[str, int], epoch: int, *, replica_id: int = -1, leader_epoch: int = -1
     ) -> EpochEnd:
-        """OffsetForLeaderEpoch for one partition: see `replication.offsets`."""
+        """OffsetForLeaderEpoch for one partition: see `replication.replica.offsets`."""
         try:
             leader = self.leader(TopicPartition(*tp))
         except KafkaError as error:
@@ -241,7 +242,7 @@ class Replicas:
         return offsets.end_of_epoch(leader, epoch, replica_id=replica_id, leader_epoch=leader_epoch)
 
     async def delete_records(self, tp: tuple[str, int], offset: int, *, timeout_ms: int) -> DeletedRecords:
-        """DeleteRecords for one partition: see `replication.offsets`."""
+        """DeleteRecords for one partition: see `replication.replica.offsets`."""
         try:
             leader = self.leader(TopicPartition(*tp))
         except KafkaError as error:

@@ -12,12 +12,12 @@ from functools import partial
 
 from logstore.errors import PylogError
 from logstore.log import ReadResult
-from replication.data_plane import FetchedPartition, FetchSpec, FetchTerms
 from replication.errors import ErrorCode, KafkaError, code_of
-from replication.leading import Leader
 from replication.model import TopicPartition
 from replication.protocol.messages import Aborted, Isolation
-from replication.replica_log import ReplicaLog
+from replication.replica.data_plane import FetchedPartition, FetchSpec, FetchTerms
+from replication.replica.leading import Leader
+from replication.replica.replica_log import ReplicaLog
 
 Found = dict[TopicPartition, FetchedPartition]
 

@@ -16,8 +16,8 @@ from logstore import compaction, housekeeping
 from logstore.errors import FailedStoreError, PylogError
 from replication.config import BrokerConfig
 from replication.model import TopicPartition
-from replication.partition import Partition
-from replication.replica_set import ReplicaSet
+from replication.replica.partition import Partition
+from replication.replica.replica_set import ReplicaSet
 
 logger = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ from logstore.errors import FailedStoreError, InvalidRecordError
 from logstore.records.batch import InvalidBatchError, batches
 from logstore.records.batch import records as records_of
 from replication import isr
-from replication.data_plane import ALL_IN_SYNC, AppendResult, FetchedPartition, FetchSpec, FetchTerms
 from replication.errors import ErrorCode, KeylessRecordsError, code_of
 from replication.model import Assignment, LeaderAndIsr
 from replication.protocol.wire import Buffer
-from replication.purgatory import CommitWaits
-from replication.recent import Recent
-from replication.replica_log import ReplicaLog
+from replication.replica.data_plane import ALL_IN_SYNC, AppendResult, FetchedPartition, FetchSpec, FetchTerms
+from replication.replica.purgatory import CommitWaits
+from replication.replica.recent import Recent
+from replication.replica.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from replication import follower
 from replication.follower import EpochStarts
 from replication.model import BrokerId, LeaderAndIsr
 from replication.protocol.wire import Buffer
-from replication.replica_log import ReplicaLog
+from replication.replica.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
 

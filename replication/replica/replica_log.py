@@ -14,10 +14,10 @@ from logstore.config import LogConfig
 from logstore.env import Clock
 from logstore.log import Log
 from replication.config import BrokerConfig
-from replication.disk import Disk, Job
 from replication.isr import Event, WriteIsr
 from replication.model import BrokerId, TopicPartition, topic_uuid
 from replication.protocol.messages import Aborted
+from replication.replica.disk import Disk, Job
 
 Found = TypeVar("Found")
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from logstore.log import Log
 from replication.errors import ErrorCode, KafkaError
-from replication.following import Asking, Following
-from replication.leading import Leader
 from replication.model import Assignment, LeaderAndIsr, TopicPartition
-from replication.replica_log import Host, ReplicaLog
+from replication.replica.following import Asking, Following
+from replication.replica.leading import Leader
+from replication.replica.replica_log import Host, ReplicaLog
 
 
 class Partition:

@@ -18,9 +18,9 @@ from logstore.errors import PylogError
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.metadata import BrokerAddress, Metadata, PartitionMetadata, PartitionUpdate
 from replication.model import NO_EPOCH, Assignment, LeaderAndIsr, Replica, TopicPartition, topic_id_of
-from replication.partition import Partition
 from replication.protocol import interbroker as ib
-from replication.replica_set import ReplicaSet
+from replication.replica.partition import Partition
+from replication.replica.replica_set import ReplicaSet
 from replication.roles import RequestVerdict, Role, is_replica_lost, judge_leadership, judge_request
 from replication.state_change_log import RequestLines, StateChange
 
