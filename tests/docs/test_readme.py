@@ -108,8 +108,8 @@ def test_the_examples_of_the_help_pages_run(environment):
             shell(command.replace("topics create", "topics create --if-not-exists"), environment)
             ran.append(command)
     # The jobs need Spark: tests/spark/test_jobs.py runs their examples.
-    # Brokers run until they are stopped: tests/integration/cluster.
-    elsewhere = ("pylog jobs ", "pylog broker ", "pylog cluster ")
+    # Brokers run until they are stopped, and a mirror needs another Kafka: tests/integration/cluster.
+    elsewhere = ("pylog jobs ", "pylog broker ", "pylog cluster ", "pylog mirror ")
     rest = {e for e in examples if e not in ran and not e.startswith(elsewhere)}
     assert rest == {"pylog demo --path pylog-demo"}
 

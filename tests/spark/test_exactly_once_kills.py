@@ -17,7 +17,7 @@ from tests.spark.kills.killer import KINDS, Run, compare, descendants, kill, pro
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-KILLS = int(os.environ.get("PYLOG_KILLS", "6"))
+KILLS = int(os.environ.get("PYLOG_KILLS", "10"))
 SEED = int(os.environ.get("PYLOG_SEED", str(random.SystemRandom().randrange(10_000))))
 
 

@@ -77,6 +77,8 @@ class Confluent(Tool):
 
     def produce(self, topic, values, *, codec="none", acks="all", partition=0, times=None, idempotent=False):
         options = {"compression.type": codec, "acks": acks, "enable.idempotence": idempotent, "linger.ms": 50}
+        if not idempotent:  # a new topic has no leader yet at first: what is sent again must not be overtaken
+            options["max.in.flight"] = 1
         producer, failed = confluent_kafka.Producer({**self.config, **options}), []
         for number, value in enumerate(values):
             producer.produce(

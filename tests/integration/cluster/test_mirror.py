@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import logstore
+from logstore.cli import cli as pylog
 from logstore.errors import PylogError
-from replication import cli
 from replication.mirror import MirrorError, mirror
 from replication.mirror_targets import DirectoryTarget, Record, SourceTopic, extent
 
@@ -300,7 +300,7 @@ def test_with_follow_it_copies_what_comes_until_it_is_told_to_end(source, topic,
 
 def test_wrong_words_are_answered_in_one_line(source, tmp_path, monkeypatch):
     def says(*arguments):
-        result = CliRunner().invoke(cli.mirror, ["--to", str(tmp_path), "--from", *arguments])
+        result = CliRunner().invoke(pylog, ["mirror", "--to", str(tmp_path), "--from", *arguments])
         assert result.exit_code != 0
         return str(result.exception) if not result.output else result.output.strip().splitlines()[-1]
 

@@ -253,4 +253,4 @@ def test_s9_a_file_system_that_is_full(tmp_path):
         assert list(log.verify()) == []
         log.close()
     finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
