@@ -14,5 +14,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests go first (pytest-xdist hands out whole files): none of them runs on alone at the end."""
-    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("spark")}
+    slow = {
+        item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("spark")
+    }
     items.sort(key=lambda item: item.path not in slow)

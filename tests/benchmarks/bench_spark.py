@@ -4,7 +4,8 @@
 
 Two tasks on two cores, in one session; every candidate once a round. `ceiling` is a Python data source that hands over
 one prebuilt Arrow batch of the same shape again and again (from the CPU's cache), `memory` the same with 128 MiB of
-different batches; `bytes` a Python Arrow writer that writes the same column bytes to one file
+different batches, `read` the same as `ceiling` that also reads as many bytes from a segment file, and drops them:
+nothing that reads can be faster. `bytes` is a Python Arrow writer that writes the same column bytes to one file
 per task and fsyncs: what remains is what the log costs.
 """
 
@@ -34,6 +35,7 @@ import peers  # noqa: E402
 
 import datasource  # noqa: E402
 import logstore  # noqa: E402
+from datasource.target import BATCH_BYTES  # noqa: E402
 
 TASKS = 2
 # More than the caches hold, so that the batches come from memory, as data does.
@@ -69,11 +71,12 @@ def bench_read(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[ob
         parquet = str(root / f"{topic}.parquet")
         ours.load().write.option("compression", "none").parquet(parquet)
         per_batch = batch_rows(root / "store", topic)
-        ceiling, memory = (
-            spark.read.format("ceiling").options(
-                rows=rows, valueBytes=value_bytes, batchRows=per_batch, tasks=TASKS, distinct=distinct
-            )
-            for distinct in (1, max(1, DISTINCT_BYTES // (per_batch * value_bytes)))
+        shape = {"rows": rows, "valueBytes": value_bytes, "batchRows": per_batch, "tasks": TASKS}
+        segment = max((root / "store" / f"{topic}-0").glob("*.log"), key=lambda file: file.stat().st_size)
+        distinct = max(1, DISTINCT_BYTES // (per_batch * value_bytes))
+        ceiling, memory, read = (
+            spark.read.format("ceiling").options(**shape, **more)
+            for more in ({"distinct": 1}, {"distinct": distinct}, {"distinct": 1, "file": str(segment)})
         )
         seconds = interleave(
             {
@@ -81,6 +84,7 @@ def bench_read(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[ob
                 "ceiling": lambda ceiling=ceiling: consume(ceiling.load()),
                 AGAIN: lambda ceiling=ceiling: consume(ceiling.load()),
                 "memory": lambda memory=memory: consume(memory.load()),
+                "read": lambda read=read: consume(read.load()),
                 "parquet": lambda parquet=parquet: consume(spark.read.parquet(parquet)),
             },
             rounds=rounds,
@@ -88,7 +92,7 @@ def bench_read(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[ob
         )
         noise = ratio(seconds[AGAIN], seconds["ceiling"])
         speed = f"{rows / statistics.median(seconds['ours']) / 1e6:.2f} M rows/s"
-        for peer in ("ceiling", "memory", "parquet"):
+        for peer in ("ceiling", "memory", "read", "parquet"):
             yield [
                 "batch read",
                 f"{value_bytes} B",
@@ -102,7 +106,7 @@ def bench_read(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[ob
 def batch_rows(path: Path, topic: str) -> int:
     """How many rows our reader hands over at a time, once it is under way."""
     with logstore.open(path) as store:
-        return max(batch.num_rows for batch in store.read(topic, partition=0))
+        return max(b.num_rows for b in store.read(topic, partition=0, batch_bytes=BATCH_BYTES))
 
 
 def bench_write(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:

@@ -61,11 +61,13 @@ class Share(InputPartition):
 
 
 class CeilingReader(DataSourceReader):
-    """Yields the same `distinct` batches again and again."""
+    """Yields the same `distinct` batches again and again; with a `file`, reads as many bytes of it, and drops them."""
 
-    def __init__(self, rows: int, value_bytes: int, batch_rows: int, tasks: int, distinct: int = 1) -> None:
+    def __init__(
+        self, rows: int, value_bytes: int, batch_rows: int, tasks: int, distinct: int = 1, file: str = ""
+    ) -> None:
         self.rows, self.value_bytes, self.batch_rows, self.tasks = rows, value_bytes, batch_rows, tasks
-        self.distinct = distinct
+        self.distinct, self.file = distinct, file
 
     def partitions(self) -> list[InputPartition]:
         return [Share(self.rows // self.tasks) for _ in range(self.tasks)]
@@ -73,8 +75,11 @@ class CeilingReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
         batches = [prebuilt(self.batch_rows, self.value_bytes, i) for i in range(self.distinct)]
-        for number in range(partition.rows // self.batch_rows):
-            yield batches[number % self.distinct]
+        space = bytearray(batches[0].nbytes)
+        with Path(self.file or os.devnull).open("rb", buffering=0) as file:
+            for number in range(partition.rows // self.batch_rows):
+                file.readinto(space)
+                yield batches[number % self.distinct]
         if rest := partition.rows % self.batch_rows:
             yield batches[0].slice(0, rest)
 
@@ -97,6 +102,7 @@ class CeilingSource(DataSource):
             int(option["batchRows"]),
             int(option["tasks"]),
             int(option["distinct"]),
+            option.get("file", ""),
         )
 
 
