@@ -189,6 +189,9 @@ class ProducerStates:
         self._states: dict[int, ProducerState] = {}
         self._open: dict[int, int] = {}  # producer id -> first offset
 
+    def __len__(self) -> int:
+        return len(self._states)
+
     def copy(self) -> ProducerStates:
         """One that may change on its own."""
         copied = ProducerStates(self.end)
