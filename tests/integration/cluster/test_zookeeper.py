@@ -1,5 +1,9 @@
 """The same brokers over ZooKeeper: registration, elections, ISRs, the controller's office."""
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from tests.conformance.coordination.conftest import zookeeper  # noqa: F401  a fixture
@@ -23,3 +27,30 @@ def test_brokers_over_zookeeper_fail_over_and_come_back(zookeeper, tmp_path):  #
         cluster.running.restart(controller)
         cluster.until(lambda: cluster.states(topic)[0] == (one, [one, two, controller], 1))
         assert cluster.values(topic, count=100) == [str(number) for number in range(100)]
+
+
+KAFKA = Path(os.environ.get("PYLOG_KAFKA_HOME", ""))
+
+
+@pytest.mark.skipif(
+    not (KAFKA / "bin" / "kafka-topics.sh").exists(),
+    reason="no Kafka 0.9: PYLOG_KAFKA_HOME says where one is",
+)
+def test_the_tools_of_kafka_0_9_see_and_change_the_cluster(zookeeper, tmp_path):  # noqa: F811
+    def kafka_topics(*words):
+        command = [str(KAFKA / "bin" / "kafka-topics.sh"), "--zookeeper", f"{zookeeper}/tools-test", *words]
+        quiet = {"KAFKA_GC_LOG_OPTS": " ", "KAFKA_JVM_PERFORMANCE_OPTS": "-server", "LOG_DIR": str(tmp_path)}
+        ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | quiet, check=True)
+        return [line.split("\t") for line in ran.stdout.splitlines()]
+
+    with running(3, tmp_path / "data", coordination=f"zookeeper:{zookeeper}/tools-test") as cluster:
+        topic = cluster.create((1, 2, 3), (2, 3, 1))
+        assert kafka_topics("--describe") == [
+            [f"Topic:{topic}", "PartitionCount:2", "ReplicationFactor:3", "Configs:"],
+            ["", f"Topic: {topic}", "Partition: 0", "Leader: 1", "Replicas: 1,2,3", "Isr: 1,2,3"],
+            ["", f"Topic: {topic}", "Partition: 1", "Leader: 2", "Replicas: 2,3,1", "Isr: 2,3,1"],
+        ]
+        kafka_topics("--create", "--topic", "theirs", "--partitions", "3", "--replication-factor", "2")
+        cluster.until(lambda: len(cluster.states("theirs")) == 3)
+        assert cluster.produce("theirs", range(10)) == []
+        assert cluster.values("theirs", count=10) == [str(number) for number in range(10)]
