@@ -274,8 +274,11 @@ class Segment:
         return batch if batch and batch.last_offset == last_offset else None
 
     def _agreeing_time(self, entry: Entry) -> bool:
-        """Is there a batch of this time, where a time index entry says?"""
-        found = self.batch_at(entry[1] + self.base_offset) if entry[1] >= 0 else None
+        """Is there a batch of this time, where a time index entry says? Not where the log is damaged before that."""
+        try:
+            found = self.batch_at(entry[1] + self.base_offset) if entry[1] >= 0 else None
+        except CorruptLogError:
+            return False  # the walk from the start finds where, and says it
         return found is not None and found[1].max_timestamp == entry[0]
 
     def header(self, position: int) -> BatchHeader | None:

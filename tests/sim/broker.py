@@ -169,9 +169,10 @@ class Partition:
         if acks_all and not isr.has_enough_replicas(self.role, self.broker.min_insync):
             reply("NOT_ENOUGH_REPLICAS")
             return
-        info = self.log.append_as_leader(batch, leader_epoch=self.role.leader_epoch)
+        epoch = self.role.leader_epoch
+        info = self.log.append_as_leader(batch, leader_epoch=epoch)
         if acks_all:
-            self.waits.append((info.next_offset, lambda ack: reply((ack, info.first_offset))))
+            self.waits.append((info.next_offset, lambda ack: reply((ack, info.first_offset, epoch))))
         self.lead_on(isr.Appended(info.next_offset))
         self.wake()
         if acks_all:
@@ -306,10 +307,10 @@ class Partition:
         )
 
     def _truncate(self, offset: int) -> None:
-        """The checkpoint of the recovery point goes down first."""
+        """The checkpoints of recovery point and HW go down first."""
         if offset < self.log.log_end_offset:
             self.broker.watcher.truncated(self, offset)
-            self.broker.checkpoint(self.tp, min(self.log.recovery_point, offset))
+            self.broker.lower(self, offset)
             self.log.truncate_to(offset)
         self.follow_on(
             follower.Truncated(self.log.log_start_offset, self.log.log_end_offset, _starts(self.log))
@@ -348,6 +349,7 @@ class SimBroker:
         self.outbox: dict[int, deque[Any]] = {}
         self.sending: set[int] = set()
         self.recovery_points: dict[str, int] = {}
+        self.noted_high_watermarks: dict[str, int] = {}
 
     def world_clock(self) -> Any:
         world = self.world
@@ -375,15 +377,20 @@ class SimBroker:
 
     def _boot(self) -> None:
         self.recovery_points = self._read("recovery-point-offset-checkpoint")
-        high_watermarks = self._read("replication-offset-checkpoint")
+        noted = self._read("replication-offset-checkpoint")
         for name in sorted({Path(path).parent.name for path in self.disk.names} - {ROOT.name, ""}):
             topic, _, number = name.rpartition("-")
             if topic_id_of(ROOT / name, self.env) is not None:
                 tp = TopicPartition(topic, int(number))
                 log = self._open(tp)
                 log.recover()
-                hw = min(high_watermarks.get(name, 0), log.log_end_offset)
+                hw = min(noted.get(name, 0), log.log_end_offset)
                 self.partitions[tp] = Partition(self, tp, log, hw)
+        known = {str(tp): partition.high_watermark for tp, partition in self.partitions.items()}
+        if any(offset > known.get(name, 0) for name, offset in noted.items()):
+            self._note_high_watermarks()  # or else the log grows below what is noted, and nobody has committed that
+        else:
+            self.noted_high_watermarks = noted
         self.session = self.tree.connect(self)
         self._register(self.session)
         self._tick()
@@ -433,6 +440,7 @@ class SimBroker:
         """The tree has forgotten this broker: so it leads and follows nothing, and registers anew."""
         if session is not self.session:
             return
+        self.epoch = -1
         self.post(events.Resigned())
         for partition in self.partitions.values():
             partition.leave_role()
@@ -452,9 +460,11 @@ class SimBroker:
 
         self.ask_tree(lambda: self.tree.register(session, self.id, lost_writes=self.lost_writes), registered)
 
-    def ask_tree(self, change: Callable[[], Any], answered: Callable[[Any], None]) -> None:
+    def ask_tree(
+        self, change: Callable[[], Any], answered: Callable[[Any], None], *, is_among_news: bool = False
+    ) -> None:
         assert self.session is not None
-        self.tree.request(self.session, change, answered)
+        self.tree.request(self.session, change, answered, is_among_news=is_among_news)
 
     def _tick(self) -> None:
         for partition in self.partitions.values():
@@ -462,7 +472,7 @@ class SimBroker:
                 partition.lead_on(isr.Ticked(self.world.now_ms))
         self.post(events.Ticked(self.world.now_ms))
         if self.world.chance(0.1):
-            self._checkpoint_high_watermarks()
+            self._note_high_watermarks()
         if self.world.chance(0.05) and self.partitions:
             self.flush(self.world.random.choice(list(self.partitions.values())))
         self.world.timer(self, TICK_MS, self._tick)
@@ -476,9 +486,17 @@ class SimBroker:
     def flush(self, partition: Partition) -> None:
         self.checkpoint(partition.tp, partition.log.flush())
 
-    def _checkpoint_high_watermarks(self) -> None:
-        rows = [(str(tp), partition.high_watermark) for tp, partition in self.partitions.items()]
-        write_checkpoint(self.env, ROOT / "replication-offset-checkpoint", rows)
+    def _note_high_watermarks(self) -> None:
+        self.noted_high_watermarks = {str(tp): p.high_watermark for tp, p in self.partitions.items()}
+        write_checkpoint(
+            self.env, ROOT / "replication-offset-checkpoint", self.noted_high_watermarks.items()
+        )
+
+    def lower(self, partition: Partition, offset: int) -> None:
+        """The log is about to be cut: note nothing beyond it, before that is done."""
+        self.checkpoint(partition.tp, min(partition.log.recovery_point, offset))
+        if self.noted_high_watermarks.get(str(partition.tp), 0) > offset:
+            self._note_high_watermarks()
 
     # ----------------------------------------------------------- as controller
 
@@ -518,6 +536,7 @@ class SimBroker:
                 self.ask_tree(
                     self.tree.load,
                     lambda cluster: self.post(events.ContextLoaded(cluster, self.world.now_ms)),
+                    is_among_news=True,
                 )
             case StateChange("WARN", message):
                 self.watcher.loss_announced(message)
@@ -617,4 +636,4 @@ class SimBroker:
         except OffsetOutOfRangeError:
             reply(None)
             return
-        reply(("data", bytes(found.data)))
+        reply(("data", bytes(found.data), partition.role.leader_epoch))

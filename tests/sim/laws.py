@@ -2,10 +2,18 @@
 
 The truth is what leaders have called committed: for every partition, the batches below the highest HW that a leader
 ever had, as (base offset, next offset, CRC, leader epoch).
+
+A leader may be late: it takes a request from before its pause, or works on in an epoch that the tree has left behind.
+It is bound by the same truth: it has what was committed before its epoch was left, its HW passes nothing that differs
+from what others have called committed, and nothing beyond that that a member of the ISR that stands has not.
+
+Once a loss was announced that is beyond what is promised, the truth is what is left: leaders of the epochs before,
+who may not know yet, add nothing to it, and what they tell is not held against it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any, NamedTuple
 
 from logstore.log import Log
@@ -57,46 +65,89 @@ class Laws:
         self.losses: list[Any] = []
         self.announced: set[str] = set()  # partitions for which a controller has said that data may be lost
         self.excused: list[TopicPartition] = []
+        self.since: dict[TopicPartition, int] = {}  # the leader epoch that began with an excused loss
+        self.ends_when_left: dict[tuple[TopicPartition, int], int] = {}  # of leader epochs that are over
 
     # ----------------------------------------------------------- what is told
 
     def leads(self, partition: Partition, stored: LeaderAndIsr) -> None:
-        """One leader in an epoch; and it has everything that is committed."""
-        tp, broker = partition.tp, partition.broker.id
-        first = self.leaders.setdefault((tp, stored.leader_epoch), broker)
-        assert first == broker, f"{tp} epoch {stored.leader_epoch}: led by {first} and by {broker}"
-        if self.unclean:
+        """One leader in an epoch; it has everything that is committed, and knows of no more that is.
+
+        If the tree has left this epoch behind: everything that was committed before that. Those who lead after it
+        may have committed more, and who has its epoch cannot have that; `committed_by` says what it may do.
+        """
+        tp, broker, epoch = partition.tp, partition.broker.id, stored.leader_epoch
+        first = self.leaders.setdefault((tp, epoch), broker)
+        assert first == broker, f"{tp} epoch {epoch}: led by {first} and by {broker}"
+        if self.unclean or epoch < self.since.get(tp, 0):
             return
-        has, committed = batches_of(partition.log, 0, self.ends[tp]), self.committed[tp]
+        end = self.ends_when_left.get((tp, epoch), self.ends[tp])
+        has, committed = batches_of(partition.log, 0, end), self._committed_in(tp, 0, end)
         if has != committed:
             missing = next(a for a, b in zip(committed, [*has, None], strict=False) if a != b)
             is_beyond_promise = (
                 all((b, tp) in self.tainted for b in stored.isr) and named(tp) in self.announced
             )
             assert is_beyond_promise, f"{tp}: leader {broker} of {stored} lacks committed {missing} and more"
-            self._excuse(tp, missing.base_offset)
+            self._excuse(partition, missing.base_offset, epoch)
+        known = min(partition.idle_high_watermark, partition.log.log_end_offset)
+        assert known <= self.ends[tp], f"{tp}: {broker} begins with HW {known}, committed are {self.ends[tp]}"
 
-    def _excuse(self, tp: TopicPartition, end: int) -> None:
-        """Everybody in the ISR has lost writes, and it was said that data may be lost: go on with what is left."""
+    def _committed_in(self, tp: TopicPartition, start: int, end: int) -> list[Batch]:
+        """What is committed of [start, end)."""
+        committed = self.committed[tp]
+        return committed[bisect_left(committed, (start,)) : bisect_left(committed, (end,))]
+
+    def _excuse(self, partition: Partition, end: int, leader_epoch: int) -> None:
+        """Everybody in the ISR has lost writes, and it was said that data may be lost: go on with what is left.
+
+        That is what the new leader has below its HW, and what it has of what was committed.
+        """
+        tp, end = partition.tp, max(end, partition.high_watermark)
         self.excused.append(tp)
-        self.committed[tp] = [batch for batch in self.committed[tp] if batch.base_offset < end]
+        self.since[tp] = leader_epoch
+        self.committed[tp] = batches_of(partition.log, 0, end)
         self.ends[tp] = end
         self.acked = [
             (acked, offset, crc) for acked, offset, crc in self.acked if acked != tp or offset < end
         ]
 
     def committed_by(self, partition: Partition) -> None:
-        """The HW only grows within a leader epoch; what it passes is committed, for ever."""
+        """The HW only grows within a leader epoch; what it passes is committed, for ever, and with these bytes.
+
+        A late leader commits only what every member of the ISR that stands has: it moves its HW by fetches from before
+        its epoch was left, and whoever leads since then has got what was fetched.
+        """
         tp, role = partition.tp, partition.role
         assert isinstance(role, isr.Leading)
-        key = (tp, role.leader_epoch)
-        assert role.high_watermark >= self.highest.get(key, 0), f"{tp}: HW went back to {role.high_watermark}"
-        self.highest[key] = role.high_watermark
-        if role.high_watermark > self.ends[tp] or self.unclean:
-            start = 0 if self.unclean else self.ends[tp]
-            new = batches_of(partition.log, start, role.high_watermark)
-            self.committed[tp] = new if self.unclean else [*self.committed[tp], *new]
-            self.ends[tp] = role.high_watermark
+        key, end = (tp, role.leader_epoch), role.high_watermark
+        start = self.highest.get(key, 0)
+        assert end >= start, f"{tp}: HW went back to {end}"
+        self.highest[key] = end
+        if self.unclean:
+            self.committed[tp], self.ends[tp] = batches_of(partition.log, 0, end), end
+            return
+        if role.leader_epoch < self.since.get(tp, 0):
+            return
+        has, known = batches_of(partition.log, start, end), self._committed_in(tp, start, end)
+        new = has[len(known) :]
+        where = f"{tp}: leader {partition.broker.id} of epoch {role.leader_epoch}"
+        assert has[: len(known)] == known, f"{where} passes {has[: len(known)]}, committed are {known}"
+        if new:
+            assert new[0].base_offset == self.ends[tp], f"{where} passes {new}, committed are {self.ends[tp]}"
+            if role.leader_epoch < self.tree.states[tp].leader_epoch:
+                self._check_late(tp, new, where)
+            self.committed[tp] += new
+            self.ends[tp] = end
+
+    def _check_late(self, tp: TopicPartition, new: list[Batch], where: str) -> None:
+        stored = self.tree.states[tp]
+        for member in stored.isr:
+            other = self.brokers[member].partitions.get(tp)
+            if (member, tp) in self.tainted or not self.brokers[member].is_up or other is None:
+                continue  # of one that is down, `check` knows the end
+            has = batches_of(other.log, new[0].base_offset, new[-1].next_offset)
+            assert has == new, f"{where} commits {new}, {member} in {stored} has {has}"
 
     def obeys(self, broker: SimBroker, request: Any) -> None:
         """No broker obeys an older controller than it has obeyed."""
@@ -112,21 +163,23 @@ class Laws:
         if is_bound and (partition.broker.id, partition.tp) not in self.tainted:
             assert effect.start >= self.ends[partition.tp], f"{partition.tp}: committed records cut: {effect}"
 
-    def acknowledged(self, tp: TopicPartition, offset: int, crc: int) -> None:
-        """acks=all: it is committed now, with these bytes."""
+    def acknowledged(self, tp: TopicPartition, offset: int, crc: int, leader_epoch: int) -> None:
+        """acks=all: it is committed now, with these bytes, whoever says so."""
+        if leader_epoch < self.since.get(tp, 0):
+            return
         self.acked.append((tp, offset, crc))
         if not self.unclean:
             assert offset < self.ends[tp], f"{tp}: {offset} acknowledged, committed are {self.ends[tp]}"
+            found = self._committed_in(tp, offset, offset + 1)
+            assert [batch.crc for batch in found] == [crc], f"{tp}: {offset} acknowledged, committed is {found}"
 
-    def consumed(self, tp: TopicPartition, data: bytes) -> None:
-        """What is read is what was committed."""
-        if self.unclean:
+    def consumed(self, tp: TopicPartition, data: bytes, leader_epoch: int) -> None:
+        """What is read is what was committed, whoever it is read from."""
+        if self.unclean or leader_epoch < self.since.get(tp, 0):
             return
-        known = {batch.base_offset: batch for batch in self.committed[tp]}
         for batch in batches_in(data):
-            assert known.get(batch.base_offset) == batch, (
-                f"{tp}: read {batch}, committed {known.get(batch[0])}"
-            )
+            found = self._committed_in(tp, batch.base_offset, batch.base_offset + 1)
+            assert found == [batch], f"{tp}: read {batch}, committed {found}"
 
     def died(self, broker: SimBroker, *, lost_writes: bool) -> None:
         for tp in self.committed:
@@ -156,6 +209,8 @@ class Laws:
             assert stored.leader_epoch >= before.leader_epoch, (
                 f"{tp}: leader epoch went back: {before} {stored}"
             )
+            if stored.leader_epoch > before.leader_epoch:
+                self.ends_when_left[tp, before.leader_epoch] = self.ends[tp]
             assert stored.controller_epoch >= before.controller_epoch, (
                 f"{tp}: controller epoch went back: {before} {stored}"
             )

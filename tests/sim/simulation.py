@@ -187,7 +187,7 @@ class Simulation:
         """As a broker does that gets a SIGTERM: it asks the controller, then goes."""
         if not broker.is_up or self.tree.controller is None:
             return
-        target, life = self.brokers[self.tree.controller[0]], broker.life
+        target, life, epoch = self.brokers[self.tree.controller[0]], broker.life, broker.epoch
 
         def stop(answer: Any) -> None:
             if broker.life == life and broker.is_up:
@@ -198,6 +198,10 @@ class Simulation:
         number = len(self.replies) - 1
 
         def handle(reply: Any) -> None:
+            live = target.controller.brokers.get(broker.id)
+            if live is not None and live.epoch != epoch:
+                reply(())  # an old request: that life of it is over
+                return
             self.replies[number] = reply
             target.post(events.ControlledShutdownRequested(broker.id, number))
 
@@ -323,8 +327,8 @@ class Client:
 
         def answered(answer: Any) -> None:
             match answer:
-                case (isr.Ack.DONE, int() as offset):
-                    self.sim.laws.acknowledged(tp, offset, crc)
+                case (isr.Ack.DONE, int() as offset, int() as leader_epoch):
+                    self.sim.laws.acknowledged(tp, offset, crc, leader_epoch)
 
         self.sim.summary.appended += 1
         self.world.call(self, target, handle, answered, PRODUCE_TIMEOUT_MS)
@@ -337,8 +341,8 @@ class Client:
 
         def answered(answer: Any) -> None:
             match answer:
-                case ("data", bytes() as data):
-                    self.sim.laws.consumed(tp, data)
+                case ("data", bytes() as data, int() as leader_epoch):
+                    self.sim.laws.consumed(tp, data, leader_epoch)
                     if data:
                         self.positions[tp] = header_at(data).base_offset + 1
 

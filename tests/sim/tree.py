@@ -99,13 +99,15 @@ class Tree:
     def _tell(self, what: Callable[[Any], None]) -> None:
         """Tell every session, each in the order of things, some time later."""
         for session in self.sessions:
-            at_ms = max(session.news_at_ms, self.world.now_ms + self.world.random.randint(1, 10))
-            session.news_at_ms = at_ms
-            session.news.append(what)
-            self.world.after(
-                at_ms - self.world.now_ms,
-                lambda s=session: self._when_reachable(s.owner, s.life, partial(self._tell_next, s)),
-            )
+            self._tell_one(session, what, self.world.random.randint(1, 10))
+
+    def _tell_one(self, session: Session, what: Callable[[Any], None], delay_ms: int) -> None:
+        at_ms = session.news_at_ms = max(session.news_at_ms, self.world.now_ms + delay_ms)
+        session.news.append(what)
+        self.world.after(
+            at_ms - self.world.now_ms,
+            lambda: self._when_reachable(session.owner, session.life, partial(self._tell_next, session)),
+        )
 
     def _tell_next(self, session: Session) -> None:
         """The oldest news first: while the owner could not be reached, several may have become due."""
@@ -123,8 +125,18 @@ class Tree:
 
     # --------------------------------------------------------------- requests
 
-    def request(self, session: Session, change: Callable[[], Any], answered: Callable[[Any], None]) -> None:
-        """Do something in one step, a little later; the answer comes when the owner can be reached."""
+    def request(
+        self,
+        session: Session,
+        change: Callable[[], Any],
+        answered: Callable[[Any], None],
+        *,
+        is_among_news: bool = False,
+    ) -> None:
+        """Do something in one step, a little later; the answer comes when the owner can be reached.
+
+        `is_among_news`: behind the news of before it, and ahead of the news of after it.
+        """
         delay_ms = self.world.random.randint(1, 5)
 
         def perform() -> None:
@@ -132,6 +144,9 @@ class Tree:
                 return
             answer = change()
             back_ms = self.world.random.randint(1, 5)
+            if is_among_news:
+                self._tell_one(session, lambda _: answered(answer), back_ms)
+                return
             self.world.after(
                 back_ms,
                 lambda: self._when_reachable(

@@ -21,7 +21,9 @@ QUICK = {
 }
 
 
-# A row at which a task attempt fails, once in some dozen batches; the dice are thrown anew when it is tried again.
+# A row at which a task attempt fails, once in some dozen batches; the dice are thrown anew when it is tried again. With
+# Spark's usual four attempts, chance alone would end the query once in some hundred kills.
+ATTEMPTS = 8
 VALUE = """if(cast(java_method('java.lang.Math', 'random') as double) < 0.00002, raise_error('told to fail'), value)"""
 
 
@@ -29,7 +31,7 @@ def main(directory: str) -> None:
     from datasource import spark_session
 
     root = Path(directory)
-    spark = spark_session(master="local[2,3]", app_name="kills", **QUICK)
+    spark = spark_session(master=f"local[2,{ATTEMPTS}]", app_name="kills", **QUICK)
     spark.sparkContext.setLogLevel("OFF")
     source = spark.readStream.format("pylog").option("path", str(root / "log")).option("subscribe", "in")
     frame = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 4000).load()
