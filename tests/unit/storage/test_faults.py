@@ -241,6 +241,27 @@ def test_s7_index_entries_behind_the_end_of_the_log_are_dropped(root, env, disk)
     assert contents(log) == rows(4)
 
 
+def test_s7_indexes_that_speak_of_batches_behind_a_hole_do_not_stop_recovery(root, env, disk):
+    """Power went: both indexes are on the disk, and of the log some blocks only."""
+    log = make(root, env, index_interval_bytes=100)
+    for number in range(20):
+        log.append_as_leader(batch(b"value %d" % number, timestamp=1000 * number))
+    segment = log.directory / "00000000000000000000"
+    entries = bytes(disk.names[f"{segment}.index"].data)
+    _, position = struct.unpack_from(">ii", entries, 8)
+    disk.names[f"{segment}.index"].data[16:] = b""  # its last entry is right, the one of the times is behind the hole
+    hole = disk.names[f"{segment}.log"].data
+    kept = header_at(hole, position).next_offset
+    after = position + header_at(hole, position).size_bytes
+    hole[after : after + 50] = bytes(50)
+
+    mended = reopen(log.directory, env, index_interval_bytes=100)
+    report = mended.recover()
+
+    assert report.log_end_offset == kept
+    assert contents(mended) == rows(kept)
+
+
 def test_s8_after_a_failed_fsync_nobody_appends_until_the_store_was_checked(root, env, disk):
     log = filled(root, env)
     other = reopen(log.directory, env, **SMALL)
