@@ -62,7 +62,7 @@ from logstore.records.batch import (
 from logstore.recovery import Damage, RecoveryReport, cut_short, recover, verify
 from logstore.retired import retire
 from logstore.scanner import ReadResult, Scanner
-from logstore.segment import NO_SPACE, Request, Space, Tail
+from logstore.segment import NO_SPACE, NOTHING, READ_BYTES_MIN, Request, Space, Tail
 from logstore.swap import finish as finish_swaps
 from logstore.tail_writer import TailWriter
 
@@ -77,9 +77,6 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
-
-# The least that is worth one read call.
-READ_BYTES_MIN = 16 * 1024
 
 Found = TypeVar("Found")
 
@@ -451,7 +448,7 @@ class Log:
                 if is_last_look:
                     raise
             view = self._seen(anew=True)
-        return ReadResult(request.space[:0], self._files.path, 0, offset)
+        return ReadResult(NOTHING, self._files.path, 0, offset)
 
     # ---------------------------------------------------------------- look-ups
 

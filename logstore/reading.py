@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from logstore.errors import InvalidRequestError, did_you_mean
 from logstore.isolation import ONLY_MARKERS, Isolation, Outcomes, committed, kept
-from logstore.log import READ_BYTES_MIN, Log
+from logstore.log import Log
 from logstore.producers import AbortedTransaction
-from logstore.segment import Space
+from logstore.segment import READ_BYTES_MIN, Space
 
 if TYPE_CHECKING:
     import pyarrow as pa

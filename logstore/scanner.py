@@ -12,7 +12,7 @@ from logstore.config import LogConfig
 from logstore.errors import CorruptLogError
 from logstore.partition_dir import PartitionDir, View
 from logstore.records.batch import header_at
-from logstore.segment import Request, Segment, Slice
+from logstore.segment import NOTHING, Request, Segment, Slice
 
 # Scans in progress whose place is remembered; more of them fall back to the index.
 CURSORS_MAX = 32
@@ -52,7 +52,7 @@ class Scanner:
             if number == len(view.bases):
                 if not may_have_gaps:
                     lookup.check_no_gap(segment.path, request.offset, None)
-                return ReadResult(request.space[:0], segment.path, 0, request.upper)
+                return ReadResult(NOTHING, segment.path, 0, request.upper)
             segment = self._files.segment(view.bases[number])
             found = segment.read(request, 0, lookup.end_of(view, number))
         if not may_have_gaps:

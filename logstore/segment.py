@@ -86,25 +86,27 @@ class Space(NamedTuple):
     buffer: bytearray | memoryview
     walk: Walk = whole_bytes
 
-    def first(self, size_bytes: int) -> memoryview:
-        """The first bytes of the buffer; new ones if it is smaller."""
-        large_enough = len(self.buffer) >= size_bytes
-        return memoryview(self.buffer if large_enough else bytearray(size_bytes))[:size_bytes]
+    def first(self, size_bytes: int) -> memoryview | None:
+        """The first bytes of the buffer; None if it is smaller."""
+        return memoryview(self.buffer)[:size_bytes] if len(self.buffer) >= size_bytes else None
 
 
-NO_SPACE = Space(bytearray())
+NO_SPACE, NOTHING = Space(bytearray()), memoryview(b"")
+# Reading less costs as much.
+READ_BYTES_MIN = 16 * 1024
 
 
 class Request(NamedTuple):
     """What a reader wants: whole batches from the one that holds `offset`, with base offsets below `upper`.
 
-    At most `max_bytes` of them, but at least one; in `space`, if it fits there. `walk` finds where batches end.
+    At most `max_bytes` of them, but at least one; in `space`, if there is one and it fits there. `walk` finds where
+    batches end.
     """
 
     offset: int
     max_bytes: int
     upper: int
-    space: memoryview
+    space: memoryview | None
     walk: Walk = whole_bytes
 
 
@@ -349,9 +351,14 @@ class Segment:
 
         Raises: CorruptLogError: there is something else than a batch.
         """
-        offset, max_bytes, upper, space, walk = request
+        offset, max_bytes, upper, own_space, walk = request
+        size_bytes = max(max_bytes, READ_BYTES_MIN) if own_space is None else len(own_space)
         while True:
-            count = self._env.files.read_into(self.path, position, space)
+            if own_space is None:  # as much memory as there is to read, not cleared first
+                space = memoryview(self._env.files.read(self.path, position, size_bytes))
+                count = len(space)
+            else:
+                space, count = own_space, self._env.files.read_into(self.path, position, own_space)
             end, floor = walk(space, count, upper=offset + 1)
             begin = floor if end and self._valid(space, floor, position).last_offset >= offset else end
             if begin and (at := out_of_order(space, min(count, begin + HEADER_BYTES))) is not None:
@@ -361,7 +368,7 @@ class Segment:
                 next_offset = self._valid(space, last, position).next_offset
                 self._check_end(position + last, position + stop, next_offset, limit, space[stop:count])
                 return Slice(space[begin:stop], position + begin, next_offset)
-            if begin == count < len(space):
+            if begin == count < size_bytes:
                 return None
             position += begin
             if begin == 0:  # more than was asked for, or than there is space for: take this batch alone
@@ -373,8 +380,9 @@ class Segment:
                 if batch.last_offset < offset:
                     position += batch.size_bytes
                     continue
-                max_bytes = batch.size_bytes
-                space = space[:max_bytes] if max_bytes <= len(space) else memoryview(bytearray(max_bytes))
+                if own_space is not None:
+                    own_space = own_space[: batch.size_bytes] if batch.size_bytes <= size_bytes else None
+                max_bytes = size_bytes = batch.size_bytes
 
     def _check_end(
         self, position: int, end: int, next_offset: int, limit: int, behind: memoryview | bytes = b""
