@@ -68,6 +68,14 @@ def judge_leadership(
     return Role.FOLLOW if state.leader >= 0 else Role.WAIT
 
 
+def is_loss_decided(me: Replica, state: LeaderAndIsr) -> bool:
+    """Has a controller that says this decided about what this replica may have lost?
+
+    Not while nobody leads and the ISR counts on it: it is one of those that are waited for.
+    """
+    return state.leader >= 0 or me.broker not in state.isr
+
+
 def is_news(known: LeaderAndIsr | None, state: LeaderAndIsr) -> bool:
     """Is what UpdateMetadata says of a partition newer than what is known? Requests may overtake each other."""
     if known is None:

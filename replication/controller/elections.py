@@ -74,7 +74,7 @@ def answer_shutdown(draft: Draft, broker: int) -> None:
 def accepted(
     draft: Draft, tp: TopicPartition, stored: LeaderAndIsr, reason: str, *, is_unclean: bool
 ) -> None:
-    """A proposed state stands: take it over, tell everybody."""
+    """A proposed state stands: take it over."""
     before = draft.leadership.get(tp)
     draft.leadership[tp] = stored
     is_new = before is None
@@ -89,8 +89,6 @@ def accepted(
         for broker in draft.replicas_of(tp):
             if broker in draft.brokers:
                 draft.move_replica(tp, broker, ReplicaState.ONLINE)
-    draft.tell_replicas(tp, is_new=is_new)
-    draft.tell_metadata([tp])
 
 
 def _create(draft: Draft, tp: TopicPartition) -> None:
@@ -139,13 +137,23 @@ def _choose(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> tuple[Ch
     return choice, choice.is_unclean
 
 
-def can_be_led(draft: Draft, tp: TopicPartition) -> bool:
-    """Would an election find a leader now?"""
+def can_change(draft: Draft, tp: TopicPartition) -> bool:
+    """Nobody leads: would an election find a leader now, or somebody who must not be waited for?"""
+    current = draft.leadership[tp]
     try:
-        _choose(draft, tp, draft.leadership[tp])
+        _choose(draft, tp, current)
     except ElectionError:
-        return False
+        return current.leader != NO_LEADER or _waited_for(draft, tp, current) != current.isr
     return True
+
+
+def _waited_for(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> tuple[int, ...]:
+    """The ISR while nobody leads."""
+    if draft.topics[tp.topic].unclean_leader_election:
+        return ()
+    gone = draft.removals.get(tp, frozenset())
+    suspects = {b for b in gone if b in draft.brokers and draft.brokers[b].lost_writes}
+    return tuple(broker for broker in current.isr if broker not in suspects) or current.isr
 
 
 def _write_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
@@ -154,10 +162,7 @@ def _write_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> b
     Where anybody may lead, there is nothing to keep.
     """
     gone = draft.removals.get(tp, frozenset())
-    suspects = {b for b in gone if b in draft.brokers and draft.brokers[b].lost_writes}
-    isr = tuple(broker for broker in current.isr if broker not in suspects) or current.isr
-    if draft.topics[tp.topic].unclean_leader_election:
-        isr = ()
+    isr = _waited_for(draft, tp, current)
     if current.leader == NO_LEADER and isr == current.isr:
         return False
     draft.propose(tp, current.next_term(NO_LEADER, isr, draft.epoch), "offline", removing=gone)

@@ -24,7 +24,7 @@ from replication.controller.draft import Draft
 from replication.controller.elections import (
     accepted,
     answer_shutdown,
-    can_be_led,
+    can_change,
     drive,
     maybe_end_preferred,
     settle,
@@ -301,6 +301,8 @@ def _written(draft: Draft, result: WriteResult) -> None:
     if result.stored is None:
         draft.leadership.pop(tp, None)  # the topic has gone; that will be told
         return
+    is_new = result.accepted and tp not in draft.leadership
+    noted = draft.removals.get(tp, frozenset())
     if result.accepted:
         accepted(draft, tp, result.stored, pending.reason, is_unclean=pending.is_unclean)
     else:
@@ -309,13 +311,28 @@ def _written(draft: Draft, result: WriteResult) -> None:
             draft.removals[tp] = draft.removals.get(tp, frozenset()) | pending.removing
     if tp.topic in draft.deletions:
         deletion.drive(draft, tp)
-    elif pending.reason == "offline" and not can_be_led(draft, tp):
+    elif pending.reason == "offline" and not can_change(draft, tp):
         settle(draft, tp)
     else:
         drive(draft, tp)
-    if not result.accepted and tp not in draft.pending:
-        draft.tell_replicas(tp)  # what was kept back until this write was decided
-        draft.tell_metadata([tp])
+    _tell_written(draft, result, noted, is_new=is_new)
+
+
+def _tell_written(draft: Draft, result: WriteResult, noted: frozenset[BrokerId], *, is_new: bool) -> None:
+    """Tell what stands, now that it was looked at again; `noted` were to be taken out of the ISR before that.
+
+    While the write was under way a broker may have died and come back without its data. If it leads by what was
+    written, nobody hears of that: whoever followed it would cut its log. If not, it hears what is written next.
+    """
+    tp = result.tp
+    if tp not in draft.pending:
+        draft.tell_replicas(tp, is_new=is_new)
+    elif not result.accepted:
+        return
+    elif draft.leadership[tp].leader not in noted:
+        fit = [broker for broker in draft.replicas_of(tp) if broker not in noted]
+        draft.tell_replicas(tp, fit, is_new=is_new)
+    draft.tell_metadata([tp])
 
 
 def _isr_changed(draft: Draft, event: IsrChanged) -> None:

@@ -98,7 +98,7 @@ class Orders:
             ids = ((topic_id_of(topic.topic_id), topic.topic_name) for topic in request.topic_states)
             self._metadata.note_leaders(leaders, ids)
             await self._replicas.learn_configs(topic.topic_name for topic in request.topic_states)
-            codes = await self._take_roles(_news_of(request), lines)
+            codes = await self._take_roles(_news_of(request), request.broker_epoch, lines)
         topics = (
             ib.LeaderAndIsrTopicError(
                 topic_id=topic.topic_id,
@@ -114,7 +114,7 @@ class Orders:
         )
         return ib.LeaderAndIsrResponse(error_code=WireCode(ErrorCode.NONE), topics=tuple(topics))
 
-    async def _take_roles(self, news: Iterable[_News], lines: RequestLines) -> Codes:
+    async def _take_roles(self, news: Iterable[_News], broker_epoch: int, lines: RequestLines) -> Codes:
         codes: Codes = {}
         wanted: list[tuple[_News, Role]] = []
         for item in news:
@@ -127,6 +127,8 @@ class Orders:
             if role in (Role.LEAD, Role.FOLLOW, Role.WAIT):
                 wanted.append((item, role))
         partitions = await self._find(item for item, _ in wanted)
+        if self.broker_epoch != broker_epoch:  # the session has ended meanwhile, and with it all roles
+            return {**codes, **{item.tp: ErrorCode.STALE_BROKER_EPOCH for item, _ in wanted}}
         outcomes = await asyncio.gather(
             *(self._take(item, role, partitions[item.tp], lines) for item, role in wanted)
         )

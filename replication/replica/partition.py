@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from logstore.log import Log
 from replication.errors import ErrorCode, KafkaError
-from replication.model import Assignment, LeaderAndIsr, TopicPartition
+from replication.model import Assignment, LeaderAndIsr, Replica, TopicPartition
 from replication.replica.following import Asking, Following
 from replication.replica.leading import Leader
 from replication.replica.replica_log import Host, ReplicaLog
+from replication.roles import is_loss_decided
 
 
 class Partition:
-    """See the module. `known_leader_epoch` is None until a controller of this life has spoken of the partition."""
+    """See the module. `known_leader_epoch` is None until a controller of this session has spoken of the partition.
+
+    `is_loss_decided`: no ISR counts any more on what a former life of the replica may have had and lost.
+    """
 
     def __init__(self, host: Host, asking: Asking, tp: TopicPartition, log: Log, high_watermark: int) -> None:
         self.tp = tp
@@ -24,6 +28,8 @@ class Partition:
         self.replica = ReplicaLog(host, tp, log)
         self.role: Leader | Following | None = None
         self.known_leader_epoch: int | None = None
+        self.is_loss_decided = False
+        self._me = Replica(tp, host.broker)
         self._idle_high_watermark = min(high_watermark, self.replica.end)
 
     @property
@@ -51,22 +57,27 @@ class Partition:
             self.role.recent.clear()
 
     async def lead(self, stored: LeaderAndIsr, replicas: Assignment) -> None:
-        """Begin to lead, in this leader epoch."""
-        self.leave_role()
-        self.known_leader_epoch = stored.leader_epoch
+        """Begin to lead, in this leader epoch; not if the session ends before that."""
+        self._note(stored)
         await self.replica.call(lambda: None)
-        self.role = Leader(self.replica, stored, replicas, self._idle_high_watermark)
+        if self.known_leader_epoch == stored.leader_epoch:
+            self.role = Leader(self.replica, stored, replicas, self._idle_high_watermark)
 
     async def follow(self, stored: LeaderAndIsr) -> None:
-        """Begin to follow in this leader epoch; nobody, if there is no leader."""
-        self.leave_role()
-        self.known_leader_epoch = stored.leader_epoch
+        """Begin to follow in this leader epoch; nobody, if there is no leader, or the session ends before that."""
+        self._note(stored)
         if stored.leader >= 0:
             log = self.replica.log
             epochs = await self.replica.call(lambda: log.epochs.starts)
-            self.role = Following(self.replica, stored, epochs, self._idle_high_watermark, self._asking)
+            if self.known_leader_epoch == stored.leader_epoch:
+                self.role = Following(self.replica, stored, epochs, self._idle_high_watermark, self._asking)
+
+    def _note(self, stored: LeaderAndIsr) -> None:
+        self.leave_role()
+        self.known_leader_epoch = stored.leader_epoch
+        self.is_loss_decided = is_loss_decided(self._me, stored)
 
     def forget(self) -> None:
         """The session is over: this broker leads and follows nothing until it is told anew."""
         self.leave_role()
-        self.known_leader_epoch = None
+        self.known_leader_epoch, self.is_loss_decided = None, False

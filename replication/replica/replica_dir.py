@@ -110,7 +110,21 @@ class ReplicaDir:
             return log
 
         with ThreadPoolExecutor(threads, "recover") as pool:
-            return dict(zip(self.topic_ids, pool.map(opened, self.topic_ids), strict=True))
+            logs = dict(zip(self.topic_ids, pool.map(opened, self.topic_ids), strict=True))
+        self._lower_to_ends(logs)
+        return logs
+
+    def _lower_to_ends(self, logs: Mapping[TopicPartition, Log | PylogError]) -> None:
+        """Note no high watermark beyond a log's end: the log will grow, and what comes is not committed by that."""
+        noted = self.high_watermarks
+        ends = {
+            tp: log.log_end_offset if isinstance(log, Log) else noted.get(tp, 0) for tp, log in logs.items()
+        }
+        kept = {tp: min(noted[tp], end) for tp, end in ends.items() if tp in noted}
+        if kept != noted:
+            with self._mutex:
+                self.high_watermarks = kept
+                self._write_high_watermarks()
 
     def open_log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
         """The log of a replica that is here."""
@@ -128,6 +142,7 @@ class ReplicaDir:
         """Make empty replicas of these topics' ids. What is there of other topics of these names is hidden."""
         self.log_dir.reserve.keep()
         self.log_dir.forget_recovery_points(wanted)
+        self._forget_high_watermarks(wanted)  # they are of other topics of these names
         for tp, topic_id in wanted.items():
             if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
                 self._hide(tp)
@@ -137,8 +152,7 @@ class ReplicaDir:
 
     def delete(self, tp: TopicPartition) -> None:
         """Let go of a replica: it is gone at once, its files after `file.delete.delay.ms`."""
-        with self._mutex:
-            self.high_watermarks.pop(tp, None)
+        self._forget_high_watermarks([tp])
         self.log_dir.reserve.despite_full_disk(lambda: self.log_dir.forget_recovery_points({tp}))
         if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
             self._hide(tp)
@@ -180,6 +194,11 @@ class ReplicaDir:
         with self._mutex:
             if self.high_watermarks.get(tp, 0) > offset:
                 self.high_watermarks[tp] = offset
+                self._write_high_watermarks()
+
+    def _forget_high_watermarks(self, tps: Iterable[TopicPartition]) -> None:
+        with self._mutex:
+            if [self.high_watermarks.pop(tp) for tp in tps if tp in self.high_watermarks]:
                 self._write_high_watermarks()
 
     def _write_high_watermarks(self) -> None:

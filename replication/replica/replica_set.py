@@ -102,7 +102,7 @@ class ReplicaSet:
     async def maybe_forget_losses(self, tree: Tree) -> None:
         """Once the controller has decided about every replica of this life, nobody counts on what a former one had."""
         topics = await cluster.read_topics(tree)
-        told = {tp for tp, partition in self.partitions.items() if partition.known_leader_epoch is not None}
+        told = {tp for tp, partition in self.partitions.items() if partition.is_loss_decided}
         assigned = {
             TopicPartition(name, number)
             for name, topic in topics.items()

@@ -205,6 +205,34 @@ def test_a_broker_that_loses_its_session_serves_nothing_until_it_is_told_anew(tm
 
 
 @on_loop
+async def test_a_session_that_ends_while_a_role_is_taken_takes_it_along(tmp_path):
+    """(R24) Or else a broker that stood still would lead alone, in an epoch that the cluster has left behind."""
+    async with Site(tmp_path) as site:
+        one, *_ = await with_three(site)
+        alone = replace(site.states[T0], leader_epoch=7, isr=(1,))
+        partition = one.replicas.partitions()[T0]
+        for waits_for in (one.replicas._set, partition.replica):
+            one.replicas.connect(one.tree, one.epoch)
+            end_session_in_the_middle(one.replicas, waits_for)
+            await site.tell(1, state=alone)
+            assert partition.role is None
+            assert partition.known_leader_epoch is None
+
+
+def end_session_in_the_middle(replicas, waits_for):
+    """While this is waited for, once."""
+    name = "learn_configs" if waits_for is replicas._set else "call"
+    wait = getattr(waits_for, name)
+
+    async def waited(*args):
+        delattr(waits_for, name)
+        replicas.disconnect()
+        return await wait(*args)
+
+    setattr(waits_for, name, waited)
+
+
+@on_loop
 async def test_a_broker_whose_replica_is_gone_says_so_until_it_was_told_of_all(tmp_path):
     """R19: an empty disk must not lead, nor count as in sync."""
     async with Site(tmp_path) as site:

@@ -214,3 +214,69 @@ def test_without_delete_topic_enable_a_topic_is_only_marked():
     act(world, ("writes", 0))
     limits = Limits(delete_topic_enable=False)
     assert step(world.state, events.DeleteRequested(("t",)), limits) == (world.state, ())
+
+
+def told_of(effects):
+    """Who hears of which leader and ISR."""
+    return {
+        (effect.broker, news.state.leader, news.state.isr)
+        for effect in effects
+        if isinstance(effect, events.SendLeaderAndIsr)
+        for news in effect.partitions
+    }
+
+
+def in_the_middle_of_a_write(isr, leader, live, then):
+    """A controller that reads this state, writes what comes of it, and hears of `then` before of the outcome."""
+    brokers = {info.id: info for info in live}
+    topics = {"t": TopicInfo({0: (1, 2, 3)}, "t@1", False)}
+    stored = LeaderAndIsr(leader, 4, isr, 1, 9)
+    state, _ = step(Controller(broker=3), events.Elected(2), LIMITS)
+    state, effects = step(
+        state, events.ContextLoaded(events.ClusterState(brokers, topics, {T0: stored}), 0), LIMITS
+    )
+    (write,) = [
+        write for effect in effects if isinstance(effect, events.WriteStates) for write in effect.writes
+    ]
+    state, effects = step(state, events.BrokersChanged(then), LIMITS)
+    assert not told_of(effects), "nothing is told while a write is under way"
+    return step(state, written(write), LIMITS)
+
+
+def written(write):
+    stored = replace(write.state, version=write.state.version + 1)
+    return events.StatesWritten((events.WriteResult(write.tp, True, stored),))
+
+
+def next_write(effects):
+    (write,) = [
+        write for effect in effects if isinstance(effect, events.WriteStates) for write in effect.writes
+    ]
+    return write
+
+
+def test_nobody_hears_of_a_leader_that_came_back_without_its_data_while_it_was_written():
+    """(R10, R19) Its followers would cut what it lost, and one of them leads next."""
+    two, three = BrokerInfo(2, 2), BrokerInfo(3, 3)
+    state, effects = in_the_middle_of_a_write(
+        (1, 2, 3), 1, (two, three), (BrokerInfo(2, 12, lost_writes=True), three)
+    )
+    assert state.leadership[T0].leader == 2
+    assert not told_of(effects)
+    write = next_write(effects)
+    assert (write.state.leader, write.state.isr) == (3, (3,))
+    _, effects = step(state, written(write), LIMITS)
+    assert told_of(effects) == {(2, 3, (3,)), (3, 3, (3,))}
+
+
+def test_who_comes_back_without_its_data_while_nobody_leads_is_not_waited_for():
+    """(R10) It was written that the partition waits for both; it hears only that it does not wait for it."""
+    three = BrokerInfo(3, 3)
+    state, effects = in_the_middle_of_a_write(
+        (1, 2), 1, (three,), (three, BrokerInfo(2, 12, lost_writes=True))
+    )
+    assert told_of(effects) == {(3, NO_LEADER, (1, 2))}
+    write = next_write(effects)
+    assert (write.state.leader, write.state.isr) == (NO_LEADER, (1,))
+    _, effects = step(state, written(write), LIMITS)
+    assert told_of(effects) == {(2, NO_LEADER, (1,)), (3, NO_LEADER, (1,))}

@@ -6,6 +6,7 @@ from replication.model import LeaderAndIsr, Replica, TopicPartition
 from replication.roles import (
     RequestVerdict,
     Role,
+    is_loss_decided,
     is_news,
     is_replica_lost,
     judge_leadership,
@@ -85,3 +86,19 @@ def test_an_isr_member_without_its_replica_has_lost_it():
     assert not is_replica_lost(ME, state(2), is_on_disk=False, is_new=True)
     assert not is_replica_lost(ME, state(2), is_on_disk=True, is_new=False)
     assert not is_replica_lost(ME, state(3, isr=(3,)), is_on_disk=False, is_new=False)
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "is_decided"),
+    [
+        (3, (3,), True),
+        (3, (2, 3), True),
+        (2, (2,), True),
+        (-1, (3,), True),
+        (-1, (2, 3), False),
+        (-1, (2,), False),
+    ],
+)
+def test_a_loss_is_not_decided_while_a_partition_waits_for_the_one_that_lost(leader, isr, is_decided):
+    """(R10) Or else it would be forgotten, and the replica could lead as one that has everything."""
+    assert is_loss_decided(ME, state(leader, isr=isr)) is is_decided
