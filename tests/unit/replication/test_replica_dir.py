@@ -1,0 +1,62 @@
+"""What a broker notes about its replicas is never beyond what they have."""
+
+from logstore.catalog import new_topic_id
+from logstore.config import LogConfig
+from logstore.env import Env
+from replication.model import TopicPartition
+from replication.replica.replica_dir import HIGH_WATERMARKS, ReplicaDir
+from tests.unit.storage.partition import batch
+
+T0 = TopicPartition("orders", 0)
+
+
+def opened(path):
+    found = ReplicaDir.open(path, Env())
+    found.look()
+    return found, found.recover(lambda topic: LogConfig()).get(T0)
+
+
+def killed(directory, log):
+    log.close()
+    directory.log_dir.close()
+
+
+def noted(path):
+    return (path / HIGH_WATERMARKS).read_text().split("\n")[2:-1]
+
+
+def test_a_high_watermark_beyond_the_log_is_lowered_before_the_log_grows(tmp_path):
+    """(R30) Or else, after the next crash, what was appended since would count as committed."""
+    directory, _ = opened(tmp_path)
+    topic_id = new_topic_id()
+    directory.create_logs({T0: topic_id})
+    log = directory.open_log(T0, topic_id, LogConfig())
+    log.append_as_leader(batch(b"a"))
+    end_of_a = (tmp_path / "orders-0" / "00000000000000000000.log").stat().st_size
+    log.append_as_leader(batch(b"b", b"c"))
+    directory.note_high_watermarks({T0: 3})
+    killed(directory, log)
+    with (tmp_path / "orders-0" / "00000000000000000000.log").open("r+b") as file:
+        file.truncate(end_of_a)  # the power went, too
+
+    directory, log = opened(tmp_path)
+    assert directory.high_watermarks == {T0: 1}
+    log.append_as_leader(batch(b"not", b"committed"))
+    killed(directory, log)
+    directory, log = opened(tmp_path)
+    assert (directory.high_watermarks, log.log_end_offset) == ({T0: 1}, 3)
+    killed(directory, log)
+
+
+def test_a_high_watermark_goes_with_its_replica(tmp_path):
+    """(R29) A topic that is made again under the same name does not begin with that of the former one."""
+    directory, _ = opened(tmp_path)
+    former, later = new_topic_id(), new_topic_id()
+    directory.create_logs({T0: former})
+    directory.note_high_watermarks({T0: 7})
+    directory.create_logs({T0: later})
+    assert noted(tmp_path) == []
+    directory.note_high_watermarks({T0: 7})
+    directory.delete(T0)
+    assert noted(tmp_path) == []
+    directory.log_dir.close()
