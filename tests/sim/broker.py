@@ -44,6 +44,7 @@ class Partition:
         self.broker, self.tp, self.log = broker, tp, log
         self.role: isr.Leading | follower.Following | None = None
         self.known_epoch: int | None = None
+        self.is_loss_decided = False
         self.idle_high_watermark = high_watermark
         self.waits: list[tuple[int, Callable[[Any], None]]] = []
         self.parked: list[Callable[[], None]] = []
@@ -66,6 +67,7 @@ class Partition:
             return
         self.leave_role()
         self.known_epoch = news.state.leader_epoch
+        self.is_loss_decided = roles.is_loss_decided(me, news.state)
         if role is roles.Role.LEAD:
             self._lead(news.state, news.replicas)
         elif role is roles.Role.FOLLOW:
@@ -444,7 +446,7 @@ class SimBroker:
         self.post(events.Resigned())
         for partition in self.partitions.values():
             partition.leave_role()
-            partition.known_epoch = None
+            partition.known_epoch, partition.is_loss_decided = None, False
         self.session = self.tree.connect(self)
         self._register(self.session)
 
@@ -488,9 +490,7 @@ class SimBroker:
 
     def _note_high_watermarks(self) -> None:
         self.noted_high_watermarks = {str(tp): p.high_watermark for tp, p in self.partitions.items()}
-        write_checkpoint(
-            self.env, ROOT / "replication-offset-checkpoint", self.noted_high_watermarks.items()
-        )
+        write_checkpoint(self.env, ROOT / "replication-offset-checkpoint", self.noted_high_watermarks.items())
 
     def lower(self, partition: Partition, offset: int) -> None:
         """The log is about to be cut: note nothing beyond it, before that is done."""
@@ -606,9 +606,7 @@ class SimBroker:
             for number, replicas in topic.partitions.items()
             if self.id in replicas
         ]
-        is_decided = all(
-            tp in self.partitions and self.partitions[tp].known_epoch is not None for tp in assigned
-        )
+        is_decided = all(tp in self.partitions and self.partitions[tp].is_loss_decided for tp in assigned)
         if self.lost_writes and is_decided:
             session, self.lost_writes = self.session, False
             assert session is not None

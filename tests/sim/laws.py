@@ -171,7 +171,9 @@ class Laws:
         if not self.unclean:
             assert offset < self.ends[tp], f"{tp}: {offset} acknowledged, committed are {self.ends[tp]}"
             found = self._committed_in(tp, offset, offset + 1)
-            assert [batch.crc for batch in found] == [crc], f"{tp}: {offset} acknowledged, committed is {found}"
+            assert [batch.crc for batch in found] == [crc], (
+                f"{tp}: {offset} acknowledged, committed is {found}"
+            )
 
     def consumed(self, tp: TopicPartition, data: bytes, leader_epoch: int) -> None:
         """What is read is what was committed, whoever it is read from."""
