@@ -249,7 +249,8 @@ def test_s7_indexes_that_speak_of_batches_behind_a_hole_do_not_stop_recovery(roo
     segment = log.directory / "00000000000000000000"
     entries = bytes(disk.names[f"{segment}.index"].data)
     _, position = struct.unpack_from(">ii", entries, 8)
-    disk.names[f"{segment}.index"].data[16:] = b""  # its last entry is right, the one of the times is behind the hole
+    # The last entry that is left is right, that of the times is behind the hole.
+    disk.names[f"{segment}.index"].data[16:] = b""
     hole = disk.names[f"{segment}.log"].data
     kept = header_at(hole, position).next_offset
     after = position + header_at(hole, position).size_bytes
