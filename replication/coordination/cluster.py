@@ -153,13 +153,15 @@ async def register_broker(
         raise BrokerIdTakenError(broker.id, wait_ms) from None
 
 
-async def forget_losses(tree: Tree, broker: BrokerId) -> None:
-    """Rewrite the registration of this session's broker as one that has lost nothing."""
+async def forget_losses(tree: Tree, broker: BrokerId) -> bool:
+    """Rewrite the registration of this session's broker as one that has lost nothing; False if it has none."""
     path = nodes.broker_path(broker)
     found = await tree.get(path)
-    if found is not None and found.owner == tree.session:
-        info = replace(nodes.decode_broker(broker, found), lost_writes=False)
-        await tree.set(path, nodes.encode_broker(info, nodes.registered_ms(found.data)), found.version)
+    if found is None or found.owner != tree.session:
+        return False
+    info = replace(nodes.decode_broker(broker, found), lost_writes=False)
+    await tree.set(path, nodes.encode_broker(info, nodes.registered_ms(found.data)), found.version)
+    return True
 
 
 async def become_controller(tree: Tree, broker: BrokerId, now_ms: int) -> Term | None:

@@ -109,8 +109,8 @@ class ReplicaSet:
             for number, replicas in topic.partitions.items()
             if self.broker in replicas
         }
-        if assigned <= told and self.has_lost_writes:
-            await cluster.forget_losses(tree, self.broker)
+        is_decided = assigned <= told and self.has_lost_writes
+        if is_decided and await cluster.forget_losses(tree, self.broker):
             await asyncio.to_thread(self.dir.note_boot)
 
     async def close(self) -> None:

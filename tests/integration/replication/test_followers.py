@@ -246,6 +246,9 @@ async def test_a_broker_whose_replica_is_gone_says_so_until_it_was_told_of_all(t
         await until(lambda: 2 in one.role.state.isr)
         assert two.stored() == [b"a"]
         assert not two.replicas.has_lost_writes
+        two.replicas._set.dir.has_lost_writes = True
+        await two.replicas._set.maybe_forget_losses(site.tree)
+        assert two.replicas.has_lost_writes, "said in another session, it is not said"
         assert not (await cluster.read_brokers(site.tree))[2].lost_writes
 
 
