@@ -333,7 +333,10 @@ def test_a_query_that_is_stopped_in_the_middle_of_a_batch_keeps_nobody_waiting(c
     while open_transactions(topics) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert open_transactions(topics) == []
-    assert seen(topics) == []
+    assert seen(topics) in (
+        [],
+        ["a", "b"],
+    )  # all or nothing; on a busy machine the batch may be through by now
     copy.run()
     assert seen(topics) == ["a", "b"]
 

@@ -203,9 +203,19 @@ def test_the_life_of_a_topic(admin, all_tools):
     until(lambda: admin.config(name, "max.message.bytes") == "2000", "max.message.bytes")
     admin.delete(name)
     assert has(admin, name, 0)
-    admin.create(name, {})  # of the same name, and another topic
+    until(
+        lambda: makes(admin, name), "the former topic is gone everywhere"
+    )  # of the same name, and another topic
     assert has(admin, name, 2)
     until(lambda: ends_at(reader, name) == 0, "its records are gone")
+
+
+def makes(admin, name):
+    try:
+        admin.create(name, {})
+    except admin.exists:  # brokers hear first that a topic is deleted, then its replicas go
+        return False
+    return True
 
 
 def writes(writer, name, value, partition):
