@@ -238,6 +238,7 @@ def worker_python(spark, monkeypatch):
 
     yield use
     use(real)
+    monkeypatch.undo()  # what the test sent to the workers, too
     datasource.register(spark)  # Spark remembers the Python with the format
 
 

@@ -21,17 +21,17 @@ QUICK = {
 }
 
 
-# A row at which a task attempt fails, once in some dozen batches; the dice are thrown anew when it is tried again. With
-# Spark's usual four attempts, chance alone would end the query once in some hundred kills.
-ATTEMPTS = 8
-VALUE = """if(cast(java_method('java.lang.Math', 'random') as double) < 0.00002, raise_error('told to fail'), value)"""
+# A row at which a task attempt fails, by chance, once in the life of a JVM: of its three attempts a task may lose one
+# like this and one to the killer.
+VALUE = """if(cast(java_method('java.lang.Math', 'random') as double) < 0.00005
+    and java_method('java.lang.System', 'setProperty', 'told', 'x') = 'null', raise_error('told to fail'), value)"""
 
 
 def main(directory: str) -> None:
     from datasource import spark_session
 
     root = Path(directory)
-    spark = spark_session(master=f"local[2,{ATTEMPTS}]", app_name="kills", **QUICK)
+    spark = spark_session(master="local[2,3]", app_name="kills", **QUICK)
     spark.sparkContext.setLogLevel("OFF")
     source = spark.readStream.format("pylog").option("path", str(root / "log")).option("subscribe", "in")
     frame = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 4000).load()
