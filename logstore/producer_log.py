@@ -168,7 +168,7 @@ class ProducerLog:
                 self._place = _Place(view.bases[-1], position, batches[-1], view.active)
             else:
                 states = self._at(view)
-            # Not more bytes of snapshots than of headers, however many producers there are.
+            # A snapshot has an entry for every producer: with many of them it is due the later.
             if self._batches_since_snapshot >= max(SNAPSHOT_BATCHES, len(states)):
                 self.write_snapshot(view)
 

@@ -1,4 +1,4 @@
-"""For all tests: Ctrl-C reaches the processes that they start."""
+"""For all tests: Ctrl-C reaches the processes that they start; slow files go first."""
 
 import signal
 

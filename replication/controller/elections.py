@@ -85,6 +85,10 @@ def accepted(
             draft.log(draft.lines.leader_elected(tp, stored.leader))
         if reason != "removal":
             draft.move_partition(tp, PartitionState.ONLINE)
+        if before is not None and before.leader in draft.shutting_down and before.leader != stored.leader:
+            # As a follower for its last moments it would join the ISR again, and be missing from it then.
+            draft.tell_to_stop(tp, before.leader, delete=False)
+            draft.move_replica(tp, before.leader, ReplicaState.OFFLINE)
     if is_new:
         for broker in draft.replicas_of(tp):
             if broker in draft.brokers:

@@ -4,8 +4,8 @@
 
 Two tasks on two cores, in one session; every candidate once a round. `ceiling` is a Python data source that hands over
 one prebuilt Arrow batch of the same shape again and again (from the CPU's cache), `memory` the same with 128 MiB of
-different batches, `read` the same as `ceiling` that also reads as many bytes from a segment file, and drops them:
-nothing that reads can be faster. `bytes` is a Python Arrow writer that writes the same column bytes to one file
+different batches, `read` the same as `ceiling` that also reads as many bytes from a segment file, and drops them.
+`bytes` is a Python Arrow writer that writes the same column bytes to one file
 per task and fsyncs: what remains is what the log costs.
 """
 

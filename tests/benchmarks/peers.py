@@ -75,11 +75,15 @@ class CeilingReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
         batches = [prebuilt(self.batch_rows, self.value_bytes, i) for i in range(self.distinct)]
-        space = bytearray(batches[0].nbytes)
-        with Path(self.file or os.devnull).open("rb", buffering=0) as file:
-            for number in range(partition.rows // self.batch_rows):
-                file.readinto(space)
-                yield batches[number % self.distinct]
+        handed = (batches[number % self.distinct] for number in range(partition.rows // self.batch_rows))
+        if self.file:
+            space = bytearray(batches[0].nbytes)
+            with Path(self.file).open("rb", buffering=0) as file:
+                for batch in handed:
+                    file.readinto(space)
+                    yield batch
+        else:
+            yield from handed
         if rest := partition.rows % self.batch_rows:
             yield batches[0].slice(0, rest)
 

@@ -21,7 +21,8 @@ from logstore.records.batch import batches
 from replication import follower, isr
 from replication.model import LeaderAndIsr, TopicPartition
 from replication.state_change_log import named
-from tests.sim.broker import Partition, SimBroker
+from tests.sim.broker import SimBroker
+from tests.sim.partition import Partition
 from tests.sim.tree import Tree
 
 

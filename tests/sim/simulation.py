@@ -16,8 +16,9 @@ from replication import follower, isr, roles
 from replication.controller import events
 from replication.model import TopicInfo, TopicPartition
 from tests.crash.disk import Crash, Disk
-from tests.sim.broker import ROOT, Partition, SimBroker
+from tests.sim.broker import ROOT, SimBroker
 from tests.sim.laws import Laws
+from tests.sim.partition import Partition
 from tests.sim.tree import ID as TREE
 from tests.sim.tree import Tree
 from tests.sim.world import World

@@ -203,9 +203,8 @@ def test_the_life_of_a_topic(admin, all_tools):
     until(lambda: admin.config(name, "max.message.bytes") == "2000", "max.message.bytes")
     admin.delete(name)
     assert has(admin, name, 0)
-    until(
-        lambda: makes(admin, name), "the former topic is gone everywhere"
-    )  # of the same name, and another topic
+    # Of the same name, and another topic.
+    until(lambda: makes(admin, name), "the former topic is gone everywhere")
     assert has(admin, name, 2)
     until(lambda: ends_at(reader, name) == 0, "its records are gone")
 

@@ -1,0 +1,309 @@
+"""A replica on a simulated broker: the real machines of leader and follower over a real log.
+
+It takes an event, steps, keeps the new state, then performs the effects. It decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from logstore.log import Log
+from replication import follower, isr, roles
+from replication.controller import events
+from replication.model import LeaderAndIsr, Replica, TopicPartition
+
+if TYPE_CHECKING:
+    from tests.sim.broker import SimBroker
+
+POLL_MS = 200
+FETCH_BYTES = 1024
+FOLLOWER_LIMITS = follower.Limits(replica_fetch_backoff_ms=40)
+LEADER_LIMITS = isr.Limits(replica_lag_time_max_ms=400)
+
+
+class Partition:
+    """A replica on this broker: its log, its role, and who waits for it."""
+
+    def __init__(self, broker: SimBroker, tp: TopicPartition, log: Log, high_watermark: int) -> None:
+        self.broker, self.tp, self.log = broker, tp, log
+        self.role: isr.Leading | follower.Following | None = None
+        self.known_epoch: int | None = None
+        self.is_loss_decided = False
+        self.idle_high_watermark = high_watermark
+        self.waits: list[tuple[int, Callable[[Any], None]]] = []
+        self.parked: list[Callable[[], None]] = []
+        self.fetched = b""
+
+    @property
+    def high_watermark(self) -> int:
+        return self.role.high_watermark if self.role is not None else self.idle_high_watermark
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.role.log_end_offset if self.role is not None else self.log.log_end_offset
+
+    # ------------------------------------------------------------------ roles
+
+    def take_role(self, news: events.PartitionNews) -> None:
+        me = Replica(self.tp, self.broker.id)
+        role = roles.judge_leadership(me, news.state, news.replicas, known_leader_epoch=self.known_epoch)
+        if role not in (roles.Role.LEAD, roles.Role.FOLLOW, roles.Role.WAIT):
+            return
+        self.leave_role()
+        self.known_epoch = news.state.leader_epoch
+        self.is_loss_decided = roles.is_loss_decided(me, news.state)
+        if role is roles.Role.LEAD:
+            self._lead(news.state, news.replicas)
+        elif role is roles.Role.FOLLOW:
+            self._follow(news.state)
+
+    def leave_role(self) -> None:
+        """Nobody waits here any more."""
+        if self.role is not None:
+            self.idle_high_watermark = self.role.high_watermark
+        self.role = None
+        waits, self.waits = self.waits, []
+        for _, reply in waits:
+            reply("NOT_LEADER")
+        self.wake()
+
+    def wake(self) -> None:
+        parked, self.parked = self.parked, []
+        for again in parked:
+            again()
+
+    def _lead(self, stored: LeaderAndIsr, replicas: tuple[int, ...]) -> None:
+        self.role, effects = isr.lead(
+            self.broker.id,
+            stored,
+            replicas,
+            log_end_offset=self.log.log_end_offset,
+            high_watermark=self.idle_high_watermark,
+            now_ms=self.broker.world.now_ms,
+        )
+        self.broker.watcher.leads(self, stored)
+        self._perform(effects)
+
+    def _follow(self, stored: LeaderAndIsr) -> None:
+        self.role, effects = self.broker.follow(
+            stored.leader,
+            stored.leader_epoch,
+            log_start_offset=self.log.log_start_offset,
+            log_end_offset=self.log.log_end_offset,
+            epochs=self.log.epochs.starts,
+            high_watermark=self.idle_high_watermark,
+        )
+        self._perform_following(effects)
+
+    # ---------------------------------------------------------------- leading
+
+    def lead_on(self, event: isr.Event) -> None:
+        assert isinstance(self.role, isr.Leading)
+        self.role, effects = isr.step(self.role, event, LEADER_LIMITS)
+        if effects:
+            self._perform(effects)
+
+    def _perform(self, effects: tuple[isr.Effect, ...]) -> None:
+        for effect in effects:
+            match effect:
+                case isr.HighWatermarkMoved():
+                    self.broker.watcher.committed(self)
+                    self._complete_waits()
+                    self.wake()
+                case isr.WriteIsr(members, version, alive):
+                    self._write_isr(members, version, alive)
+                case isr.RefreshLeadership():
+                    self._refresh()
+                case isr.IsrChanged():
+                    pass  # the tree tells the controller
+
+    def _write_isr(self, members: tuple[int, ...], version: int, alive: Any) -> None:
+        assert isinstance(self.role, isr.Leading)
+        epoch, tree = self.role.leader_epoch, self.broker.tree
+        self.broker.ask_tree(
+            partial(tree.write_isr, self.tp, epoch, members, version, alive),
+            lambda written: self._if_leading(
+                isr.IsrRefused(epoch) if written is None else isr.IsrWritten(epoch, written)
+            ),
+        )
+
+    def _refresh(self) -> None:
+        tree = self.broker.tree
+        self.broker.ask_tree(
+            lambda: tree.states[self.tp], lambda stored: self._if_leading(isr.LeadershipRefreshed(stored))
+        )
+
+    def _if_leading(self, event: isr.Event) -> None:
+        if isinstance(self.role, isr.Leading):
+            self.lead_on(event)
+
+    def _complete_waits(self) -> None:
+        assert isinstance(self.role, isr.Leading)
+        left = []
+        for end, reply in self.waits:
+            ack = isr.acknowledge(self.role, end, self.broker.min_insync)
+            if ack is isr.Ack.WAIT:
+                left.append((end, reply))
+            else:
+                reply(ack)
+        self.waits = left
+
+    def produce(self, batch: bytearray, acks_all: bool, reply: Callable[[Any], None]) -> None:
+        if not isinstance(self.role, isr.Leading):
+            reply("NOT_LEADER")
+            return
+        if acks_all and not isr.has_enough_replicas(self.role, self.broker.min_insync):
+            reply("NOT_ENOUGH_REPLICAS")
+            return
+        epoch = self.role.leader_epoch
+        info = self.log.append_as_leader(batch, leader_epoch=epoch)
+        if acks_all:
+            self.waits.append((info.next_offset, lambda ack: reply((ack, info.first_offset, epoch))))
+        self.lead_on(isr.Appended(info.next_offset))
+        self.wake()
+        if acks_all:
+            self._complete_waits()
+        else:
+            reply(("ACKS_1", info.first_offset))
+
+    def serve_fetch(
+        self, replica: int, broker_epoch: int, epoch: int, offset: int, reply: Any, *, may_park: bool
+    ) -> None:
+        """A follower's fetch: judged, noted, answered; parked for a while if there is nothing."""
+        leading = self.role
+        if not isinstance(leading, isr.Leading):
+            reply("NOT_LEADER")
+            return
+        verdict = isr.judge_fetch(leading, replica, leader_epoch=epoch, broker_epoch=broker_epoch)
+        if verdict is not isr.Verdict.OK:
+            reply(verdict)
+            return
+        start = self.log.log_start_offset
+        if not start <= offset <= leading.log_end_offset:
+            reply((start, leading.log_end_offset))
+            return
+        before = leading.high_watermark
+        if may_park:
+            self.lead_on(isr.Fetched(replica, offset, self.broker.world.now_ms, broker_epoch))
+            leading = self.role
+        if may_park and offset == leading.log_end_offset and leading.high_watermark == before:
+            self._park(partial(self.serve_fetch, replica, broker_epoch, epoch, offset, reply, may_park=False))
+            return
+        data = b""
+        if offset < leading.log_end_offset:
+            data = bytes(self.log.read(offset, max_bytes=FETCH_BYTES).data)
+        reply((data, leading.high_watermark, start))
+
+    def _park(self, again: Callable[[], None]) -> None:
+        is_done = False
+
+        def once() -> None:
+            nonlocal is_done
+            if not is_done:
+                is_done = True
+                again()
+
+        self.parked.append(once)
+        self.broker.world.timer(self.broker, POLL_MS, once)
+
+    def epoch_end(self, epoch: int, asked: int) -> Any:
+        if not isinstance(self.role, isr.Leading):
+            return "NOT_LEADER"
+        verdict = isr.judge_epoch(self.role.leader_epoch, epoch)
+        if verdict is not isr.Verdict.OK:
+            return verdict
+        found = self.log.epochs.end_offset(asked, self.log.log_end_offset)
+        return (-1, self.log.log_start_offset) if found is None else tuple(found)
+
+    # -------------------------------------------------------------- following
+
+    def follow_on(self, event: follower.Event, epoch: int | None = None) -> None:
+        if not isinstance(self.role, follower.Following) or epoch not in (None, self.role.leader_epoch):
+            return
+        self.role, effects = follower.step(self.role, event, FOLLOWER_LIMITS)
+        if effects:
+            self._perform_following(effects)
+
+    def _perform_following(self, effects: tuple[follower.Effect, ...]) -> None:
+        for effect in effects:
+            match effect:
+                case follower.Fetch(leader, epoch, offset):
+                    self._fetch(leader, epoch, offset)
+                case follower.Append(leader_high_watermark):
+                    self.log.append_as_follower(self.fetched)
+                    end, starts = self.log.log_end_offset, _starts(self.log)
+                    self.follow_on(follower.Appended(end, starts, leader_high_watermark))
+                case follower.AskEpochEnd(leader, epoch, asked):
+                    self._ask_epoch_end(leader, epoch, asked)
+                case follower.TruncateTo(offset) | follower.StartAnew(offset):
+                    self._truncate(offset)
+                case follower.ReportLostRecords():
+                    self.broker.watcher.lost(self, effect)
+                case follower.HighWatermarkMoved() | follower.LogStartMoved():
+                    pass
+
+    def _fetch(self, leader: int, epoch: int, offset: int) -> None:
+        world, broker = self.broker.world, self.broker
+        target, me, mine = broker.peers[leader], broker.id, broker.epoch
+
+        def handle(reply: Callable[[Any], None]) -> None:
+            there = target.partitions.get(self.tp)
+            if there is None:
+                reply("NOT_LEADER")
+            else:
+                there.serve_fetch(me, mine, epoch, offset, reply, may_park=True)
+
+        world.call(broker, target, handle, partial(self._on_fetched, epoch, offset), POLL_MS + 200)
+
+    def _on_fetched(self, epoch: int, offset: int, answer: Any) -> None:
+        match answer:
+            case (bytes() as data, int() as high_watermark, int() as start):
+                self.fetched = data
+                self.follow_on(
+                    follower.RecordsFetched(epoch, offset, len(data), high_watermark, start), epoch
+                )
+            case (int() as start, int() as end):
+                self.follow_on(follower.OutOfRange(epoch, offset, start, end), epoch)
+            case _:
+                self._failed(epoch)
+
+    def _ask_epoch_end(self, leader: int, epoch: int, asked: int) -> None:
+        broker = self.broker
+        target = broker.peers[leader]
+
+        def handle(reply: Callable[[Any], None]) -> None:
+            there = target.partitions.get(self.tp)
+            reply("NOT_LEADER" if there is None else there.epoch_end(epoch, asked))
+
+        def answered(answer: Any) -> None:
+            match answer:
+                case (int() as found, int() as end):
+                    self.follow_on(follower.EpochEndAnswered(epoch, asked, found, end), epoch)
+                case _:
+                    self._failed(epoch)
+
+        broker.world.call(broker, target, handle, answered)
+
+    def _failed(self, epoch: int) -> None:
+        self.follow_on(follower.Failed(epoch, self.broker.world.now_ms), epoch)
+        self.broker.world.timer(
+            self.broker,
+            FOLLOWER_LIMITS.replica_fetch_backoff_ms,
+            lambda: self.follow_on(follower.Ticked(self.broker.world.now_ms), epoch),
+        )
+
+    def _truncate(self, offset: int) -> None:
+        """The checkpoints of recovery point and HW go down first."""
+        if offset < self.log.log_end_offset:
+            self.broker.watcher.truncated(self, offset)
+            self.broker.lower(self, offset)
+            self.log.truncate_to(offset)
+        self.follow_on(
+            follower.Truncated(self.log.log_start_offset, self.log.log_end_offset, _starts(self.log))
+        )
+
+
+def _starts(log: Log) -> follower.EpochStarts:
+    return tuple((start.epoch, start.start_offset) for start in log.epochs.starts)
