@@ -12,12 +12,11 @@ from replication.config import BrokerConfig
 from replication.errors import ErrorCode, code_of
 from replication.handlers.context import Handler, RequestContext
 from replication.metadata import Metadata, PartitionMetadata, TopicMetadata
-from replication.model import NO_LEADER, topic_id_of, topic_uuid
+from replication.model import INTERNAL_TOPICS, NO_LEADER, topic_id_of, topic_uuid
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, EncodedBody
 from replication.topic_admin import NewTopic, TopicAdmin
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 NOT_ASKED = -2_147_483_648  # authorized operations
 ANSWERS_KEPT, TOPICS_KEPT = 64, 100
 CREATE_WAIT_S = 5.0  # a client that is answered before would only ask again

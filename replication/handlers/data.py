@@ -17,7 +17,7 @@ from replication.config import BrokerConfig
 from replication.errors import ErrorCode, ProtocolError
 from replication.handlers.context import Handler, RequestContext
 from replication.metadata import Metadata
-from replication.model import TopicPartition, topic_id_of
+from replication.model import INTERNAL_TOPICS, TopicPartition, topic_id_of
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import (
     CurrentLeader,
@@ -69,8 +69,9 @@ class DataHandlers:
         """Append batches, one per partition. They are in the log's queue, in order, when this returns."""
         refused: dict[tuple[str, int], AppendResult] = {}
         records: dict[tuple[str, int], Buffer] = {}
-        reason = self._refuse_all(request)
+        all_wrong = self._refuse_all(request)
         for topic in request.topics:
+            reason = all_wrong or _refuse_topic(topic.name)
             for partition in topic.partitions:
                 tp = (topic.name, partition.partition)
                 wrong = reason or _refuse(context.version, partition, is_twice=tp in records)
@@ -198,6 +199,15 @@ class DataHandlers:
         if (address := self._metadata.brokers().get(leader)) is not None:
             moved[leader] = NodeEndpoint(leader, address.host, address.port, address.rack)
         return CurrentLeader(leader, partition.state.leader_epoch)
+
+
+def _refuse_topic(name: str) -> AppendResult | None:
+    """What brokers write for themselves is theirs alone: what a client puts there would be read as state of groups."""
+    if name not in INTERNAL_TOPICS:
+        return None
+    return AppendResult(
+        ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=f"{name} is internal: only brokers write to it"
+    )
 
 
 def _refuse(version: int, partition: ProducePartition, *, is_twice: bool) -> AppendResult | None:

@@ -16,10 +16,11 @@ from replication.config import BrokerConfig
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError
 from replication.handlers.context import Handler, RequestContext
+from replication.model import INTERNAL_TOPICS
 from replication.producer_ids import ProducerIds
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import Isolation
-from replication.replica.data_plane import FoundOffset
+from replication.replica.data_plane import DeletedRecords, FoundOffset
 from replication.replica.offsets import Special
 from replication.replica.replicas import Replicas
 
@@ -98,16 +99,18 @@ class PositionHandlers:
         timeout_ms = int(body.timeout.total_seconds() * 1000)
         asked = {(topic.name, p.partition_index): p.offset for topic in body.topics for p in topic.partitions}
         done = await asyncio.gather(
-            *(
-                self._replicas.delete_records(tp, offset, timeout_ms=max(0, timeout_ms))
-                for tp, offset in asked.items()
-            )
+            *(self._delete_records(tp, offset, timeout_ms=max(0, timeout_ms)) for tp, offset in asked.items())
         )
         rows: dict[str, list[Mapping[str, Any]]] = {topic.name: [] for topic in body.topics}
         for (name, partition), (code, low_watermark) in zip(asked, done, strict=True):
             row = {"partition_index": partition, "error_code": code, "low_watermark": low_watermark}
             rows[name].append(row)
         return {"topics": [{"name": name, "partitions": found} for name, found in rows.items()]}
+
+    async def _delete_records(self, tp: tuple[str, int], offset: int, *, timeout_ms: int) -> DeletedRecords:
+        if tp[0] in INTERNAL_TOPICS:  # the state of groups is the brokers' to forget
+            return DeletedRecords(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        return await self._replicas.delete_records(tp, offset, timeout_ms=timeout_ms)
 
     async def init_producer_id(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
         """A new id, of epoch 0; also for who names an id of its own, as only transactions go on with one."""

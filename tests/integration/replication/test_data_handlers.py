@@ -9,6 +9,7 @@ import pytest
 from logstore.records.batch import Record, build
 from logstore.records.compression import Codec
 from replication.errors import ErrorCode
+from replication.groups.records import OFFSETS_TOPIC
 from replication.handlers.data import DataHandlers
 from replication.handlers.positions import PositionHandlers
 from replication.model import TopicPartition, topic_uuid
@@ -175,6 +176,25 @@ async def test_what_cannot_be_stored_is_refused_with_its_code_and_other_partitio
             assert bad.error_message
             assert (good.error_code, good.base_offset) == (0, number)
         assert (await client.fetch(0)).high_watermark == 0
+
+
+@on_loop
+async def test_clients_do_not_write_to_internal_topics_and_other_topics_of_the_request_go_on(tmp_path):
+    internal = TopicPartition(OFFSETS_TOPIC, 0)
+    async with client_of(tmp_path) as client:
+        await client.site.create(internal, replicas=(1,))
+        for number, version in enumerate(served(ApiKey.PRODUCE)):
+            asked = {internal: bytes(batch(b"no group")), T0: bytes(batch(b"good"))}
+            answer = await client.produce_many(asked, version=version)
+            refused, good = (topic.partitions[0] for topic in answer.topics)
+            assert (refused.error_code, refused.base_offset) == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+            assert (refused.error_message or "").startswith(OFFSETS_TOPIC) == (version >= 8)
+            assert (good.error_code, good.base_offset) == (0, number)
+        assert (await client.fetch(0, tp=internal)).high_watermark == 0
+        client.send(ApiKey.PRODUCE, 9, ProduceRequest(0, 5000, (
+            ProduceTopic(OFFSETS_TOPIC, (ProducePartition(0, bytes(batch(b"unsaid"))),)),
+        )))  # fmt: skip
+        assert await client.is_closed()  # with acks=0 nobody can be told
 
 
 @on_loop
@@ -438,6 +458,19 @@ async def test_records_are_deleted_in_every_version(tmp_path):
             assert (rows[0].error_code.value, rows[0].low_watermark) == (0, {3: 3, 2: 3, -1: 10}[offset])
             assert (rows[1].error_code.value, rows[1].low_watermark) == (3, -1)
         assert (await client.fetch(2)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@on_loop
+async def test_records_of_internal_topics_are_not_for_clients_to_delete(tmp_path):
+    internal = TopicPartition(OFFSETS_TOPIC, 0)
+    async with client_of(tmp_path) as client:
+        await client.site.create(internal, replicas=(1,))
+        assert (await client.site.brokers[1].produce(b"a", tp=internal)).base_offset == 0
+        asked = [{"partition_index": 0, "offset": 1}]
+        body = {"timeout": 1000, "topics": [{"name": OFFSETS_TOPIC, "partitions": asked}]}
+        (row,) = (await client.ask(ApiKey.DELETE_RECORDS, 2, body)).topics[0].partitions
+        assert (row.error_code, row.low_watermark) == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+        assert (await client.fetch(0, tp=internal)).error_code == 0
 
 
 @on_loop
