@@ -331,7 +331,7 @@ class BrokerConfig:
         Endpoint.of("listeners", config.listeners)
         if config.advertised_listeners:
             Endpoint.of("advertised.listeners", config.advertised_listeners)
-        if "," in config.log_dirs:
+        if "," in config.log_dirs or not config.log_dirs:
             raise InvalidConfigError(f"log.dirs={config.log_dirs!r}: one directory", key="log.dirs")
         return config
 

@@ -58,6 +58,7 @@ def test_the_finest_unit_of_a_time_counts(given, expected):
         ({"listeners": "SSL://h:1"}, "PLAINTEXT://"),
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://i:2"}, "PLAINTEXT://"),
         ({"log.dirs": "/a,/b"}, "one directory"),
+        ({"log.dirs": ""}, "one directory"),
         ({"log.retention.hours": "two"}, "a whole number"),
     ],
 )
