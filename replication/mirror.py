@@ -79,8 +79,9 @@ def mirror(  # noqa: PLR0913  where from, what, where to, and how long
 
     Raises: MirrorError, or what a directory raises.
     """
+    fits = None if pattern is None else _compiled(pattern)
     with _client_errors(), closing(_Source(source, consumer_properties or {})) as origin:
-        wanted = origin.topics(topics, pattern)
+        wanted = origin.topics(topics, fits)
         where: Target
         if _BOOTSTRAP.fullmatch(target):
             where = ClusterTarget(target, origin.name, producer_properties or {})
@@ -100,6 +101,13 @@ def mirror(  # noqa: PLR0913  where from, what, where to, and how long
                 copy.take(origin.poll())
             copy.flush()
         return list(copy.done.values())
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise MirrorError(f"{pattern!r} is no regular expression of topics: {error}") from None
 
 
 @contextmanager
@@ -228,7 +236,7 @@ class _Source:
             raise MirrorError(f"{bootstrap} does not answer as a Kafka: {said(error)}") from error
         self.name = getattr(self._known, "cluster_id", None) or "unnamed"
 
-    def topics(self, names: Sequence[str], pattern: str | None) -> list[SourceTopic]:
+    def topics(self, names: Sequence[str], pattern: re.Pattern[str] | None) -> list[SourceTopic]:
         """The topics asked for. Raises: MirrorError: one of them is not there."""
         known = self._known.topics
         for name in names:
@@ -236,9 +244,9 @@ class _Source:
                 raise MirrorError(f"no topic {name!r} in the source{did_you_mean(name, known)}")
         chosen = set(names)
         if pattern is not None:
-            chosen |= {n for n in known if re.fullmatch(pattern, n) and not n.startswith("__")}
+            chosen |= {n for n in known if pattern.fullmatch(n) and not n.startswith("__")}
         if not chosen:
-            raise MirrorError(f"no topic of the source fits {pattern!r}")
+            raise MirrorError(f"no topic of the source fits {pattern.pattern if pattern else names!r}")
         settings = self._settings(sorted(chosen))
         return [
             SourceTopic(

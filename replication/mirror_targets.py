@@ -178,6 +178,7 @@ class ClusterTarget:
     """
 
     def __init__(self, bootstrap: str, source: str, properties: Mapping[str, str]) -> None:
+        self._source = source
         shared: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0, **properties}
         produce = {"acks": "all", "enable.idempotence": True, "message.max.bytes": LARGEST_MESSAGE_BYTES}
         self._producer = Producer({**produce, **shared})
@@ -197,6 +198,10 @@ class ClusterTarget:
     def prepare(self, topic: SourceTopic) -> bool:
         """See `Target`."""
         known = self._admin.list_topics(timeout=TIMEOUT_S)
+        if getattr(known, "cluster_id", None) == self._source:
+            raise MirrorError(
+                f"{self._group['bootstrap.servers']} is the cluster that is copied: name another one, or a directory"
+            )
         found = known.topics.get(topic.name)
         if found is None:
             replicas = min(topic.replicas, len(known.brokers))

@@ -298,6 +298,17 @@ def test_with_follow_it_copies_what_comes_until_it_is_told_to_end(source, topic,
     assert errors.strip() == "copied 60 records"
 
 
+def test_a_cluster_is_not_copied_onto_itself(source, topic):
+    send(source, topic, 12)
+    with pytest.raises(MirrorError, match="is the cluster that is copied"):
+        mirror(source.running.bootstrap, source.running.bootstrap, topics=[topic])
+    numbers = range(PARTITIONS)
+    with closing(Consumer({"bootstrap.servers": source.running.bootstrap, "group.id": "-"})) as consumer:
+        assert sum(extent(consumer, TopicPartition(topic, number))[1] for number in numbers) == 12
+    with pytest.raises(PylogError):  # whose directory a broker has
+        mirror(source.running.bootstrap, str(source.running.log_dir(1)), topics=[topic])
+
+
 def test_wrong_words_are_answered_in_one_line(source, tmp_path, monkeypatch):
     def says(*arguments):
         result = CliRunner().invoke(pylog, ["mirror", "--to", str(tmp_path), "--from", *arguments])
@@ -307,6 +318,8 @@ def test_wrong_words_are_answered_in_one_line(source, tmp_path, monkeypatch):
     here = source.running.bootstrap
     assert "give --topics or --topics-regex" in says(here)
     assert "no topic 'ordres' in the source" in says(here, "--topics", "ordres")
+    assert "'(' is no regular expression of topics: missing )" in says(here, "--topics-regex", "(")
+    assert "no topic of the source fits 'none.*'" in says(here, "--topics-regex", "none.*")
     monkeypatch.setattr("replication.mirror.TIMEOUT_S", 1.0)
     assert "127.0.0.1:1" in says("127.0.0.1:1", "--topics", "orders")
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
