@@ -341,8 +341,10 @@ class OsFiles:
         self.forget(path)
 
     def mkdir(self, path: StrPath) -> None:
-        with _mapped("create", path):
+        try:
             os.makedirs(path, exist_ok=True)
+        except OSError as error:  # also FileNotFoundError: where nobody can make anything (/proc)
+            raise _failure("create", path, error) from error
 
     def rmdir(self, path: StrPath) -> None:
         with _mapped("remove", path), contextlib.suppress(FileNotFoundError):
