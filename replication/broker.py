@@ -76,7 +76,6 @@ class Broker:
             unclean_default=config.unclean_leader_election_enable,
         )
         self.admin = TopicAdmin(config, self.replicas.metadata, self._connected_tree, env)
-        self.groups = GroupCoordinator(config, self.replicas, env)
         self.configs = ConfigChanges(self.replicas.configure)
         self.groups = GroupCoordinator(config, self.replicas, env)
         self.metrics = Metrics(self.replicas, self.controller, self.groups, self._ends)
