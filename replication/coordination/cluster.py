@@ -135,6 +135,7 @@ async def register_broker(
     ]
     try:
         async with asyncio.timeout(wait_ms / 1000):
+            is_said = False
             while True:
                 try:
                     await tree.multi(steps)
@@ -142,6 +143,13 @@ async def register_broker(
                     changed = asyncio.Event()
                     found = await tree.get(path, _setting(changed))
                     if found is not None and found.owner != tree.session:
+                        if not is_said:
+                            logger.warning(
+                                "a broker with id %d is registered: waiting for that to end, up to %g s",
+                                broker.id,
+                                wait_ms / 1000,
+                            )
+                            is_said = True
                         with contextlib.suppress(TimeoutError):  # the watch may be lost with the connection
                             await asyncio.wait_for(changed.wait(), LOOK_AGAIN_S)
                         continue

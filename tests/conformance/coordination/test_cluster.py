@@ -85,12 +85,14 @@ async def test_without_its_token_a_broker_waits_until_its_former_session_is_over
 
 
 @on_loop
-async def test_two_brokers_of_one_id_cannot_both_register(room):
+async def test_two_brokers_of_one_id_cannot_both_register(room, caplog):
     tree, other = await room.tree(), await room.tree()
     await prepare(tree)
     epoch = await register(tree, broker(1))
     with pytest.raises(BrokerIdTakenError, match="give each broker its own id"):
         await register(other, broker(1), wait_ms=700)
+    said = [each.getMessage() for each in caplog.records if each.name.endswith("coordination.cluster")]
+    assert said == ["a broker with id 1 is registered: waiting for that to end, up to 0.7 s"]
     assert (await read_brokers(tree))[1].epoch == epoch
 
 
