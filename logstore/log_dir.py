@@ -104,8 +104,7 @@ class LogDir:
             if read_only or not create:
                 raise NotAStoreError(f"{path}: no such directory; create a topic there first")
             files.mkdir(path)
-        if files.stat(f"{path}/.") is None:
-            raise NotAStoreError(f"{path} is a file; a store is a directory")
+        _check_directory(path, env)
         if kind := files.network_file_system(path):
             logger.warning(
                 "path=%s is on a network file system (%s): locks and fsync may not hold between hosts; "
@@ -126,6 +125,24 @@ class LogDir:
             raise
         return log_dir
 
+    @classmethod
+    def check_free(cls, path: Path, *, env: Env, alone_for: str) -> None:
+        """Refuse what `open` with `alone_for` would refuse now, before anything is written there.
+
+        Raises: NotAStoreError, StoreLockedError.
+        """
+        path = path.absolute()
+        if env.files.stat(path) is None:
+            return
+        _check_directory(path, env)
+        log_dir = cls(path, read_only=False, env=env)
+        log_dir._check_ours(create=True)
+        if env.files.stat(path / LOCK) is not None:
+            lock = env.files.lock(path / LOCK, wait=False)
+            if lock is None:
+                raise log_dir._taken(alone_for)
+            lock.release()
+
     def _enter(self, alone_for: str) -> None:
         """Take the lock: exclusively if that can be had at once, else shared, waiting for short holders.
 
@@ -137,9 +154,12 @@ class LogDir:
         elif not alone_for:
             self._wait_for(lambda: self._take_exclusive("opening") or self._take_shared())
         elif not self._take_exclusive(alone_for):
-            raise StoreLockedError(
-                f"{self.path} is open in another process; {alone_for} needs it alone: close it there"
-            )
+            raise self._taken(alone_for)
+
+    def _taken(self, purpose: str) -> StoreLockedError:
+        return StoreLockedError(
+            f"{self.path} is open in another process; {purpose} needs it alone: close it there"
+        )
 
     def _wait_for(self, entered: Callable[[], bool]) -> None:
         waited_ms = 0
@@ -372,6 +392,11 @@ class LogDir:
         lines += f"{BROKER_ID}={owner.broker_id}\n{CLUSTER_ID}={owner.cluster_id}\n"
         write_atomic(self._env, path, lines.encode())
         self.owner = owner
+
+
+def _check_directory(path: Path, env: Env) -> None:
+    if env.files.stat(f"{path}/.") is None:
+        raise NotAStoreError(f"{path} is a file; a store is a directory")
 
 
 def owner_of(path: Path, env: Env) -> Owner | None:

@@ -16,9 +16,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from logstore.errors import FailedStoreError, PylogError
-from logstore.log_dir import BROKER
-from replication.broker import Broker
+from logstore.env import SYSTEM
+from logstore.errors import FailedStoreError, NotAStoreError, PylogError
+from logstore.log_dir import BROKER, LogDir, owner_of
+from replication.broker import COORDINATION_FILE, Broker
 from replication.config import BrokerConfig
 from replication.text_logs import begin_logging
 
@@ -33,8 +34,9 @@ KEPT_BYTES, MAPPED_BYTES_MIN = 128 * 1024 * 1024, 32 * 1024 * 1024
 def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None = None) -> None:
     """Run a broker until SIGTERM or SIGINT; `say` its address once it serves. With `parent`, end when that is gone.
 
-    Raises: PylogError, OSError: it cannot start.
+    Raises: PylogError, OSError: it cannot start. If the directory is another's, or in use, nothing was written there.
     """
+    check_directory(config)
     _keep_memory()
     begin_logging(Path(config.log_dirs) / BROKER)
     if not _is_loopback(config.listener.host):
@@ -44,6 +46,28 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
         )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(config, say, parent))
+
+
+def check_directory(config: BrokerConfig) -> None:
+    """Refuse a directory that this broker could not take, as far as looking at it tells.
+
+    Raises: NotAStoreError, StoreLockedError.
+    """
+    path = Path(config.log_dirs).absolute()
+    LogDir.check_free(path, env=SYSTEM, alone_for="broker")
+    owner = owner_of(path, SYSTEM)
+    if owner is None:
+        return
+    if owner.broker_id != config.broker_id:
+        raise NotAStoreError(
+            f"{path} belongs to broker {owner.broker_id} of cluster {owner.cluster_id}; "
+            f"this is broker {config.broker_id}: give every broker a directory of its own"
+        )
+    if not config.coordination and SYSTEM.files.stat(path / BROKER / COORDINATION_FILE) is None:
+        raise NotAStoreError(
+            f"{path} belongs to broker {owner.broker_id} of cluster {owner.cluster_id}, which is not kept in there: "
+            "say with --coordination where that cluster is"
+        )
 
 
 def _keep_memory() -> None:
@@ -125,7 +149,8 @@ def main(arguments: list[str]) -> int:
     try:
         run(BrokerConfig.from_properties(settings), _say, parent=parent)
     except (PylogError, OSError) as error:
-        logger.error("%s", error)
+        if logging.getLogger().handlers:  # else it was refused before anything may be written
+            logger.error("%s", error)
         sys.stderr.write(f"{error}\n")
         return 1
     return 0

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from logstore.cli.terminal import Commands, Failure, counted, output_option, progress_bar, show, talk
-from logstore.errors import InvalidConfigError
+from logstore.errors import InvalidConfigError, PylogError
 from replication.config import BrokerConfig, properties_of
+
+if TYPE_CHECKING:
+    from replication.local_cluster import LocalCluster
 
 LOOK_S = 1.0  # how often the brokers of a cluster are looked at
 
@@ -71,12 +75,25 @@ def start_broker(file: Path | None, coordination: str | None, settings: dict[str
     $ pylog broker start --config conf/server.properties
     $ pylog broker start --set broker.id=2 --set log.dirs=/data/2 --coordination sqlite:/data/cluster.db
     """
-    from replication.broker_process import run
-
-    given = properties_of(file.read_text(encoding="utf-8"), str(file)) if file is not None else {}
+    try:
+        from replication.broker_process import run
+    except ModuleNotFoundError as error:
+        raise _lacking(error) from error
+    given = _properties_in(file) if file is not None else {}
     if coordination is not None:
         given["coordination"] = coordination
     run(BrokerConfig.from_properties({**given, **settings}), click.echo)
+
+
+def _lacking(error: ModuleNotFoundError) -> Failure:
+    return Failure(f'brokers need {error.name}: pip install "pyspark-pylog[cluster]"')
+
+
+def _properties_in(file: Path) -> dict[str, str]:
+    try:
+        return properties_of(file.read_text(encoding="utf-8"), str(file))
+    except UnicodeDecodeError as error:
+        raise InvalidConfigError(f"{file}: byte {error.start} is not UTF-8 text") from error
 
 
 @click.group(cls=Commands)
@@ -106,26 +123,52 @@ def start_cluster(
 ) -> None:
     """Run brokers 1 to N in the foreground, until SIGTERM or Ctrl-C.
 
-    The first line on stdout is `bootstrap=HOST:PORT,…`, once all of them serve.
+    The first line on stdout is `bootstrap=HOST:PORT,…`, once all of them serve. The exit code is 1 if no broker is
+    left, for whatever reason.
+
+    Two defaults are not those of server.properties, since all is on one machine, and --set takes others:
+    group.initial.rebalance.delay.ms=0, controlled.shutdown.max.retries=1. With metrics.port=P, the brokers have the
+    ports P, P+1, and so on; 0 is a free one for each.
 
     \b
     $ pylog cluster start --brokers 3 --dir /tmp/cluster
     $ pylog cluster start --brokers 1 --set auto.create.topics.enable=false
     """
-    from replication.local_cluster import LocalCluster
+    try:
+        from replication.local_cluster import LocalCluster
+    except ModuleNotFoundError as error:
+        raise _lacking(error) from error
 
-    own = {"broker.id", "log.dirs", "listeners"} & settings.keys()
-    if own:
-        raise InvalidConfigError(f"{', '.join(sorted(own))}: every broker of a cluster has its own")
-    BrokerConfig.from_properties(settings)
     is_over = _end_of_signals()
-    with LocalCluster(brokers, directory, settings, coordination=coordination) as running:
+    with closing(LocalCluster(brokers, directory, settings, coordination=coordination)) as running:
+        try:
+            running.start(is_over)
+        except PylogError as error:
+            if not is_over.is_set():
+                raise
+            talk(str(error))
+            return
         click.echo(f"bootstrap={running.bootstrap}")
-        live = set(running.live)
-        while not is_over.wait(LOOK_S):
-            for broker in sorted(live - set(running.live)):
-                talk(f"broker {broker} has ended; {running.log_dir(broker)}/broker/server.log says why")
-            live &= set(running.live)
+        if missing := running.missing():
+            talk(
+                f"partitions are on {_named(missing)}, too, not started here: those are without, until it is up again"
+            )
+        _watch(running, is_over)
+
+
+def _named(brokers: Sequence[int]) -> str:
+    return f"broker{'s' * (len(brokers) > 1)} {', '.join(map(str, brokers))}"
+
+
+def _watch(running: LocalCluster, is_over: threading.Event) -> None:
+    """Say of each broker that it has ended, until the last has or `is_over` is set."""
+    live = set(running.live)
+    while not is_over.wait(LOOK_S):
+        for broker in sorted(live - set(running.live)):
+            talk(f"broker {broker} has ended; {running.log_dir(broker)}/broker/server.log says why")
+        live &= set(running.live)
+        if not live and not is_over.is_set():
+            raise Failure("no broker is left")
 
 
 def _end_of_signals() -> threading.Event:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,8 +22,11 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from logstore.env import SYSTEM
-from logstore.errors import PylogError
+from logstore.errors import InvalidConfigError, PylogError
+from logstore.log_dir import BROKER, CLEAN_MARKER, META
+from replication.broker_process import check_directory
 from replication.client import Client
+from replication.config import BrokerConfig
 from replication.coordination import cluster, nodes, open_tree
 from replication.errors import ProtocolError
 from replication.model import BrokerId, ClusterState
@@ -33,14 +38,30 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 READY_TIMEOUT_S = 30
+MENDING_TIMEOUT_S = (
+    600  # the same for a broker that did not end in good order: it looks through its logs first
+)
 POLL_MS = 50
 STOP_TIMEOUT_S = 30
+GIVE_UP_TIMEOUT_S = 5  # when a start is broken off, for the brokers that serve already
 # What differs from a broker's defaults: nobody waits for more members, and whoever stops last does not wait for others.
 DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "controlled.shutdown.max.retries": "1"}
+# What a cluster gives each of its brokers itself, and how to say it instead.
+_OWN = {
+    "broker.id": "the brokers of a cluster are numbered; --brokers says how many",
+    "log.dirs": "each broker has a directory below that of the cluster: --dir",
+    "log.dir": "each broker has a directory below that of the cluster: --dir",
+    "listeners": "each broker has a port of its own on 127.0.0.1; for other addresses: pylog broker start",
+    "advertised.listeners": "each broker has a port of its own on 127.0.0.1; for other addresses: pylog broker start",
+    "coordination": "give it as --coordination STORE",
+    "zookeeper.connect": "give it as --coordination zookeeper:HOST:PORT/CHROOT",
+    "parent": "this is no setting: brokers end with the process that starts them",
+}
+METRICS_PORT = "metrics.port"
 
 
 class LocalClusterError(PylogError):
-    """A broker did not start, or did not stop."""
+    """A broker did not start, or there is none of that number."""
 
 
 class _Process:
@@ -50,14 +71,30 @@ class _Process:
         self.broker = broker
         self.settings = dict(settings)
         self.said = Path(settings["log.dirs"]).with_suffix(".stderr")
+        self.said_bytes = 0  # what former lives said there
         self.address: tuple[str, int] | None = None
         self.process: subprocess.Popen[str] | None = None
+        self.is_serving = False
+        self._start_timeout_s = 0.0
+
+    @property
+    def config(self) -> BrokerConfig:
+        return BrokerConfig.from_properties(self.settings)
+
+    def check(self) -> None:
+        """Raises: NotAStoreError, StoreLockedError: the directory is another's, or in use."""
+        if not self.is_up:
+            check_directory(self.config)
 
     def start(self) -> None:
+        self.is_serving = False
+        self._start_timeout_s = self._time_to_start_s()
         host, port = self.address or ("127.0.0.1", 0)
         settings = {"listeners": f"PLAINTEXT://{host}:{port}", **self.settings, "parent": str(os.getpid())}
         arguments = [f"{key}={value}" for key, value in settings.items()]
-        with self.said.open("wb") as said:
+        SYSTEM.files.create(self.said)
+        with self.said.open("ab") as said:
+            self.said_bytes = said.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "replication.broker_process", *arguments],
                 stdin=subprocess.DEVNULL,
@@ -67,19 +104,43 @@ class _Process:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
 
-    def wait_until_up(self) -> None:
-        """Raises: LocalClusterError: it ended instead."""
+    def _time_to_start_s(self) -> float:
+        """A registration of a former life may have to end first (see `register_broker`), or logs to be mended."""
+        directory = Path(self.settings["log.dirs"])
+        is_new = SYSTEM.files.stat(directory / META) is None
+        is_clean = is_new or SYSTEM.files.stat(directory / CLEAN_MARKER) is not None
+        waits_s = 3 * self.config.zookeeper_session_timeout_ms / 1000
+        return (READY_TIMEOUT_S if is_clean else MENDING_TIMEOUT_S) + waits_s
+
+    def wait_until_up(self, is_over: threading.Event) -> None:
+        """Raises: LocalClusterError: it ended instead, did not serve in time, or `is_over` was set."""
         process = self.process
         assert process is not None, f"broker {self.broker} was not started"
         assert process.stdout is not None, "it is piped"
+        self._wait_for_word(process.stdout.fileno(), is_over)
         line = process.stdout.readline()
         name, _, address = line.strip().partition("=")
         if name != "bootstrap":
             process.communicate()
-            said = SYSTEM.files.read_all(self.said).decode(errors="replace").strip()
+            said = SYSTEM.files.read_all(self.said)[self.said_bytes :].decode(errors="replace").strip()
             raise LocalClusterError(f"broker {self.broker} did not start: {said[-2000:] or line!r}")
         host, _, port = address.rpartition(":")
         self.address = host, int(port)
+        self.is_serving = True
+
+    def _wait_for_word(self, stdout: int, is_over: threading.Event) -> None:
+        """Return when it says something, or ends."""
+        end_ms = SYSTEM.clock.monotonic_ms() + self._start_timeout_s * 1000
+        heard = select.poll()
+        heard.register(stdout, select.POLLIN)
+        while not heard.poll(POLL_MS):
+            if is_over.is_set():
+                raise LocalClusterError(f"stopped while broker {self.broker} was starting")
+            if SYSTEM.clock.monotonic_ms() >= end_ms:
+                raise LocalClusterError(
+                    f"broker {self.broker} does not serve after {self._start_timeout_s:g} s; "
+                    f"see {self.settings['log.dirs']}/{BROKER}/server.log"
+                )
 
     @property
     def is_up(self) -> bool:
@@ -115,17 +176,18 @@ class LocalCluster:
         *,
         coordination: str | None = None,
     ) -> None:
-        ids = range(1, brokers + 1) if isinstance(brokers, int) else brokers
+        ids = list(range(1, brokers + 1) if isinstance(brokers, int) else brokers)
+        given = _settings_of_each(settings or {}, ids)
         self._temporary = tempfile.TemporaryDirectory(prefix="pylog-cluster-") if directory is None else None
         self.directory = Path(self._temporary.name if self._temporary else str(directory))
         self.coordination = coordination or f"sqlite:{self.directory / 'coordination.db'}"
-        given = {key: str(value) for key, value in (settings or {}).items()}
+        self._is_over = threading.Event()
         self._brokers = {
             broker: _Process(
                 broker,
                 {
                     **DEFAULTS,
-                    **given,
+                    **given[broker],
                     "broker.id": str(broker),
                     "log.dirs": str(self.directory / f"broker-{broker}"),
                     "coordination": self.coordination,
@@ -136,22 +198,37 @@ class LocalCluster:
 
     # --------------------------------------------------------------------- life
 
-    def start(self) -> Self:
-        """Start all brokers; return when each of them knows all. Raises: LocalClusterError."""
+    def start(self, is_over: threading.Event | None = None) -> Self:
+        """Start all brokers; return when each of them knows all, or give up once `is_over` is set.
+
+        Raises: LocalClusterError; NotAStoreError, StoreLockedError: a directory is another's, or in use: nothing was
+        started or written.
+        """
+        self._is_over = is_over or self._is_over
         SYSTEM.files.mkdir(self.directory)
         try:
             self.start_brokers(*self._brokers)
         except BaseException:
-            self.kill(*self._brokers)
+            self._give_up()
             raise
         return self
 
+    def _give_up(self) -> None:
+        """Stop those that serve, in good order if that is quick; kill the others."""
+        for each in self._brokers.values():
+            each.send(signal.SIGTERM if each.is_serving else signal.SIGKILL)
+        for each in self._brokers.values():
+            each.wait(GIVE_UP_TIMEOUT_S)
+
     def start_brokers(self, *brokers: BrokerId) -> None:
-        """Start these; return when every broker that is up knows all that are up."""
-        for broker in brokers:
-            self._brokers[broker].start()
-        for broker in brokers:
-            self._brokers[broker].wait_until_up()
+        """Start these; return when every broker that is up knows all that are up. Raises: as `start`."""
+        chosen = self._chosen(brokers)
+        for each in chosen:
+            each.check()
+        for each in chosen:
+            each.start()
+        for each in chosen:
+            each.wait_until_up(self._is_over)
         self.wait_until_known()
 
     def restart(self, *brokers: BrokerId) -> None:
@@ -160,7 +237,7 @@ class LocalCluster:
 
     def stop(self, *brokers: BrokerId) -> list[int | None]:
         """Stop these in good order, or all if none are named; return what the processes ended with."""
-        chosen = [self._brokers[broker] for broker in brokers or self._brokers]
+        chosen = self._chosen(brokers or self._brokers)
         for each in chosen:
             each.send(signal.SIGTERM)
             each.send(signal.SIGCONT)  # one that is paused could not hear it
@@ -168,17 +245,27 @@ class LocalCluster:
 
     def kill(self, *brokers: BrokerId) -> None:
         """End these at once, as a crash of the process does."""
-        for broker in brokers:
-            self._brokers[broker].send(signal.SIGKILL)
-            self._brokers[broker].wait(STOP_TIMEOUT_S)
+        for each in self._chosen(brokers):
+            each.send(signal.SIGKILL)
+            each.wait(STOP_TIMEOUT_S)
+
+    def _chosen(self, brokers: Iterable[BrokerId]) -> list[_Process]:
+        return [self._of(broker) for broker in brokers]
+
+    def _of(self, broker: BrokerId) -> _Process:
+        if broker not in self._brokers:
+            raise LocalClusterError(
+                f"there is no broker {broker} in this cluster; there are {sorted(self._brokers)}"
+            )
+        return self._brokers[broker]
 
     def pause(self, broker: BrokerId) -> None:
         """Have the process stand still (SIGSTOP)."""
-        self._brokers[broker].send(signal.SIGSTOP)
+        self._of(broker).send(signal.SIGSTOP)
 
     def resume(self, broker: BrokerId) -> None:
         """Let it go on."""
-        self._brokers[broker].send(signal.SIGCONT)
+        self._of(broker).send(signal.SIGCONT)
 
     def close(self) -> None:
         """Stop everything; remove the directory if it was made for this cluster."""
@@ -204,19 +291,19 @@ class LocalCluster:
 
     def address(self, broker: BrokerId) -> str:
         """host:port of one broker."""
-        address = self._brokers[broker].address
+        address = self._of(broker).address
         assert address is not None, f"broker {broker} was never up"
         return f"{address[0]}:{address[1]}"
 
     def pid(self, broker: BrokerId) -> int:
         """The process of a broker that is up."""
-        process = self._brokers[broker].process
+        process = self._of(broker).process
         assert process is not None, f"broker {broker} is not up"
         return process.pid
 
     def log_dir(self, broker: BrokerId) -> Path:
         """Where a broker keeps its logs."""
-        return Path(self._brokers[broker].settings["log.dirs"])
+        return Path(self._of(broker).settings["log.dirs"])
 
     @property
     def live(self) -> list[BrokerId]:
@@ -230,6 +317,10 @@ class LocalCluster:
     def controller(self) -> BrokerId | None:
         """Who is the controller."""
         return _in_thread(self._controller())
+
+    def missing(self) -> list[BrokerId]:
+        """The brokers that partitions are on and that are neither of this cluster nor, started elsewhere, up."""
+        return _in_thread(self._missing())
 
     def wait_until_known(self) -> None:
         """Return when every broker that is up knows all that are up. Raises: LocalClusterError."""
@@ -253,6 +344,20 @@ class LocalCluster:
         finally:
             await tree.close()
 
+    async def _missing(self) -> list[BrokerId]:
+        found = await self._describe()
+        assigned = {
+            broker
+            for topic in found.topics.values()
+            for replicas in topic.partitions.values()
+            for broker in replicas
+        }
+        absent = assigned - self._brokers.keys()
+        elsewhere = [found.brokers[broker] for broker in absent & found.brokers.keys()]
+        # Who was killed is registered for a while yet: ask.
+        up = {each.id for each in elsewhere if each.id in await _known_at(each.host, each.port)}
+        return sorted(absent - up)
+
     async def _controller(self) -> BrokerId | None:
         tree = await open_tree(self.coordination, on_session=lambda event: None)
         try:
@@ -267,10 +372,29 @@ class LocalCluster:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 for address in live.values():
                     assert address is not None, "it is up"
-                    while not live.keys() <= await _known_at(*address):  # noqa: ASYNC110  others' processes
+                    while not live.keys() <= await _known_at(*address):
+                        if self._is_over.is_set():
+                            raise LocalClusterError(
+                                "stopped while the brokers were getting to know each other"
+                            )
                         await asyncio.sleep(POLL_MS / 1000)
         except TimeoutError:
             raise LocalClusterError(f"brokers {sorted(live)} do not all know each other") from None
+
+
+def _settings_of_each(
+    given: Mapping[str, Any], brokers: Iterable[BrokerId]
+) -> dict[BrokerId, dict[str, str]]:
+    """The settings of each broker. Raises: InvalidConfigError: one that a cluster makes itself, or that is wrong."""
+    for key in sorted(given.keys() & _OWN.keys()):
+        raise InvalidConfigError(f"{key}: {_OWN[key]}", key=key)
+    settings = {key: str(value) for key, value in given.items()}
+    port = BrokerConfig.from_properties(settings).metrics_port
+    each: dict[BrokerId, dict[str, str]] = {}
+    for number, broker in enumerate(brokers):
+        each[broker] = {**settings, METRICS_PORT: str(port + number)} if port > 0 else settings
+        BrokerConfig.from_properties(each[broker])
+    return each
 
 
 async def _known_at(host: str, port: int) -> set[BrokerId]:
