@@ -13,9 +13,9 @@ handler returned is known; if that is an awaitable, whenever it is done. Respons
   queued. Fetch, JoinGroup, SyncGroup and what brokers say to each other never count.
 - When a client goes away, its parked Fetch is cancelled. Everything else runs to its end.
 
-Bounds: size of a request; requests in work, in all and per connection; bytes of large requests; nothing is read
-from a client that does not read its responses; idle connections are closed, and large requests that stall while others
-wait for the bytes that they may come to.
+Bounds: connections, so that logs always find a file descriptor; size of a request; requests in work, in all and per
+connection; bytes of large requests; nothing is read from a client that does not read its responses; idle connections
+are closed, and large requests that stall while others wait for the bytes that they may come to.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import resource
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,6 +33,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, Protocol, cast
 
+from logstore.env import OPEN_FILES_MAX
 from replication.errors import ProtocolError
 from replication.handlers.context import Handler, RequestContext
 from replication.protocol import apis
@@ -45,6 +48,8 @@ PIPELINE_MAX = 16
 SCRATCH_BYTES = 256 * 1024
 PARKING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTERBROKER
 BACKLOG = 1024  # connections that wait to be accepted
+# File descriptors that clients do not get: for logs, for locks, for connections to other brokers.
+RESERVED_DESCRIPTORS = OPEN_FILES_MAX + 200
 # While others wait for room, a large request that is coming brings STALL_BYTES in every STALL_S, or is given up.
 STALL_S = 10.0
 STALL_BYTES = 64 * 1024
@@ -119,6 +124,7 @@ class Server:
         self.in_work = 0  # requests that count
         self.unsent_bytes = 0  # of answers, for clients that do not read as fast as they ask
         self.is_closing = False
+        self._is_full = False  # since the last connection that found a place
         self.ids = itertools.count(1)
         self._for_room: OrderedDict[_Connection, None] = OrderedDict()  # who waits, in their turn
         self._for_bytes: OrderedDict[_Connection, None] = OrderedDict()
@@ -131,6 +137,9 @@ class Server:
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port (another one than given only for 0)."""
         self.loop = asyncio.get_running_loop()
+        descriptors = _descriptors()
+        places = max(descriptors - RESERVED_DESCRIPTORS, descriptors // 4)
+        self._connections_max = min(self.limits.max_connections, places)
         self._listener = await self.loop.create_server(
             partial(_Connection, self), host, port, backlog=BACKLOG
         )
@@ -157,6 +166,17 @@ class Server:
             logger.warning("connections=%d cut off at close", len(self.connections))
         for connection in tuple(self.connections):
             connection.abort()
+
+    def admit(self, connection: _Connection) -> bool:
+        """May it stay? That there are too many is said once, and again after there was room in between."""
+        self.connections.add(connection)
+        was_full, self._is_full = self._is_full, len(self.connections) > self._connections_max
+        if self._is_full and not was_full:
+            logger.warning(
+                "connections=%d are all that there may be (max.connections, or ulimit -n): others are turned away",
+                self._connections_max,
+            )
+        return not self._is_full and not self.is_closing
 
     def release(self) -> None:
         """A request no longer counts."""
@@ -231,6 +251,14 @@ class Server:
         self._sweeper = self.loop.call_later(max(idle_s / 4, 0.01), self._sweep)
 
 
+def _descriptors() -> int:
+    """How many files and sockets this process may have open: from now on as many as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
 class _Connection(asyncio.BufferedProtocol):
     """One client."""
 
@@ -256,9 +284,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's only behaves like one
         peer = transport.get_extra_info("peername")
         self._host = peer[0] if isinstance(peer, tuple) else "?"
-        self.server.connections.add(self)
-        if self.server.is_closing or len(self.server.connections) > self.server.limits.max_connections:
-            self._fail("the server is closing" if self.server.is_closing else "max.connections is reached")
+        if not self.server.admit(self):
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody waits for its fetch any more."""

@@ -6,8 +6,11 @@ import random
 import resource
 import socket
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from replication.local_cluster import LocalCluster
@@ -18,6 +21,15 @@ from .tools import Confluent
 
 SEED = int(os.environ.get("PYLOG_FUZZ", "1").split(":")[0])
 IDLE = 2_000  # 5,000 are tested beside the server itself
+# A broker that gets 700 file descriptors, and has to ask for most of them.
+FEW_DESCRIPTORS = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 700))
+from replication.local_cluster import LocalCluster
+with LocalCluster(1, sys.argv[1]) as running:
+    print(running.bootstrap, flush=True)
+    sys.stdin.read()
+"""
 GROWTH_BYTES = 150 << 20
 SIZES = (-1, -(2**31), 0, 7, 2**31 - 1, 104_857_601, 0x16030100, 0x47455420)
 
@@ -125,3 +137,33 @@ def test_half_requests_slow_readers_and_thousands_of_idle_connections(unhurt, po
             serves(alone, "meanwhile")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_more_connections_than_there_are_descriptors_do_not_keep_logs_from_their_files(tmp_path):
+    running = subprocess.Popen(
+        [sys.executable, "-c", FEW_DESCRIPTORS, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        bootstrap = running.stdout.readline().strip()
+        port = int(bootstrap.rpartition(":")[2])
+        early = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+        early.produce("served", "before")
+        assert early.flush(20) == 0
+        with contextlib.ExitStack() as opened:
+            for _ in range(1000):
+                opened.enter_context(connect(port))
+            for number in range(20):  # logs that were not open yet, too
+                early.produce(f"new-{number}", "meanwhile")
+            assert early.flush(20) == 0
+        with Confluent(bootstrap) as late:
+            late.produce("served", ["after"])
+            assert [value for *_, value in late.consume("served", 2)] == ["before", "after"]
+    finally:
+        running.communicate("")
+    log = (tmp_path / "broker-1" / "broker" / "server.log").read_text()
+    assert log.count("others are turned away") == 1
+    assert "ERROR" not in log

@@ -8,8 +8,9 @@ import pytest
 
 from replication.coordination import cluster
 from replication.errors import ErrorCode
-from replication.replica.data_plane import FetchSpec, FetchTerms
+from replication.replica.data_plane import FetchSpec, FetchTerms, Isolation
 from replication.replica.following import Following
+from replication.replica.offsets import Special, for_time
 
 from .site import T0, Site, batch, on_loop, until, values_of
 
@@ -308,6 +309,28 @@ async def test_committed_records_that_an_unclean_leader_lacks_are_counted_when_t
         await three.produce(b"d")
         await until(lambda: one.stored() == two.stored() == [b"a", b"d"])
         assert one.replicas.counters.lost_records == two.replicas.counters.lost_records == 2
+
+
+@on_loop
+async def test_the_end_is_not_told_before_the_true_high_watermark_is_known(tmp_path):
+    """R13: a consumer that heard of an earlier end than before would start again from somewhere else."""
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        await site.create(replicas=(1, 2))
+        await one.produce(b"a", b"b")
+        await one.stop()
+        await site.elect(2, isr=(2, 1))
+        # As if the answer that told it the last high watermark had been lost.
+        two.role.state = replace(two.role.state, high_watermark=0)
+
+        async def end():
+            asked = {"replica_id": -1, "leader_epoch": -1, "isolation": Isolation.READ_UNCOMMITTED}
+            found = await for_time(two.role, Special.LATEST, **asked)
+            return found.error_code, found.offset
+
+        assert (await end())[0] == ErrorCode.OFFSET_NOT_AVAILABLE
+        await until(lambda: two.role.state.isr == (2,))
+        assert await end() == (ErrorCode.NONE, 2)
 
 
 @on_loop
