@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from logstore.catalog import check_topic_name, new_topic_id
 from logstore.env import Env
-from logstore.errors import TopicExistsError
+from logstore.errors import InvalidTopicError, TopicExistsError
 from replication.assignment import place
 from replication.config import BrokerConfig
-from replication.coordination import topics
+from replication.coordination import nodes, topics
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError
 from replication.metadata import Metadata, TopicMetadata
-from replication.model import NO_LEADER, Assignment, BrokerInfo, TopicPartition
+from replication.model import INTERNAL_TOPICS, NO_LEADER, Assignment, BrokerInfo, TopicPartition
 
 PARTITIONS_MAX = 100_000
 TOLD_S = 1.0  # what is written is known to this broker soon after
@@ -47,6 +48,7 @@ class TopicAdmin:
         self._metadata = metadata
         self._tree = tree
         self._random = env.random
+        self._creating = asyncio.Lock()
         self._changed = asyncio.Event()
         metadata.listen(self._wake)
 
@@ -58,6 +60,7 @@ class TopicAdmin:
         self._config.log_config(topic.config)
         if self._metadata.topic(topic.name) is not None:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} exists already")
+        _check_collision(topic.name, itertools.chain(INTERNAL_TOPICS, self._metadata.topics()))
         if topic.assignment:
             return self._checked(topic)
         count = self._config.num_partitions if topic.partitions == -1 else topic.partitions
@@ -114,7 +117,7 @@ class TopicAdmin:
         end_s = loop.time() + timeout_s
         while True:
             try:
-                await topics.create_topic(tree, topic.name, new_topic_id(), assignment, topic.config)
+                await self._write(tree, topic, assignment)
             except TopicExistsError:
                 if loop.time() > end_s or not await topics.is_marked_deleted(tree, topic.name):
                     raise
@@ -122,6 +125,13 @@ class TopicAdmin:
             else:
                 break
         return await self.ready(topic.name, len(assignment), timeout_s=timeout_s)
+
+    async def _write(self, tree: Tree, topic: NewTopic, assignment: Mapping[int, Assignment]) -> None:
+        """Those that could collide one after the other, so that each sees the others of its request."""
+        async with self._creating if _may_collide(topic.name) else contextlib.nullcontext():
+            if _may_collide(topic.name):
+                _check_collision(topic.name, await tree.children(nodes.TOPICS))
+            await topics.create_topic(tree, topic.name, new_topic_id(), assignment, topic.config)
 
     async def ensure(self, topic: NewTopic, *, timeout_s: float) -> TopicMetadata | None:
         """The topic, made if it is not there; None as long as it is not ready."""
@@ -229,6 +239,23 @@ class TopicAdmin:
                     await changed.wait()
             except TimeoutError:
                 continue
+
+
+def _check_collision(name: str, others: Iterable[str]) -> None:
+    """Raise InvalidTopicError if the metrics of another topic would have this one's name: they have no dots."""
+    for other in others if _may_collide(name) else ():
+        if other != name and _metric_name(other) == _metric_name(name):
+            raise InvalidTopicError(
+                f"topic {name!r} collides with {other!r}: in metrics '.' and '_' are the same"
+            )
+
+
+def _may_collide(topic: str) -> bool:
+    return "." in topic or "_" in topic
+
+
+def _metric_name(topic: str) -> str:
+    return topic.replace(".", "_")
 
 
 def _check_replicas(assignment: Mapping[int, Assignment], brokers: Mapping[int, object]) -> None:

@@ -84,6 +84,30 @@ def test_a_topic_is_made_once_and_only_if_it_is_meant(cluster, ask):
     assert create(new(name)) == [ErrorCode.TOPIC_ALREADY_EXISTS]
 
 
+def test_names_that_are_the_same_in_metrics_are_refused_whoever_asks_for_them(cluster, ask):
+    """my.topic and my_topic, in one request, in two, of other brokers, by a producer; and what brokers write to."""
+    name = f"a.{next(cluster.names)}_x"
+
+    def create(*names, broker=1, validate_only=False):
+        request = {"topics": [*map(new, names)], "timeout": 20_000, "validate_only": validate_only}
+        return [row.error_code for row in ask(ApiKey.CREATE_TOPICS, broker, **request).topics]
+
+    refused = ErrorCode.INVALID_TOPIC_EXCEPTION
+    other = name.replace(".", "_")
+    assert sorted(create(name, other)) == [ErrorCode.NONE, refused]
+    (made,) = [each for each in (name, other) if cluster.states(each)]
+    (left,) = {name, other} - {made}
+    for broker in (1, 2, 3):
+        assert create(left, name.replace("_", "."), broker=broker) == [refused, refused]
+    assert create(left, broker=2, validate_only=True) == [refused]
+    assert create(made) == [ErrorCode.TOPIC_ALREADY_EXISTS]
+    assert create("__consumer.offsets") == [refused]
+    answer = ask(ApiKey.METADATA, topics=[{"topic_id": None, "name": left}], allow_auto_topic_creation=True,
+                 include_topic_authorized_operations=False)  # fmt: skip
+    assert [row.error_code for row in answer.topics] == [refused]
+    assert cluster.states(left) == {}
+
+
 def test_settings_are_described_changed_and_given_back(cluster, ask):
     topic = cluster.create((1,), retention_ms=1000)
 
