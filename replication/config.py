@@ -7,6 +7,8 @@ written from them. A field with `topic` is the default of that topic setting. `p
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
@@ -22,10 +24,15 @@ from logstore.config import (
     settings_from,
 )
 from logstore.errors import InvalidConfigError
+from replication import absent_settings
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 PORT_MAX = 65_535
+
+_ADDRESS = re.compile(
+    r"(?:(?P<host>[^\[\]:,/\s]+)|\[(?P<ipv6>[0-9a-fA-F:.]+(?:%\w+)?)\]):(?P<port>[0-9]{1,5})"
+)
 
 # Other spellings of a setting: key -> (the setting, by how much its value is multiplied). The finest unit counts.
 _ALIASES = {
@@ -39,7 +46,7 @@ _ALIASES = {
 
 
 class Endpoint(NamedTuple):
-    """An address of a listener."""
+    """An address of a listener, or of a broker. As text it is HOST:PORT, with an IPv6 host in brackets."""
 
     host: str
     port: int
@@ -47,14 +54,31 @@ class Endpoint(NamedTuple):
     @classmethod
     def of(cls, key: str, text: str) -> Self:
         """The address in PLAINTEXT://HOST:PORT. Raises: InvalidConfigError."""
-        protocol, mark, address = text.partition("://")
-        host, _, port = address.rpartition(":")
-        is_one = protocol == "PLAINTEXT" and mark and host and not set(host) & set(",/")
-        if not is_one or not port.isdecimal() or int(port) > PORT_MAX:
+        found = _ADDRESS.fullmatch(text.removeprefix("PLAINTEXT://"))
+        if not text.startswith("PLAINTEXT://") or found is None or int(found["port"]) > PORT_MAX:
             raise InvalidConfigError(
-                f"{key}={text!r}: one address like PLAINTEXT://127.0.0.1:9092", key=key, value=text
+                f"{key}={text!r}: one address like PLAINTEXT://127.0.0.1:9092 or PLAINTEXT://[::1]:9092",
+                key=key,
+                value=text,
             )
+        return cls(found["host"] or found["ipv6"], int(found["port"]))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The address that `str` wrote so."""
+        host, _, port = text.rpartition(":")
         return cls(host.strip("[]"), int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Does it stand for all addresses of this machine? Others cannot connect to it."""
+        try:
+            return ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:  # a name
+            return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +92,10 @@ class BrokerConfig:
     )  # fmt: skip
     broker_rack: str = setting("broker.rack", "", "Where it stands: replicas are spread over racks.")
     listeners: str = setting(
-        "listeners", "PLAINTEXT://127.0.0.1:9092", "Address to listen on; port 0 takes a free one."
+        "listeners",
+        "PLAINTEXT://127.0.0.1:9092",
+        "Address to listen on; port 0 takes a free one. With 0.0.0.0 or [::], which are every address of the machine, "
+        "advertised.listeners is needed.",
     )
     advertised_listeners: str = setting(
         "advertised.listeners", "", "Address that clients and other brokers are told; empty: as listeners."
@@ -91,6 +118,12 @@ class BrokerConfig:
         maximum=PORT_MAX,
     )  # fmt: skip
     num_io_threads: int = setting("num.io.threads", 4, "Threads that read and write logs.", minimum=1)
+    num_recovery_threads_per_data_dir: int = setting(
+        "num.recovery.threads.per.data.dir",
+        2,
+        "Threads that open logs at the start, and mend them.",
+        minimum=1,
+    )
     queued_max_requests: int = setting(
         "queued.max.requests", 500, "Requests in work; more are not read from their sockets.", minimum=1
     )
@@ -327,10 +360,12 @@ class BrokerConfig:
 
         Raises: InvalidConfigError: an unknown key, or a value that the setting does not allow.
         """
-        config = settings_from(cls(), _without_aliases(properties), "broker setting")
-        Endpoint.of("listeners", config.listeners)
-        if config.advertised_listeners:
-            Endpoint.of("advertised.listeners", config.advertised_listeners)
+        given = _without_aliases(properties)
+        known = {f.metadata["key"] for f in fields(cls)}
+        if (line := absent_settings.refusal(key for key in given if key not in known)) is not None:
+            raise InvalidConfigError(line)
+        config = settings_from(cls(), given, "broker setting")
+        config._check_advertised()
         if "," in config.log_dirs or not config.log_dirs:
             raise InvalidConfigError(f"log.dirs={config.log_dirs!r}: one directory", key="log.dirs")
         return config
@@ -345,6 +380,22 @@ class BrokerConfig:
         if self.advertised_listeners:
             return Endpoint.of("advertised.listeners", self.advertised_listeners)
         return Endpoint(self.listener.host, port)
+
+    def _check_advertised(self) -> None:
+        key = "advertised.listeners" if self.advertised_listeners else "listeners"
+        told = self.advertised(self.listener.port)
+        if told.is_everywhere:
+            raise InvalidConfigError(
+                f"{key}={getattr(self, key.replace('.', '_'))!r}: nobody can connect to {told.host}, which is every "
+                "address of a machine; set advertised.listeners=PLAINTEXT://HOST:PORT, which reaches this broker",
+                key=key,
+            )
+        if self.advertised_listeners and told.port == 0:
+            raise InvalidConfigError(
+                f"{key}={self.advertised_listeners!r}: nobody can connect to port 0; leave the line out to have the "
+                "port told that `listeners` takes",
+                key=key,
+            )
 
     def log_config(self, overrides: Mapping[str, Any]) -> LogConfig:
         """The settings of a topic of this broker. Raises: InvalidConfigError."""

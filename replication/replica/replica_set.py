@@ -71,7 +71,9 @@ class ReplicaSet:
             counters=self._counters,
         )
         await self.learn_configs({tp.topic for tp in self.dir.topic_ids})
-        for tp, log in (await asyncio.to_thread(self.dir.recover, self.config_of)).items():
+        threads = self._config.num_recovery_threads_per_data_dir
+        recovered = await asyncio.to_thread(self.dir.recover, self.config_of, threads=threads)
+        for tp, log in recovered.items():
             if isinstance(log, Log):
                 self._add(tp, log)
             else:

@@ -7,7 +7,8 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.errors import InvalidConfigError
-from replication.config import BrokerConfig, properties_of
+from replication import absent_settings
+from replication.config import BrokerConfig, Endpoint, properties_of
 
 SOURCES = "\n".join(
     path.read_text()
@@ -57,6 +58,9 @@ def test_the_finest_unit_of_a_time_counts(given, expected):
         ({"auto.create.topics.enable": "yes"}, "true or false"),
         ({"listeners": "SSL://h:1"}, "PLAINTEXT://"),
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://i:2"}, "PLAINTEXT://"),
+        ({"listeners": "PLAINTEXT://::1:9092"}, r"PLAINTEXT://\[::1\]"),
+        ({"listeners": "PLAINTEXT://[::1:9092"}, r"PLAINTEXT://\[::1\]"),
+        ({"listeners": "PLAINTEXT://h:70000"}, "PLAINTEXT://"),
         ({"log.dirs": "/a,/b"}, "one directory"),
         ({"log.dirs": ""}, "one directory"),
         ({"log.retention.hours": "two"}, "a whole number"),
@@ -74,3 +78,115 @@ def test_a_file_of_properties():
     for wrong in ("broker.id", "a=1\na=2"):
         with pytest.raises(InvalidConfigError, match=r"server.properties, line \d"):
             properties_of(wrong)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "[0:0:0:0:0:0:0:0]"])
+def test_what_stands_for_every_address_is_for_listening_and_is_told_to_nobody(host):
+    hint = r"set advertised.listeners=PLAINTEXT://HOST:PORT"
+    here = {"listeners": f"PLAINTEXT://{host}:9092"}
+    for wrong in (here, {"advertised.listeners": f"PLAINTEXT://{host}:9092"}):
+        with pytest.raises(InvalidConfigError, match=hint):
+            BrokerConfig.from_properties(wrong)
+    config = BrokerConfig.from_properties({**here, "advertised.listeners": "PLAINTEXT://kafka.example:9093"})
+    assert config.listener == (host.strip("[]"), 9092)
+    assert config.advertised(9092) == ("kafka.example", 9093)
+
+
+def test_a_free_port_is_for_listening_and_is_told_to_nobody():
+    with pytest.raises(InvalidConfigError, match="nobody can connect to port 0"):
+        BrokerConfig.from_properties({"advertised.listeners": "PLAINTEXT://kafka.example:0"})
+    config = BrokerConfig.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0"})
+    assert config.advertised(40_001) == ("127.0.0.1", 40_001)
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:9092", "kafka.example:1", "[::1]:65535", "[fe80::1%eth0]:9092"])
+def test_an_address_is_written_as_it_is_read(text):
+    address = Endpoint.of("listeners", f"PLAINTEXT://{text}")
+    assert str(address) == text
+    assert Endpoint.parse(text) == address
+    assert "[" not in address.host
+
+
+# What stands in config/server.properties of Kafka 2.8, and what many add to it.
+KAFKA = """
+broker.id=0
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.receive.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/kafka-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=1
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+log.flush.interval.messages=10000
+log.flush.interval.ms=1000
+log.retention.hours=168
+log.retention.bytes=1073741824
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+zookeeper.connect=localhost:2181
+zookeeper.connection.timeout.ms=18000
+group.initial.rebalance.delay.ms=0
+listeners=PLAINTEXT://localhost:9092
+advertised.listeners=PLAINTEXT://localhost:9092
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SSL:SSL
+inter.broker.listener.name=PLAINTEXT
+inter.broker.protocol.version=2.8
+log.message.format.version=2.8
+log.flush.scheduler.interval.ms=3000
+log.cleaner.threads=1
+log.preallocate=false
+process.roles=broker
+node.id=1
+controller.quorum.voters=1@localhost:9093
+ssl.keystore.location=/var/private/ssl/server.keystore.jks
+authorizer.class.name=kafka.security.authorizer.AclAuthorizer
+"""
+ABSENT = {
+    "num.network.threads": "one event loop",
+    "socket.send.buffer.bytes": "the system sizes",
+    "socket.receive.buffer.bytes": "the system sizes",
+    "transaction.state.log.replication.factor": "not served",
+    "transaction.state.log.min.isr": "not served",
+    "zookeeper.connection.timeout.ms": "zookeeper.session.timeout.ms",
+    "listener.security.protocol.map": "one listener",
+    "inter.broker.listener.name": "one listener",
+    "inter.broker.protocol.version": "one version",
+    "log.message.format.version": "one format",
+    "log.flush.scheduler.interval.ms": "flush.ms",
+    "log.cleaner.threads": "one log at a time",
+    "log.preallocate": "grow",
+    "process.roles": "broker.id",
+    "node.id": "broker.id",
+    "controller.quorum.voters": "broker.id",
+    "ssl.keystore.location": "without TLS",
+    "authorizer.class.name": "no ACLs",
+}
+
+
+def test_a_file_of_kafka_is_taken_but_for_lines_that_are_named_at_once():
+    given = properties_of(KAFKA)
+    with pytest.raises(InvalidConfigError, match=r"no setting 'num\.network\.threads' here") as caught:
+        BrokerConfig.from_properties(given)
+    named = str(caught.value)
+    assert all(key in named for key in ABSENT)
+    assert "\n" not in named
+    config = BrokerConfig.from_properties({key: given[key] for key in given.keys() - ABSENT.keys()})
+    assert config.num_recovery_threads_per_data_dir == 1
+    assert config.coordination == "zookeeper:localhost:2181"
+
+
+@pytest.mark.parametrize("key", ABSENT)
+def test_a_setting_of_kafka_that_is_not_here_is_refused_with_the_reason_and_no_guess(key):
+    with pytest.raises(InvalidConfigError, match=ABSENT[key]) as caught:
+        BrokerConfig.from_properties({key: "1"})
+    assert "did you mean" not in str(caught.value)
+
+
+def test_no_setting_that_is_here_is_said_to_be_absent():
+    assert [
+        f.metadata["key"] for f in fields(BrokerConfig) if absent_settings.reason(f.metadata["key"])
+    ] == []

@@ -1,0 +1,122 @@
+"""Settings of Kafka's brokers that there are none of here, and why: for whoever brings a server.properties."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+# (why there is none, names of Kafka's settings; one that ends with a dot stands for all that begin so)
+_ABSENT: tuple[tuple[str, str], ...] = (
+    ("one event loop serves all connections of a broker", "num.network.threads"),
+    (
+        "the system sizes the buffers of every connection by itself, and a fixed size would end that: sysctl "
+        "net.ipv4.tcp_wmem and net.ipv4.tcp_rmem bound them",
+        "socket.send.buffer.bytes socket.receive.buffer.bytes replica.socket.receive.buffer.bytes",
+    ),
+    ("1024 connections may wait to be accepted", "socket.listen.backlog.size"),
+    (
+        "a broker waits 15 s for ZooKeeper when it starts, and then zookeeper.session.timeout.ms counts",
+        "zookeeper.connection.timeout.ms",
+    ),
+    (
+        "a broker decides by itself how it speaks to ZooKeeper",
+        "zookeeper.sync.time.ms zookeeper.max.in.flight.requests",
+    ),
+    ("flush.ms of a topic is looked at with every append", "log.flush.scheduler.interval.ms"),
+    (
+        "where a log starts is noted at once, when records are deleted",
+        "log.flush.start.offset.checkpoint.interval.ms",
+    ),
+    ("one address is listened at: give it as listeners=PLAINTEXT://HOST:PORT", "host.name port"),
+    (
+        "give the address as advertised.listeners=PLAINTEXT://HOST:PORT",
+        "advertised.host.name advertised.port",
+    ),
+    (
+        "there is one listener, PLAINTEXT, for clients and brokers alike, without TLS or login",
+        "listener.security.protocol.map inter.broker.listener.name security.inter.broker.protocol "
+        "control.plane.listener.name listener.name. ssl. sasl. security.providers principal.builder.class "
+        "password.encoder. delegation.token. connections.max.reauth.ms "
+        "connection.failed.authentication.delay.ms zookeeper.ssl. zookeeper.clientCnxnSocket zookeeper.set.acl "
+        "early.start.listeners",
+    ),
+    (
+        "there are no ACLs: whoever reaches the port may do everything",
+        "authorizer.class.name super.users allow.everyone.if.no.acl.found",
+    ),
+    (
+        "brokers find each other by coordination or zookeeper.connect, and each has its broker.id",
+        "process.roles node.id controller.quorum. controller.listener.names metadata.log. metadata.max. "
+        "initial.broker.registration.timeout.ms "
+        "broker.heartbeat.interval.ms broker.session.timeout.ms zookeeper.metadata.migration.enable",
+    ),
+    ("every broker is given its broker.id", "broker.id.generation.enable reserved.broker.max.id"),
+    ("brokers of one cluster run one version", "inter.broker.protocol.version"),
+    (
+        "records have one format, Kafka's second, and go to clients as they are",
+        "log.message.format.version log.message.downconversion.enable",
+    ),
+    (
+        "there is one limit for each side: log.message.timestamp.before.max.ms, log.message.timestamp.after.max.ms",
+        "log.message.timestamp.difference.max.ms",
+    ),
+    ("transactions are not served over the wire", "transaction. transactional. add.partitions."),
+    (
+        "there are no quotas",
+        "quota. client.quota. controller.quota. alter.log.dirs.replication.quota. replication.quota.",
+    ),
+    (
+        "connections are bounded in all, by max.connections",
+        "max.connections.per.ip max.connection. max.connections.per.",
+    ),
+    ("no fetch sessions are kept", "max.incremental.fetch.session.cache.slots"),
+    (
+        "requests that wait are forgotten as soon as they are answered",
+        "fetch.purgatory. producer.purgatory. delete.records.purgatory.",
+    ),
+    (
+        "one log at a time is compacted, with 128 MiB for the keys",
+        "log.cleaner.threads log.cleaner.dedupe.buffer.size log.cleaner.io.",
+    ),
+    ("num.io.threads and one thread for maintenance do it", "background.threads num.replica.alter."),
+    ("segments grow with what is written", "log.preallocate"),
+    ("commits wait for all replicas in sync", "offsets.commit.required.acks"),
+    (
+        "offsets are read as fast as they come, and written uncompressed",
+        "offsets.load.buffer.size offsets.topic.compression.codec",
+    ),
+    ("consumers fetch from leaders", "replica.selector.class"),
+    (
+        "brokers wait for each other's answers by replica.socket.timeout.ms",
+        "controller.socket.timeout.ms request.timeout.ms",
+    ),
+    ("no code of others runs in a broker", "alter.config.policy. create.topic.policy."),
+    (
+        "metrics are Prometheus's, at metrics.port",
+        "metric. metrics.num.samples metrics.recording.level metrics.sample.window.ms "
+        "kafka.metrics. auto.include.jmx.reporter client.telemetry. telemetry.",
+    ),
+    (
+        "groups speak the classic protocol",
+        "group.coordinator. group.consumer. group.share. group.streams. share.",
+    ),
+    ("logs stay on the disk of their broker", "remote. log.local."),
+)
+
+
+def reason(key: str) -> str | None:
+    """Why there is no such setting; None: it is none of Kafka's, or none that anybody knew of."""
+    return next((why for why, names in _ABSENT if any(_means(name, key) for name in names.split())), None)
+
+
+def refusal(keys: Iterable[str]) -> str | None:
+    """One line about those of these that Kafka has and that are not here; None if there are none."""
+    found = {key: why for key in keys if (why := reason(key))}
+    if not found:
+        return None
+    first, *others = found
+    line = f"no setting {first!r} here: {found[first]}; leave the line out"
+    return f"{line}, and those of {', '.join(others)}" if others else line
+
+
+def _means(name: str, key: str) -> bool:
+    return key.startswith(name) if name.endswith(".") else key == name
