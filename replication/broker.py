@@ -116,7 +116,7 @@ class Broker:
             logger.info("[Kafka Server %d], metrics at port %d", self.config.broker_id, port)
         await self._register(tree)
         await self._is_told.wait()
-        logger.info("[Kafka Server %d], started at %s:%d", self.config.broker_id, *self.endpoint)
+        logger.info("[Kafka Server %d], started at %s", self.config.broker_id, self.endpoint)
         return self.endpoint
 
     async def _listen(self, key: str, listening: Server | MetricsEndpoint, port: int) -> int:
@@ -125,7 +125,7 @@ class Broker:
             return await listening.start(host, port)
         except OSError as error:
             raise InvalidConfigError(
-                f"{key}: cannot listen at {host}:{port} ({error.strerror or error})", key=key
+                f"{key}: cannot listen at {Endpoint(host, port)} ({error.strerror or error})", key=key
             ) from None
 
     async def stop(self) -> None:

@@ -106,8 +106,7 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None], parent: int |
     try:
         await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
-            host, port = starting.result()
-            say(f"bootstrap={host}:{port}")
+            say(f"bootstrap={starting.result()}")
             await ending
         else:
             starting.cancel()

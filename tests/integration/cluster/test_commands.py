@@ -135,6 +135,27 @@ def test_a_second_broker_of_the_same_id_is_refused_with_a_line_that_says_why(tmp
             assert "a broker with id 1 is registered" in second.stderr.read()
 
 
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 in this Python")
+def test_an_ipv6_address_is_told_in_brackets_and_clients_find_the_broker_there(tmp_path):
+    settings = ["--set", "listeners=PLAINTEXT://[::1]:0", "--set", f"log.dirs={tmp_path}/data"]
+    with pylog("broker", "start", *settings) as (process, line):
+        bootstrap = line.partition("=")[2]
+        assert re.fullmatch(r"\[::1\]:\d+", bootstrap), process.stderr.read()
+        produce(bootstrap, "orders", [b"over IPv6"])
+        assert consume(bootstrap, "orders", 1) == [b"over IPv6"]
+    assert f"started at {bootstrap}" in (tmp_path / "data" / "broker" / "server.log").read_text()
+
+
+@pytest.mark.parametrize("where", ["listeners=PLAINTEXT://0.0.0.0:0", "advertised.listeners=PLAINTEXT://h:0"])
+def test_an_address_that_nobody_can_connect_to_is_refused_before_anything_is_written(tmp_path, where):
+    with pylog("broker", "start", "--set", where, "--set", f"log.dirs={tmp_path}/data") as (process, line):
+        assert line == ""
+        assert process.wait(20) == 1
+        (said,) = process.stderr.read().strip().splitlines()
+        assert "nobody can connect to" in said
+    assert not (tmp_path / "data").exists()
+
+
 def test_what_a_broker_does_stands_in_its_text_logs(tmp_path):
     with pylog("cluster", "start", "--brokers", 1, "--dir", tmp_path) as (_, line):
         produce(line.partition("=")[2], "told", [b"x"])
