@@ -1,8 +1,12 @@
 """Topics are deleted and made again, on real brokers; settings change while they run."""
 
+from contextlib import closing
+
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_INVALID, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+
+from .conftest import running
 
 pytestmark = pytest.mark.slow
 
@@ -79,3 +83,23 @@ def test_a_new_controller_goes_on_with_what_the_former_one_had_begun(cluster):
     assert cluster.running.describe().deletions == ()
     assert _directories(cluster, topic) == []
     assert cluster.states(other)[0][0] == one
+
+
+def test_offsets_of_groups_go_with_their_topic_and_are_committed_again_in_a_new_one(tmp_path):
+    """Deleting an internal topic is allowed, as in Kafka: groups begin without offsets then, and go on."""
+    with running(1, tmp_path) as alone:
+        topic = alone.create((1,))
+        alone.produce(topic, range(3))
+        settings = {"bootstrap.servers": alone.running.bootstrap, "group.id": "readers", "log_level": 0}
+
+        def committed(*, commit=None):
+            with closing(Consumer(settings)) as consumer:
+                if commit is not None:
+                    consumer.commit(offsets=[TopicPartition(topic, 0, commit)], asynchronous=False)
+                return consumer.committed([TopicPartition(topic, 0)], timeout=20)[0].offset
+
+        assert committed(commit=2) == 2
+        alone.administer("delete_topics", ["__consumer_offsets"], operation_timeout=20)
+        assert committed() == OFFSET_INVALID
+        assert committed(commit=1) == 1
+        assert alone.values(topic, 3) == ["0", "1", "2"]
