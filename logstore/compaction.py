@@ -36,8 +36,9 @@ from logstore.checkpoint import marking_failure
 from logstore.config import INT32_MAX, INT64_MAX
 from logstore.errors import CorruptLogError, InvalidRequestError
 from logstore.log import Log, SegmentInfo
+from logstore.lookup import discontinuity
 from logstore.producers import AbortedTransaction
-from logstore.records.batch import DELETE_HORIZON, BatchHeader, whole_bytes
+from logstore.records.batch import DELETE_HORIZON, BatchHeader
 from logstore.retention import SegmentFacts, ages_ms
 from logstore.segment import Segment
 from logstore.swap import make_durable, new_segment
@@ -252,12 +253,22 @@ class _Pass:
         return full
 
     def _read(self, segment: SegmentInfo) -> Iterator[tuple[int, memoryview]]:
-        """Yield (position, whole batches) of a closed segment; each piece is good until the next."""
-        position = 0
+        """Yield (position, whole batches) of a closed segment; each piece is good until the next.
+
+        Raises: CorruptLogError: the offsets do not go up, or do not end where the next segment begins.
+        """
+        from logstore.records.cleaning import whole_in_order
+
+        position, next_offset = 0, segment.base_offset
         while position < segment.size_bytes:
             space = memoryview(self._space)
             count = self._log.env.files.read_into(segment.path, position, space)
-            end, _ = whole_bytes(space, min(count, segment.size_bytes - position))
+            end, next_offset = whole_in_order(
+                space[: min(count, segment.size_bytes - position)],
+                next_offset,
+                segment.next_offset,
+                (segment.path, position),
+            )
             if end:
                 yield position, space[:end]
                 position += end
@@ -266,6 +277,8 @@ class _Pass:
             if size <= len(space) or position + size > segment.size_bytes:
                 raise CorruptLogError(segment.path, position, "the file ends within a batch")
             self._space = bytearray(size)
+        if reason := discontinuity(next_offset, segment.next_offset, self._log.config):
+            raise CorruptLogError(segment.path, position, reason)
 
     # ------------------------------------------------------------------ clean
 

@@ -11,10 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from logstore.config import INT32_MAX, LogConfig
 from logstore.errors import CorruptLogError
 from logstore.partition_dir import PartitionDir, View
-from logstore.records.batch import BatchHeader, header_at
-from logstore.segment import Slice
+from logstore.records.batch import DECOMPRESSED_BYTES_MAX, BatchHeader, header_at
+from logstore.segment import Segment, Slice
+
+# Offsets in a segment reach so far, whatever the size of the batch behind a gap.
+WIDE_GAP = INT32_MAX - DECOMPRESSED_BYTES_MAX
 
 
 class Place(NamedTuple):
@@ -71,6 +75,30 @@ def check_no_gap(path: str, offset: int, found: Slice | None) -> None:
         until = "the end" if base_offset is None else base_offset
         raise CorruptLogError(
             path, found.position if found else 0, f"offsets {offset} to {until} are missing"
+        )
+
+
+def discontinuity(next_offset: int, following_base: int, config: LogConfig) -> str | None:
+    """Why a segment of this base cannot follow one that ends at `next_offset`; None: it can.
+
+    Each begins where the one before it ends. So it is after compaction, too, which leaves a batch without records at
+    the end of a segment if need be. A leader's compacted log may have a gap that is too wide for one segment.
+    """
+    is_wide = config.may_have_gaps and following_base - next_offset > WIDE_GAP
+    if following_base > next_offset and not is_wide:
+        return f"offsets {next_offset} to {following_base} are missing behind this segment"
+    if following_base < next_offset:
+        return f"the next segment begins at {following_base}, inside this one, which ends at {next_offset}"
+    return None
+
+
+def check_ends(segment: Segment, following: int, *, may_have_gaps: bool) -> None:
+    """Raise CorruptLogError unless this segment, where nothing is found below `following`, ends in a wide gap."""
+    size_bytes = segment.size_bytes()
+    end = segment.tail(size_bytes).next_offset
+    if not may_have_gaps or following - end <= WIDE_GAP:
+        raise CorruptLogError(
+            segment.path, size_bytes, f"offsets {end} to {following} are missing behind this segment"
         )
 
 

@@ -21,15 +21,15 @@ from typing import NamedTuple
 
 from logstore import marks, producer_recovery
 from logstore.checkpoint import TEMPORARY_SUFFIX
-from logstore.config import INT32_MAX, LogConfig
+from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.epochs import FILE_NAME as EPOCHS
 from logstore.epochs import EpochStart, LeaderEpochs
 from logstore.errors import CorruptLogError
 from logstore.index import Entry
+from logstore.lookup import discontinuity
 from logstore.partition_dir import CLEANER_LOCK, LOCK, METADATA, PartitionDir
 from logstore.records.batch import (
-    DECOMPRESSED_BYTES_MAX,
     HEADER_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
@@ -44,9 +44,6 @@ logger = logging.getLogger(__name__)
 
 # Large enough to amortise a read, small enough to stay in the cache between the walk and the CRC.
 CHUNK_BYTES = 1024 * 1024
-
-# Offsets in a segment reach so far, whatever the size of the batch behind a gap.
-WIDE_GAP = INT32_MAX - DECOMPRESSED_BYTES_MAX
 
 # What an interrupted change leaves behind: never part of the log.
 LEFTOVER_SUFFIXES = (TEMPORARY_SUFFIX, ".cleaned", ".deleted")
@@ -104,7 +101,7 @@ def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
             continue
         if is_active and view.tail.damage:
             yield Damage(segment.path, size_bytes, view.tail.damage)
-        if not is_active and (reason := _discontinuity(next_offset, view.bases[number + 1], config)):
+        if not is_active and (reason := discontinuity(next_offset, view.bases[number + 1], config)):
             yield Damage(segment.path, size_bytes, reason)
         if not indexes.fit(size_bytes, config):
             yield Damage(segment.index.path, 0, "does not fit its log: reads are slow, and right")
@@ -195,20 +192,6 @@ def _increases(entries: list[Entry]) -> bool:
     return all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries))
 
 
-def _discontinuity(next_offset: int, following_base: int, config: LogConfig) -> str | None:
-    """Why a segment of this base cannot follow: each begins where the one before it ends.
-
-    So it is after compaction, too, which leaves a batch without records at the end of a segment if need be. A leader's
-    compacted log may have a gap that is too wide for the offsets of one segment.
-    """
-    is_wide = config.is_compacted and following_base - next_offset > WIDE_GAP
-    if following_base > next_offset and not is_wide:
-        return f"offsets {next_offset} to {following_base} are missing behind this segment"
-    if following_base < next_offset:
-        return f"the next segment begins at {following_base}, inside this one, which ends at {next_offset}"
-    return None
-
-
 class _Recovery:
     """One run over one partition. Positions of segments only move to the end of the list."""
 
@@ -293,7 +276,7 @@ class _Recovery:
         end, number = self._bases[0] if self._bases else self._files.view.start_mark, 0
         while number < len(self._bases):
             segment = self._files.segment(self._bases[number])
-            if number and (reason := _discontinuity(end, segment.base_offset, self._config)):
+            if number and (reason := discontinuity(end, segment.base_offset, self._config)):
                 if min(end, segment.base_offset) < self._recovery_point:
                     raise CorruptLogError(segment.path, 0, reason, "restore it from a copy")
                 self._drop_from(number, reason)

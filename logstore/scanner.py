@@ -12,7 +12,7 @@ from logstore.config import LogConfig
 from logstore.errors import CorruptLogError
 from logstore.partition_dir import PartitionDir, View
 from logstore.records.batch import header_at
-from logstore.segment import NOTHING, Request, Segment, Slice
+from logstore.segment import Request, Segment, Slice
 
 # Scans in progress whose place is remembered; more of them fall back to the index.
 CURSORS_MAX = 32
@@ -35,7 +35,7 @@ class Scanner:
         self._cursors: dict[int, tuple[int, int]] = {}  # next offset of a read -> (segment, position)
 
     def read(self, view: View, request: Request, config: LogConfig) -> ReadResult:
-        """Return the batches that are asked for, of one segment; empty if a gap reaches up to the end.
+        """Return the batches that are asked for, of one segment; empty if a gap reaches up to `upper`.
 
         Raises: CorruptLogError: something else is there, or a gap where none may be; FileNotFoundError.
         """
@@ -47,12 +47,10 @@ class Scanner:
             position = segment.floor_position(request.offset)
             found = segment.read(request, position, lookup.end_of(view, number))
         first = number
-        while found is None:  # the segment ends in a gap
+        while found is None:  # the segment ends before the offset
             number += 1
-            if number == len(view.bases):
-                if not may_have_gaps:
-                    lookup.check_no_gap(segment.path, request.offset, None)
-                return ReadResult(NOTHING, segment.path, 0, request.upper)
+            following = view.bases[number] if number < len(view.bases) else view.end
+            lookup.check_ends(segment, following, may_have_gaps=may_have_gaps)
             segment = self._files.segment(view.bases[number])
             found = segment.read(request, 0, lookup.end_of(view, number))
         if not may_have_gaps:

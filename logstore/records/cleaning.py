@@ -35,6 +35,23 @@ _OUT_BYTES = 4 * 1024 * 1024
 Where = tuple[object, int]  # path and position of the data, for errors
 
 
+def whole_in_order(data: Buffer, next_offset: int, limit: int, where: Where) -> tuple[int, int]:
+    """(end of the whole batches in `data`, the offset behind them).
+
+    Raises: CorruptLogError: their offsets do not go up from `next_offset`, or end above `limit`.
+    """
+    found = compacting.in_order(
+        np.frombuffer(data, dtype=np.uint8).ctypes.data, len(data), next_offset, limit
+    )
+    if found.is_odd:
+        header = batches.header_at(data, found.end)
+        reason = f"offsets {header.base_offset} to {header.last_offset} where {found.next_offset} or more must follow"
+        if header.base_offset >= found.next_offset:
+            reason = f"offsets up to {header.last_offset}, and the next segment begins at {limit}"
+        raise CorruptLogError(where[0], where[1] + found.end, reason)
+    return found.end, found.next_offset
+
+
 class KeyMap:
     """Keys and the last offset of each, in at most `memory_bytes`; keys are compared byte by byte."""
 

@@ -73,6 +73,32 @@ WAITING_BYTES = 32 * WAITING_MAX
 _SPECIAL = CODEC_MASK | TRANSACTIONAL | CONTROL
 
 
+class InOrder(NamedTuple):
+    """Whole batches up to `end`, where `next_offset` follows; `is_odd`: the batch there has other offsets."""
+
+    end: int
+    next_offset: int
+    is_odd: int
+
+
+@kernel(numbers(InOrder)(I64, I64, I64, I64))
+def in_order(address: int, size: int, next_offset: int, limit: int) -> InOrder:
+    """The whole batches in `size` bytes whose offsets go up from `next_offset`, and end at `limit` at most.
+
+    Base offsets are outside the CRC: only its neighbours tell that one is damaged.
+    """
+    end = 0
+    while end <= size - HEADER_BYTES:
+        at = address + end
+        length, base, delta = be32(at + 8) + LENGTH_END, be64(at), be32(at + 23)
+        if length > size - end or length < HEADER_BYTES:
+            break
+        if base < next_offset or delta < 0 or base > limit - delta - 1:
+            return InOrder(end, next_offset, 1)
+        end, next_offset = end + length, base + delta + 1
+    return InOrder(end, next_offset, 0)
+
+
 class Section(NamedTuple):
     """The uncompressed records of one batch in [at, end), and what its header says."""
 
