@@ -3,7 +3,10 @@
 The table itself says how far it goes: each commit that adds records carries, per partition, a `txn` action with the app
 id `pylog:<topic id>:<partition>` and, as its version, the offset behind the last record. Rows and offset thus appear
 together or not at all, and every snapshot of the table agrees with itself. Nothing else is believed; what stands in
-the store (`tiering/<topic id>.json`) only says where the table is.
+the store (`tiering/<topic id>.json`) only says where the table is, and which schema was declared.
+
+A copy of a store has the same topics, with the same ids. A table inside the store is copied with it, and is noted
+relative to it. A table elsewhere is of one store, whose path is a property of the table: another store is refused.
 
 Two commits that were prepared from one snapshot and name the same app id exclude each other: the second one fails.
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 NOTES = "tiering"  # of the store: a note per tiered topic
 TABLES = "tiered"  # of the store: where tables are if nothing else is said
 TOPIC_ID = "pylog.topicId"  # property of a table: whose records it holds
+STORE = "pylog.store"  # property of a table: which store fills it, should it be outside of that store
 DATE = "date"  # the partition column
 
 # What a reader must know of a table beyond plain Parquet files, and need not care about here.
@@ -65,25 +69,43 @@ class TableFile:
 # ------------------------------------------------------------------------------- where a topic's table is
 
 
-def noted_table(root: str | Path, topic_id: str) -> str | None:
-    """Return where the topic's table is; None if it was never tiered."""
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Where the table of a topic is, and its declared schema as DDL; "": values are bytes."""
+
+    table: Path
+    schema: str
+
+
+def noted(root: str | Path, topic_id: str) -> Note | None:
+    """Return what the store notes of the topic's table; None if it was never tiered."""
     try:
         note = json.loads(SYSTEM.files.read_all(_note(root, topic_id)))
-        return str(note["table"])
+        return Note(Path(root) / note["table"], str(note.get("schema", "")))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{_note(root, topic_id)} is damaged; remove it, and run the tiering job with the table's directory"
         ) from error
 
 
-def note_table(root: str | Path, topic: str, topic_id: str, table: str) -> None:
-    """Note, durably, where the topic's table is."""
-    note = json.dumps({"topic": topic, "table": table}).encode()
+def write_note(root: str | Path, topic: str, topic_id: str, note: Note) -> None:
+    """Write the note, durably."""
+    table = note.table.resolve().relative_to(_owner(root)) if _is_inside(note.table, root) else note.table
+    text = json.dumps({"topic": topic, "table": str(table), "schema": note.schema})
     SYSTEM.files.mkdir(Path(root) / NOTES)
-    write_atomic(SYSTEM, _note(root, topic_id), note)
+    write_atomic(SYSTEM, _note(root, topic_id), text.encode())
     SYSTEM.files.fsync(Path(root))
+
+
+def _owner(root: str | Path) -> str:
+    """What a table outside of the store knows the store by."""
+    return str(Path(root).resolve())
+
+
+def _is_inside(table: Path, root: str | Path) -> bool:
+    return table.resolve().is_relative_to(_owner(root))
 
 
 def _note(root: str | Path, topic_id: str) -> Path:
@@ -106,10 +128,11 @@ def app_id(topic_id: str, partition: int) -> str:
 class Lake:
     """One snapshot of the table of one topic. `boundary` and `files` agree with each other; `commit` builds on both."""
 
-    def __init__(self, path: Path, topic_id: str) -> None:
-        """Load the newest snapshot. Raises: StoreError: there is no such table of this topic."""
+    def __init__(self, path: Path, topic_id: str, root: str) -> None:
+        """Load the newest snapshot. Raises: StoreError: there is no such table of this topic of the store at `root`."""
         self.path = path
         self.topic_id = topic_id
+        self.root = root
         self._table = _load(path)
         self._check()
 
@@ -163,11 +186,11 @@ class Lake:
                 commit_properties=CommitProperties(app_transactions=ours),
             )
         except DeltaError as error:
-            after = Lake(self.path, self.topic_id)
+            after = Lake(self.path, self.topic_id, self.root)
             if not after._holds(adds, boundaries):  # it failed after the commit: writing a checkpoint, say
                 raise TableConflictError(f"{self.path}: {error}; the next run of the job goes on") from error
         else:
-            after = Lake(self.path, self.topic_id)
+            after = Lake(self.path, self.topic_id, self.root)
         after.make_durable(since=self.version)
         return after
 
@@ -203,11 +226,18 @@ class Lake:
         ]
 
     def _check(self) -> None:
-        owner = self._table.metadata().configuration.get(TOPIC_ID)
-        if owner != self.topic_id:
-            whose = "an earlier topic of this name" if owner else "something else"
+        about = self._table.metadata()
+        topic_id, store = about.configuration.get(TOPIC_ID), about.configuration.get(STORE)
+        if topic_id != self.topic_id:
+            whose = f"another (or an earlier) topic {about.name!r}" if topic_id else "something else"
             raise StoreError(
                 f"{self.path} is a table of {whose}; give another directory with --table (table=)"
+            )
+        if store != _owner(self.root) and not _is_inside(self.path, self.root):
+            raise StoreError(
+                f"{self.path} is a table of the store {store}, not of {_owner(self.root)}: if that one was moved here, "
+                f"set the property {STORE} of the table to {_owner(self.root)}; a copy needs tables of its own: remove "
+                f"{_note(self.root, self.topic_id)} and give another directory with --table (table=)"
             )
         features = set(self._table.protocol().reader_features or ())
         if strange := features - _HARMLESS_FEATURES:
@@ -225,8 +255,8 @@ def exists(path: Path) -> bool:
     return SYSTEM.files.stat(path / "_delta_log") is not None and bool(_deltalake().is_deltatable(str(path)))
 
 
-def create(path: Path, name: str, topic_id: str, schema: pa.Schema) -> None:
-    """Make the (empty) table of a topic; nothing happens if it is there.
+def create(path: Path, root: str, name: str, topic_id: str, schema: pa.Schema) -> None:
+    """Make the (empty) table of a topic of the store at `root`; nothing happens if it is there.
 
     Raises: InvalidRequestError: a column has a name that Delta does not take.
     """
@@ -239,7 +269,7 @@ def create(path: Path, name: str, topic_id: str, schema: pa.Schema) -> None:
         mode="ignore",
         partition_by=[DATE],
         name=name,
-        configuration={TOPIC_ID: topic_id},
+        configuration={TOPIC_ID: topic_id, STORE: _owner(root)},
         raise_if_key_not_exists=False,
     )
     for directory in (path / "_delta_log", path, path.parent):

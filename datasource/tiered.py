@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasource.lake import Lake, TableFile, noted_table
+from datasource.lake import Lake, TableFile, noted
 from datasource.planning import Range
 from datasource.selection import report
 from datasource.target import Found, Target, reading
@@ -140,14 +139,14 @@ class Union:
     def _lake(self, topic: str) -> Lake | None:
         """The newest snapshot of the topic's table; None: it was never tiered."""
         info = self._log.topic(topic)
-        table = noted_table(self._path, info.topic_id)
-        if table is None:
+        note = noted(self._path, info.topic_id)
+        if note is None:
             return None
-        lake = Lake(Path(table), info.topic_id)
+        lake = Lake(note.table, info.topic_id, self._path)
         if not is_raw(lake.schema()):
             raise InvalidRequestError(
-                f"topic {topic!r} is tiered with a schema, so {table} has no bytes of values: read that table itself "
-                "(format delta), and the log without includeTiered"
+                f"topic {topic!r} is tiered with a schema, so {note.table} has no bytes of values: read that table "
+                "itself (format delta), and the log without includeTiered"
             )
         return lake
 
@@ -195,9 +194,12 @@ def _may_hold(file: TableFile, r: Range) -> bool:
 def _joined(
     files: Sequence[TableFile], boundary: int | None, partition: int, log: OffsetRange
 ) -> OffsetRange:
-    """The offsets of table and log: from the first row in a file that may hold the partition."""
+    """The offsets of table and log: from the first row in a file that may hold the partition.
+
+    Of a partition that the table does not know, from 0: what the log has no more is lost, and a read of it says so.
+    """
     if boundary is None:
-        return log
+        return OffsetRange(0, log.end)
     firsts = [
         file.offsets[0] if file.offsets else 0 for file in files if file.may_hold(partition, 0, boundary)
     ]

@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 # What of a report is shown as a table; JSON has everything.
 _COLUMNS = {
-    "retention": ("topic", "partition", "status", "segments", "bytes", "start_before", "start_after", "reasons"),
+    "retention": ("topic", "partition", "status", "segments", "bytes", "bytes_before", "bytes_after",
+                  "start_before", "start_after", "seconds", "reasons"),
     "compaction": (
         "topic", "partition", "status", "records_before", "records_after", "bytes_before", "bytes_after",
-        "dirty_before", "dirty_after",
+        "dirty_before", "dirty_after", "seconds",
     ),
-    "tiering": ("topic", "partition", "status", "start", "end", "records", "bad", "files", "bytes"),
-    "verify": ("topic", "partition", "status", "segments", "bytes"),
+    "tiering": ("topic", "partition", "status", "start", "end", "records", "bad", "files", "bytes", "seconds"),
+    "verify": ("topic", "partition", "status", "segments", "bytes", "seconds"),
 }  # fmt: skip
 _WRONG = ("failed", "damaged")
 
@@ -118,7 +119,7 @@ def compaction(topics: tuple[str, ...], dry_run: bool, path: Path, output: str) 
     "--schema",
     metavar="DDL",
     help="Fields of JSON values, as 'id bigint, at timestamp': they become columns, and rows that do not fit go to "
-    "the table <table>__dlq.",
+    "the table <table>__dlq. Later runs take the one that was given last.",
 )
 @_job("tiering")
 def tiering(
@@ -161,9 +162,12 @@ def verify(topics: tuple[str, ...], dry_run: bool, path: Path, output: str) -> N
     help="May be repeated. They run in this order.",
 )
 @topics_option
+@dry_run_option
 @path_option
 @output_option
-def run(every: int | None, names: tuple[str, ...], topics: tuple[str, ...], path: Path, output: str) -> None:
+def run(
+    every: int | None, names: tuple[str, ...], topics: tuple[str, ...], dry_run: bool, path: Path, output: str
+) -> None:
     """Run jobs in turn, once or again and again, in one process. Ctrl-C ends it.
 
     \b
@@ -172,16 +176,18 @@ def run(every: int | None, names: tuple[str, ...], topics: tuple[str, ...], path
     \b
     pylog jobs run --every 60s --job retention --job compaction --path data
 
-    With --output json a line per job and turn.
+    With --output json a line per job and turn. With --every a turn that fails is told, and the next one comes.
     """
     from datasource.jobs import schedule
+    from datasource.jobs.tasks import reason
     from logstore.env import SYSTEM
 
     with _session() as spark, progress_bar("jobs") as progress:
 
-        def turn() -> None:
+        def turn() -> list[str]:
+            wrong = []
             for report in schedule.turn(
-                spark, names, path=str(path), topics=topics or None, progress=progress
+                spark, names, path=str(path), topics=topics or None, dry_run=dry_run, progress=progress
             ):
                 if output == "json":
                     click.echo(
@@ -190,13 +196,12 @@ def run(every: int | None, names: tuple[str, ...], topics: tuple[str, ...], path
                 else:
                     click.echo(f"{report.job}:")
                     show(report.rows, _COLUMNS[report.job], output)
-                wrong.extend(_told(report.rows))
+                wrong += _told(report.rows)
+            return wrong
 
-        wrong: list[str] = []
-        if every is None:
-            turn()
-        else:
-            schedule.every(every, turn)
+        if every is not None:
+            schedule.every(every, turn, lambda error: talk(f"this turn failed: {reason(error)}"))
+        wrong = turn()
     _end(wrong)
 
 

@@ -16,12 +16,12 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from datasource.jobs.parquet import BAD, RAW, Piece, Written, split, typed_schema
-from datasource.jobs.tasks import Done
+from datasource.jobs.parquet import BAD, FIRST_DAY, LAST_DAY, RAW, Piece, Written, split, typed_schema
+from datasource.jobs.tasks import Done, reason
 from datasource.lake import DATE, Lake, app_id
 from datasource.session import DELTA_EXTENSION
 from logstore.env import SYSTEM
-from logstore.errors import PylogError, StorageError
+from logstore.errors import StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,8 +38,8 @@ def write(spark: SparkSession, piece: Piece, topic_id: str) -> Done[Piece, Writt
     done, error = None, None
     try:
         done = _write(spark, piece, topic_id)
-    except PylogError as failure:
-        error = str(failure)
+    except Exception as failure:  # noqa: BLE001  it becomes the row of the partition
+        error = reason(failure)
     return Done(piece, done, error, (SYSTEM.clock.monotonic_ms() - start_ms) / 1000)
 
 
@@ -56,7 +56,8 @@ def _write(spark: SparkSession, piece: Piece, topic_id: str) -> Written:
 
 def _records(spark: SparkSession, piece: Piece) -> DataFrame:
     """The piece's records with the columns of RAW."""
-    day = "date_from_unix_date(CAST(floor(unix_micros(timestamp) / 86400000000) AS INT)) AS date"
+    number = f"greatest({FIRST_DAY}, least({LAST_DAY}, floor(unix_micros(timestamp) / 86400000000)))"
+    day = f"date_from_unix_date(CAST({number} AS INT)) AS date"
     place = (
         {piece.topic: {str(piece.partition): piece.start}},
         {piece.topic: {str(piece.partition): piece.end}},
@@ -75,7 +76,7 @@ def _records(spark: SparkSession, piece: Piece) -> DataFrame:
 
 def _append(rows: DataFrame, table: Path, piece: Piece, topic_id: str, done: Written) -> int:
     """Append in one commit that moves the boundary; return how many rows that were."""
-    before = {file.path for file in Lake(table, topic_id).files()}
+    before = {file.path for file in Lake(table, topic_id, piece.path).files()}
     try:
         (
             rows.write.format("delta")
@@ -86,7 +87,7 @@ def _append(rows: DataFrame, table: Path, piece: Piece, topic_id: str, done: Wri
         )
     except PySparkException as error:
         raise StorageError(f"{table}: {str(error).strip().splitlines()[0]}") from error
-    after = Lake(table, topic_id)
+    after = Lake(table, topic_id, piece.path)
     if after.boundary(piece.partition) != piece.end:
         raise StorageError(f"{table}: Delta Lake did not note offset {piece.end} of the commit")
     after.make_durable(since=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import logstore
 from datasource.jobs.tasks import Done, Place, Progress, no_progress, places, run_tasks, to_frame
@@ -18,10 +18,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = (
-    "topic string, partition int, status string, segments int, bytes bigint, start_before bigint, "
-    "start_after bigint, reasons string, seconds double, note string"
+    "topic string, partition int, status string, segments int, bytes bigint, bytes_before bigint, "
+    "bytes_after bigint, start_before bigint, start_after bigint, reasons string, seconds double, note string"
 )
 REMOVED, NOTHING, WOULD, FAILED = "removed", "nothing to do", "would be removed", "failed"
+
+
+class Outcome(NamedTuple):
+    """What retention did, and the size of the partition's log before and after."""
+
+    report: RetentionReport
+    bytes_before: int
+    bytes_after: int
 
 
 def run(
@@ -47,36 +55,46 @@ def run(
     return to_frame(spark, [_row(one.item[0], one, REMOVED) for one in done], SCHEMA)
 
 
-def _would(place: Place) -> RetentionReport:
+def _would(place: Place) -> Outcome:
     with logstore.open(place.path, mode="r", create=False) as store:
-        return store.expire(place.topic, place.partition, dry_run=True)
+        size_bytes = _size_bytes(store, place)
+        report = store.expire(place.topic, place.partition, dry_run=True)
+    return Outcome(report, size_bytes, size_bytes - report.removed_bytes)
 
 
-def _expire(expected: tuple[Place, RetentionReport | None]) -> RetentionReport:
+def _expire(expected: tuple[Place, Outcome | None]) -> Outcome:
     """Apply retention; the report has what went since `expected`, whoever removed it."""
     place, before = expected
     with logstore.open(place.path, create=False) as store:
         after = store.expire(place.topic, place.partition)
+        size_bytes = _size_bytes(store, place)
     if before is None:
-        return after
-    gone = {segment.base_offset: segment for segment in (*before.removed, *after.removed)}
-    return replace(
+        return Outcome(after, size_bytes + after.removed_bytes, size_bytes)
+    gone = {segment.base_offset: segment for segment in (*before.report.removed, *after.removed)}
+    report = replace(
         after,
         removed=tuple(s for s in gone.values() if s.next_offset <= after.log_start_after),
-        log_start_before=before.log_start_before,
+        log_start_before=before.report.log_start_before,
     )
+    return Outcome(report, before.bytes_before, size_bytes)
 
 
-def _row(place: Place, done: Done[Any, RetentionReport], status: str) -> tuple[object, ...]:
-    report = done.result
-    if report is None:
-        return (place.topic, place.partition, FAILED, *[None] * 5, done.duration_s, done.error)
+def _size_bytes(store: logstore.LogStore, place: Place) -> int:
+    return sum(segment.size_bytes for segment in store.log(place.topic, place.partition).segments())
+
+
+def _row(place: Place, done: Done[Any, Outcome], status: str) -> tuple[object, ...]:
+    if done.result is None:
+        return (place.topic, place.partition, FAILED, *[None] * 7, done.duration_s, done.error)
+    report = done.result.report
     return (
         place.topic,
         place.partition,
         status if report.removed else NOTHING,
         len(report.removed),
         report.removed_bytes,
+        done.result.bytes_before,
+        done.result.bytes_after,
         report.log_start_before,
         report.log_start_after,
         ", ".join(sorted({segment.reason for segment in report.removed})),

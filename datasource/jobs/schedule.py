@@ -38,20 +38,35 @@ def turn(
     *,
     path: str,
     topics: Sequence[str] | None = None,
+    dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> Iterator[Report]:
     """Run each job once; yield what it did."""
     for name, job in JOBS.items():
         if name in jobs:
-            frame = job(spark, path=path, topics=topics, progress=progress)
+            frame = job(spark, path=path, topics=topics, dry_run=dry_run, progress=progress)
             yield Report(name, [row.asDict(recursive=True) for row in frame.collect()])
 
 
-def every(interval_ms: int, work: Callable[[], None], *, clock: Clock = SYSTEM.clock) -> None:
-    """Do `work` for ever, beginning every `interval_ms`; what takes longer is followed at once. Ctrl-C ends it."""
+def every(
+    interval_ms: int,
+    work: Callable[[], object],
+    failed: Callable[[Exception], None],
+    *,
+    clock: Clock = SYSTEM.clock,
+) -> None:
+    """Do `work` for ever, beginning every `interval_ms`; what takes longer is followed at once. Ctrl-C ends it.
+
+    A turn that fails is told to `failed`, and the next one may do better.
+    """
     while True:
         start_ms = clock.monotonic_ms()
-        work()
+        try:
+            work()
+        except OSError:  # nobody reads the output any more, or Spark is gone: no turn does better
+            raise
+        except Exception as error:  # noqa: BLE001  whoever maintains a store for months outlives them all
+            failed(error)
         left_ms = interval_ms - (clock.monotonic_ms() - start_ms)
         if left_ms > 0:
             clock.sleep_ms(left_ms)

@@ -6,6 +6,7 @@ when its worker dies), so whatever work does must bear that.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from logstore.errors import PylogError, UnknownTopicError
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -99,9 +102,17 @@ def _guarded(work: Callable[[Item], Result], item: Item) -> Done[Item, Result]:
     result, error = None, None
     try:
         result = work(item)
-    except (PylogError, OSError) as failure:
-        error = str(failure)
+    except Exception as failure:  # noqa: BLE001  it becomes the row of the partition
+        error = reason(failure)
     return Done(item, result, error, (SYSTEM.clock.monotonic_ms() - start_ms) / 1000)
+
+
+def reason(error: Exception) -> str:
+    """Return the line for a report; what nobody foresaw is logged as a whole."""
+    if isinstance(error, PylogError | OSError):
+        return str(error)
+    logger.error("not foreseen", exc_info=error)
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
 
 
 @contextmanager

@@ -12,28 +12,33 @@ between the two doubles nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import logstore
 from datasource import lake
 from datasource.jobs import delta_spark
 from datasource.jobs.parquet import BAD, RAW, DataFile, Piece, Written, remove, typed_schema, write_piece
-from datasource.jobs.tasks import Done, Progress, chosen, no_progress, run_tasks, to_frame
-from datasource.lake import Lake, TableConflictError
-from datasource.planning import Range
-from datasource.target import Target, reading
+from datasource.jobs.tasks import Done, Progress, chosen, no_progress, reason, run_tasks, to_frame
+from datasource.lake import Lake, Note, TableConflictError
 from logstore.env import SYSTEM
-from logstore.errors import InvalidRequestError, PylogError, StoreError
+from logstore.errors import InvalidRequestError, StoreError
+from logstore.isolation import committed_end
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake.transaction import AddAction
     from pyspark.sql import DataFrame, SparkSession
 
+    from logstore.log import Log
+
 logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
 
 SCHEMA = (
     "topic string, partition int, status string, start bigint, end bigint, records bigint, bad bigint, files int, "
@@ -76,7 +81,7 @@ class Line:
             self.bad_rows,
             self.files,
             self.size_bytes,
-            self.duration_s,
+            round(self.duration_s, 3),
             "; ".join(self.notes) or None,
         )
 
@@ -93,13 +98,15 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """A topic and its tables."""
+    """A topic and its tables; `ddl` declares the fields of its values."""
 
     path: str
     topic: str
     topic_id: str
     table: Path
-    fields: tuple[pa.Field, ...]
+    noted: Note | None = None
+    ddl: str = ""
+    fields: tuple[pa.Field, ...] = ()
 
     @property
     def bad_table(self) -> Path:
@@ -107,9 +114,19 @@ class Copy:
         return self.table.with_name(f"{self.table.name}__dlq")
 
     @property
-    def schema(self) -> pa.Schema:
-        """The columns of the table."""
-        return typed_schema(self.fields) if self.fields else RAW
+    def tables(self) -> list[tuple[Path, pa.Schema]]:
+        """The tables, and their columns."""
+        if not self.fields:
+            return [(self.table, RAW)]
+        return [(self.table, typed_schema(self.fields)), (self.bad_table, BAD)]
+
+    def lake(self) -> Lake:
+        """The table as it is now. Raises: StoreError."""
+        return Lake(self.table, self.topic_id, self.path)
+
+    def bad_lake(self) -> Lake | None:
+        """The table of bad rows; None: there are none. Raises: StoreError."""
+        return Lake(self.bad_table, self.topic_id, self.path) if self.fields else None
 
 
 def run(  # noqa: PLR0913  each of them is one choice of the caller
@@ -126,9 +143,9 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
 
     `table` is the directory of the table, with `{topic}` for several topics; it is chosen once, at the first run
     (default: `tiered/<topic>` in the store). `schema` (DDL, as "id bigint, at timestamp") declares the fields of JSON
-    values.
+    values; later runs take the one that was declared last.
 
-    Raises: InvalidRequestError, UnknownTopicError, StoreError: a table is not that of the topic.
+    Raises: InvalidRequestError, UnknownTopicError, NotAStoreError. What is wrong with a topic is in its rows.
     """
     with logstore.open(path, mode="r", create=False) as store:
         infos, root = chosen(store, topics), str(store.path)
@@ -136,16 +153,23 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
         raise InvalidRequestError(
             f"table {table!r} would hold {len(infos)} topics: write {{topic}} where their names belong"
         )
-    fields = declared(schema) if schema else ()
-    copies = [
-        Copy(path=root, topic=i.name, topic_id=i.topic_id, table=_table(root, i, table), fields=fields)
-        for i in infos
-    ]
-    for copy in copies:
-        _check(copy)
-    lines = []
-    for copy in copies:
-        lines += _would(copy) if dry_run else _tier(spark, copy, progress)
+    if schema:
+        typed_schema(declared(schema))
+    lines: list[Line] = []
+    for info in infos:
+        its = {p: Line(topic=info.name, partition=p) for p in range(info.partitions)}
+        find = partial(_copy, root, info, table, schema)
+        try:
+            if dry_run:
+                _would(find(), its)
+            else:
+                with _alone(root, info.topic_id, its) as is_alone:
+                    if is_alone:
+                        _tier(spark, find(), its, progress)
+        except Exception as error:  # noqa: BLE001  the other topics are tiered all the same
+            for line in its.values():
+                line.fail(reason(error))
+        lines += its.values()
     return to_frame(spark, [line.row() for line in lines], SCHEMA)
 
 
@@ -166,22 +190,33 @@ def declared(ddl: str) -> tuple[pa.Field, ...]:
         ) from None
 
 
-def _table(root: str, info: logstore.TopicInfo, table: str | None) -> Path:
-    """The directory of the topic's table: the one noted, or the one asked for, or the default."""
-    noted = lake.noted_table(root, info.topic_id)
+def _copy(root: str, info: logstore.TopicInfo, table: str | None, schema: str | None) -> Copy:
+    """The topic and its table: the one noted, or the one asked for, or the default."""
+    noted = lake.noted(root, info.topic_id)
     asked = Path(table.replace("{topic}", info.name)).absolute() if table else None
-    if noted and asked and Path(noted) != asked:
+    if noted and asked and noted.table.resolve() != asked.resolve():
         raise InvalidRequestError(
-            f"topic {info.name!r} is tiered to {noted} already: leave the table away, or name this one"
+            f"topic {info.name!r} is tiered to {noted.table} already: leave the table away, or name this one"
         )
-    return Path(noted) if noted else asked or Path(root) / lake.TABLES / info.name
+    ddl = schema or (noted.schema if noted else "")
+    copy = Copy(
+        path=root,
+        topic=info.name,
+        topic_id=info.topic_id,
+        table=noted.table if noted else asked or Path(root) / lake.TABLES / info.name,
+        noted=noted,
+        ddl=ddl,
+        fields=declared(ddl) if ddl else (),
+    )
+    _check(copy)
+    return copy
 
 
 def _check(copy: Copy) -> None:
-    """Raise StoreError unless the tables, if they are there, are this topic's and have the right columns."""
-    for path, schema in _tables(copy):
-        if lake.exists(path):
-            there = Lake(path, copy.topic_id).schema()
+    """Raise StoreError unless the tables are this topic's and have the right columns; or are not there, nor noted."""
+    for path, schema in copy.tables:
+        if copy.noted or lake.exists(path):
+            there = Lake(path, copy.topic_id, copy.path).schema()
             if not there.equals(schema):
                 wrong = [
                     f.name for f in schema if f.name not in there.names or f.type != there.field(f.name).type
@@ -193,8 +228,17 @@ def _check(copy: Copy) -> None:
                 )
 
 
-def _tables(copy: Copy) -> list[tuple[Path, pa.Schema]]:
-    return [(copy.table, copy.schema), *([(copy.bad_table, BAD)] if copy.fields else [])]
+def _each(
+    lines: Mapping[int, Line], partitions: Iterable[int], look: Callable[[int], Found]
+) -> dict[int, Found]:
+    """What `look` finds of each partition; of one where it fails the line says why."""
+    found = {}
+    for partition in list(partitions):
+        try:
+            found[partition] = look(partition)
+        except Exception as error:  # noqa: BLE001  the other partitions are tiered all the same
+            lines[partition].fail(reason(error))
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------- plan
@@ -202,107 +246,112 @@ def _tables(copy: Copy) -> list[tuple[Path, pa.Schema]]:
 
 def _plan(copy: Copy, goal: dict[int, int], lines: Mapping[int, Line]) -> list[Piece]:
     """Return what the tables lack up to `goal`, one piece per partition; `lines` learn what is odd."""
-    target = reading(copy.path)
-    main = Lake(copy.table, copy.topic_id) if lake.exists(copy.table) else None
-    bad = Lake(copy.bad_table, copy.topic_id) if copy.fields and lake.exists(copy.bad_table) else None
-    pieces = []
-    for partition, extent in target.offsets(copy.topic).items():
-        if partition not in goal:
-            continue
-        line, boundary = lines[partition], main.boundary(partition) if main else None
-        if boundary is not None and boundary > extent.end:
-            line.fail(
-                f"the table holds offsets up to {boundary}, and the log ends at {extent.end}: an older copy?"
+    main, bad = (
+        Lake(path, copy.topic_id, copy.path) if lake.exists(path) else None
+        for path in (copy.table, copy.bad_table)
+    )
+    with logstore.open(copy.path, mode="r", create=False) as store:
+
+        def piece(partition: int) -> Piece | None:
+            boundary = main.boundary(partition) if main else None
+            start = _start(_extent(store, copy, partition), boundary, lines[partition])
+            if start >= goal[partition]:
+                return None
+            return Piece(
+                path=copy.path,
+                topic=copy.topic,
+                partition=partition,
+                start=start,
+                end=_end(store.log(copy.topic, partition), start, goal[partition]),
+                table=str(copy.table),
+                fields=copy.fields,
+                bad_table=str(copy.bad_table),
+                bad_start=(bad.boundary(partition) or 0) if bad else 0,
             )
-            goal.pop(partition)
-            continue
-        if boundary is not None and extent.start > boundary:
-            line.note(f"offsets {boundary} to {extent.start} were deleted before they were tiered")
-        start = max(boundary or 0, extent.start)
-        line.start, line.end = (start, start) if line.status == NOTHING else (line.start, start)
-        if start < goal[partition]:
-            pieces.append(
-                Piece(
-                    path=copy.path,
-                    topic=copy.topic,
-                    partition=partition,
-                    start=start,
-                    end=_end(target, copy, partition, start, goal[partition]),
-                    table=str(copy.table),
-                    fields=copy.fields,
-                    bad_table=str(copy.bad_table),
-                    bad_start=(bad.boundary(partition) or 0) if bad else 0,
-                )
-            )
-    return pieces
+
+        return [found for found in _each(lines, goal, piece).values() if found]
 
 
-def _end(target: Target, copy: Copy, partition: int, start: int, goal: int) -> int:
-    """Where a piece ends that begins at `start`: at the goal, or at the end of the batch that fills it."""
-    whole = Range(copy.topic, partition, start, goal)
-    if target.size_bytes(whole) <= PIECE_BYTES:
-        return goal
-    return min(goal, target.offset_after_bytes(whole, PIECE_BYTES))
-
-
-def _goal(copy: Copy) -> dict[int, int]:
-    """How far every partition is committed now."""
-    return {p: extent.end for p, extent in reading(copy.path).offsets(copy.topic).items()}
-
-
-def _flush(copy: Copy, partitions: Iterable[int]) -> None:
-    """What a power cut could take from the log must not be in a table: its offsets would be given again."""
-    with logstore.open(copy.path, create=False) as store:
-        for partition in partitions:
-            store.log(copy.topic, partition).flush()
-
-
-def _lines(copy: Copy, goal: Mapping[int, int]) -> dict[int, Line]:
-    return {p: Line(topic=copy.topic, partition=p) for p in goal}
-
-
-def _would(copy: Copy) -> list[Line]:
-    """What a run would do now."""
-    goal, target = _goal(copy), reading(copy.path)
-    lines = _lines(copy, goal)
-    for piece in _plan(copy, goal, lines):
-        line, whole = (
-            lines[piece.partition],
-            Range(copy.topic, piece.partition, piece.start, goal[piece.partition]),
+def _start(extent: logstore.OffsetRange, boundary: int | None, line: Line) -> int:
+    """Where the table ends, or the log begins, whatever is behind; the line learns of it."""
+    if boundary is not None and boundary > extent.end:
+        raise StoreError(
+            f"the table holds offsets up to {boundary}, and the log ends at {extent.end}: an older copy?"
         )
-        line.status, line.end = WOULD, whole.end
-        line.size_bytes = target.size_bytes(whole)
-    return list(lines.values())
+    lacks = boundary or 0
+    if extent.start > lacks:
+        line.note(f"offsets {lacks} to {extent.start} were deleted before they were tiered")
+    start = max(lacks, extent.start)
+    line.start, line.end = (start, start) if line.status == NOTHING else (line.start, start)
+    return start
+
+
+def _extent(store: logstore.LogStore, copy: Copy, partition: int) -> logstore.OffsetRange:
+    log = store.log(copy.topic, partition)
+    end = committed_end(log, store.outcomes())
+    return logstore.OffsetRange(min(log.log_start_offset, end), end)
+
+
+def _end(log: Log, start: int, goal: int) -> int:
+    """Where a piece ends that begins at `start`: at the goal, or at the end of the batch that fills it."""
+    if log.bytes_between(start, goal) <= PIECE_BYTES:
+        return goal
+    return min(goal, log.offset_after_bytes(start, PIECE_BYTES))
+
+
+def _goal(copy: Copy, lines: Mapping[int, Line]) -> dict[int, int]:
+    """How far every partition is committed now: what is decided together is in it as a whole."""
+    with logstore.open(copy.path, mode="r", create=False) as store:
+        return store.transactions.settled(lambda: _each(lines, lines, lambda p: _extent(store, copy, p).end))
+
+
+def _would(copy: Copy, lines: Mapping[int, Line]) -> None:
+    """What a run would do now."""
+    goal = _goal(copy, lines)
+    with logstore.open(copy.path, mode="r", create=False) as store:
+        for piece in _plan(copy, goal, lines):
+            line = lines[piece.partition]
+            line.status, line.end = WOULD, goal[piece.partition]
+            line.size_bytes = store.log(copy.topic, piece.partition).bytes_between(piece.start, line.end)
 
 
 # ------------------------------------------------------------------------------------------------------ do
 
 
-def _tier(spark: SparkSession, copy: Copy, progress: Progress) -> list[Line]:
-    """Tier one topic, unless another job is at it."""
-    goal = _goal(copy)
-    lines = _lines(copy, goal)
-    lock_path = lake.lock_path(copy.path, copy.topic_id)
+@contextmanager
+def _alone(root: str, topic_id: str, lines: Mapping[int, Line]) -> Iterator[bool]:
+    """Keep other jobs from the topic; False: one is at it, as the lines say."""
+    lock_path = lake.lock_path(root, topic_id)
     SYSTEM.files.mkdir(lock_path.parent)
     lock = SYSTEM.files.lock(lock_path, wait=False)
     if lock is None:
         for line in lines.values():
             line.status = SKIPPED
             line.note("another tiering job is at work on this topic")
-        return list(lines.values())
+        yield False
+        return
     try:
-        for path, schema in _tables(copy):
-            lake.create(path, copy.topic, copy.topic_id, schema)
-        if lake.noted_table(copy.path, copy.topic_id) is None:
-            lake.note_table(copy.path, copy.topic, copy.topic_id, str(copy.table))
-        _flush(copy, goal)
-        _rounds(spark, copy, goal, lines, progress)
-    except PylogError as error:
-        for line in lines.values():
-            line.fail(str(error))
+        yield True
     finally:
         lock.release()
-    return list(lines.values())
+
+
+def _tier(spark: SparkSession, copy: Copy, lines: Mapping[int, Line], progress: Progress) -> None:
+    """Tier one topic."""
+    if copy.noted is None:
+        for path, schema in copy.tables:
+            lake.create(path, copy.path, copy.topic, copy.topic_id, schema)
+    note = Note(copy.table, copy.ddl)
+    if copy.noted != note:
+        lake.write_note(copy.path, copy.topic, copy.topic_id, note)
+    _rounds(spark, copy, _flushed(copy, _goal(copy, lines), lines), lines, progress)
+
+
+def _flushed(copy: Copy, goal: Mapping[int, int], lines: Mapping[int, Line]) -> dict[int, int]:
+    """What a power cut could take from the log must not be in a table: its offsets would be given again."""
+    with logstore.open(copy.path, create=False) as store:
+        flushed = _each(lines, goal, lambda p: store.log(copy.topic, p).flush())
+    return {p: goal[p] for p in flushed}
 
 
 def _rounds(
@@ -334,8 +383,7 @@ def _through_package(
     spark: SparkSession, copy: Copy, pieces: list[Piece], progress: Progress
 ) -> list[Done[Piece, Written]]:
     """Tasks write files, and one commit per table adds them all. Raises: TableConflictError."""
-    main = Lake(copy.table, copy.topic_id)
-    bad = Lake(copy.bad_table, copy.topic_id) if copy.fields else None
+    main, bad = copy.lake(), copy.bad_lake()
     begin = {p.partition: p.start for p in pieces}
     if any((main.boundary(p) or 0) > start for p, start in begin.items()):
         raise TableConflictError(f"{copy.table} moved on since the job was planned")
@@ -404,19 +452,22 @@ def _note_boundaries(copy: Copy, lines: Mapping[int, Line]) -> None:
 
     After the commit, and again by the next run should this one die here.
     """
-    table = Lake(copy.table, copy.topic_id)
+    table = copy.lake()
     with logstore.open(copy.path, create=False) as store:
-        for partition, line in lines.items():
+
+        def tell(partition: int) -> None:
             boundary = table.boundary(partition)
-            if boundary is not None and line.status != FAILED:
+            if boundary is not None:
                 store.log(copy.topic, partition).advance_tiered_offset(boundary)
+
+        _each(lines, (p for p, line in lines.items() if line.status != FAILED), tell)
 
 
 def clean(copy: Copy) -> list[Path]:
     """Remove, and return, the files that killed runs left in the tables: old, and in no version of them."""
     removed = []
-    for path, _ in _tables(copy):
-        for file in Lake(path, copy.topic_id).orphans(age_hours=ORPHAN_AGE_HOURS):
+    for path, _ in copy.tables:
+        for file in Lake(path, copy.topic_id, copy.path).orphans(age_hours=ORPHAN_AGE_HOURS):
             SYSTEM.files.unlink(file)
             logger.warning("path=%s removed: a tiering job that was killed left it", file)
             removed.append(file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -27,7 +26,7 @@ from datasource.planning import Range
 from datasource.session import DELTA_JARS
 from datasource.target import reading
 from datasource.tiered import Union
-from logstore import InvalidRequestError, StoreError
+from logstore import InvalidRequestError
 from tests.spark import kill_tiering
 from tests.spark.delta_writer import DeltaSource
 
@@ -77,12 +76,25 @@ def copy_of(topics, topic: str = "t", fields: tuple[pa.Field, ...] = ()) -> tier
     )
 
 
+def planned(copy: tiering.Copy) -> tuple[dict[int, int], dict[int, tiering.Line]]:
+    """How far a run would go now, and the rows of its report."""
+    with logstore.open(copy.path, mode="r") as store:
+        count = store.topic(copy.topic).partitions
+    lines = {p: tiering.Line(topic=copy.topic, partition=p) for p in range(count)}
+    return tiering._goal(copy, lines), lines
+
+
 def prepared(copy: tiering.Copy) -> tuple[Lake, list[tiering.Piece]]:
     """The tables, made, and what a run would write into them now."""
-    for path, schema in tiering._tables(copy):
-        lake.create(path, copy.topic, copy.topic_id, schema)
-    goal = tiering._goal(copy)
-    return Lake(copy.table, copy.topic_id), tiering._plan(copy, goal, tiering._lines(copy, goal))
+    for path, schema in copy.tables:
+        lake.create(path, copy.path, copy.topic, copy.topic_id, schema)
+    return copy.lake(), tiering._plan(copy, *planned(copy))
+
+
+def refused(row: dict[str, object]) -> str:
+    """Why nothing was done with the partition."""
+    assert (row["status"], row["records"]) == ("failed", 0)
+    return str(row["note"])
 
 
 # ---------------------------------------------------------------------------------------------- what is there
@@ -220,7 +232,7 @@ def test_of_two_commits_of_the_same_records_the_second_is_refused(topics):
     topics.append("t", VALUES, key=VALUES)
     copy = copy_of(topics)
     first, pieces = prepared(copy)
-    second = Lake(copy.table, copy.topic_id)
+    second = copy.lake()
     written = [write_piece(pieces[0]) for _ in range(2)]
     tiering._commit(first, written[0].files, {0: pieces[0].end})
     with pytest.raises(TableConflictError):
@@ -238,8 +250,7 @@ def test_a_run_that_lost_the_race_goes_on_behind_the_winner(topics, spark, tier)
     with pytest.raises(TableConflictError):
         tiering._through_package(spark, copy, pieces, tiering.no_progress)
     topics.append("t", VALUES)
-    goal = tiering._goal(copy)
-    tiering._rounds(spark, copy, goal, tiering._lines(copy, goal), tiering.no_progress)
+    tiering._rounds(spark, copy, *planned(copy), tiering.no_progress)
     assert places(table(topics)) == logged(topics)
 
 
@@ -339,7 +350,7 @@ def test_a_death_between_the_two_commits_doubles_no_bad_row(topics, tier):
     copy = copy_of(topics, fields=fields)
     _, pieces = prepared(copy)
     written = write_piece(pieces[0])
-    tiering._commit(Lake(copy.bad_table, copy.topic_id), written.bad_files, {0: pieces[0].end})
+    tiering._commit(copy.bad_lake(), written.bad_files, {0: pieces[0].end})
     topics.append("t", [VALUES[1], "bad"])
     report = tier(schema="id bigint")[0]
     assert (report["records"], report["bad"]) == (2, 1)
@@ -351,10 +362,7 @@ def test_another_schema_than_that_of_the_table_is_refused(topics, tier):
     topics.create("t")
     topics.append("t", VALUES)
     tier(schema="id bigint")
-    with pytest.raises(StoreError, match=re.escape("has other columns than declared (id)")):
-        tier(schema="id string")
-    with pytest.raises(StoreError, match="other columns"):
-        tier()
+    assert "has other columns than declared (id): give" in refused(tier(schema="id string")[0])
     with pytest.raises(InvalidRequestError, match="write columns and types"):
         tier(schema="id bigin")
     with pytest.raises(InvalidRequestError, match="column 'id' is there twice"):
@@ -373,8 +381,9 @@ def test_the_table_may_be_elsewhere_and_stays_where_it_is(topics, tier, tmp_path
     topics.append("t", VALUES)
     tier()
     assert places(tmp_path / "lake" / "t") == logged(topics)
-    with pytest.raises(InvalidRequestError, match=r"is tiered to .*lake/t already"):
-        tier(topics="t", table=str(tmp_path / "other"))
+    assert "lake/t already: leave the table away" in refused(
+        tier(topics="t", table=str(tmp_path / "other"))[0]
+    )
     with pytest.raises(InvalidRequestError, match="would hold 2 topics"):
         tier(table=str(tmp_path / "other"))
 
@@ -387,10 +396,7 @@ def test_the_table_of_an_earlier_topic_of_the_same_name_is_not_written_to(topics
         store.delete_topic("t")
     topics.create("t")
     topics.append("t", VALUES[:1])
-    with pytest.raises(
-        StoreError, match=r"is a table of an earlier topic of this name; give another directory"
-    ):
-        tier()
+    assert "is a table of another (or an earlier) topic 't'; give another directory" in refused(tier()[0])
     tier(table=str(table(topics, "t2")))
     assert places(table(topics, "t2")) == [(0, 0)]
 
@@ -545,7 +551,7 @@ def test_delta_s_writer_gets_bad_rows_once(through_delta, topics, tier):
     fields = tiering.declared("id bigint")
     copy = copy_of(topics, fields=fields)
     _, pieces = prepared(copy)
-    tiering._commit(Lake(copy.bad_table, copy.topic_id), write_piece(pieces[0]).bad_files, {0: 3})
+    tiering._commit(copy.bad_lake(), write_piece(pieces[0]).bad_files, {0: 3})
     report = tier(schema="id bigint")[0]
     assert (report["records"], report["bad"]) == (2, 0)
     assert [o for _, o in places(table(topics, "t__dlq"))] == [0]
