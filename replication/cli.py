@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -149,20 +149,15 @@ def start_cluster(
             talk(str(error))
             return
         click.echo(f"bootstrap={running.bootstrap}")
-        if missing := running.missing():
+        if missing := ", ".join(map(str, running.missing())):
             talk(
-                f"partitions are on {_named(missing)}, too, not started here: those are without, until it is up again"
+                f"not started, though partitions are on them: brokers {missing}; start them, or these lack replicas"
             )
-        _watch(running, is_over)
+        _watch(running, set(range(1, brokers + 1)), is_over)
 
 
-def _named(brokers: Sequence[int]) -> str:
-    return f"broker{'s' * (len(brokers) > 1)} {', '.join(map(str, brokers))}"
-
-
-def _watch(running: LocalCluster, is_over: threading.Event) -> None:
-    """Say of each broker that it has ended, until the last has or `is_over` is set."""
-    live = set(running.live)
+def _watch(running: LocalCluster, live: set[int], is_over: threading.Event) -> None:
+    """Say of each of these brokers that it has ended, until the last has or `is_over` is set."""
     while not is_over.wait(LOOK_S):
         for broker in sorted(live - set(running.live)):
             talk(f"broker {broker} has ended; {running.log_dir(broker)}/broker/server.log says why")
