@@ -115,6 +115,17 @@ class TopicInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition is to have the replicas `target`, in this order.
+
+    `original` are those that it had when that was begun, None before: it is cancelled by making them the target.
+    """
+
+    target: Assignment
+    original: Assignment | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterState:
     """What the coordination tree says: who lives, which topics there are, who leads them, what is asked for."""
 
@@ -123,3 +134,4 @@ class ClusterState:
     leadership: Mapping[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     deletions: tuple[str, ...] = ()
     preferred_elections: tuple[TopicPartition, ...] = ()
+    reassignments: Mapping[TopicPartition, Reassignment] = field(default_factory=dict)

@@ -117,6 +117,24 @@ class ControllerLines(NamedTuple):
             f"no broker in ISR {members} has all its data. There's potential data loss.",
         )
 
+    def reassignment_started(
+        self, tp: TopicPartition, before: Iterable[BrokerId], target: Iterable[BrokerId]
+    ) -> StateChange:
+        """A partition is to have other replicas."""
+        return self._trace(
+            f"started reassigning partition {named(tp)} from replicas {_ids(before)} to {_ids(target)}"
+        )
+
+    def reassignment_done(self, tp: TopicPartition, target: Iterable[BrokerId]) -> StateChange:
+        """It has them, and no others."""
+        return self._trace(f"reassigned partition {named(tp)} to replicas {_ids(target)}")
+
+    def reassignment_refused(
+        self, tp: TopicPartition, target: Iterable[BrokerId], reason: str
+    ) -> StateChange:
+        """It cannot have them."""
+        return self._error(f"does not reassign partition {named(tp)} to replicas {_ids(target)}: {reason}")
+
     def telling_leadership(self, tp: TopicPartition, state: LeaderAndIsr, receiver: BrokerId) -> StateChange:
         """A LeaderAndIsr request goes out."""
         role = "leader" if state.leader == receiver else "follower"
@@ -200,6 +218,10 @@ class RequestLines(NamedTuple):
             "TRACE",
             f"Broker {self.broker} {verb} stop replica (delete={str(delete).lower()}) for partition {named(tp)}",
         )
+
+
+def _ids(brokers: Iterable[BrokerId]) -> str:
+    return ",".join(map(str, brokers)) or "none"
 
 
 def _info(state: LeaderAndIsr, replicas: tuple[BrokerId, ...]) -> str:

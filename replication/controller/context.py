@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from replication.controller.events import StateWrite
 from replication.controller.states import PartitionState, ReplicaState
 from replication.model import (
+    Assignment,
     BrokerId,
     BrokerInfo,
     LeaderAndIsr,
+    Reassignment,
     Replica,
     TopicInfo,
     TopicPartition,
@@ -45,12 +47,27 @@ class Shutdown:
     waiting: frozenset[TopicPartition]
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A reassignment: what is wanted, and how far this controller is with it.
+
+    `stored` are the replicas that the topic's node names. While those that are not wanted any more are removed
+    (`is_leaving`), the replicas of the partition are the target ones only.
+    """
+
+    plan: Reassignment
+    stored: Assignment
+    is_storing: bool = False  # a write of the two nodes is in flight
+    is_announced: bool = False  # the leader knows all of `stored` from this controller
+    is_leaving: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
     """One broker as a controller, or as one that may become it (`is_active` is false: it knows nothing).
 
     Invariant: a partition has at most one write in flight (`pending`); what else is to be done for it is noted
-    (`removals`, `preferred`, `shutdowns`, `deletions`) and looked at again when the write's outcome is known.
+    (`removals`, `preferred`, `shutdowns`, `deletions`, `moves`) and looked at again when the write's outcome is known.
     """
 
     broker: BrokerId
@@ -69,4 +86,6 @@ class Controller:
     shutting_down: frozenset[BrokerId] = frozenset()
     shutdowns: Mapping[BrokerId, Shutdown] = field(default_factory=dict)
     deletions: frozenset[str] = frozenset()
+    delayed_deletions: frozenset[str] = frozenset()  # until nothing of them is reassigned any more
+    moves: Mapping[TopicPartition, Move] = field(default_factory=dict)
     next_rebalance_ms: int | None = None

@@ -5,6 +5,8 @@
 3. Every live replica is stopped and deleted; one that is down has its turn when its broker is back.
 4. When all are deleted, the nodes go.
 
+A topic whose partitions are being reassigned is deleted after that.
+
 Only 2 differs from what Kafka 0.9 writes: there the ISR loses its members one write after another.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from replication.controller import reassignment
 from replication.controller.draft import Draft
 from replication.controller.elections import settle
 from replication.controller.events import DeleteTopicNodes, ReplicasDeleted
@@ -26,7 +29,12 @@ def begin(draft: Draft, topics: Iterable[str]) -> None:
     for name in topics:
         if name not in draft.topics:
             draft.also(DeleteTopicNodes(name))
+        elif any(tp.topic == name for tp in draft.moves):
+            draft.delayed_deletions.add(name)
+            for tp in partitions_of(draft, name):
+                reassignment.proceed(draft, tp)  # what was not begun will not be
         elif name not in draft.deletions:
+            draft.delayed_deletions.discard(name)
             draft.deletions.add(name)
             tps = partitions_of(draft, name)
             draft.tell_metadata(tps)
@@ -81,12 +89,14 @@ def forget(draft: Draft, topic: str) -> None:
     """The tree does not know the topic any more: neither does the controller."""
     for tp in partitions_of(draft, topic):
         settle(draft, tp)
+        reassignment.forget(draft, tp)
         for known in (draft.leadership, draft.partition_states, draft.pending, draft.removals):
             known.pop(tp, None)
         for broker in draft.replicas_of(tp):
             draft.replica_states.pop(Replica(tp, broker), None)
     draft.topics.pop(topic, None)
     draft.deletions.discard(topic)
+    draft.delayed_deletions.discard(topic)
 
 
 def partitions_of(draft: Draft, topic: str) -> list[TopicPartition]:

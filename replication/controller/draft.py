@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from replication.controller.context import Controller, Limits, Pending, Shutdown
+from replication.controller.context import Controller, Limits, Move, Pending, Shutdown
 from replication.controller.events import (
     Effect,
     PartitionNews,
@@ -57,6 +57,8 @@ class Draft:
         self.shutting_down: set[BrokerId] = set(state.shutting_down)
         self.shutdowns: dict[BrokerId, Shutdown] = dict(state.shutdowns)
         self.deletions: set[str] = set(state.deletions)
+        self.delayed_deletions: set[str] = set(state.delayed_deletions)
+        self.moves: dict[TopicPartition, Move] = dict(state.moves)
         self.next_rebalance_ms = state.next_rebalance_ms
         self.limits = limits
         self.lines = ControllerLines(state.broker, state.epoch)
@@ -85,6 +87,8 @@ class Draft:
             shutting_down=frozenset(self.shutting_down),
             shutdowns=self.shutdowns,
             deletions=frozenset(self.deletions),
+            delayed_deletions=frozenset(self.delayed_deletions),
+            moves=self.moves,
             next_rebalance_ms=self.next_rebalance_ms,
         )
         effects: list[Effect] = [*self._log, *self._told()]
@@ -122,6 +126,11 @@ class Draft:
     def also(self, effect: Effect) -> None:
         """Have something done after everything else."""
         self._others.append(effect)
+
+    def assign(self, tp: TopicPartition, replicas: Assignment) -> None:
+        """From now on these are the replicas of the partition."""
+        topic = self.topics[tp.topic]
+        self.topics[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: replicas})
 
     def move_partition(self, tp: TopicPartition, after: PartitionState) -> None:
         """Put a partition into another state; the line is left out when it stays where it is."""

@@ -2,7 +2,7 @@
 
 `drive` looks at what stands and at what is wanted, and proposes at most one write; when the outcome is known, it is
 called again. In this order: a first leader; a leader in the place of one that is gone, or is about to go; members
-out of the ISR, one per write; the preferred leader.
+out of the ISR, one per write; the next step of a reassignment; the preferred leader.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from replication.assignment import (
     elect_offline,
     elect_preferred,
 )
+from replication.controller import reassignment
 from replication.controller.context import Shutdown
 from replication.controller.draft import Draft
 from replication.controller.events import AnswerControlledShutdown, DeletePreferredElection
@@ -28,6 +29,7 @@ def drive(draft: Draft, tp: TopicPartition) -> None:
     topic = draft.topics.get(tp.topic)
     if tp in draft.pending or topic is None or topic.id is None or tp.topic in draft.deletions:
         return
+    reassignment.proceed(draft, tp)
     current = draft.leadership.get(tp)
     if current is None:
         _create(draft, tp)
@@ -37,7 +39,10 @@ def drive(draft: Draft, tp: TopicPartition) -> None:
         is_asked = _replace_leader(draft, tp, current)
     else:
         is_asked = (
-            _move_off(draft, tp, current) or _remove_one(draft, tp, current) or _prefer(draft, tp, current)
+            _move_off(draft, tp, current)
+            or _remove_one(draft, tp, current)
+            or reassignment.advance(draft, tp, current)
+            or _prefer(draft, tp, current)
         )
     if not is_asked:
         settle(draft, tp)
@@ -83,7 +88,7 @@ def accepted(
             draft.log(draft.lines.data_may_be_lost(tp, stored.leader, before.isr))
         if reason == "election":
             draft.log(draft.lines.leader_elected(tp, stored.leader))
-        if reason != "removal":
+        if reason in ("creation", "election"):
             draft.move_partition(tp, PartitionState.ONLINE)
         if before is not None and before.leader in draft.shutting_down and before.leader != stored.leader:
             # As a follower for its last moments it would join the ISR again, and be missing from it then.
@@ -93,6 +98,7 @@ def accepted(
         for broker in draft.replicas_of(tp):
             if broker in draft.brokers:
                 draft.move_replica(tp, broker, ReplicaState.ONLINE)
+    reassignment.accepted(draft, tp, stored, reason)
 
 
 def _create(draft: Draft, tp: TopicPartition) -> None:

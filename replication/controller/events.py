@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,6 +12,7 @@ from replication.model import (
     BrokerInfo,
     ClusterState,
     LeaderAndIsr,
+    Reassignment,
     TopicInfo,
     TopicPartition,
 )
@@ -89,6 +91,23 @@ class PreferredElectionRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class ReassignmentsRequested:
+    """What /admin/reassign_partitions says now, all of it."""
+
+    plans: Mapping[TopicPartition, Reassignment]
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentWritten:
+    """The outcome of one WriteReassignment, for certain: what both nodes say now. `replicas`: () without a topic."""
+
+    tp: TopicPartition
+    accepted: bool
+    plan: Reassignment | None
+    replicas: Assignment
+
+
+@dataclass(frozen=True, slots=True)
 class ControlledShutdownRequested:
     """A broker wants to stop. The answer goes to `request`, whatever that is to the driver."""
 
@@ -128,6 +147,8 @@ class Ticked:
 
 Request: TypeAlias = (
     PreferredElectionRequested
+    | ReassignmentsRequested
+    | ReassignmentWritten
     | ControlledShutdownRequested
     | DeleteRequested
     | ReplicasDeleted
@@ -245,6 +266,24 @@ class DeletePreferredElection:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteReassignment:
+    """Write the partition's replicas in the topic's node, and what /admin/reassign_partitions says of it, in one step.
+
+    That step checks the controller epoch, and that the nodes say `stored` and `before` until then. `replicas` None:
+    the topic's node stays as it is. `after` None: the partition goes from the other, which goes with its last one; that
+    somebody has removed it there already is fine. Answer: Fenced, or ReassignmentWritten and then, read after it,
+    ReassignmentsRequested.
+    """
+
+    controller_epoch: int
+    tp: TopicPartition
+    before: Reassignment
+    after: Reassignment | None
+    stored: Assignment
+    replicas: Assignment | None
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteTopicNodes:
     """Remove the topic's nodes, its settings and the mark in /admin/delete_topics, the mark last.
 
@@ -265,5 +304,6 @@ Effect: TypeAlias = (
     | SendUpdateMetadata
     | AnswerControlledShutdown
     | DeletePreferredElection
+    | WriteReassignment
     | DeleteTopicNodes
 )

@@ -10,7 +10,7 @@ Laws:
 Failover of the controller, in the order of the twelve steps: the driver has made /controller and counted up the
 epoch (1) when it says `Elected`; `LoadContext` has it set the watches (2-6) and read the tree (7). `ContextLoaded`
 starts both state machines (8), is active from then on (9), tells every live broker everything (10), starts the
-rebalance task (11), and resumes deletions (12) and preferred elections.
+rebalance task (11), and resumes deletions (12), reassignments and preferred elections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import assert_never
 
-from replication.controller import deletion, rebalance
+from replication.controller import deletion, reassignment, rebalance
 from replication.controller.context import Controller, Limits, Shutdown
 from replication.controller.draft import Draft
 from replication.controller.elections import (
@@ -43,6 +43,8 @@ from replication.controller.events import (
     LoadContext,
     MakeTopicId,
     PreferredElectionRequested,
+    ReassignmentsRequested,
+    ReassignmentWritten,
     ReplicasDeleted,
     Request,
     Resign,
@@ -108,12 +110,20 @@ def _asked(draft: Draft, event: Request) -> None:
     match event:
         case PreferredElectionRequested(partitions):
             _elect_preferred(draft, partitions)
+        case ReassignmentsRequested(plans):
+            reassignment.note(draft, plans)
+            for tp in list(draft.moves):
+                drive(draft, tp)
+        case ReassignmentWritten():
+            _reassignment_written(draft, event)
         case ControlledShutdownRequested(broker, request):
             _shut_down(draft, broker, request)
         case DeleteRequested(names):
             deletion.begin(draft, names)
         case ReplicasDeleted():
             deletion.replicas_deleted(draft, event)
+            for tp in event.deleted:
+                drive(draft, tp)
         case TopicNodesDeleted(topic):
             deletion.forget(draft, topic)
         case _:
@@ -145,6 +155,7 @@ def _take_over(draft: Draft, event: ContextLoaded) -> None:
     draft.brokers = dict(cluster.brokers)
     draft.leadership = dict(cluster.leadership)
     tps = _note_topics(draft, dict(cluster.topics))
+    reassignment.note(draft, cluster.reassignments)
     draft.tell_metadata(tps)
     _note_removals(draft, [broker.id for broker in draft.brokers.values() if broker.lost_writes])
     deletion.begin(draft, cluster.deletions)
@@ -170,6 +181,9 @@ def _brokers_changed(draft: Draft, live: tuple[BrokerInfo, ...]) -> None:
     if dead or started:
         draft.tell_metadata(())
         _drive_and_tell(draft, draft.partitions_on({*dead, *started}), started)
+        for tp, move in list(draft.moves.items()):
+            if move.is_leaving:
+                drive(draft, tp)  # with those that are no replicas any more
 
 
 def _drive_and_tell(draft: Draft, tps: list[TopicPartition], receivers: Collection[BrokerId]) -> None:
@@ -280,6 +294,14 @@ def _add_partition(draft: Draft, tp: TopicPartition) -> None:
         draft.replica_states[Replica(tp, broker)] = state
 
 
+def _reassignment_written(draft: Draft, event: ReassignmentWritten) -> None:
+    reassignment.written(draft, event)
+    topic = event.tp.topic
+    if topic in draft.delayed_deletions and not any(tp.topic == topic for tp in draft.moves):
+        deletion.begin(draft, [topic])
+    drive(draft, event.tp)
+
+
 def _elect_preferred(draft: Draft, partitions: Iterable[TopicPartition]) -> None:
     known = [tp for tp in partitions if tp in draft.leadership and tp.topic not in draft.deletions]
     draft.has_preferred_node = True
@@ -352,4 +374,6 @@ def _ticked(draft: Draft, now_ms: int) -> None:
     for topic in sorted(draft.deletions):
         for tp in deletion.partitions_of(draft, topic):
             deletion.drive(draft, tp)
+    for tp in list(draft.moves):
+        drive(draft, tp)  # what could not be deleted is tried again
     rebalance.maybe_rebalance(draft, now_ms)

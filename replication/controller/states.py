@@ -6,7 +6,7 @@
 
     NonExistentReplica -> NewReplica -> OnlineReplica <-> OfflineReplica -> ReplicaDeletionStarted
     ReplicaDeletionStarted -> ReplicaDeletionSuccessful -> NonExistentReplica
-    ReplicaDeletionStarted -> ReplicaDeletionIneligible -> OfflineReplica, OnlineReplica
+    ReplicaDeletionStarted -> ReplicaDeletionIneligible -> OfflineReplica, OnlineReplica, NonExistentReplica
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PARTITION_ENTERED_FROM: Mapping[PartitionState, frozenset[PartitionState]] = {
 }
 
 REPLICA_ENTERED_FROM: Mapping[ReplicaState, frozenset[ReplicaState]] = {
-    _R.NON_EXISTENT: frozenset({_R.DELETION_SUCCESSFUL}),
+    _R.NON_EXISTENT: frozenset({_R.DELETION_SUCCESSFUL, _R.DELETION_INELIGIBLE}),
     _R.NEW: frozenset({_R.NON_EXISTENT}),
     _R.ONLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE, _R.DELETION_INELIGIBLE}),
     _R.OFFLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE, _R.DELETION_INELIGIBLE}),

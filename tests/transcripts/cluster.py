@@ -10,12 +10,13 @@ Commands (one a line; what they print stands below them in the transcript):
     isr bar-0 2,3,1                   the leader writes this ISR, and the controller hears of it
     shutdown 1                        it asks to stop
     prefer bar-0 bar-1 | prefer all   a preferred replica election is asked for
+    reassign bar-0 4:5:6              the partition is to have these replicas; `cancel bar-0`: its original ones
     delete bar                        the topic is to be deleted
     tick 5000                         milliseconds pass
-    hold / go                         from now on orders to the tree wait / are carried out
+    hold / go                         from now on orders to the tree wait / are carried out; `go 1`: the first one only
     usurp                             another broker becomes the controller, and this one has not noticed
     foreign bar-0 3 5 3,1             somebody else writes leader 3, leader epoch 5, ISR 3,1
-    describe                          every partition as the tree has it
+    describe                          every partition as the tree has it; `replicas`: and on which brokers
     states                            the states of all partitions and replicas
 """
 
@@ -25,7 +26,14 @@ from collections import defaultdict, deque
 from dataclasses import replace
 
 from replication.controller import Controller, Limits, events, step
-from replication.model import BrokerInfo, ClusterState, LeaderAndIsr, TopicInfo, TopicPartition
+from replication.model import (
+    BrokerInfo,
+    ClusterState,
+    LeaderAndIsr,
+    Reassignment,
+    TopicInfo,
+    TopicPartition,
+)
 from replication.state_change_log import StateChange
 
 
@@ -40,7 +48,8 @@ class Cluster:
         self.next_broker_epoch = 1
         self.now_ms = 0
         self.holds = False
-        self.held: list[events.WriteStates] = []
+        self.held: list[events.WriteStates | events.WriteReassignment] = []
+        self.plans: dict[TopicPartition, Reassignment] = {}
         self.deletions: list[str] = []
         self.out: list[str] = []
         self.log: list[StateChange] = []
@@ -105,6 +114,19 @@ class Cluster:
         tps = sorted(self.stored) if words == ("all",) else [partition(word) for word in words]
         self._post(events.PreferredElectionRequested(tuple(tps)))
 
+    def do_reassign(self, word: str, row: str) -> None:
+        tp, target = partition(word), tuple(int(broker) for broker in row.split(":") if broker)
+        known = self.plans.get(tp)
+        self.plans[tp] = Reassignment(target, None if known is None else known.original)
+        self._post(events.ReassignmentsRequested(dict(self.plans)))
+
+    def do_cancel(self, word: str) -> None:
+        tp = partition(word)
+        original = self.plans[tp].original
+        assert original is not None
+        self.plans[tp] = Reassignment(original, original)
+        self._post(events.ReassignmentsRequested(dict(self.plans)))
+
     def do_delete(self, *names: str) -> None:
         self.deletions += names
         self._post(events.DeleteRequested(names))
@@ -116,11 +138,12 @@ class Cluster:
     def do_hold(self) -> None:
         self.holds = True
 
-    def do_go(self) -> None:
-        self.holds = False
-        held, self.held = self.held, []
-        for writes in held:
-            self._write(writes)
+    def do_go(self, count: str = "") -> None:
+        self.holds = bool(count)
+        number = int(count) if count else len(self.held)
+        held, self.held = self.held[:number], self.held[number:]
+        for order in held:
+            self._carry_out(order)
 
     def do_usurp(self) -> None:
         self.controller_epoch += 1
@@ -128,6 +151,13 @@ class Cluster:
     def do_describe(self) -> None:
         for tp, state in sorted(self.stored.items()):
             self.out.append(f"{tp}: {written(state)}")
+
+    def do_replicas(self) -> None:
+        for name, topic in sorted(self.topics.items()):
+            for number, replicas in topic.partitions.items():
+                tp = TopicPartition(name, number)
+                plan = f", to be {row(self.plans[tp].target)}" if tp in self.plans else ""
+                self.out.append(f"{tp} on {row(replicas)}{plan}: {written(self.stored[tp])}")
 
     def do_states(self) -> None:
         for tp, state in sorted(self.state.partition_states.items()):
@@ -157,11 +187,15 @@ class Cluster:
                 self.log.append(effect)
                 if level != "TRACE":
                     self.out.append(f"{level} {message}")
-            case events.WriteStates():
-                self.held.append(effect) if self.holds else self._write(effect)
+            case events.WriteStates() | events.WriteReassignment():
+                self.held.append(effect) if self.holds else self._carry_out(effect)
             case events.LoadContext():
                 cluster = ClusterState(
-                    dict(self.brokers), dict(self.topics), dict(self.stored), tuple(self.deletions)
+                    dict(self.brokers),
+                    dict(self.topics),
+                    dict(self.stored),
+                    tuple(self.deletions),
+                    reassignments=dict(self.plans),
                 )
                 self._post(events.ContextLoaded(cluster, self.now_ms))
             case events.SendLeaderAndIsr():
@@ -196,10 +230,33 @@ class Cluster:
             case events.Resign():
                 self.out.append("resigns")
 
-    def _write(self, order: events.WriteStates) -> None:
+    def _carry_out(self, order: events.WriteStates | events.WriteReassignment) -> None:
         if order.controller_epoch != self.controller_epoch:
             self._post(events.Fenced())
-            return
+        elif isinstance(order, events.WriteStates):
+            self._write(order)
+        else:
+            self._reassign(order)
+
+    def _reassign(self, order: events.WriteReassignment) -> None:
+        tp, topic = order.tp, self.topics.get(order.tp.topic)
+        now = topic.partitions.get(tp.partition, ()) if topic else ()
+        is_as_read = order.replicas is None or now == order.stored
+        known = self.plans.get(tp)
+        accepted = is_as_read and (known == order.before or (known is None and order.after is None))
+        if accepted:
+            self.plans.pop(tp, None)
+            if order.after is not None:
+                self.plans[tp] = order.after
+            if order.replicas is not None and topic is not None:
+                now = order.replicas
+                self.topics[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: now})
+        what = "reassignment over" if order.after is None else f"to be {row(order.after.target)}"
+        self.out.append(f"{'write' if accepted else 'refused'} {tp}: on {row(now)}, {what}")
+        self._post(events.ReassignmentWritten(tp, accepted, self.plans.get(tp), now))
+        self._post(events.ReassignmentsRequested(dict(self.plans)))
+
+    def _write(self, order: events.WriteStates) -> None:
         results = []
         for write in order.writes:
             tp, state = write.tp, write.state
@@ -229,6 +286,10 @@ class Cluster:
 def partition(word: str) -> TopicPartition:
     topic, _, number = word.rpartition("-")
     return TopicPartition(topic, int(number))
+
+
+def row(replicas: tuple[int, ...]) -> str:
+    return ",".join(map(str, replicas)) or "none"
 
 
 def written(state: LeaderAndIsr) -> str:

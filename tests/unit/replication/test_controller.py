@@ -5,13 +5,22 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from replication.controller import Controller, Limits, events, step
 from replication.controller.states import PARTITION_ENTERED_FROM, REPLICA_ENTERED_FROM
-from replication.model import NO_LEADER, BrokerInfo, LeaderAndIsr, TopicInfo, TopicPartition
+from replication.model import (
+    NO_LEADER,
+    Assignment,
+    BrokerInfo,
+    LeaderAndIsr,
+    Reassignment,
+    TopicInfo,
+    TopicPartition,
+)
 
 LIMITS = Limits(leader_imbalance_check_interval_seconds=1)
+ALL = (1, 2, 3, 4)
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 
 
@@ -22,12 +31,16 @@ class World:
         self.state = Controller(broker=1)
         self.epoch = 0
         self.unclean = unclean
-        self.live = {b: BrokerInfo(b, b) for b in (1, 2, 3)}
+        self.live = {b: BrokerInfo(b, b) for b in ALL}
         self.next_epoch = 10
         self.stored: dict[TopicPartition, LeaderAndIsr] = {}
         self.topics = {"t": TopicInfo({0: (1, 2, 3)}, "t@1", unclean)}
         self.deletions: list[str] = []
-        self.orders: list[events.WriteStates] = []
+        self.orders: list[events.WriteStates | events.WriteReassignment] = []
+        self.plans: dict[TopicPartition, Reassignment] = {}
+        self.told: dict[
+            tuple[TopicPartition, int], Assignment
+        ] = {}  # what a leader knows of its replicas, per epoch
         self.to_delete: list[events.SendStopReplica] = []
         self.now_ms = 0
 
@@ -36,15 +49,21 @@ class World:
         state, effects = step(self.state, event, LIMITS)
         assert self.state == before, "step changes nothing that it was given"
         self.state = state
+        self.check_moves(before)
         for effect in effects:
             self.check(effect)
             match effect:
-                case events.WriteStates():
+                case events.WriteStates() | events.WriteReassignment():
                     self.orders.append(effect)
                 case events.LoadContext():
                     cluster = (dict(self.live), dict(self.topics), dict(self.stored), tuple(self.deletions))
-                    self.post(events.ContextLoaded(events.ClusterState(*cluster), self.now_ms))
+                    found = events.ClusterState(*cluster, reassignments=dict(self.plans))
+                    self.post(events.ContextLoaded(found, self.now_ms))
                     return
+                case events.SendLeaderAndIsr():
+                    for news in effect.partitions:
+                        if news.state.leader == effect.broker:
+                            self.told[news.tp, news.state.leader_epoch] = news.replicas
                 case events.SendStopReplica(delete=True):
                     self.to_delete.append(effect)
                 case events.DeleteTopicNodes(topic):
@@ -63,6 +82,26 @@ class World:
                 assert self.state.brokers[broker].epoch == broker_epoch
                 for news in partitions:
                     assert news.state == self.state.leadership[news.tp], "told is what is written"
+            case events.SendStopReplica(broker, delete=True, partitions=partitions):
+                for tp, _ in partitions:
+                    assert tp.topic in self.state.deletions or self.leaves(tp, broker)
+
+    def leaves(self, tp: TopicPartition, broker: int) -> bool:
+        move = self.state.moves[tp]
+        return move.is_leaving and broker not in self.state.topics[tp.topic].partitions[tp.partition]
+
+    def check_moves(self, before: Controller) -> None:
+        """(R34) Replicas go when all that stay are in the ISR, and nobody else; of a cancelled one, all that live."""
+        for tp, move in self.state.moves.items():
+            assert tp.topic not in self.state.deletions
+            known = before.moves.get(tp)
+            if move.is_leaving and not (known and known.is_leaving):
+                target, isr = set(move.plan.target), set(self.state.leadership[tp].isr)
+                needed = (
+                    target & set(self.state.brokers) if move.plan.target == move.plan.original else target
+                )
+                assert needed <= isr <= target
+                assert isr
 
     def check_write(self, write: events.StateWrite) -> None:
         before, after = self.state.leadership.get(write.tp), write.state
@@ -80,10 +119,31 @@ class World:
         elif not self.unclean and write.tp.topic not in self.state.deletions:
             assert after.isr, "who was in sync last is kept"
 
-    def write(self, order: events.WriteStates) -> None:
+    def write(self, order: events.WriteStates | events.WriteReassignment) -> None:
         if order.controller_epoch != self.epoch:
             self.post(events.Fenced())
-            return
+        elif isinstance(order, events.WriteStates):
+            self.write_states(order)
+        else:
+            self.write_reassignment(order)
+
+    def write_reassignment(self, order: events.WriteReassignment) -> None:
+        tp, topic = order.tp, self.topics.get(order.tp.topic)
+        now = topic.partitions[tp.partition] if topic else ()
+        known = self.plans.get(tp)
+        is_known = known == order.before or (known is None and order.after is None)
+        accepted = is_known and (order.replicas is None or now == order.stored)
+        if accepted:
+            self.plans.pop(tp, None)
+            if order.after is not None:
+                self.plans[tp] = order.after
+            if order.replicas is not None and topic is not None:
+                now = order.replicas
+                self.topics[tp.topic] = replace(topic, partitions={tp.partition: now})
+        self.post(events.ReassignmentWritten(tp, accepted, self.plans.get(tp), now))
+        self.post(events.ReassignmentsRequested(dict(self.plans)))
+
+    def write_states(self, order: events.WriteStates) -> None:
         results = []
         for write in order.writes:
             now = self.stored.get(write.tp)
@@ -107,8 +167,9 @@ def elect(world: World) -> None:
 
 def leader_writes(world: World, isr: tuple[int, ...], heard: bool) -> None:
     for tp, stored in list(world.stored.items()):
-        if stored.leader in isr:
-            members = (stored.leader, *(b for b in isr if b != stored.leader))
+        known = world.told.get((tp, stored.leader_epoch), ())
+        if stored.leader in known:
+            members = (stored.leader, *(b for b in isr if b != stored.leader and b in known))
             world.stored[tp] = replace(stored, isr=members, version=stored.version + 1)
             if heard:
                 world.post(events.IsrChanged(((tp, world.stored[tp]),)))
@@ -154,21 +215,45 @@ def ask(world: World, action) -> None:
             elect(world)
         case ("usurped",):
             world.epoch += 1
+        case _:
+            move(world, action)
 
 
-BROKER = st.sampled_from([1, 2, 3])
+def move(world: World, action) -> None:
+    match action:
+        case ("reassign", tp, target, heard):
+            known = world.plans.get(tp)
+            world.plans[tp] = Reassignment(target, known.original if known else None)
+            if heard:
+                world.post(events.ReassignmentsRequested(dict(world.plans)))
+        case ("cancel", tp) if tp in world.plans:
+            original = world.plans[tp].original
+            if original is None:
+                del world.plans[tp]
+            else:
+                world.plans[tp] = Reassignment(original, original)
+            world.post(events.ReassignmentsRequested(dict(world.plans)))
+
+
+BROKER = st.sampled_from(ALL)
+TP = st.sampled_from([T0, U0])
+ROW = st.lists(BROKER, unique=True, min_size=1, max_size=3).map(tuple)
 ACTIONS = st.one_of(
     st.tuples(st.just("dies"), BROKER),
     st.tuples(st.just("starts"), BROKER, st.booleans()),
     st.tuples(st.just("registers unseen"), BROKER, st.booleans()),
     *[st.tuples(st.just("writes"), st.integers(0, 3))] * 4,
-    st.tuples(st.just("isr"), st.permutations([1, 2, 3]).map(tuple), st.booleans()),
+    *[st.tuples(st.just("isr"), st.permutations(ALL).map(tuple), st.booleans())] * 2,
+    st.tuples(st.just("isr"), ROW, st.booleans()),
     st.tuples(st.just("create"), st.permutations([1, 2, 3]).map(tuple)),
+    *[st.tuples(st.just("reassign"), TP, ROW, st.booleans())] * 2,
+    st.tuples(st.just("cancel"), TP),
     st.tuples(st.sampled_from(["delete", "deleted", "prefer", "tick", "elect", "usurped"])),
     st.tuples(st.just("shutdown"), BROKER),
 )
 
 
+@settings(deadline=None)
 @given(actions=st.lists(ACTIONS, max_size=60), unclean=st.booleans())
 def test_whatever_happens_the_laws_hold_and_in_the_end_everything_is_led(actions, unclean):
     world = World(unclean)
@@ -176,18 +261,26 @@ def test_whatever_happens_the_laws_hold_and_in_the_end_everything_is_led(actions
     world.post(events.TopicsChanged(dict(world.topics)))
     for action in actions:
         act(world, action)
-    # Everybody is well: a controller that finishes all orders ends with a leader for every partition.
-    for broker in (1, 2, 3):
+    # Everybody is well: a controller that finishes all orders ends with a leader for every partition, where it belongs.
+    for broker in ALL:
         register(world, broker, lost_writes=False)
+    wanted = {tp: plan.target for tp, plan in world.plans.items() if tp.topic in world.topics}
     elect(world)
     for _ in range(100):
-        if not world.orders and not world.to_delete:
+        if not world.orders and not world.to_delete and not world.plans:
             break
         act(world, ("writes", 0))
         act(world, ("deleted",))
+        if not world.orders:
+            act(world, ("isr", ALL, True))
     assert not world.state.pending
     assert not world.state.preferred
     assert not world.deletions
+    assert not world.plans
+    assert not world.state.moves
+    for tp, target in wanted.items():
+        assert tp.topic not in world.topics or world.topics[tp.topic].partitions[tp.partition] == target
+        assert world.state.topics.get(tp.topic) == world.topics.get(tp.topic)
     for tp, state in world.stored.items():
         assert state.leader in world.live, tp
         assert world.state.leadership[tp] == state
