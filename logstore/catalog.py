@@ -44,13 +44,18 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicInfo:
-    """One topic: `overrides` are the settings given for it, `config` all of them."""
+    """One topic: `overrides` are the settings given for it, `config` all of them.
+
+    `damage`: why its description cannot be read. The rest is then made up, but for the name: as if there were one
+    partition, so that whoever goes over all topics and partitions meets the error there, and goes on.
+    """
 
     name: str
     topic_id: str
     partitions: int
     overrides: Mapping[str, str]
     config: LogConfig = field(repr=False)
+    damage: StoreError | None = None
 
     @classmethod
     def of(cls, name: str, topic_id: str, partitions: int, overrides: Mapping[str, Any]) -> Self:
@@ -85,7 +90,8 @@ class TopicInfo:
                 raise ValueError("its checksum does not fit")
             if body["version"] != 1:
                 raise StoreError(
-                    f"{path}: format {body['version']} is newer than this version of pylog: upgrade it"
+                    f"{path}: format {body['version']} is newer than this version of pylog: upgrade it",
+                    path=str(path),
                 )
             check_topic_name(body["name"])
             return cls.of(
@@ -93,7 +99,7 @@ class TopicInfo:
             )
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(
-                f"{path}: not a topic description ({error}); restore it from a backup"
+                f"{path}: not a topic description ({error}); restore it from a backup", path=str(path)
             ) from error
 
 
@@ -127,8 +133,16 @@ class Catalog:
         return sorted(name.removesuffix(".json") for name in self._json_files(self._directory))
 
     def topics(self) -> list[TopicInfo]:
-        """Every topic, by name. Raises: StoreError: a description is damaged."""
-        return [info for info in map(self.find, self.names()) if info]
+        """Every topic, by name; one whose description is damaged says so, and is in no other's way."""
+        return [info for info in map(self._listed, self.names()) if info]
+
+    def _listed(self, name: str) -> TopicInfo | None:
+        try:
+            return self.find(name)
+        except StoreError as error:
+            return TopicInfo(
+                name=name, topic_id="", partitions=1, overrides={}, config=LogConfig(), damage=error
+            )
 
     def find(self, name: str) -> TopicInfo | None:
         """Return the topic as it is now, or None. One stat when it has not changed."""
@@ -146,7 +160,8 @@ class Catalog:
             return None
         if info.name != name:
             raise StoreError(
-                f"{path}: the description of another topic, {info.name!r}; restore it from a backup"
+                f"{path}: the description of another topic, {info.name!r}; restore it from a backup",
+                path=str(path),
             )
         # Two changes in one moment may share time stamp, size and inode: what is that new is read again.
         if self._env.clock.now_ms() * 1_000_000 - stat.mtime_ns >= SETTLED_NS:

@@ -160,7 +160,7 @@ class LogStore:
     # ------------------------------------------------------------------ topics
 
     def topics(self) -> list[TopicInfo]:
-        """Every topic, by name."""
+        """Every topic, by name. One whose description is damaged has `damage`; it can be neither read nor written."""
         self._check_open()
         return self._catalog.topics()
 
@@ -342,15 +342,7 @@ class LogStore:
                 raise OffsetOutOfRangeError(offset, extent.start, extent.end, log.directory.name)
         if start > end:
             raise InvalidRequestError(f"start={start} is behind end={end}")
-        found = read_isolated(
-            log,
-            start,
-            end,
-            columns,
-            checked(isolation),
-            outcomes,
-            batch_bytes=batch_bytes,
-        )
+        found = read_isolated(log, start, end, columns, checked(isolation), outcomes, batch_bytes=batch_bytes)
         return pa.RecordBatchReader.from_batches(schema_of(columns), found)
 
     def tail(
@@ -553,22 +545,26 @@ class LogStore:
 
         If this process is alone with the store, it is in service again after a failed fsync.
 
-        Raises: CorruptLogError: flushed data is damaged; nothing of it was dropped.
+        Raises: CorruptLogError: flushed data is damaged; nothing of it was dropped. StoreError: a topic's description
+        is; the other topics were recovered.
         """
         self._check_open()
         if self.read_only:
             raise self._read_only()
         self._log_dir.mark_dirty()
         found = list(self._recoveries(progress))
-        self._is_recovered = not any(isinstance(report, PylogError) for report in found)
-        for report in found:
-            if isinstance(report, PylogError):
-                raise report
+        errors = [report for report in found if isinstance(report, PylogError)]
+        self._is_recovered = not errors
+        for error in errors:
+            if not isinstance(error, StoreError):  # a topic that nobody can use is in no other's way
+                raise error
         if self._log_dir.is_alone:
             clear_mark(
                 self._env, self.path
             )  # before transactions are ended, which writes to logs that are whole now
         self.transactions.recover(mend=True)
+        if errors:
+            raise errors[0]
         return [report for report in found if not isinstance(report, PylogError)]
 
     def _recoveries(self, progress: Progress = no_progress) -> Iterator[RecoveryReport | PylogError]:

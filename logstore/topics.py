@@ -51,7 +51,9 @@ def unowned(root: Path, env: Env = SYSTEM) -> list[Path]:
         if found is None:
             return True  # none of ours
         info, topic_id = topics.get(found[1]), topic_id_of(root / name, env)
-        stays = info is not None and int(found[2]) < info.partitions and topic_id in (info.topic_id, None)
+        stays = info is not None and (
+            info.damage is not None or (int(found[2]) < info.partitions and topic_id in (info.topic_id, None))
+        )
         return stays or topic_id in going or _is_young(root / name, env)
 
     return [root / name for name in sorted(names) if _is_directory(root / name, env) and not is_owned(name)]

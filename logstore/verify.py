@@ -69,4 +69,4 @@ def _damage(store: LogStore, topic: str, partition: int) -> Iterator[Place]:
     except CorruptLogError as error:
         yield error.path, error.position, error.reason
     except PylogError as error:
-        yield str(store.path / f"{topic}-{partition}"), 0, str(error)
+        yield getattr(error, "path", str(store.path / f"{topic}-{partition}")), 0, str(error)

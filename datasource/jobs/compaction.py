@@ -41,7 +41,7 @@ def run(
         places = [
             Place(str(store.path), info.name, p)
             for info in chosen(store, topics)
-            if info.config.is_compacted
+            if info.config.is_compacted or info.damage
             for p in range(info.partitions)
         ]
     done = run_tasks(spark, places, partial(_compact, dry_run), progress)

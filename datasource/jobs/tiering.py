@@ -160,6 +160,8 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
         its = {p: Line(topic=info.name, partition=p) for p in range(info.partitions)}
         find = partial(_copy, root, info, table, schema)
         try:
+            if info.damage:
+                raise info.damage
             if dry_run:
                 _would(find(), its)
             else:

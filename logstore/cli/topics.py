@@ -114,9 +114,17 @@ def list_topics(topics_with_overrides: bool, path: Path, output: str) -> None:
 
     \b
     $ pylog topics list --path data
+
+    Exit code 1 if the description of a topic is damaged; the others are shown.
     """
     with open_store(path, mode="r") as store:
-        show(map(_summary, _selected(store, None, topics_with_overrides)), _SUMMARY, output)
+        found = _selected(store, None, topics_with_overrides)
+    show(map(_summary, found), _SUMMARY, output)
+    damage = [info.damage for info in found if info.damage]
+    for error in damage:
+        talk(str(error))
+    if damage:
+        raise Failure(f"{counted(len(damage), 'topic description')} cannot be read")
 
 
 @topics.command()
@@ -231,14 +239,14 @@ def _summary(info: TopicInfo) -> dict[str, object]:
     return {
         "topic": info.name,
         "topic_id": info.topic_id,
-        "partitions": info.partitions,
+        "partitions": None if info.damage else info.partitions,
         "config": dict(info.overrides),
     }
 
 
-def _selected(store: LogStore, name: str | None, with_overrides: bool) -> Iterable[TopicInfo]:
+def _selected(store: LogStore, name: str | None, with_overrides: bool) -> list[TopicInfo]:
     found = store.topics() if name is None else [store.topic(name)]
-    return [info for info in found if info.overrides or not with_overrides]
+    return [info for info in found if info.overrides or info.damage or not with_overrides]
 
 
 def _is_absent(store: LogStore, name: str) -> bool:

@@ -152,3 +152,15 @@ def test_if_exists_makes_a_missing_topic_no_error(pylog):
         ran = pylog("topics", *command, "--topic", "nothing", "--if-exists", "--output", "json").ok()
         assert (ran.json, ran.err) == ([], "there is no topic nothing\n")
         assert "no topic 'nothing'" in pylog("topics", *command, "--topic", "nothing").failed()
+
+
+def test_a_damaged_description_is_named_and_the_other_topics_are_shown(pylog, path):
+    pylog("topics", "create", "a").ok()
+    pylog("topics", "create", "b").ok()
+    (path / "topics" / "a.json").write_text("{")
+    for command in (("list",), ("list", "--topics-with-overrides"), ("describe",)):
+        ran = pylog("topics", *command)
+        assert ran.code == 1
+        assert "a.json: not a topic description" in ran.err
+        assert ("b" in ran.out.split()) == (len(command) == 1)
+    assert pylog("topics", "delete", "b", "--if-exists").ok()

@@ -11,6 +11,8 @@ import pytest
 import logstore
 from logstore import InvalidTopicError, StoreError, TopicExistsError, UnknownPartitionError, UnknownTopicError
 from logstore.env import Env, OsFiles
+from logstore.topics import unowned
+from logstore.verify import verify_store
 from tests.unit.store.conftest import rows
 
 
@@ -191,9 +193,43 @@ def test_a_lost_partition_directory_is_reported(tmp_path: Path) -> None:
         store.offsets("orders")
 
 
-def test_a_damaged_topic_description_is_named(tmp_path: Path) -> None:
+def test_a_damaged_topic_description_is_named_and_the_other_topics_go_on(tmp_path: Path) -> None:
+    """By all that goes over all topics, too: opening after a crash, transactions, jobs, verification, recovery."""
     with logstore.open(tmp_path) as store:
-        store.create_topic("orders")
-        (tmp_path / "topics" / "orders.json").write_text("{")
-        with pytest.raises(StoreError, match=r"orders\.json: not a topic description"):
-            store.topics()
+        for name in ("a", "orders", "z"):
+            store.create_topic(
+                name, config={"retention.bytes": 0, "segment.bytes": 500, "max.message.bytes": 400}
+            )
+        with store.transaction("n", batch_id=1) as transaction:
+            for name in ("a", "orders", "z"):
+                store.append(name, rows(["1"]), transaction=transaction)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    (tmp_path / "topics" / "orders.json").write_text("{")
+    named = pytest.raises(StoreError, match=r"orders\.json: not a topic description")
+    for number in range(2):
+        with logstore.open(tmp_path) as store:
+            listed = {info.name: info.damage for info in store.topics()}
+            assert list(listed) == ["a", "orders", "z"]
+            assert listed["a"] is listed["z"] is None
+            assert "orders.json" in str(listed["orders"])
+            with store.transaction("n", batch_id=number + 2) as transaction:
+                store.append("z", rows(["2"]), transaction=transaction)
+            assert store.read("z", partition=0).read_all().num_rows == number + 2
+            for _ in range(9):
+                store.append("a", rows(["v" * 100]))
+            assert [report.topic for report in store.housekeep()] in ([], ["a"])
+            assert store.log("a", 0).log_start_offset > 0
+            damage = {report.topic: report.damage for report in verify_store(store)}
+            assert damage["a"] == damage["z"] == ()
+            assert [place[:2] for place in damage["orders"]] == [
+                (str(tmp_path / "topics" / "orders.json"), 0)
+            ]
+            for use in (store.topic, store.offsets, store.create_topic, store.delete_topic):
+                with named:
+                    use("orders")
+            with named:
+                store.append("orders", rows(["2"]))
+            assert unowned(tmp_path) == []
+        with named:
+            logstore.recover(tmp_path)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists(), "what may be unflushed there was not seen to"
