@@ -8,9 +8,8 @@ from collections.abc import Iterable
 _ABSENT: tuple[tuple[str, str], ...] = (
     ("one event loop serves all connections of a broker", "num.network.threads"),
     (
-        "the system sizes the buffers of every connection by itself, and a fixed size would end that: sysctl "
-        "net.ipv4.tcp_wmem and net.ipv4.tcp_rmem bound them",
-        "socket.send.buffer.bytes socket.receive.buffer.bytes replica.socket.receive.buffer.bytes",
+        "the system fits the buffers of a follower's connections to each",
+        "replica.socket.receive.buffer.bytes",
     ),
     ("1024 connections may wait to be accepted", "socket.listen.backlog.size"),
     (

@@ -44,7 +44,8 @@ from replication.model import BrokerId, BrokerInfo, TopicPartition
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 from replication.replica.replicas import Replicas
-from replication.server import Server, ServerLimits
+from replication.server import Server
+from replication.server_limits import ServerLimits
 from replication.text_logs import StateChangeLog
 from replication.topic_admin import TopicAdmin
 
@@ -356,3 +357,5 @@ def _server_limits(config: BrokerConfig) -> ServerLimits:
         connections_max_idle_ms=config.connections_max_idle_ms,
         max_connections=config.max_connections,
     )
+        socket_send_buffer_bytes=config.socket_send_buffer_bytes,
+        socket_receive_buffer_bytes=config.socket_receive_buffer_bytes,

@@ -133,6 +133,13 @@ class BrokerConfig:
     socket_request_max_bytes: int = setting(
         "socket.request.max.bytes", 104_857_600, "Largest request.", minimum=1, maximum=INT32_MAX
     )
+    socket_send_buffer_bytes: int = setting(
+        "socket.send.buffer.bytes", -1, "SO_SNDBUF of clients' connections; -1: the system fits it to each.",
+        minimum=-1, maximum=INT32_MAX,
+    )  # fmt: skip
+    socket_receive_buffer_bytes: int = setting(
+        "socket.receive.buffer.bytes", -1, "SO_RCVBUF, likewise.", minimum=-1, maximum=INT32_MAX
+    )
     max_connections: int = setting(
         "max.connections", INT32_MAX, "Connections; more are closed at once.", minimum=1, maximum=INT32_MAX
     )

@@ -23,22 +23,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import resource
-import sys
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Protocol, cast
 
-from logstore.env import OPEN_FILES_MAX
 from replication.errors import ProtocolError
 from replication.handlers.context import Handler, RequestContext
 from replication.protocol import apis
 from replication.protocol.apis import INTERBROKER, ApiKey, Request
 from replication.protocol.framing import FrameReader, ResponseOrder, Slot
+from replication.server_limits import ServerLimits
 
 logger = logging.getLogger(__name__)
 
@@ -48,22 +45,9 @@ PIPELINE_MAX = 16
 SCRATCH_BYTES = 256 * 1024
 PARKING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTERBROKER
 BACKLOG = 1024  # connections that wait to be accepted
-# File descriptors that clients do not get: for logs, for locks, for connections to other brokers.
-RESERVED_DESCRIPTORS = OPEN_FILES_MAX + 200
 # While others wait for room, a large request that is coming brings STALL_BYTES in every STALL_S, or is given up.
 STALL_S = 10.0
 STALL_BYTES = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLimits:
-    """What clients may cost. Names and defaults as in BrokerConfig."""
-
-    socket_request_max_bytes: int = 104_857_600
-    queued_max_requests: int = 500
-    queued_max_request_bytes: int = 536_870_912
-    connections_max_idle_ms: int = 600_000
-    max_connections: int = 2_147_483_647
 
 
 class RequestObserver(Protocol):
@@ -137,15 +121,11 @@ class Server:
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port (another one than given only for 0)."""
         self.loop = asyncio.get_running_loop()
-        descriptors = _descriptors()
-        places = max(descriptors - RESERVED_DESCRIPTORS, descriptors // 4)
-        self._connections_max = min(self.limits.max_connections, places)
-        self._listener = await self.loop.create_server(
-            partial(_Connection, self), host, port, backlog=BACKLOG
-        )
+        self._connections_max = self.limits.places()
+        made = partial(_Connection, self)
+        self._listener = await self.loop.create_server(made, host, port, backlog=BACKLOG)
         self._sweep()
-        chosen: int = self._listener.sockets[0].getsockname()[1]
-        return chosen
+        return int(self._listener.sockets[0].getsockname()[1])
 
     async def close(self, *, grace_s: float = 5.0) -> None:
         """Take no more requests, answer those in work for up to `grace_s`, and let go of all connections."""
@@ -251,14 +231,6 @@ class Server:
         self._sweeper = self.loop.call_later(max(idle_s / 4, 0.01), self._sweep)
 
 
-def _descriptors() -> int:
-    """How many files and sockets this process may have open: from now on as many as the system lets it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return sys.maxsize if hard == resource.RLIM_INFINITY else hard
-
-
 class _Connection(asyncio.BufferedProtocol):
     """One client."""
 
@@ -284,6 +256,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's only behaves like one
         peer = transport.get_extra_info("peername")
         self._host = peer[0] if isinstance(peer, tuple) else "?"
+        self.server.limits.size_buffers(transport.get_extra_info("socket"))
         if not self.server.admit(self):
             self.abort()
 

@@ -137,6 +137,7 @@ inter.broker.listener.name=PLAINTEXT
 inter.broker.protocol.version=2.8
 log.message.format.version=2.8
 log.flush.scheduler.interval.ms=3000
+replica.socket.receive.buffer.bytes=65536
 log.cleaner.threads=1
 log.preallocate=false
 process.roles=broker
@@ -147,8 +148,7 @@ authorizer.class.name=kafka.security.authorizer.AclAuthorizer
 """
 ABSENT = {
     "num.network.threads": "one event loop",
-    "socket.send.buffer.bytes": "the system sizes",
-    "socket.receive.buffer.bytes": "the system sizes",
+    "replica.socket.receive.buffer.bytes": "the system",
     "transaction.state.log.replication.factor": "not served",
     "transaction.state.log.min.isr": "not served",
     "zookeeper.connection.timeout.ms": "zookeeper.session.timeout.ms",
@@ -176,6 +176,7 @@ def test_a_file_of_kafka_is_taken_but_for_lines_that_are_named_at_once():
     assert "\n" not in named
     config = BrokerConfig.from_properties({key: given[key] for key in given.keys() - ABSENT.keys()})
     assert config.num_recovery_threads_per_data_dir == 1
+    assert config.socket_send_buffer_bytes == config.socket_receive_buffer_bytes == 102_400
     assert config.coordination == "zookeeper:localhost:2181"
 
 

@@ -17,7 +17,8 @@ from replication.protocol.messages import (
     ProduceResponse,
     ProduceTopic,
 )
-from replication.server import Server, ServerLimits
+from replication.server import Server
+from replication.server_limits import ServerLimits
 
 PATIENCE_S = 20
 new_event_loop = asyncio.new_event_loop  # the fixture chooses

@@ -266,3 +266,19 @@ def test_a_parked_fetch_is_cancelled_when_its_client_goes_and_others_run_to_thei
             assert server.in_work == 0
 
     run(main())
+
+
+def test_buffers_of_connections_are_as_large_as_the_settings_say_or_as_the_system_likes():
+    async def sizes(**limits):
+        """What the server's side of a connection has; Linux tells twice what was asked for."""
+        async with serving({ApiKey.LIST_GROUPS: groups}, **limits) as (server, port):
+            peer = await Peer.connect(port)
+            peer.send(*LIST_GROUPS)
+            assert await peer.answered() == 1
+            (connection,) = server.connections
+            ours = connection._transport.get_extra_info("socket")
+            return [ours.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+
+    chosen = run(sizes(socket_send_buffer_bytes=50_000, socket_receive_buffer_bytes=40_000))
+    assert chosen == [100_000, 80_000]
+    assert set(chosen).isdisjoint(run(sizes()))
