@@ -356,6 +356,6 @@ def _server_limits(config: BrokerConfig) -> ServerLimits:
         queued_max_request_bytes=config.queued_max_request_bytes,
         connections_max_idle_ms=config.connections_max_idle_ms,
         max_connections=config.max_connections,
-    )
         socket_send_buffer_bytes=config.socket_send_buffer_bytes,
         socket_receive_buffer_bytes=config.socket_receive_buffer_bytes,
+    )
