@@ -36,6 +36,18 @@ def test_a_file_and_its_functions_fit_in_mind(path):
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_a_constructor_makes_it_makes_once(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            made = [
+                ast.unparse(step.targets[0])
+                for step in node.body
+                if isinstance(step, ast.Assign) and isinstance(step.value, ast.Call)
+            ]
+            assert sorted(made) == sorted(set(made))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_nothing_is_left_for_later(path):
     for mark in ("TODO", "FIXME", "XXX", "NotImplementedError", "pragma: no cover"):
         assert mark not in path.read_text(), f"{path}: {mark}"

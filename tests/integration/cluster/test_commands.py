@@ -132,7 +132,9 @@ def test_a_second_broker_of_the_same_id_is_refused_with_a_line_that_says_why(tmp
         with pylog("broker", "start", *same, "--set", f"log.dirs={tmp_path}/b") as (second, nothing):
             assert nothing == ""
             assert second.wait(20) == 1
-            assert "a broker with id 1 is registered" in second.stderr.read()
+            said = second.stderr.read()
+            assert "a broker with id 1 is registered: waiting for that to end, up to 1.5 s" in said
+            assert "a broker with id 1 is registered, and still was after 1500 ms" in said
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 in this Python")
