@@ -61,6 +61,7 @@ class _Appender:
     """What batch and stream share: the checks before any task runs, and the work of a task."""
 
     _is_once = False  # nobody writes this batch again
+    _tells_ends: bool  # does Spark get `abort` through in any case?
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -75,7 +76,11 @@ class _Appender:
         target = reading(options.path)
         if options.topic is not None:
             target.topic(options.topic)
-        self._owner = Owner(driver=driver(SYSTEM), timeout_ms=options.transaction_timeout_ms)
+        self._owner = Owner(
+            driver=driver(SYSTEM),
+            driver_tells=self._tells_ends,
+            timeout_ms=options.transaction_timeout_ms,
+        )
 
         from logstore.records.kernels import warm_up
 
@@ -89,12 +94,13 @@ class _Appender:
             target.flush()
             return Appended(ranges)
         transaction = self._begin(target)
-        try:
-            ranges = self._append(target, iterator, transaction)
-            return Appended(ranges, transaction.prepare())
-        except BaseException as error:
-            _abort_quietly(transaction, f"its task failed: {type(error).__name__}")
-            raise
+        with target.transactions.at_work(transaction):
+            try:
+                ranges = self._append(target, iterator, transaction)
+                return Appended(ranges, transaction.prepare())
+            except BaseException as error:
+                _abort_quietly(transaction, f"its task failed: {type(error).__name__}")
+                raise
 
     def _append(
         self, target: Sink, iterator: Iterator[pa.RecordBatch], transaction: Transaction | None
@@ -128,6 +134,8 @@ class _Appender:
 
 class BatchWriter(_Appender, DataSourceArrowWriter):
     """Appends a DataFrame. One instance goes to the tasks, and to the process that commits."""
+
+    _tells_ends = True
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite=overwrite)
@@ -176,6 +184,8 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
 
 class StreamWriter(_Appender, DataSourceStreamArrowWriter):
     """Appends each micro-batch. One that is replayed after a restart is there already: nothing is written."""
+
+    _tells_ends = False  # a stop() while it commits breaks the only process that Spark would abort it with
 
     def _batch(self) -> tuple[str, int, str]:
         task = TaskContext.get()
@@ -277,7 +287,7 @@ def _read(checkpoint: str | None, name: str) -> bytes:
 def _all_ends(options: WriteOptions) -> dict[str, Mapping[int, int]]:
     """Where every partition ends that the write may reach."""
     target = reading(options.path, isolation="read_uncommitted")
-    topics = [info.name for info in target.topics() if options.topic in (None, info.name)]
+    topics = [info.name for info in target.topics() if options.topic in (None, info.name) and not info.damage]
     return {topic: _ends(target, topic) for topic in topics}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from logstore.env import Env, Lock, reset_after_fork
@@ -46,6 +47,16 @@ class Holders:
                 continue
             self._lock, self._name = lock, name
         return self._name
+
+    def say(self, what: str) -> None:
+        """Note for others what this process is doing now, in one line; "": nothing."""
+        with suppress(StorageError):  # a full disk, which the work itself will meet
+            self._env.files.write(self._directory / self.mine(), 0, f"{what}\n".encode())
+
+    def said(self) -> set[str]:
+        """What the living processes are doing, as they say it."""
+        names = [name for name in self._env.files.list(self._directory).names if self.is_held(name)]
+        return {_read(self._env, str(self._directory / name)).partition("\n")[0] for name in names}
 
     def is_held(self, name: str) -> bool:
         """Is the process of this name alive? The lock file of a dead one is removed."""
@@ -101,11 +112,13 @@ def driver(env: Env) -> str:
     return "unknown"
 
 
-def is_gone(env: Env, driver: str) -> bool:
-    """Is this very process dead for sure? What cannot be seen from here is not."""
+def lives(env: Env, driver: str) -> bool | None:
+    """Is this very process alive? None: that cannot be seen from here."""
     where, _, process = driver.partition(" ")
     pid, _, started = process.partition(" ")
-    return bool(pid) and where == host(env) and _status(env, int(pid))[2] != started
+    if not pid or where != host(env):
+        return None
+    return _status(env, int(pid))[2] == started
 
 
 def _status(env: Env, pid: int) -> tuple[str, int, str]:

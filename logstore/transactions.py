@@ -25,30 +25,23 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from logstore import processes
-from logstore.catalog import TopicInfo
 from logstore.env import Env
 from logstore.errors import (
     CorruptLogError,
     InvalidRequestError,
-    ProducerFencedError,
     PylogError,
-    StaleLogError,
     TransactionAbortedError,
-    UnknownPartitionError,
-    UnknownTopicError,
 )
-from logstore.log import Log
 from logstore.log_dir import LogDir
 from logstore.txn_journal import Journal
-from logstore.txn_lives import Lives
+from logstore.txn_lives import Lives, task_of
+from logstore.txn_markers import Logs, Markers
 from logstore.txn_state import (
     Attempt,
     Content,
@@ -74,26 +67,6 @@ TIMEOUT_MS = 15 * 60 * 1000
 SETTLE_MS = 60_000
 # Looks without a lock, before decisions are held up for one.
 LOOKS_MAX = 8
-
-
-class Logs(Protocol):
-    """The topics of the store, as they are now."""
-
-    def topic(self, name: str) -> TopicInfo:
-        """One topic."""
-        ...
-
-    def topics(self) -> list[TopicInfo]:
-        """Every topic."""
-        ...
-
-    def log(self, topic: str, partition: int) -> Log:
-        """The log of one partition."""
-        ...
-
-    def changing(self) -> AbstractContextManager[None]:
-        """Around a change of the store. Raises: ReadOnlyStoreError, FailedStoreError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +98,7 @@ class Transactions:
         self._logs = logs
         self._journal = Journal(log_dir.path, env)
         self._holders = processes.Holders(self._journal.directory, env)
+        self._markers = Markers(log_dir, logs)
         self._known: tuple[State, dict[Producer, Outcome]] = State(), {}
 
     # ------------------------------------------------------------------- read
@@ -202,10 +176,20 @@ class Transactions:
             partitions=(),
             owner=replace(owner or Owner(timeout_ms=TIMEOUT_MS), host=processes.host(self._env)),
             seen_ms=self._env.clock.now_ms(),
+            up_ms=self._env.clock.monotonic_ms(),
         )
         kept = bool(name) and not once
         is_replay = kept and self._journal.state().replayed(attempt.name, attempt.batch_id) is not None
         return Transaction(self, attempt, kept=kept, is_replay=is_replay)
+
+    @contextmanager
+    def at_work(self, transaction: Transaction) -> Iterator[None]:
+        """While one task of a batch runs in this process: the whole batch lives, though it has no rows of it yet."""
+        self._holders.say(task_of(transaction.name, transaction.batch_id, transaction.run))
+        try:
+            yield
+        finally:
+            self._holders.say("")
 
     def register(self, attempt: Attempt, partitions: tuple[Partition, ...]) -> Attempt:
         """Note durably that this attempt is going to write to these partitions; return it with its producer id.
@@ -215,7 +199,7 @@ class Transactions:
         if self._pending(self._journal.state(), attempt.name):
             self.finish(attempt.name)  # of the run before
         owner = replace(attempt.owner, holder=self._holders.mine())
-        if processes.is_gone(self._env, owner.driver):
+        if processes.lives(self._env, owner.driver) is False:
             raise TransactionAbortedError(-1, -1, "the driver of the query is gone")
         with self._changing() as state:
             placed, events = state.to_register(replace(attempt, owner=owner, partitions=partitions))
@@ -239,12 +223,13 @@ class Transactions:
 
     def note_prepared(self, attempt: Attempt) -> None:
         """Flush what this attempt wrote. From now on it lives as long as its driver does, where it has one."""
-        self._flush(attempt.partitions)
+        self._markers.flush_partitions(attempt.partitions)
         if not attempt.owner.driver:
             return
         with self._changing() as state:
             state.check_open(attempt.producer)
-            self._journal.append([["prepared", *attempt.producer, self._env.clock.now_ms()]])
+            clock = self._env.clock
+            self._journal.append([["prepared", *attempt.producer, clock.now_ms(), clock.monotonic_ms()]])
 
     @contextmanager
     def _changing(self) -> Iterator[State]:
@@ -292,13 +277,15 @@ class Transactions:
             self._journal.append([["durable", *batch]])
 
     def abort(self, name: str, batch_id: int, *, run: str = "", driver: str = "", reason: str) -> None:
-        """Abort what this run, or this driver, wrote of a batch. If the batch is decided, finish it: it is too late."""
+        """Abort what this run, or this driver, wrote of a batch, and will write. If it is decided, finish the batch."""
 
-        def mine(state: State) -> list[Attempt]:
+        def end(state: State) -> list[Event]:
             written = [a for a in state.of_name(name) if a.batch_id == batch_id]
-            return [a for a in written if a.run == run or (driver and a.owner.driver == driver)]
+            mine = [a for a in written if a.run == run or (driver and a.owner.driver == driver)]
+            runs = {a.run for a in mine} | {run}
+            return state.to_end(mine, sorted(runs - {""}), reason)
 
-        self._note(lambda state: state.to_abort(mine(state), reason))
+        self._note(end)
         self._finish_later(name)
 
     def abort_attempt(self, producer: Producer, *, reason: str) -> bool:
@@ -373,7 +360,7 @@ class Transactions:
             if decision.marked is None and name in (None, decision.name):
                 self._finish_commit(decision)
         lost = [a for a in state.aborted() if name in (None, a.name)]
-        marked = self._mark(lost, commit=False)
+        marked = self._markers.write(lost, commit=False)
         if lost and marked is not None:
             self._note(lambda s: [["gone", *a.producer] for a in lost if a.producer in s.attempts])
         self._forget(name)
@@ -382,7 +369,7 @@ class Transactions:
         if not decision.durable:
             with self._changing():
                 self._publish(decision.batch)
-        ends = self._mark(self._journal.state().winners(decision), commit=True)
+        ends = self._markers.write(self._journal.state().winners(decision), commit=True)
         if ends is None:
             return
         with self._changing() as state:
@@ -390,31 +377,6 @@ class Transactions:
             if current is not None and current.marked is None:
                 body = [[*partition, end] for partition, end in ends.items()]
                 self._journal.append([["marked", *decision.batch, body]])
-
-    def _mark(self, attempts: Iterable[Attempt], *, commit: bool) -> dict[Partition, int] | None:
-        """Write the markers of these attempts; return where the logs end behind them, None if some are missing.
-
-        A partition that was deleted needs none.
-        """
-        by_partition = defaultdict(list)
-        for attempt in attempts:
-            for partition in attempt.partitions:
-                by_partition[partition].append(attempt.producer)
-        ends, complete = {}, True
-        for (topic, topic_id, number), producers in sorted(by_partition.items()):
-            try:
-                log = self._logs.log(topic, number)
-                if log.topic_id != topic_id:
-                    continue
-                mark = partial(_append_markers, log, producers, commit=commit)
-                self._log_dir.reserve.despite_full_disk(mark)
-                ends[topic, topic_id, number] = log.log_end_offset
-            except (UnknownTopicError, UnknownPartitionError, StaleLogError):
-                continue
-            except PylogError as error:
-                complete = False
-                logger.warning("%s-%d: the end of a transaction is not marked yet: %s", topic, number, error)
-        return ends if complete else None
 
     def _forget(self, name: str | None) -> None:
         """Forget decisions whose markers are on disk; flush those of batches that newer ones have followed."""
@@ -426,42 +388,12 @@ class Transactions:
             last = self._journal.state().last_of(decision.name)
             is_old = last is not None and last.batch_id > decision.batch_id
             if (is_old and name == decision.name) or now_ms - decision.decided_ms > SETTLE_MS:
-                self._flush_marked(decision.marked)
-            if self._on_disk(decision.marked):
+                self._markers.flush(decision.marked)
+            if self._markers.are_on_disk(decision.marked):
                 over.append(decision.batch)
         if over:
             with self._changing() as state:
                 self._journal.append([["forget", *batch] for batch in over if batch in state.decisions])
-
-    def _flush_marked(self, marked: Mapping[Partition, int]) -> None:
-        points = self._log_dir.recovery_points()
-        try:
-            self._flush(p for p, end in marked.items() if points.get((p[0], p[2]), 0) < end)
-        except PylogError as error:
-            logger.warning("markers of a transaction are not flushed yet: %s", error)
-
-    def _flush(self, partitions: Iterable[Partition]) -> None:
-        points = {}
-        try:
-            for topic, _, number in partitions:
-                with suppress(UnknownTopicError, UnknownPartitionError, StaleLogError):  # deleted since
-                    log = self._logs.log(topic, number)
-                    points[topic, number] = log.topic_id, log.flush()
-        finally:
-            self._log_dir.advance_recovery_points(points)
-
-    def _on_disk(self, marked: Mapping[Partition, int]) -> bool:
-        points = self._log_dir.recovery_points()
-        return all(
-            points.get((topic, partition), 0) >= end or not self._is_there(topic, topic_id)
-            for (topic, topic_id, partition), end in marked.items()
-        )
-
-    def _is_there(self, topic: str, topic_id: str) -> bool:
-        try:
-            return self._logs.topic(topic).topic_id == topic_id
-        except UnknownTopicError:
-            return False
 
     # -------------------------------------------------------------- recover
 
@@ -494,11 +426,3 @@ class Transactions:
         """This process writes no more: what it left open is aborted."""
         if self._holders.release():
             self.tend()
-
-
-def _append_markers(log: Log, producers: Iterable[Producer], *, commit: bool) -> None:
-    """Append the markers that are missing; one that is there is not written again."""
-    with log.lock():
-        for producer_id, epoch in producers:
-            with suppress(ProducerFencedError):  # ended long ago: its id is in use again
-                log.append_marker(producer_id, epoch, commit=commit)

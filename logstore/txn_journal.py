@@ -26,7 +26,8 @@ from pathlib import Path
 from logstore.checkpoint import fsync_or_mark, marking_failure, write_atomic
 from logstore.env import Env, FileStat, reset_after_fork
 from logstore.errors import CorruptLogError, DiskFullError, StorageError
-from logstore.txn_state import Event, State, applied, snapshot, unmarked
+from logstore.txn_events import applied, snapshot, unmarked
+from logstore.txn_state import Event, State
 
 logger = logging.getLogger(__name__)
 

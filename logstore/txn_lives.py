@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from functools import cached_property
 from pathlib import Path
 
 from logstore import processes
 from logstore.env import Env
 from logstore.txn_state import Attempt, State
+
+# How long a batch waits without a task that runs, while a driver lives that tells when it gives up: for when it could
+# not, since its disk was broken, or the machine too busy for Spark to start the process that tells.
+ABANDONED_MS = 24 * 60 * 60 * 1000
 
 
 class Lives:
@@ -18,27 +24,47 @@ class Lives:
         self._host = processes.host(env)
         self._boot = self._host.partition("/")[0]
         self._is_shared = env.files.network_file_system(root) is not None
-        self._now_ms = env.clock.now_ms()
-        self._moved_ms: dict[tuple[str, int, str], int] = {}
+        self._idle_ms: dict[tuple[str, int, str], int] = {}
         for a in state.attempts.values():
             batch = a.name, a.batch_id, a.run
             is_writing = (
                 not a.prepared and state.is_open(a.producer) and self._holders.is_held(a.owner.holder)
             )
-            moved_ms = self._now_ms if is_writing else a.seen_ms
-            self._moved_ms[batch] = max(moved_ms, self._moved_ms.get(batch, 0))
+            idle_ms = 0 if is_writing else self._since_ms(a)
+            self._idle_ms[batch] = min(idle_ms, self._idle_ms.get(batch, idle_ms))
+
+    def _since_ms(self, attempt: Attempt) -> int:
+        """The time since it was heard of: by this machine's uptime if it runs here, since wall time may jump."""
+        if attempt.up_ms >= 0 and attempt.owner.host.partition("/")[0] == self._boot:
+            return self._env.clock.monotonic_ms() - attempt.up_ms
+        return self._env.clock.now_ms() - attempt.seen_ms
+
+    @cached_property
+    def _at_work(self) -> set[str]:
+        return self._holders.said()
 
     def end_of(self, attempt: Attempt) -> str:
         """Why this attempt can never be committed; "" as long as it may be."""
         owner, boot = attempt.owner, attempt.owner.host.partition("/")[0]
         if boot != self._boot and not self._is_shared:
             return "the machine was started anew since"
-        if boot == self._boot and not attempt.prepared and not self._holders.is_held(owner.holder):
-            return "the process that wrote it is gone"
-        if attempt.prepared and processes.is_gone(self._env, owner.driver):
+        if boot == self._boot and not attempt.prepared:
+            return "" if self._holders.is_held(owner.holder) else "the process that wrote it is gone"
+        driver_lives = processes.lives(self._env, owner.driver)
+        if attempt.prepared and driver_lives is False:
             return "the driver of the query is gone"
-        idle_ms = self._now_ms - self._moved_ms[attempt.name, attempt.batch_id, attempt.run]
-        is_seen = boot == self._boot and not attempt.prepared
-        if idle_ms > owner.timeout_ms and not is_seen:
-            return f"nothing was heard of it for {idle_ms:,} ms (transaction.timeout.ms={owner.timeout_ms})"
-        return ""
+        return self._silence(attempt, waits=bool(driver_lives and owner.driver_tells))
+
+    def _silence(self, attempt: Attempt, *, waits: bool) -> str:
+        timeout_ms = attempt.owner.timeout_ms
+        limit_ms = max(timeout_ms, ABANDONED_MS) if waits else timeout_ms
+        idle_ms = self._idle_ms[attempt.name, attempt.batch_id, attempt.run]
+        if idle_ms <= limit_ms or task_of(attempt.name, attempt.batch_id, attempt.run) in self._at_work:
+            return ""
+        limit = "though its driver lives" if waits else f"transaction.timeout.ms={timeout_ms}"
+        return f"nothing was heard of it for {idle_ms:,} ms ({limit})"
+
+
+def task_of(name: str, batch_id: int, run: str) -> str:
+    """What a process says while it runs a task of this batch."""
+    return json.dumps([name, batch_id, run])

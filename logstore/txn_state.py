@@ -11,7 +11,7 @@ a name. The life of an attempt::
 Invariants: a pair (producer id, epoch) is given once, ever; an id has at most one attempt here; a batch is decided at
 most once, and when it is, every attempt of its name that is not among the winners is aborted by the same event.
 
-Events are JSON lists, kind first; `applied` is the only place that knows what they do.
+Events are JSON lists, kind first; `txn_events` knows what they do.
 """
 
 from __future__ import annotations
@@ -24,11 +24,6 @@ from logstore.errors import BatchConflictError, TransactionAbortedError
 
 # As Kafka does, an id is retired before its last epoch, which is kept for fencing.
 PRODUCER_EPOCH_MAX = 2**15 - 2
-# A run that was superseded is refused; of so many the last ones are remembered.
-SUPERSEDED_RUNS_MAX = 16
-
-# For who comes to write and is refused.
-REASONS_MAX = 32
 
 Event = list[Any]
 Outcome = Literal["committed", "aborted"]
@@ -41,18 +36,23 @@ class Owner:
     """Whose life an attempt hangs on, as far as another process can tell.
 
     `host` is what must be the same to tell; `holder` names a lock that the writing process holds; `driver` is the
-    process that decides, after the writer is done ("": the writer itself).
+    process that decides, after the writer is done ("": the writer itself), `driver_tells` whether it surely says so
+    when it gives a batch up.
     """
 
     host: str = ""
     holder: str = ""
     driver: str = ""
+    driver_tells: bool = False
     timeout_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One writer's part of a batch. `aborted` says why it was; "": it was not."""
+    """One writer's part of a batch. `aborted` says why it was; "": it was not.
+
+    It was heard of last at `seen_ms`, when its machine had been up for `up_ms` (-1: not known).
+    """
 
     name: str
     batch_id: int
@@ -63,6 +63,7 @@ class Attempt:
     partitions: tuple[Partition, ...]
     owner: Owner
     seen_ms: int
+    up_ms: int = -1
     prepared: bool = False
     aborted: str = ""
 
@@ -159,7 +160,10 @@ class Name:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Everything. `decisions` are those that are not forgotten yet; `decided` counts all that ever became durable."""
+    """Everything. `decisions` are those that are not forgotten yet; `decided` counts all that ever became durable.
+
+    `ended` are the last runs that their drivers ended.
+    """
 
     names: Mapping[str, Name] = field(default_factory=dict)
     attempts: Mapping[Producer, Attempt] = field(default_factory=dict)
@@ -168,6 +172,7 @@ class State:
     reasons: Mapping[Producer, str] = field(
         default_factory=dict
     )  # of the last that were aborted and are gone
+    ended: tuple[str, ...] = ()
     decided: int = 0
 
     # ------------------------------------------------------------- questions
@@ -230,12 +235,14 @@ class State:
 
         A new run of a name ends the attempts of the run before it.
 
-        Raises: TransactionAbortedError: its run was superseded by another, or its batch is committed.
+        Raises: TransactionAbortedError: its run was superseded by another or ended, or its batch is committed.
         """
         if self.replayed(attempt.name, attempt.batch_id):
             reason = f"another run has committed batch {attempt.batch_id} of {attempt.name!r} meanwhile"
             raise TransactionAbortedError(-1, -1, reason)
         known = self.names.get(attempt.name)
+        if attempt.run in self.ended:
+            raise TransactionAbortedError(-1, -1, f"the driver has ended the batch of {attempt.name!r}")
         if known and attempt.run in known.superseded:
             raise TransactionAbortedError(-1, -1, f"{superseded(attempt.name)} by run {known.run}")
         reason = f"{superseded(attempt.name)} by run {attempt.run}"
@@ -281,6 +288,10 @@ class State:
             self.check_open(producer)
         return [["decide", wanted.to_json()]]
 
+    def to_end(self, attempts: Iterable[Attempt], runs: Iterable[str], reason: str) -> list[Event]:
+        """What aborts these attempts, and refuses those of these runs that are still to come."""
+        return [*(["over", run] for run in runs if run not in self.ended), *self.to_abort(attempts, reason)]
+
     def to_abort(self, attempts: Iterable[Attempt], reason: str) -> list[Event]:
         """What aborts these attempts, those excepted that have ended."""
         return [["abort", *a.producer, reason] for a in attempts if self.is_open(a.producer)]
@@ -302,182 +313,3 @@ def _check_same(known: Decision, new: Decision) -> None:
         name=new.name,
         batch_id=new.batch_id,
     )
-
-
-def unmarked(state: State) -> State:
-    """The same, with all markers to be written again: a power failure may have taken those that were not flushed."""
-    decisions = {batch: replace(d, marked=None) for batch, d in state.decisions.items()}
-    return replace(state, decisions=decisions)
-
-
-# --------------------------------------------------------------------- events
-
-
-def applied(state: State, events: Iterable[Event]) -> State:
-    """Return the state after these events."""
-    for kind, *facts in events:
-        state = _APPLY[kind](state, *facts)
-    return state
-
-
-def _open(state: State, body: Mapping[str, Any]) -> State:
-    attempt = Attempt.from_json(body)
-    known = state.names.get(attempt.name)
-    if known is None:
-        known = Name(run=attempt.run)
-    elif known.run != attempt.run:
-        known = replace(
-            known, run=attempt.run, superseded=(*known.superseded, known.run)[-SUPERSEDED_RUNS_MAX:]
-        )
-    return replace(
-        state,
-        names={**state.names, attempt.name: known},
-        attempts={**state.attempts, attempt.producer: attempt},
-        epochs={**state.epochs, attempt.producer_id: attempt.epoch},
-    )
-
-
-def _changed(state: State, producer_id: int, epoch: int, **changes: Any) -> State:
-    producer = producer_id, epoch
-    attempt = state.attempts.get(producer)
-    if attempt is None:
-        return state
-    return replace(state, attempts={**state.attempts, producer: replace(attempt, **changes)})
-
-
-def _extend(state: State, producer_id: int, epoch: int, more: Iterable[Any]) -> State:
-    attempt = state.attempts.get((producer_id, epoch))
-    known = attempt.partitions if attempt else ()
-    added = tuple((topic, topic_id, partition) for topic, topic_id, partition in more)
-    return _changed(state, producer_id, epoch, partitions=tuple(dict.fromkeys(known + added)))
-
-
-def _prepared(state: State, producer_id: int, epoch: int, now_ms: int) -> State:
-    return _changed(state, producer_id, epoch, prepared=True, seen_ms=now_ms)
-
-
-def _abort(state: State, producer_id: int, epoch: int, reason: str) -> State:
-    return _changed(state, producer_id, epoch, aborted=reason)
-
-
-def _decide(state: State, body: Mapping[str, Any]) -> State:
-    decision = Decision.from_json(body)
-    reason = f"batch {decision.batch_id} was committed without it"
-    losers = [
-        a
-        for a in state.of_name(decision.name)
-        if a.batch_id <= decision.batch_id and a.producer not in decision.winners
-    ]
-    state = replace(state, decisions={**state.decisions, decision.batch: decision})
-    for loser in losers:
-        state = _abort(state, *loser.producer, reason)
-    if not decision.kept:
-        return state
-    known = state.names.get(decision.name) or Name(run=decision.run)
-    brief = replace(decision, winners=(), marked=None)
-    return replace(state, names={**state.names, decision.name: replace(known, last=brief)})
-
-
-def _durable(state: State, name: str, batch_id: int) -> State:
-    state = _with_decision(state, name, batch_id, durable=True)
-    return replace(state, decided=state.decided + 1)
-
-
-def _marked(state: State, name: str, batch_id: int, ends: Iterable[Any]) -> State:
-    return _with_decision(state, name, batch_id, marked=marked_from_json(ends))
-
-
-def _with_decision(state: State, name: str, batch_id: int, **changes: Any) -> State:
-    decision = state.decisions.get((name, batch_id))
-    if decision is None:
-        return state
-    changed = replace(decision, **changes)
-    return replace(state, decisions={**state.decisions, decision.batch: changed})
-
-
-def _forget(state: State, name: str, batch_id: int) -> State:
-    """A decision whose markers are on disk: the log itself says it now."""
-    decisions = dict(state.decisions)
-    decision = decisions.pop((name, batch_id), None)
-    if decision is None:
-        return state
-    attempts = {p: a for p, a in state.attempts.items() if p not in decision.winners}
-    return _without_idle_name(replace(state, attempts=attempts, decisions=decisions), name)
-
-
-def _gone(state: State, producer_id: int, epoch: int) -> State:
-    """An aborted attempt whose markers are written."""
-    attempts = dict(state.attempts)
-    attempt = attempts.pop((producer_id, epoch), None)
-    if attempt is None:
-        return state
-    reasons = dict([*state.reasons.items(), (attempt.producer, attempt.aborted)][-REASONS_MAX:])
-    return _without_idle_name(replace(state, attempts=attempts, reasons=reasons), attempt.name)
-
-
-def _without_idle_name(state: State, name: str) -> State:
-    """Names that are used once leave nothing behind."""
-    known = state.names.get(name)
-    used = any(a.name == name for a in state.attempts.values()) or any(n == name for n, _ in state.decisions)
-    if known is None or known.last or used:
-        return state
-    return replace(state, names={n: k for n, k in state.names.items() if n != name})
-
-
-def _whole(_state: State, body: Mapping[str, Any]) -> State:
-    """A snapshot: everything so far."""
-    names = {
-        name: Name(
-            run=known["run"],
-            superseded=tuple(known["superseded"]),
-            last=Decision.from_json(known["last"]) if known["last"] else None,
-        )
-        for name, known in body["names"].items()
-    }
-    attempts = [Attempt.from_json(a) for a in body["attempts"]]
-    decisions = [Decision.from_json(d) for d in body["decisions"]]
-    return State(
-        names=names,
-        attempts={a.producer: a for a in attempts},
-        decisions={d.batch: d for d in decisions},
-        epochs=dict(body["epochs"]),
-        reasons={(producer_id, epoch): reason for producer_id, epoch, reason in body["reasons"]},
-        decided=body["decided"],
-    )
-
-
-def snapshot(state: State) -> Event:
-    """The event that stands for everything so far."""
-    names = {
-        name: {
-            "run": known.run,
-            "superseded": list(known.superseded),
-            "last": known.last.to_json() if known.last else None,
-        }
-        for name, known in state.names.items()
-    }
-    return [
-        "state",
-        {
-            "names": names,
-            "attempts": [a.to_json() for a in state.attempts.values()],
-            "decisions": [d.to_json() for d in state.decisions.values()],
-            "epochs": sorted(state.epochs.items()),
-            "reasons": [[*producer, reason] for producer, reason in state.reasons.items()],
-            "decided": state.decided,
-        },
-    ]
-
-
-_APPLY: dict[str, Any] = {
-    "open": _open,
-    "extend": _extend,
-    "prepared": _prepared,
-    "abort": _abort,
-    "decide": _decide,
-    "durable": _durable,
-    "marked": _marked,
-    "forget": _forget,
-    "gone": _gone,
-    "state": _whole,
-}

@@ -90,6 +90,11 @@ class Transaction:
         return self._attempt.batch_id
 
     @property
+    def run(self) -> str:
+        """The life of the program that writes it."""
+        return self._attempt.run
+
+    @property
     def producer(self) -> Producer | None:
         """Producer id and epoch; None before the first append."""
         return self._attempt.producer if self._attempt.producer_id >= 0 else None
@@ -145,7 +150,7 @@ class Transaction:
         return Prepared(
             name=self.name,
             batch_id=self.batch_id,
-            run=self._attempt.run,
+            run=self.run,
             kept=self._kept,
             producer=self.producer,
             content=self._content,

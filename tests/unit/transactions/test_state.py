@@ -5,16 +5,8 @@ import json
 import pytest
 
 from logstore.errors import BatchConflictError, TransactionAbortedError
-from logstore.txn_state import (
-    PRODUCER_EPOCH_MAX,
-    Attempt,
-    Content,
-    Decision,
-    Owner,
-    State,
-    applied,
-    snapshot,
-)
+from logstore.txn_events import applied, snapshot
+from logstore.txn_state import PRODUCER_EPOCH_MAX, Attempt, Content, Decision, Owner, State
 
 P0 = ("orders", "id-1", 0)
 
@@ -220,7 +212,7 @@ def test_a_snapshot_holds_everything():
     state = decided(state, winner, batch_id=3)
     state = applied(state, [["marked", "q", 3, [[*P0, 17]]], ["prepared", *waiting, 5]])
     lost, state = registered(state, name="lost")
-    state = applied(state, [["abort", *lost, "why"], ["gone", *lost]])
+    state = applied(state, [["abort", *lost, "why"], ["gone", *lost], ["over", "r0"]])
     again = applied(State(), [json.loads(json.dumps(snapshot(state)))])
     assert again == state
     assert again.outcomes() == {winner: "committed", loser: "aborted"}

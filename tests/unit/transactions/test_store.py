@@ -39,9 +39,9 @@ def alive() -> str:
     return f"{HOST} {os.getpid()} {started}"
 
 
-def part(store, values, *, topic="a", run="r", batch_id=0, task="", driver="", name="q"):
+def part(store, values, *, topic="a", run="r", batch_id=0, task="", driver="", driver_tells=False, name="q"):
     """One task's part of a batch: appended, not prepared."""
-    owner = Owner(driver=driver, timeout_ms=60_000)
+    owner = Owner(driver=driver, driver_tells=driver_tells, timeout_ms=60_000)
     transaction = store.transactions.begin(name, batch_id, run=run, task=task, owner=owner)
     if values:
         store.append(topic, pa.table({"value": values}), transaction=transaction)
@@ -393,6 +393,110 @@ def test_a_query_that_was_stopped_does_not_hold_readers_for_ever(path):
         clock.time_ms += 2_000
         assert store.transactions.tend() == 1
         assert is_settled(store)
+
+
+def test_a_batch_write_is_not_timed_out_while_its_driver_is_seen_to_live(path):
+    """Its first tasks are done, and for hours no other one gets a core."""
+    clock = StillClock(SYSTEM.clock.now_ms())
+    with logstore.open(path, env=Env(clock)) as store:
+        done = part(store, ["x"], driver=alive(), driver_tells=True).prepare()
+        clock.time_ms += 23 * 3_600_000
+        assert store.transactions.tend() == 0
+        store.transactions.commit([done])
+        assert values(store) == ["x"]
+
+
+def test_a_batch_write_whose_driver_lives_on_and_could_not_tell_its_end_is_ended_after_a_day(path):
+    clock = StillClock(SYSTEM.clock.now_ms())
+    with logstore.open(path, env=Env(clock)) as store:
+        part(store, ["x"], driver=alive(), driver_tells=True).prepare()
+        clock.time_ms += 24 * 3_600_000 + 1
+        assert store.transactions.tend() == 1
+        assert is_settled(store)
+
+
+def test_a_batch_whose_driver_cannot_be_seen_is_timed_out_though_it_would_tell(path):
+    clock = StillClock(SYSTEM.clock.now_ms())
+    with logstore.open(path, env=Env(clock)) as store:
+        part(store, ["x"], driver="elsewhere 1 1", driver_tells=True).prepare()
+        clock.time_ms += 61_000
+        assert store.transactions.tend() == 1
+
+
+def test_a_task_without_rows_yet_keeps_its_batch_alive(path):
+    """One task is done, the other computes for hours before its first row: neither is timed out."""
+    clock = StillClock(SYSTEM.clock.now_ms())
+    with logstore.open(path, env=Env(clock)) as store, logstore.open(path, env=Env(clock)) as worker:
+        done = part(store, ["x"], driver=alive()).prepare()
+        part(store, ["z"], name="other", driver=alive()).prepare()
+        slow = part(worker, [], driver=alive(), task="1")
+        with worker.transactions.at_work(slow):
+            clock.time_ms += 2 * 3_600_000
+            assert store.transactions.tend() == 1  # that of the other batch
+            worker.append("a", pa.table({"value": ["y"]}), transaction=slow)
+            prepared = slow.prepare()
+        store.transactions.commit([done, prepared])
+        assert values(store) == ["x", "y"]
+
+
+def test_a_task_that_is_over_keeps_nobody_waiting(path):
+    clock = StillClock(SYSTEM.clock.now_ms())
+    with logstore.open(path, env=Env(clock)) as store, logstore.open(path, env=Env(clock)) as worker:
+        part(store, ["x"], driver=alive()).prepare()
+        with worker.transactions.at_work(part(worker, [], driver=alive(), task="1")):
+            clock.time_ms += 59_000
+        clock.time_ms += 2_000
+        assert store.transactions.tend() == 1
+
+
+class Jumping(StillClock):
+    """Wall time that jumps by itself."""
+
+    jump_ms = 0
+
+    def now_ms(self) -> int:
+        return self.time_ms + self.jump_ms
+
+
+def test_a_clock_that_jumps_ends_nobody_on_this_machine_and_keeps_nobody(path):
+    """(S17) Waits go by monotonic time."""
+    clock = Jumping(SYSTEM.clock.now_ms())
+    with logstore.open(path, env=Env(clock)) as store:
+        part(store, ["x"], driver=alive()).prepare()
+        clock.jump_ms = 3_600_000
+        assert store.transactions.tend() == 0
+        clock.jump_ms = -3_600_000
+        clock.time_ms += 61_000
+        assert store.transactions.tend() == 1
+
+
+@pytest.mark.parametrize("told", [{"run": "r"}, {"driver": alive()}])
+def test_a_task_that_comes_when_its_driver_has_given_up_is_refused(store, told):
+    """Spark stops tasks without waiting for them: this one would be prepared, and nobody would ever commit it."""
+    part(store, ["x"], driver=alive(), driver_tells=True).prepare()
+    late = part(store, [], driver=alive(), driver_tells=True, task="late")
+    store.transactions.abort("q", 0, **told, reason="a task failed")
+    with pytest.raises(TransactionAbortedError, match="the driver has ended the batch"):
+        store.append("a", pa.table({"value": ["late"]}), transaction=late)
+    assert is_settled(store)
+
+
+def test_a_task_that_comes_when_its_batch_is_committed_and_forgotten_is_refused(store):
+    """A batch write is remembered by nothing but its end: its name is never used again."""
+
+    def task():
+        return store.transactions.begin(
+            "write 1", 0, run="r", owner=Owner(driver=alive(), timeout_ms=60_000), once=True
+        )
+
+    late, winner = task(), task()
+    store.append("a", pa.table({"value": ["x"]}), transaction=winner)
+    store.transactions.commit([winner.prepare()])
+    store.flush()
+    store.transactions.finish()
+    assert not store.transactions.state().decisions
+    with pytest.raises(TransactionAbortedError, match="the driver has ended the batch"):
+        store.append("a", pa.table({"value": ["late"]}), transaction=late)
 
 
 # --- the rest of the world
