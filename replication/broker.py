@@ -37,6 +37,7 @@ from replication.handlers.data import DataHandlers
 from replication.handlers.groups import GroupHandlers
 from replication.handlers.inter import InterHandlers, obey
 from replication.handlers.positions import PositionHandlers
+from replication.handlers.reassignments import ReassignmentHandlers
 from replication.handlers.topics import TopicHandlers
 from replication.metadata import BrokerAddress
 from replication.metrics import Metrics, MetricsEndpoint
@@ -159,6 +160,7 @@ class Broker:
             InterHandlers(self.replicas, self.controller),
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),
             TopicHandlers(self.config, metadata, self.admin),
+            ReassignmentHandlers(self.controller, metadata, self._connected_tree),
             ConfigHandlers(self.config, metadata, self._connected_tree),
             GroupHandlers(self.config, metadata, self.admin, self.groups),
             CommitHandlers(metadata, self.groups, self.env.clock),

@@ -21,7 +21,8 @@ from logstore.env import Clock
 from replication.controller import Controller, Limits, events, step
 from replication.controller_channels import Call, Channels
 from replication.controller_watches import Look, Watches, delete_if_there
-from replication.coordination import cluster, nodes
+from replication.coordination import cluster, nodes, reassignments
+from replication.coordination.reassignments import ReassignmentWrite
 from replication.coordination.tree import (
     ConnectionLossError,
     CoordinationError,
@@ -51,6 +52,7 @@ class _Term:
         self.channels = channels
         self.tasks: set[asyncio.Task[None]] = set()
         self.loaded = asyncio.Event()
+        self.reassigning = asyncio.Lock()
         self.shutdowns: dict[int, asyncio.Future[tuple[TopicPartition, ...]]] = {}
 
     def end(self) -> None:
@@ -255,6 +257,8 @@ class ControllerLoop:
                 self._spawn(self._make_topic_id(tree, term, topic))
             case events.DeletePreferredElection():
                 self._spawn(self._delete(tree, nodes.PREFERRED_ELECTION))
+            case events.WriteReassignment():
+                self._spawn(self._reassign(tree, term, effect))
             case events.DeleteTopicNodes(topic):
                 self._spawn(self._delete_topic(tree, term, topic))
 
@@ -379,6 +383,28 @@ class ControllerLoop:
     async def _make_topic_id(self, tree: Tree, term: _Term, topic: str) -> None:
         await self._repeat(lambda: cluster.make_topic_id(tree, topic, new_topic_id()))
         self.post(await self._repeat(term.watches.read_topics))
+
+    async def _until_understood(self, act: Callable[[], Awaitable[Any]]) -> Any:
+        """As `_repeat`, and until somebody corrects a node that cannot be understood."""
+        while True:
+            try:
+                return await self._repeat(act)
+            except nodes.MalformedNodeError as error:
+                logger.error("[Controller %d]: %s", self.broker, error)
+                await asyncio.sleep(FAILED_PAUSE_S)
+
+    async def _reassign(self, tree: Tree, term: _Term, order: events.WriteReassignment) -> None:
+        """Write it, then tell what the nodes say: somebody may have changed them between its outcome and now."""
+        write = ReassignmentWrite(order.tp, order.before, order.after, order.stored, order.replicas)
+        async with term.reassigning:  # all of them write the same node
+            try:
+                done = await self._until_understood(lambda: reassignments.write(tree, term.term, write))
+                self.post(events.ReassignmentWritten(order.tp, done.accepted, done.plan, done.replicas))
+                plans = await self._until_understood(lambda: cluster.read_reassignments(tree))
+            except cluster.FencedError:
+                self.post(events.Fenced())
+                return
+            self.post(events.ReassignmentsRequested(plans))
 
     async def _delete(self, tree: Tree, path: str) -> None:
         await self._repeat(lambda: delete_if_there(tree, path))

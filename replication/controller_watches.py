@@ -27,7 +27,15 @@ class Watches:
 
     def looks(self) -> tuple[Look, ...]:
         """All that is to be watched."""
-        return (self.brokers, self.topics, self.configs, self.deletions, self.election, self.isrs)
+        return (
+            self.brokers,
+            self.topics,
+            self.configs,
+            self.deletions,
+            self.election,
+            self.reassignments,
+            self.isrs,
+        )
 
     def forget(self) -> None:
         """After a silence of the store nothing is watched any more."""
@@ -74,6 +82,11 @@ class Watches:
             return ()
         tps = nodes.decode_partitions(nodes.PREFERRED_ELECTION, found.data)
         return await self._isrs_of(tps), events.PreferredElectionRequested(tps)
+
+    async def reassignments(self, watch: Watch) -> tuple[events.Event, ...]:
+        """Which partitions are to have other replicas; with the topics of now, since one may be new."""
+        plans = await cluster.read_reassignments(self._tree, watch)
+        return await self.read_topics(), events.ReassignmentsRequested(plans)
 
     async def isrs(self, watch: Watch) -> tuple[events.Event, ...]:
         """What leaders have told of their ISRs; each notice is taken away once it was read."""

@@ -39,6 +39,7 @@ from replication.model import (
     BrokerInfo,
     ClusterState,
     LeaderAndIsr,
+    Reassignment,
     TopicInfo,
     TopicPartition,
 )
@@ -359,6 +360,11 @@ async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterS
     partitions = [TopicPartition(name, p) for name, topic in topics.items() for p in topic.partitions]
     states = await read_states(tree, partitions)
     election = await tree.get(nodes.PREFERRED_ELECTION)
+    try:
+        reassignments = await read_reassignments(tree)
+    except nodes.MalformedNodeError as error:  # whoever wrote it is told by the watch, and can mend it
+        logger.error("%s", error)
+        reassignments = {}
     return ClusterState(
         brokers=brokers,
         topics=topics,
@@ -367,7 +373,14 @@ async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterS
         preferred_elections=(
             () if election is None else nodes.decode_partitions(nodes.PREFERRED_ELECTION, election.data)
         ),
+        reassignments=reassignments,
     )
+
+
+async def read_reassignments(tree: Tree, watch: Watch | None = None) -> dict[TopicPartition, Reassignment]:
+    """Which partitions are to have other replicas."""
+    found = await tree.get(nodes.REASSIGNMENT, watch)
+    return {} if found is None else nodes.decode_reassignment(found.data)
 
 
 async def make_topic_id(tree: Tree, topic: str, new_id: str) -> str:

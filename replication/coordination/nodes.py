@@ -1,7 +1,8 @@
 """Paths and contents of the tree, as Kafka 0.9 has them: its tools read our nodes, and we read what they write.
 
 What we write is byte for byte what Kafka 0.9 writes, where it has an order; keys that are new (`rack`, `lost_writes`,
-/pylog) stand where its tools ignore them. What we read may have any order, and keys that we do not know.
+`original_replicas`, /pylog) stand where its tools ignore them. What we read may have any order, and keys that we do not
+know.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from replication.coordination.tree import CoordinationError, Node
-from replication.model import Assignment, BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition
+from replication.model import (
+    Assignment,
+    BrokerId,
+    BrokerInfo,
+    LeaderAndIsr,
+    Reassignment,
+    TopicPartition,
+)
 
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
@@ -254,16 +262,28 @@ def decode_partitions(path: str, data: bytes) -> tuple[TopicPartition, ...]:
     return tuple(tp for tp, _ in _rows(path, data))
 
 
-def encode_reassignment(plan: Mapping[TopicPartition, Assignment]) -> bytes:
+def encode_reassignment(plans: Mapping[TopicPartition, Reassignment]) -> bytes:
     """/admin/reassign_partitions."""
-    rows = [{"topic": tp.topic, "partition": tp.partition, "replicas": new} for tp, new in plan.items()]
+    rows = []
+    for tp, plan in plans.items():
+        row: dict[str, Any] = {"topic": tp.topic, "partition": tp.partition, "replicas": plan.target}
+        if plan.original is not None:
+            row["original_replicas"] = plan.original
+        rows.append(row)
     return _encode({"version": 1, "partitions": rows})
 
 
-def decode_reassignment(data: bytes) -> dict[TopicPartition, Assignment]:
+def decode_reassignment(data: bytes) -> dict[TopicPartition, Reassignment]:
     """/admin/reassign_partitions."""
     at = _Reader(REASSIGNMENT, data)
-    return {tp: at.numbers(row.get("replicas"), f"replicas of {tp}") for tp, row in _rows(REASSIGNMENT, data)}
+    plans = {}
+    for tp, row in _rows(REASSIGNMENT, data):
+        target = at.numbers(row.get("replicas"), f"replicas of {tp}")
+        original = row.get("original_replicas")
+        plans[tp] = Reassignment(
+            target, None if original is None else at.numbers(original, f"original replicas of {tp}")
+        )
+    return plans
 
 
 def _rows(path: str, data: bytes) -> list[tuple[TopicPartition, dict[str, Any]]]:

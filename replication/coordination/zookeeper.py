@@ -58,6 +58,7 @@ _T = TypeVar("_T")
 IN_FLIGHT_MAX = 128
 # How long the first connection may take, over as many tries as fit: a server may just be starting.
 CONNECT_S = 15
+LOOKS_PER_S = 10  # whether that was given up
 # Between two tries to reach a server; a session of 6 s has time for a dozen.
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
 
@@ -129,9 +130,9 @@ class ZooKeeperTree:
         tree = cls(hosts, session_timeout_ms, on_session, env or Env())
         try:
             if chroot:
-                await asyncio.to_thread(_make_chroot, servers, f"/{chroot}", session_timeout_ms)
+                await _connecting(_make_chroot, servers, f"/{chroot}", session_timeout_ms)
             begun_ms = tree._clock.monotonic_ms()
-            await asyncio.to_thread(_start, tree._client)
+            await _connecting(_start, tree._client)
         except KazooTimeoutError as error:
             raise CoordinationError(f"no ZooKeeper server answers at {servers}; is it running?") from error
         tree.session, password = tree._client.client_id
@@ -207,7 +208,7 @@ class ZooKeeperTree:
         session, _, password = token.partition(b" ")
         client = _client(self._hosts, self._timeout_ms, (int(session), bytes.fromhex(password.decode())))
         try:
-            await asyncio.to_thread(_start, client)
+            await _connecting(_start, client)
         except KazooTimeoutError as error:
             raise ConnectionLossError("no ZooKeeper server answers") from error
         await asyncio.to_thread(_stop, client)
@@ -331,8 +332,21 @@ def _client(hosts: str, timeout_ms: int, client_id: tuple[int, bytes] | None = N
     )
 
 
-def _start(client: KazooClient) -> None:
-    client.start_async().wait(CONNECT_S)
+async def _connecting(work: Callable[..., None], *arguments: Any) -> None:
+    """Do this in a thread. Who is cancelled meanwhile has not to wait for it to connect."""
+    is_over = threading.Event()
+    try:
+        await asyncio.to_thread(work, *arguments, is_over)
+    finally:
+        is_over.set()
+
+
+def _start(client: KazooClient, is_over: threading.Event) -> None:
+    """Connect within CONNECT_S, or give up once `is_over` is set."""
+    connected = client.start_async()
+    for _ in range(CONNECT_S * LOOKS_PER_S):
+        if connected.wait(1 / LOOKS_PER_S) or is_over.is_set():
+            break
     if not client.connected:
         _stop(client)
         raise KazooTimeoutError
@@ -343,9 +357,9 @@ def _stop(client: KazooClient) -> None:
     client.close()
 
 
-def _make_chroot(servers: str, chroot: str, timeout_ms: int) -> None:
+def _make_chroot(servers: str, chroot: str, timeout_ms: int, is_over: threading.Event) -> None:
     client = _client(servers, timeout_ms)
-    _start(client)
+    _start(client, is_over)
     try:
         client.ensure_path(chroot)
     finally:

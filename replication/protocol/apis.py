@@ -57,6 +57,8 @@ class ApiKey(enum.IntEnum):
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
 
@@ -100,6 +102,8 @@ SERVED: Mapping[ApiKey, Versions] = {
     ApiKey.DELETE_GROUPS: Versions(0, 2),
     ApiKey.ELECT_LEADERS: Versions(0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Versions(0, 0),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Versions(0, 0),
     ApiKey.OFFSET_DELETE: Versions(0, 0),
     ApiKey.DESCRIBE_CLUSTER: Versions(0, 1),
 }

@@ -5,7 +5,7 @@ import pytest
 from replication.coordination import nodes
 from replication.coordination.nodes import MalformedNodeError
 from replication.coordination.tree import Node
-from replication.model import NO_LEADER, BrokerInfo, LeaderAndIsr, TopicPartition
+from replication.model import NO_LEADER, BrokerInfo, LeaderAndIsr, Reassignment, TopicPartition
 
 T0 = TopicPartition("first", 0)
 STATE = b'{"controller_epoch":1,"leader":2,"version":1,"leader_epoch":0,"isr":[2,3]}'
@@ -63,7 +63,7 @@ def test_a_state_is_that_of_kafka():
             b'{"version":1,"partitions":[{"topic":"n","partition":0}]}',
         ),
         (
-            nodes.encode_reassignment({TopicPartition("t", 1): (4, 5)}),
+            nodes.encode_reassignment({TopicPartition("t", 1): Reassignment((4, 5))}),
             b'{"version":1,"partitions":[{"topic":"t","partition":1,"replicas":[4,5]}]}',
         ),
     ],
@@ -73,7 +73,10 @@ def test_what_is_written_is_what_kafka_was_recorded_to_write(encoded, recorded):
 
 
 def test_what_is_written_is_read_back():
-    plan = {TopicPartition("t", 1): (4, 5), TopicPartition("u", 0): (1,)}
+    plan = {
+        TopicPartition("t", 1): Reassignment((4, 5)),
+        TopicPartition("u", 0): Reassignment((1,), (2, 3)),
+    }
     assert nodes.decode_reassignment(nodes.encode_reassignment(plan)) == plan
     assert nodes.decode_partitions("/x", nodes.encode_partitions(plan)) == tuple(plan)
     many = {partition: (partition, 1) for partition in range(12)}

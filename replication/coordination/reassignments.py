@@ -1,0 +1,150 @@
+"""Which partitions are to have other replicas, in the tree: asked for, begun, changed, ended.
+
+/admin/reassign_partitions is there while something of that is left. Every change is one step, made on what was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from replication.coordination import nodes
+from replication.coordination.cluster import FencedError, Term
+from replication.coordination.tree import (
+    Create,
+    Delete,
+    Node,
+    RefusedError,
+    SetData,
+    Step,
+    Tree,
+)
+from replication.model import Assignment, Reassignment, TopicPartition
+
+Plans = dict[TopicPartition, Reassignment]
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentWrite:
+    """What a controller writes of one partition; see `controller.events.WriteReassignment`."""
+
+    tp: TopicPartition
+    before: Reassignment
+    after: Reassignment | None
+    stored: Assignment
+    replicas: Assignment | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentOutcome:
+    """What became of it, and what stands. `replicas`: () if there is no such partition."""
+
+    accepted: bool
+    plan: Reassignment | None
+    replicas: Assignment
+
+
+async def write(tree: Tree, term: Term, order: ReassignmentWrite) -> ReassignmentOutcome:
+    """Write it, if everything is as it says. May be done again.
+
+    Raises: FencedError; MalformedNodeError: somebody wrote what cannot be understood.
+    """
+    tp, topic_path = order.tp, nodes.topic_path(order.tp.topic)
+    while True:
+        node, topic = await tree.read_batch([nodes.REASSIGNMENT, topic_path])
+        plans, assigned = _plans(node), _assigned(tp.topic, topic)
+        plan, replicas = plans.get(tp), assigned.get(tp.partition, ())
+        is_replicas_done = order.replicas in (None, replicas)
+        if plan == order.after and is_replicas_done:
+            return ReassignmentOutcome(True, plan, replicas)
+        is_known = plan == order.before or (plan is None and order.after is None)
+        if not is_known or not (is_replicas_done or replicas == order.stored):
+            return ReassignmentOutcome(False, plan, replicas)
+        plans.pop(tp, None)
+        if order.after is not None:
+            plans[tp] = order.after
+        steps: list[Step] = [term.guard, *_steps(node, plans)]
+        if topic is not None and order.replicas is not None and not is_replicas_done:
+            data = nodes.encode_topic({**assigned, tp.partition: order.replicas})
+            steps.append(SetData(topic_path, data, topic.version))
+        try:
+            await tree.multi(steps)
+        except RefusedError as refused:
+            if refused.index == 0:
+                raise FencedError(term.controller_epoch) from None
+
+
+async def request(
+    tree: Tree, wanted: Mapping[TopicPartition, Assignment | None]
+) -> frozenset[TopicPartition]:
+    """Ask for these replicas; None takes back what was asked for. Returns those where there was nothing to take back.
+
+    Raises: MalformedNodeError.
+    """
+    while True:
+        (node,) = await tree.read_batch([nodes.REASSIGNMENT])
+        assigned = await _read_assigned(tree, {tp.topic for tp in wanted})
+        before = _plans(node)
+        plans = dict(before)
+        for tp, target in wanted.items():
+            _ask(plans, tp, target, assigned.get(tp, ()))
+        idle = frozenset(tp for tp, target in wanted.items() if target is None and tp not in before)
+        if plans == before:
+            return idle
+        try:
+            await tree.multi(_steps(node, plans))
+        except RefusedError:
+            continue  # somebody else was faster
+        return idle
+
+
+async def listed(tree: Tree) -> dict[TopicPartition, tuple[Assignment, Assignment, Assignment]]:
+    """What is being reassigned: replicas of now, those that are added, those that go. Raises: MalformedNodeError."""
+    (node,) = await tree.read_batch([nodes.REASSIGNMENT])
+    plans = _plans(node)
+    assigned = await _read_assigned(tree, {tp.topic for tp in plans})
+    found = {}
+    for tp, plan in plans.items():
+        if replicas := assigned.get(tp):
+            original = replicas if plan.original is None else plan.original
+            added = tuple(broker for broker in plan.target if broker not in original)
+            found[tp] = (replicas, added, tuple(broker for broker in replicas if broker not in plan.target))
+    return found
+
+
+def _ask(plans: Plans, tp: TopicPartition, target: Assignment | None, replicas: Assignment) -> None:
+    known = plans.get(tp)
+    original = None if known is None else known.original
+    if target is not None:
+        if known is not None or target != replicas:
+            plans[tp] = Reassignment(target, original)
+    elif original is not None:
+        plans[tp] = Reassignment(original, original)
+    else:
+        plans.pop(tp, None)  # it was not begun
+
+
+def _steps(node: Node | None, plans: Plans) -> list[Step]:
+    if node is None:
+        return [Create(nodes.REASSIGNMENT, nodes.encode_reassignment(plans))] if plans else []
+    if not plans:
+        return [Delete(nodes.REASSIGNMENT, node.version)]
+    return [SetData(nodes.REASSIGNMENT, nodes.encode_reassignment(plans), node.version)]
+
+
+def _plans(node: Node | None) -> Plans:
+    return {} if node is None else nodes.decode_reassignment(node.data)
+
+
+def _assigned(topic: str, node: Node | None) -> dict[int, Assignment]:
+    return {} if node is None else nodes.decode_topic(topic, node.data)
+
+
+async def _read_assigned(tree: Tree, topics: Iterable[str]) -> dict[TopicPartition, Assignment]:
+    names = sorted(topics)
+    found = await tree.read_batch([nodes.topic_path(name) for name in names])
+    return {
+        TopicPartition(name, number): replicas
+        for name, node in zip(names, found, strict=True)
+        for number, replicas in _assigned(name, node).items()
+    }
