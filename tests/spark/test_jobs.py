@@ -50,12 +50,15 @@ def test_retention_says_what_went_from_where_to_where_and_why(spark, segments):
     assert all(expected)
     would = by_partition(retention.run(spark, path=segments.path, dry_run=True), "t")
     assert [row["status"] for row in would] == ["would be removed"] * 2
+    assert [row["bytes_after"] for row in would] == [row["bytes_before"] - row["bytes"] for row in would]
     with logstore.open(segments.path, mode="r") as store:
         assert [store.log("t", p).segments() for p in range(2)] == before
     done = by_partition(retention.run(spark, path=segments.path), "t")
     for row, gone in zip(done, expected, strict=True):
         assert (row["status"], row["segments"], row["reasons"]) == ("removed", len(gone), "retention.bytes")
         assert row["bytes"] == sum(segment.size_bytes for segment in gone)
+        assert row["bytes_before"] == sum(segment.size_bytes for segment in before[row["partition"]])
+        assert row["bytes_after"] == row["bytes_before"] - row["bytes"]
         assert (row["start_before"], row["start_after"]) == (0, gone[-1].next_offset)
     with logstore.open(segments.path, mode="r") as store:
         assert [extent.start for extent in store.offsets("t").values()] == [
@@ -136,6 +139,16 @@ def test_an_unknown_topic_is_refused_before_anything_is_done(spark, segments):
             job(spark, path=segments.path, topics=["t", "tt"])
 
 
+def test_a_damaged_topic_is_in_its_rows_and_the_others_are_done(spark, segments):
+    segments.create("compacted", cleanup_policy="compact")
+    (Path(segments.path) / "topics" / "kept.json").write_text("{")
+    for name, job in schedule.JOBS.items():
+        rows = {(row["topic"], row["partition"]): row for row in job(spark, path=segments.path).collect()}
+        assert "kept.json: not a topic description" in str(rows.pop(("kept", 0)))
+        assert "failed" not in {row["status"] for row in rows.values()}, name
+        assert len(rows) == (1 if name == "compaction" else 3)
+
+
 def divide(item: int) -> float:
     if item == 3:
         raise StorageError("the disk of three is full")
@@ -144,9 +157,14 @@ def divide(item: int) -> float:
 
 def test_what_fails_in_one_task_is_data_and_keeps_no_other_from_ending(spark):
     seen: list[tuple[int, int]] = []
-    done = run_tasks(spark, [1, 2, 3, 4], divide, lambda ended, total: seen.append((ended, total)))
-    assert [one.result for one in done] == [12, 6, None, 3]
-    assert [one.error for one in done] == [None, None, "the disk of three is full", None]
+    done = run_tasks(spark, [1, 2, 3, 0], divide, lambda ended, total: seen.append((ended, total)))
+    assert [one.result for one in done] == [12, 6, None, None]
+    assert [one.error for one in done] == [
+        None,
+        None,
+        "the disk of three is full",
+        "ZeroDivisionError: division by zero",
+    ]
     assert seen[0] == (0, 4)
     assert seen[-1] == (4, 4)
     assert sorted(seen) == seen
@@ -167,13 +185,16 @@ class Clock:
         if not self.work_ms:
             raise KeyboardInterrupt
         self.ms += self.work_ms.pop(0)
+        if self.ms > 60:
+            raise StorageError(f"at {self.ms}")
 
 
 def test_a_schedule_begins_at_intervals_and_late_turns_at_once():
-    clock = Clock([10, 70, 10])
+    clock, failed = Clock([10, 70, 10]), list[str]()
     with pytest.raises(KeyboardInterrupt):
-        schedule.every(60, clock.work, clock=clock)
+        schedule.every(60, clock.work, lambda error: failed.append(str(error)), clock=clock)
     assert clock.begun == [0, 60, 130, 190]
+    assert failed == ["at 130", "at 140"]  # and the next turn came
 
 
 # ------------------------------------------------------------------------------------------ the commands
@@ -186,7 +207,14 @@ def pylog_jobs(*arguments: object):
 def test_a_command_prints_a_table_or_json(spark, segments):
     done = pylog_jobs("verify", "--path", segments.path)
     assert done.exit_code == 0, done.stderr
-    assert done.stdout.splitlines()[0].split() == ["TOPIC", "PARTITION", "STATUS", "SEGMENTS", "BYTES"]
+    assert done.stdout.splitlines()[0].split() == [
+        "TOPIC",
+        "PARTITION",
+        "STATUS",
+        "SEGMENTS",
+        "BYTES",
+        "SECONDS",
+    ]
     rows = json.loads(
         pylog_jobs("retention", "--path", segments.path, "--output", "json", "--dry-run").stdout
     )
@@ -211,6 +239,9 @@ def test_run_runs_the_jobs_in_their_order(spark, segments):
         "retention",
         "verify",
     ]
+    would = pylog_jobs("run", "--job", "retention", "--dry-run", "--path", segments.path)
+    assert would.stdout.splitlines()[1].split() == ["TOPIC", "PARTITION", "STATUS", "SEGMENTS", "BYTES",
+        "BYTES", "BEFORE", "BYTES", "AFTER", "START", "BEFORE", "START", "AFTER", "SECONDS", "REASONS"]  # fmt: skip
     refused = pylog_jobs("run", "--every", "soon", "--path", segments.path)
     assert refused.exit_code == 2
     assert "a length of time" in refused.stderr
