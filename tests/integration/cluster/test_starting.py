@@ -23,10 +23,10 @@ TIMEOUT_S = 30
 
 
 @contextmanager
-def starting(*arguments):
+def starting(*arguments, group="cluster"):
     """`pylog cluster start` in a process group of its own."""
     process = subprocess.Popen(
-        [sys.executable, "-c", PYLOG, "cluster", "start", *map(str, arguments)],
+        [sys.executable, "-c", PYLOG, group, "start", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -78,6 +78,16 @@ def test_a_cluster_that_is_starting_stops_at_once_with_all_its_brokers(tmp_path,
         assert not is_group_there(process)
         assert process.stdout.read() == ""
         assert process.stderr.read() == "stopped while broker 1 was starting\n"
+
+
+def test_a_broker_that_waits_for_zookeeper_stops_at_once(tmp_path):
+    settings = ["--set", f"log.dirs={tmp_path}/data", "--set", "listeners=PLAINTEXT://127.0.0.1:0"]
+    with starting(*settings, "--coordination", NOBODY, group="broker") as process:
+        assert "Connecting to 127.0.0.1" in process.stderr.readline()
+        begin = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+        assert time.monotonic() - begin < 5
 
 
 def test_a_broker_that_does_not_come_to_serve_is_not_waited_for_for_ever(tmp_path, monkeypatch):
