@@ -10,9 +10,10 @@ from logstore import processes
 from logstore.env import Env
 from logstore.txn_state import Attempt, State
 
-# How long a batch waits without a task that runs, while a driver lives that tells when it gives up: for when it could
-# not, since its disk was broken, or the machine too busy for Spark to start the process that tells.
-ABANDONED_MS = 24 * 60 * 60 * 1000
+# How long a batch waits, without a task that runs, for a driver that is seen to live. It may have given up and could
+# not tell: one that is sure to tell only since the disk was broken, or the machine too busy to start what tells.
+UNTOLD_MS = 15 * 60 * 1000
+UNTOLD_THOUGH_SURE_MS = 24 * 60 * 60 * 1000
 
 
 class Lives:
@@ -53,15 +54,17 @@ class Lives:
         driver_lives = processes.lives(self._env, owner.driver)
         if attempt.prepared and driver_lives is False:
             return "the driver of the query is gone"
-        return self._silence(attempt, waits=bool(driver_lives and owner.driver_tells))
+        return self._silence(attempt, is_seen=bool(driver_lives))
 
-    def _silence(self, attempt: Attempt, *, waits: bool) -> str:
-        timeout_ms = attempt.owner.timeout_ms
-        limit_ms = max(timeout_ms, ABANDONED_MS) if waits else timeout_ms
+    def _silence(self, attempt: Attempt, *, is_seen: bool) -> str:
+        limit_ms = timeout_ms = attempt.owner.timeout_ms
+        if is_seen:
+            untold_ms = UNTOLD_THOUGH_SURE_MS if attempt.owner.driver_tells else UNTOLD_MS
+            limit_ms = max(timeout_ms, untold_ms)
         idle_ms = self._idle_ms[attempt.name, attempt.batch_id, attempt.run]
         if idle_ms <= limit_ms or task_of(attempt.name, attempt.batch_id, attempt.run) in self._at_work:
             return ""
-        limit = "though its driver lives" if waits else f"transaction.timeout.ms={timeout_ms}"
+        limit = "though its driver lives" if is_seen else f"transaction.timeout.ms={timeout_ms}"
         return f"nothing was heard of it for {idle_ms:,} ms ({limit})"
 
 
