@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from datasource.jobs import compaction, retention, tiering, verify
 from datasource.jobs.tasks import Progress, no_progress
 from logstore.env import SYSTEM, Clock
+from logstore.errors import PylogError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,9 +64,9 @@ def every(
         start_ms = clock.monotonic_ms()
         try:
             work()
-        except OSError:  # nobody reads the output any more, or Spark is gone: no turn does better
-            raise
-        except Exception as error:  # noqa: BLE001  whoever maintains a store for months outlives them all
+        except Exception as error:
+            if isinstance(error, OSError) and not isinstance(error, PylogError):
+                raise  # nobody reads the output any more, say: no turn does better
             failed(error)
         left_ms = interval_ms - (clock.monotonic_ms() - start_ms)
         if left_ms > 0:

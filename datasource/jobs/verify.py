@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import logstore
 from datasource.jobs.tasks import Done, Place, Progress, no_progress, places, run_tasks, to_frame
-from logstore.verify import PartitionReport, verify_partition
+from logstore.verify import PartitionReport, verify_partition, verify_transactions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,10 +33,17 @@ def run(
 ) -> DataFrame:
     """Return a row per partition: `status` is "sound" or "damaged", and `damage` has every place.
 
+    A damaged journal of transactions has a row without topic and partition.
+
     Raises: UnknownTopicError, NotAStoreError. Damage, and what cannot be opened, is in the rows.
     """
     done = run_tasks(spark, places(path, topics), partial(_verified, dry_run), progress)
-    return to_frame(spark, [_row(one, dry_run) for one in done], SCHEMA)
+    rows = [_row(one, dry_run) for one in done]
+    with logstore.open(path, mode="r", create=False) as store:
+        journal = None if dry_run else verify_transactions(store)
+    if journal is not None:
+        rows.append((None, None, DAMAGED, None, None, 0.0, list(journal.damage)))
+    return to_frame(spark, rows, SCHEMA)
 
 
 def _verified(dry_run: bool, place: Place) -> PartitionReport:

@@ -197,6 +197,14 @@ def test_a_schedule_begins_at_intervals_and_late_turns_at_once():
     assert failed == ["at 130", "at 140"]  # and the next turn came
 
 
+def test_a_schedule_ends_when_nobody_reads_what_it_says():
+    def work() -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        schedule.every(60, work, print, clock=Clock([]))
+
+
 # ------------------------------------------------------------------------------------------ the commands
 
 
