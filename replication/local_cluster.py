@@ -31,6 +31,7 @@ from replication.coordination import cluster, nodes, open_tree
 from replication.errors import ProtocolError
 from replication.model import BrokerId, ClusterState
 from replication.protocol.apis import ApiKey
+from replication.text_logs import SERVER_LOG
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ MENDING_TIMEOUT_S = (
     600  # the same for a broker that did not end in good order: it looks through its logs first
 )
 POLL_MS = 50
+LOOK_MS = 200  # how often a broker that is starting is looked at
 STOP_TIMEOUT_S = 30
 GIVE_UP_TIMEOUT_S = 5  # when a start is broken off, for the brokers that serve already
 # What differs from a broker's defaults: nobody waits for more members, and whoever stops last does not wait for others.
@@ -76,6 +78,8 @@ class _Process:
         self.process: subprocess.Popen[str] | None = None
         self.is_serving = False
         self._start_timeout_s = 0.0
+        self._log = Path(settings["log.dirs"]) / BROKER / SERVER_LOG
+        self._log_bytes = 0  # what former lives logged
 
     @property
     def config(self) -> BrokerConfig:
@@ -89,6 +93,8 @@ class _Process:
     def start(self) -> None:
         self.is_serving = False
         self._start_timeout_s = self._time_to_start_s()
+        log = SYSTEM.files.stat(self._log)
+        self._log_bytes = log.size if log is not None else 0
         host, port = self.address or ("127.0.0.1", 0)
         settings = {"listeners": f"PLAINTEXT://{host}:{port}", **self.settings, "parent": str(os.getpid())}
         arguments = [f"{key}={value}" for key, value in settings.items()]
@@ -133,14 +139,28 @@ class _Process:
         end_ms = SYSTEM.clock.monotonic_ms() + self._start_timeout_s * 1000
         heard = select.poll()
         heard.register(stdout, select.POLLIN)
-        while not heard.poll(POLL_MS):
+        told = ""
+        while not heard.poll(LOOK_MS):
+            warning = self._latest_warning()
+            if warning not in ("", told):
+                logger.warning("broker=%d is starting: %s", self.broker, warning)
+                told = warning
             if is_over.is_set():
                 raise LocalClusterError(f"stopped while broker {self.broker} was starting")
             if SYSTEM.clock.monotonic_ms() >= end_ms:
                 raise LocalClusterError(
-                    f"broker {self.broker} does not serve after {self._start_timeout_s:g} s; "
-                    f"see {self.settings['log.dirs']}/{BROKER}/server.log"
+                    f"broker {self.broker} does not serve after {self._start_timeout_s:g} s; see {self._log}"
                 )
+
+    def _latest_warning(self) -> str:
+        """What server.log warns of last, in this life."""
+        stat = SYSTEM.files.stat(self._log)
+        if stat is None or stat.size <= self._log_bytes:
+            return ""
+        with self._log.open("rb") as file:
+            file.seek(self._log_bytes)
+            lines = file.read().decode(errors="replace").splitlines()
+        return next((line.partition("] ")[2] for line in reversed(lines) if "] WARNING " in line), "")
 
     @property
     def is_up(self) -> bool:

@@ -17,6 +17,7 @@ from replication.state_change_log import StateChange, format_line
 logger = logging.getLogger(__name__)
 
 FILE_BYTES_MAX = 64 * 1024 * 1024
+SERVER_LOG = "server.log"
 STATE_CHANGES = "state-change.log"
 CONTROLLER_LOGGERS = (
     "replication.controller_loop",
@@ -58,7 +59,7 @@ def begin_logging(directory: Path) -> None:
     """Send what this process logs to server.log, and what its controller does to controller.log."""
     SYSTEM.files.mkdir(directory)
     logging.Formatter.default_msec_format = "%s,%03d"
-    server = _file(directory / "server.log")
+    server = _file(directory / SERVER_LOG)
     root = logging.getLogger()
     root.addHandler(server)
     root.setLevel(logging.INFO)

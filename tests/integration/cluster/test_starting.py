@@ -77,7 +77,7 @@ def test_a_cluster_that_is_starting_stops_at_once_with_all_its_brokers(tmp_path,
         assert time.monotonic() - begin < 5  # ZooKeeper's client alone tries for 15
         assert not is_group_there(process)
         assert process.stdout.read() == ""
-        assert process.stderr.read() == "stopped while broker 1 was starting\n"
+        assert process.stderr.read().splitlines()[-1] == "stopped while broker 1 was starting"
 
 
 def test_a_broker_that_waits_for_zookeeper_stops_at_once(tmp_path):
@@ -88,6 +88,18 @@ def test_a_broker_that_waits_for_zookeeper_stops_at_once(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT_S) == 0
         assert time.monotonic() - begin < 5
+
+
+def test_a_cluster_says_at_once_what_a_broker_of_it_waits_for(tmp_path):
+    tree = f"sqlite:{tmp_path}/tree.db"
+    with (
+        running(1, tmp_path / "first", coordination=tree),
+        starting("--brokers", 1, "--dir", tmp_path / "other", "--coordination", tree) as process,
+    ):
+        line = process.stderr.readline()
+        assert "broker=1 is starting: " in line
+        assert "a broker with id 1 is registered: waiting for that to end, up to 18 s" in line
+        assert process.poll() is None
 
 
 def test_a_broker_that_does_not_come_to_serve_is_not_waited_for_for_ever(tmp_path, monkeypatch):
