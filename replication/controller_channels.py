@@ -20,9 +20,10 @@ from replication.controller.events import (
     SendLeaderAndIsr,
     SendStopReplica,
     SendUpdateMetadata,
+    Stop,
 )
 from replication.errors import ErrorCode, KafkaError, ProtocolError
-from replication.model import NO_EPOCH, BrokerId, BrokerInfo, TopicPartition, topic_uuid
+from replication.model import BrokerId, BrokerInfo, TopicPartition, topic_uuid
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 from replication.state_change_log import ControllerLines, StateChange
@@ -35,7 +36,6 @@ Call: TypeAlias = Callable[[BrokerInfo, ApiKey, Any], Awaitable[Any]]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 REPEAT_S = 0.1
-EPOCH_DURING_DELETE = -2
 
 
 class Channels:
@@ -133,7 +133,7 @@ def _deleted(request: SendStopReplica, response: ib.StopReplicaResponse) -> Repl
         for error in response.partition_errors
         if int(error.error_code) != ErrorCode.NONE
     }
-    tps = [tp for tp, _ in request.partitions]
+    tps = [stop.tp for stop in request.partitions]
     deleted = tuple(tp for tp in tps if tp not in failed)
     return ReplicasDeleted(request.broker, deleted, tuple(tp for tp in tps if tp in failed))
 
@@ -226,20 +226,20 @@ def _broker(info: BrokerInfo) -> ib.UpdateMetadataBroker:
 
 
 def _stops(request: SendStopReplica) -> tuple[ib.StopReplicaTopic, ...]:
-    topics: dict[str, list[int]] = {}
-    for tp, _ in request.partitions:
-        topics.setdefault(tp.topic, []).append(tp.partition)
+    topics: dict[str, list[Stop]] = {}
+    for stop in request.partitions:
+        topics.setdefault(stop.tp.topic, []).append(stop)
     return tuple(
         ib.StopReplicaTopic(
             topic_name=name,
             partition_states=tuple(
                 ib.StopReplicaPartition(
-                    partition_index=number,
-                    leader_epoch=EPOCH_DURING_DELETE if request.delete else NO_EPOCH,
+                    partition_index=stop.tp.partition,
+                    leader_epoch=stop.leader_epoch,
                     delete_partition=request.delete,
                 )
-                for number in numbers
+                for stop in stops
             ),
         )
-        for name, numbers in topics.items()
+        for name, stops in topics.items()
     )

@@ -24,6 +24,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 NO_LEADER = -1  # every replica that may lead is down
 LEADER_DURING_DELETE = -2  # told to clients while a topic is being deleted
 NO_EPOCH = -1
+EPOCH_DURING_DELETE = -2  # in place of a leader epoch, while the topic is being deleted
 NO_NODE = -1  # the version of a state node that is not there yet
 
 

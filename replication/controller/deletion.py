@@ -19,7 +19,7 @@ from replication.controller.draft import Draft
 from replication.controller.elections import settle
 from replication.controller.events import DeleteTopicNodes, ReplicasDeleted
 from replication.controller.states import PartitionState, ReplicaState
-from replication.model import NO_LEADER, Replica, TopicPartition
+from replication.model import EPOCH_DURING_DELETE, NO_LEADER, Replica, TopicPartition
 
 
 def begin(draft: Draft, topics: Iterable[str]) -> None:
@@ -61,7 +61,7 @@ def drive(draft: Draft, tp: TopicPartition) -> None:
             state = ReplicaState.OFFLINE
         if state is ReplicaState.OFFLINE and broker in draft.brokers:
             draft.move_replica(tp, broker, ReplicaState.DELETION_STARTED)
-            draft.tell_to_stop(tp, broker, delete=True)
+            draft.tell_to_stop(tp, broker, delete=True, leader_epoch=EPOCH_DURING_DELETE)
 
 
 def brokers_gone(draft: Draft, brokers: Iterable[int]) -> None:

@@ -17,6 +17,7 @@ from replication.controller.events import (
     SendStopReplica,
     SendUpdateMetadata,
     StateWrite,
+    Stop,
     WriteStates,
 )
 from replication.controller.states import (
@@ -27,6 +28,7 @@ from replication.controller.states import (
 )
 from replication.model import (
     LEADER_DURING_DELETE,
+    NO_EPOCH,
     Assignment,
     BrokerId,
     BrokerInfo,
@@ -65,7 +67,7 @@ class Draft:
         self._log: list[StateChange] = []
         self._leadership_for: dict[BrokerId, dict[TopicPartition, bool]] = {}
         self._metadata_for: dict[BrokerId, dict[TopicPartition, LeaderAndIsr]] = {}
-        self._stops_for: dict[tuple[BrokerId, bool], dict[TopicPartition, str]] = {}
+        self._stops_for: dict[tuple[BrokerId, bool], dict[TopicPartition, Stop]] = {}
         self._writes: list[StateWrite] = []
         self._others: list[Effect] = []
 
@@ -201,11 +203,13 @@ class Draft:
     def _shown(self, tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr:
         return replace(state, leader=LEADER_DURING_DELETE) if tp.topic in self.deletions else state
 
-    def tell_to_stop(self, tp: TopicPartition, broker: BrokerId, *, delete: bool) -> None:
-        """Tell a broker to stop a replica, and perhaps to delete it."""
+    def tell_to_stop(
+        self, tp: TopicPartition, broker: BrokerId, *, delete: bool, leader_epoch: int = NO_EPOCH
+    ) -> None:
+        """Tell a broker to stop a replica, and perhaps to delete it; `leader_epoch` as `Stop` has it."""
         topic_id = self.topics[tp.topic].id
         if broker in self.brokers and topic_id is not None:
-            self._stops_for.setdefault((broker, delete), {})[tp] = topic_id
+            self._stops_for.setdefault((broker, delete), {})[tp] = Stop(tp, topic_id, leader_epoch)
 
     def _news(self, tp: TopicPartition, state: LeaderAndIsr, *, is_new: bool = False) -> PartitionNews:
         return PartitionNews(tp, self.topics[tp.topic].id or "", state, self.replicas_of(tp), is_new)
@@ -216,7 +220,7 @@ class Draft:
             yield SendLeaderAndIsr(broker, self.brokers[broker].epoch, self.epoch, news)
         for (broker, delete), stops in sorted(self._stops_for.items()):
             yield SendStopReplica(
-                broker, self.brokers[broker].epoch, self.epoch, tuple(stops.items()), delete
+                broker, self.brokers[broker].epoch, self.epoch, tuple(stops.values()), delete
             )
         live = tuple(self.brokers[broker] for broker in sorted(self.brokers))
         for broker, states in sorted(self._metadata_for.items()):

@@ -231,13 +231,25 @@ class SendLeaderAndIsr:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """A replica to let go of. Who knows a later leader epoch does not: it has become a replica again.
+
+    NO_EPOCH: in any leader epoch; EPOCH_DURING_DELETE: the topic goes.
+    """
+
+    tp: TopicPartition
+    topic_id: str
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class SendStopReplica:
     """As SendLeaderAndIsr. The answer to a `delete` comes back as ReplicasDeleted."""
 
     broker: BrokerId
     broker_epoch: int
     controller_epoch: int
-    partitions: tuple[tuple[TopicPartition, str], ...]  # with the topic's id
+    partitions: tuple[Stop, ...]
     delete: bool
 
 

@@ -122,7 +122,7 @@ def accepted(draft: Draft, tp: TopicPartition, stored: LeaderAndIsr, reason: str
         for broker in _leaving(move):
             if draft.replica_states.get(Replica(tp, broker)) in (ReplicaState.NEW, ReplicaState.ONLINE):
                 draft.move_replica(tp, broker, ReplicaState.OFFLINE)
-                draft.tell_to_stop(tp, broker, delete=False)
+                draft.tell_to_stop(tp, broker, delete=False, leader_epoch=stored.leader_epoch)
         draft.assign(tp, move.plan.target)
         draft.moves[tp] = replace(move, is_leaving=True)
     else:
@@ -205,7 +205,8 @@ def _remove(draft: Draft, tp: TopicPartition, move: Move) -> None:
             state = ReplicaState.OFFLINE
         if state is ReplicaState.OFFLINE:
             draft.move_replica(tp, broker, ReplicaState.DELETION_STARTED)
-            draft.tell_to_stop(tp, broker, delete=True)
+            epoch = draft.leadership[tp].leader_epoch
+            draft.tell_to_stop(tp, broker, delete=True, leader_epoch=epoch)
         is_done = is_done and state is ReplicaState.DELETION_SUCCESSFUL
     if is_done:
         _store(draft, tp, move, None, move.plan.target)

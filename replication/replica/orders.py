@@ -61,6 +61,8 @@ class Orders:
         self._replicas = replicas
         self._metadata = metadata
         self._log_change = log_change
+        # Of replicas that are deleted: the leader epoch of that. What was said before, and comes late, makes none anew.
+        self._deleted: dict[tuple[TopicPartition, str], int] = {}
         self.changing = asyncio.Lock()  # one request at a time
 
     def _judge(self, request: Request, lines: RequestLines) -> ErrorCode:
@@ -122,7 +124,8 @@ class Orders:
             role = self._judge_role(item)
             codes[item.tp] = _NO_ROLE.get(role, ErrorCode.NONE)
             if role is Role.STALE_LEADER_EPOCH:
-                known = self._replicas.partitions[item.tp].known_leader_epoch
+                partition = self._replicas.partitions.get(item.tp)
+                known = partition.known_leader_epoch if partition is not None else None
                 self._log_change(lines.ignored(item.tp, item.state.leader_epoch, known or 0))
             if role in (Role.LEAD, Role.FOLLOW, Role.WAIT):
                 wanted.append((item, role))
@@ -138,11 +141,12 @@ class Orders:
     def _judge_role(self, news: _News) -> Role:
         known = self._replicas.partitions.get(news.tp)
         is_told = known is not None and known.known_leader_epoch is not None
+        deleted_in = self._deleted.get((news.tp, news.topic_id))
         return judge_leadership(
             Replica(news.tp, self._replicas.broker),
             news.state,
             news.replicas,
-            known_leader_epoch=known.known_leader_epoch if known is not None else None,
+            known_leader_epoch=known.known_leader_epoch if known is not None else deleted_in,
             # What an earlier life left of another topic of this name goes; in this life its end is told first.
             has_topic_id=known is None or not is_told or known.topic_id == news.topic_id,
         )
@@ -213,6 +217,8 @@ class Orders:
         try:
             if state.delete_partition:
                 await self._replicas.delete(tp)
+                if partition is not None and state.leader_epoch >= 0:
+                    self._deleted[tp, partition.topic_id] = state.leader_epoch
         except (PylogError, OSError) as error:
             logger.exception("tp=%s is not deleted", tp)
             return code_of(error)

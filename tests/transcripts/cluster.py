@@ -204,11 +204,11 @@ class Cluster:
                 live = ",".join(str(broker.id) for broker in effect.brokers)
                 self.out.append(f"metadata to {effect.broker}: live {live}; {told(effect.partitions)}")
             case events.SendStopReplica():
-                tps = " ".join(str(tp) for tp, _ in effect.partitions)
+                tps = " ".join(str(stop.tp) for stop in effect.partitions)
                 self.out.append(f"{'delete' if effect.delete else 'stop'} at {effect.broker}: {tps}")
                 if effect.delete and effect.broker in self.brokers:
                     self._post(
-                        events.ReplicasDeleted(effect.broker, tuple(tp for tp, _ in effect.partitions))
+                        events.ReplicasDeleted(effect.broker, tuple(stop.tp for stop in effect.partitions))
                     )
             case _:
                 self._perform_other(effect)

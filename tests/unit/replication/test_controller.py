@@ -83,8 +83,8 @@ class World:
                 for news in partitions:
                     assert news.state == self.state.leadership[news.tp], "told is what is written"
             case events.SendStopReplica(broker, delete=True, partitions=partitions):
-                for tp, _ in partitions:
-                    assert tp.topic in self.state.deletions or self.leaves(tp, broker)
+                for stop in partitions:
+                    assert stop.tp.topic in self.state.deletions or self.leaves(stop.tp, broker)
 
     def leaves(self, tp: TopicPartition, broker: int) -> bool:
         move = self.state.moves[tp]
@@ -203,7 +203,7 @@ def ask(world: World, action) -> None:
             world.post(events.DeleteRequested(("u",)))
         case ("deleted",) if world.to_delete:
             order = world.to_delete.pop()
-            world.post(events.ReplicasDeleted(order.broker, tuple(tp for tp, _ in order.partitions)))
+            world.post(events.ReplicasDeleted(order.broker, tuple(stop.tp for stop in order.partitions)))
         case ("shutdown", broker):
             world.post(events.ControlledShutdownRequested(broker, 1))
         case ("prefer",):
