@@ -33,7 +33,7 @@ class LeaderEpochs:
 
     def __init__(self, env: Env, directory: str) -> None:
         self._env = env
-        self._path = f"{directory}/{FILE_NAME}"
+        self.path = f"{directory}/{FILE_NAME}"
         self._starts: list[EpochStart] = []
         self.is_damaged = False
         self.load()
@@ -42,13 +42,13 @@ class LeaderEpochs:
         """Take what the file says now. `is_damaged` if it is garbage: then rebuild it from the batches."""
         try:
             starts = [
-                EpochStart(int(epoch), int(start)) for epoch, start in read_checkpoint(self._env, self._path)
+                EpochStart(int(epoch), int(start)) for epoch, start in read_checkpoint(self._env, self.path)
             ]
             self.is_damaged = not _increases(starts)
         except FileNotFoundError:
             starts, self.is_damaged = [], False
         except (CheckpointError, ValueError) as error:
-            logger.warning("path=%s damaged (%s): it is rebuilt when the log is recovered", self._path, error)
+            logger.warning("path=%s damaged (%s): it is rebuilt when the log is recovered", self.path, error)
             starts, self.is_damaged = [], True
         self._starts = [] if self.is_damaged else starts
 
@@ -89,8 +89,8 @@ class LeaderEpochs:
     def replace(self, starts: Iterable[EpochStart]) -> None:
         """Put these epochs in the place of all, in the file too."""
         new = list(starts)
-        with marking_failure(self._env, Path(self._path).parent.parent):
-            write_checkpoint(self._env, self._path, new)
+        with marking_failure(self._env, Path(self.path).parent.parent):
+            write_checkpoint(self._env, self.path, new)
         self._starts = new
         self.is_damaged = False
 

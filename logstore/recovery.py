@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -27,10 +27,11 @@ from logstore.epochs import FILE_NAME as EPOCHS
 from logstore.epochs import EpochStart, LeaderEpochs
 from logstore.errors import CorruptLogError
 from logstore.index import Entry
-from logstore.lookup import discontinuity
+from logstore.lookup import discontinuity, place_of
 from logstore.partition_dir import CLEANER_LOCK, LOCK, METADATA, PartitionDir
 from logstore.records.batch import (
     HEADER_BYTES,
+    NO_LEADER_EPOCH,
     NO_TIMESTAMP,
     BatchHeader,
     InvalidBatchError,
@@ -86,6 +87,7 @@ def recover(
 def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
     """Read everything, change nothing, and yield what is damaged: at most one place per segment and index."""
     view, has_producers = files.look_anew(), False
+    epochs = EpochCheck(files)
     for number, base in enumerate(view.bases):
         segment = files.segment(base)
         is_active = number == len(view.bases) - 1
@@ -94,6 +96,7 @@ def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
         try:
             for position, batch in checked_batches(files.env, segment, size_bytes):
                 indexes.see(position, batch)
+                epochs.see(batch)
                 has_producers |= batch.producer_id >= 0
                 next_offset = batch.next_offset
         except CorruptLogError as error:
@@ -105,6 +108,8 @@ def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
             yield Damage(segment.path, size_bytes, reason)
         if not indexes.fit(size_bytes, config):
             yield Damage(segment.index.path, 0, "does not fit its log: reads are slow, and right")
+    if reason := epochs.wrong(lambda: files.look_anew().end):
+        yield Damage(epochs.path, 0, f"{reason}; run `pylog recover`")
     for path, reason in producer_recovery.wrong_files(files, view, has_producers=has_producers):
         yield Damage(path, 0, reason)
 
@@ -181,6 +186,40 @@ class IndexCheck:
             self._last_position, size_bytes, config
         )
         return self._is_sorted and is_whole and not self._positions and not self._times
+
+
+class EpochCheck:
+    """Sees every batch and says what of `leader-epoch-checkpoint` does not fit: the first place.
+
+    Compaction and retention remove batches and no epoch: one that begins where nothing is fits.
+    """
+
+    def __init__(self, files: PartitionDir) -> None:
+        epochs = LeaderEpochs(files.env, files.path)
+        self.path = epochs.path
+        self._coming = list(reversed(epochs.starts))
+        self._known = self._newest = NO_LEADER_EPOCH
+        self._reason = "is no list of epochs that begin one after the other" if epochs.is_damaged else None
+
+    def see(self, batch: BatchHeader) -> None:
+        """Take note of the next batch."""
+        if self._reason:
+            return
+        while self._coming and self._coming[-1].start_offset <= batch.base_offset:
+            self._known = self._coming.pop().epoch
+        self._newest = max(self._newest, batch.leader_epoch)
+        if self._known != self._newest:
+            self._reason = (
+                f"says epoch {self._known} at offset {batch.base_offset}, the batch there {self._newest}"
+            )
+        elif self._coming and self._coming[-1].start_offset < batch.next_offset:
+            self._reason = f"says that an epoch begins within the batch at offset {batch.base_offset}"
+
+    def wrong(self, log_end: Callable[[], int]) -> str | None:
+        """What does not fit; an epoch may begin at the end of the log, which was there before its first batch is."""
+        if self._reason is None and self._coming and self._coming[0].start_offset > log_end():
+            return f"says that epoch {self._coming[0].epoch} begins behind the end of the log"
+        return self._reason
 
 
 def is_short(indexed_position: int, size_bytes: int, config: LogConfig) -> bool:
@@ -354,14 +393,34 @@ class _Recovery:
     def _recover_epochs(self, end: int) -> None:
         """Make `leader-epoch-checkpoint` agree with the log: none begins behind its end, none is missing."""
         self._epochs.load()
-        known = [] if self._epochs.is_damaged else list(self._epochs.starts)
-        if not known or not _agree(known, self._epoch_starts):
-            known, self._epoch_starts = [], epoch_starts(self._files, self._bases)
+        known = self._epochs.starts
         latest = known[-1].epoch if known else -1
         starts = [s for s in known if s.start_offset < end]
         starts += [s for s in self._epoch_starts if s.epoch > latest]
+        if not known or not _agree(known, self._epoch_starts) or not self._fit(starts):
+            starts = epoch_starts(self._files, self._bases)
         if self._epochs.is_damaged or tuple(starts) != self._epochs.starts:
             self._epochs.replace(starts)
+
+    def _fit(self, starts: Sequence[EpochStart]) -> bool:
+        """Do the batches on both sides of where an epoch begins say the same, and the first and the last one?
+
+        Batches below the recovery point are not read, but for these: a few small reads per epoch.
+        """
+        view = self._files.look_anew()
+        places = {view.start, view.end - 1} | {s.start_offset - side for s in starts for side in (0, 1)}
+        for offset in places:
+            try:
+                found = place_of(self._files, view, offset) if offset >= view.start else None
+            except CorruptLogError:
+                continue  # below the recovery point: who reads it is told
+            if found is None:
+                continue
+            before = [s for s in starts if s.start_offset < found.batch.next_offset]
+            is_inside = before and before[-1].start_offset > found.batch.base_offset
+            if is_inside or (before[-1].epoch if before else -1) != found.batch.leader_epoch:
+                return False
+        return True
 
 
 def cut_short(files: PartitionDir, bases: Sequence[int], tail: Tail) -> tuple[str, int, str]:

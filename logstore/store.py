@@ -28,6 +28,7 @@ from logstore.compaction import KEY_MAP_BYTES, CompactionReport
 from logstore.config import LogConfig
 from logstore.env import SYSTEM, Env, reset_after_fork
 from logstore.errors import (
+    CorruptLogError,
     InvalidRecordError,
     InvalidRequestError,
     OffsetOutOfRangeError,
@@ -42,6 +43,7 @@ from logstore.following import Follower, Position
 from logstore.isolation import Isolation, checked, end_of
 from logstore.log import Log, OffsetAndTimestamp
 from logstore.log_dir import LogDir
+from logstore.partition_dir import METADATA
 from logstore.producers import Producing
 from logstore.reading import READ_BYTES, read_isolated, schema_of
 from logstore.topics import Topics
@@ -267,13 +269,13 @@ class LogStore:
         appended: dict[int, OffsetRange] = {}
         try:
             for partition, order in parts:
+                log = self.log(info.name, partition)
                 with self._mutex:
                     self._appended.add((info.name, partition))
                 stamp = producer.stamp(info.name, partition, len(order)) if producer else None
                 batches = encode(
                     rows, order, codec=codec, batch_bytes_max=info.config.batch_bytes_max, producer=stamp
                 )
-                log = self.log(info.name, partition)
                 if producer is not None and log.topic_id != info.topic_id:
                     raise StaleLogError(f"topic {info.name!r} was deleted and created anew; look it up again")
                 for extent in self._append_batches(log, batches, producer):
@@ -361,9 +363,8 @@ class LogStore:
 
         Ends when nothing came for `timeout_ms` (never, without it).
         """
-        follower = Follower(
-            self, topic, partitions, start, checked(isolation)
-        )  # knows where it begins now, not at the first batch
+        # It knows where it begins now, not at the first batch.
+        follower = Follower(self, topic, partitions, start, checked(isolation))
         return follower.batches(self._env.clock, poll_ms=poll_ms, timeout_ms=timeout_ms)
 
     def offsets(self, topic: str, *, isolation: Isolation = "read_committed") -> dict[int, OffsetRange]:
@@ -502,14 +503,20 @@ class LogStore:
                 f"{directory}: the directory of {info.name}-{partition} is missing; restore it from a backup, or "
                 "delete the topic and create it again"
             )
-        return Log.open(
-            directory,
-            topic_id=info.topic_id,
-            config=info.config,
-            env=self._env,
-            recovery_point=self._log_dir.recovery_points().get((info.name, partition), 0),
-            read_only=self.read_only,
-        )
+        try:
+            return Log.open(
+                directory,
+                topic_id=info.topic_id,
+                config=info.config,
+                env=self._env,
+                recovery_point=self._log_dir.recovery_points().get((info.name, partition), 0),
+                read_only=self.read_only,
+            )
+        except StaleLogError:
+            if self._catalog.topic(info.name).topic_id != info.topic_id:
+                raise
+            remedy = f"it should say `topic_id: {info.topic_id}`"
+            raise CorruptLogError(directory / METADATA, 0, "it names another topic", remedy) from None
 
     # ---------------------------------------------------------------- opening, closing
 
@@ -559,9 +566,8 @@ class LogStore:
             if not isinstance(error, StoreError):  # a topic that nobody can use is in no other's way
                 raise error
         if self._log_dir.is_alone:
-            clear_mark(
-                self._env, self.path
-            )  # before transactions are ended, which writes to logs that are whole now
+            # Before transactions are ended, which writes to logs that are whole now.
+            clear_mark(self._env, self.path)
         self.transactions.recover(mend=True)
         if errors:
             raise errors[0]
@@ -610,12 +616,8 @@ class LogStore:
 
     def _mark_clean(self) -> None:
         """Note a clean end, if nobody else is here: what a killed process left unflushed is flushed first."""
-        if (
-            not self._is_recovered
-            or self._appending
-            or self._log_dir.is_clean
-            or not self._log_dir.try_alone()
-        ):
+        is_known = self._is_recovered and not self._appending
+        if not is_known or self._log_dir.is_clean or not self._log_dir.try_alone():
             return
         try:
             self._appended.update((info.name, p) for info in self.topics() for p in range(info.partitions))

@@ -12,10 +12,13 @@ Place = tuple[str, int, str]  # file, position, reason
 
 
 class PartitionReport(NamedTuple):
-    """One partition; the numbers are None where even they cannot be told."""
+    """One partition; the numbers are None where even they cannot be told.
 
-    topic: str
-    partition: int
+    Without topic and partition: what belongs to all of them, the journal of transactions.
+    """
+
+    topic: str | None
+    partition: int | None
     segments: int | None
     size_bytes: int | None
     damage: tuple[Place, ...]
@@ -24,7 +27,7 @@ class PartitionReport(NamedTuple):
 def verify_store(
     store: LogStore, topic: str | None = None, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Iterator[PartitionReport]:
-    """Yield a report of every partition (of one topic): all batches are read and checked.
+    """Yield a report of every partition (of one topic): all batches are read and checked; and of a damaged journal.
 
     Damage in one partition keeps no other from being read; each place is reported once.
     `progress` is told the bytes done, of how many.
@@ -39,6 +42,18 @@ def verify_store(
         yield verify_partition(store, name, partition)
         done += size_bytes or 0
     progress(total, total)
+    if report := verify_transactions(store):
+        yield report
+
+
+def verify_transactions(store: LogStore) -> PartitionReport | None:
+    """Return the report of the journal of transactions; None if it is sound."""
+    error = store.transactions.outcomes().damage
+    if error is None:
+        return None
+    path = getattr(error, "path", str(store.path))
+    place = path, getattr(error, "position", 0), getattr(error, "reason", str(error))
+    return PartitionReport(None, None, None, None, (place,))
 
 
 def verify_partition(

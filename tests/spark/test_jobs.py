@@ -130,6 +130,21 @@ def test_verify_reports_damage_with_file_and_position_and_checks_the_rest(spark,
     assert rows["kept", 0]["segments"] == 1
 
 
+def test_verify_has_a_row_for_a_damaged_journal_of_transactions(spark, segments):
+    with logstore.open(segments.path) as store:
+        for number in range(5):
+            with store.transaction("n", batch_id=number) as transaction:
+                store.append("kept", pa.table({"value": ["v"]}), transaction=transaction)
+    journal = Path(segments.path) / "transactions" / "journal"
+    data = bytearray(journal.read_bytes())
+    data[40] ^= 1
+    journal.write_bytes(data)
+    rows = verify.run(spark, path=segments.path).collect()
+    (row,) = [row for row in rows if row["topic"] is None]
+    assert (row["partition"], row["status"], row["damage"][0]["file"]) == (None, "damaged", str(journal))
+    assert {row["status"] for row in rows if row["topic"]} == {"sound"}
+
+
 # ------------------------------------------------------------------------------------------ what all share
 
 

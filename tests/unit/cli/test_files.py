@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import logstore
@@ -237,3 +238,16 @@ def test_verify_reports_a_place_once(pylog, partition):
     ran = pylog("verify", "--output", "json")
     places = [(place["file"], place["position"]) for place in ran.json[0]["damage"]]
     assert places.count((str(partition / LOG), 0)) == 1
+
+
+def test_verify_fails_on_a_damaged_journal_of_transactions(pylog, partition, path):
+    with logstore.open(path) as store:
+        for number in range(5):
+            with store.transaction("n", batch_id=number) as transaction:
+                store.append("orders", pa.table({"value": ["v"]}), transaction=transaction)
+    assert pylog("verify").ok()
+    flip(path / "transactions" / "journal", 40)
+    ran = pylog("verify")
+    assert ran.code == 1
+    assert ran.lines[-1].split() == ["-", "-", "-", "-", "1"]
+    assert f"{path / 'transactions' / 'journal'}: damaged at byte 0" in ran.err
