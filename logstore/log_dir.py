@@ -54,6 +54,9 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 # name, so who does not know it reads past it.
 CHECKSUM = "#crc32"
 
+# So has the journal of transactions an entry, with the number of its lines that are on disk.
+JOURNAL = ("#journal", 0)
+
 # Another process may be recovering the store as it opens it: waiting beats failing. Reading is about 1 GB/s.
 LOCK_WAIT_MS = 60_000
 LOCK_POLL_MS = 20
@@ -300,21 +303,34 @@ class LogDir:
             self._points = stat, points
         return points
 
-    def advance_recovery_points(self, points: Mapping[tuple[str, int], tuple[str, int]]) -> None:
-        """Note how far these partitions (of the topic of this id) are on disk; later points than these are kept.
+    def journal_lines(self) -> int:
+        """So many lines of the journal of transactions are on disk for sure; 0 if nobody has noted it."""
+        return self.recovery_points().get(JOURNAL, 0)
+
+    def advance_recovery_points(
+        self, points: Mapping[tuple[str, int], tuple[str, int]], *, journal_lines: int = 0
+    ) -> None:
+        """Note how far these partitions (of the topic of this id), and the journal of transactions, are on disk.
+
+        Later points than these are kept.
 
         A partition that was deleted since has none: its points would be missed in the next one of its name. Without
         room on the disk nothing is noted, which only makes a recovery slower.
         """
 
         def advanced(known: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-            return known | {
-                tp: offset
-                for tp, (topic_id, offset) in points.items()
-                if offset > known.get(tp, 0) and topic_id_of(self.partition(*tp), self._env) == topic_id
-            }
+            journal = {JOURNAL: journal_lines} if journal_lines > known.get(JOURNAL, 0) else {}
+            return (
+                known
+                | journal
+                | {
+                    tp: offset
+                    for tp, (topic_id, offset) in points.items()
+                    if offset > known.get(tp, 0) and topic_id_of(self.partition(*tp), self._env) == topic_id
+                }
+            )
 
-        if points:
+        if points or journal_lines:
             try:
                 self.reserve.despite_full_disk(lambda: self._change_recovery_points(advanced))
             except DiskFullError as error:

@@ -39,10 +39,12 @@ from logstore.errors import (
     TransactionAbortedError,
 )
 from logstore.log_dir import LogDir
+from logstore.producers import ProducerState
 from logstore.txn_journal import Journal
 from logstore.txn_lives import Lives, task_of
 from logstore.txn_markers import Logs, Markers
 from logstore.txn_state import (
+    PRODUCER_EPOCH_MAX,
     Attempt,
     Content,
     Decision,
@@ -96,7 +98,7 @@ class Transactions:
         self._env = env
         self._log_dir = log_dir
         self._logs = logs
-        self._journal = Journal(log_dir.path, env)
+        self._journal = Journal(log_dir.path, env, log_dir.journal_lines)
         self._holders = processes.Holders(self._journal.directory, env)
         self._markers = Markers(log_dir, logs)
         self._known: tuple[State, dict[Producer, Outcome]] = State(), {}
@@ -223,7 +225,7 @@ class Transactions:
 
     def note_prepared(self, attempt: Attempt) -> None:
         """Flush what this attempt wrote. From now on it lives as long as its driver does, where it has one."""
-        self._markers.flush_partitions(attempt.partitions)
+        self._markers.flush_partitions(attempt.partitions, journal_lines=self._journal.durable_lines)
         if not attempt.owner.driver:
             return
         with self._changing() as state:
@@ -407,7 +409,9 @@ class Transactions:
         """
         if not mend:
             self._journal.state()
-        self._journal.renew()
+        if not self._journal.renew():
+            self._retire_producers()
+        self._note_lines()
         self.tend()
         state = self._journal.state()
         committed = {producer for d in state.decisions.values() for producer in d.winners}
@@ -422,7 +426,36 @@ class Transactions:
                 except PylogError as error:
                     logger.error("%s-%d: transactions not recovered: %s", info.name, number, error)
 
+    def _retire_producers(self) -> None:
+        """Give no id again that a log knows with a later epoch than the journal: who got it would be fenced."""
+        epochs = self._journal.state().epochs
+        later = {
+            p.producer_id
+            for info in self._logs.topics()
+            for number in range(info.partitions)
+            for p in self._producers(info.name, number)
+            if p.epoch > epochs.get(p.producer_id, -1)
+        }
+        with self._changing():
+            self._journal.append(
+                [["epoch", producer_id, PRODUCER_EPOCH_MAX] for producer_id in sorted(later)]
+            )
+
+    def _producers(self, topic: str, partition: int) -> tuple[ProducerState, ...]:
+        try:
+            return self._logs.log(topic, partition).producers()
+        except PylogError as error:
+            logger.error("%s-%d: producers are not known: %s", topic, partition, error)
+            return ()
+
     def close(self) -> None:
         """This process writes no more: what it left open is aborted."""
         if self._holders.release():
             self.tend()
+        self._journal.sync_all()
+        self._note_lines()
+
+    def _note_lines(self) -> None:
+        """Note how many lines of the journal are on disk: who finds fewer knows that it is damaged."""
+        if self._journal.durable_lines > self._log_dir.journal_lines():
+            self._log_dir.advance_recovery_points({}, journal_lines=self._journal.durable_lines)

@@ -62,6 +62,10 @@ def _prepared(state: State, producer_id: int, epoch: int, now_ms: int, up_ms: in
     return _changed(state, producer_id, epoch, prepared=True, seen_ms=now_ms, up_ms=up_ms)
 
 
+def _epoch(state: State, producer_id: int, epoch: int) -> State:
+    return replace(state, epochs={**state.epochs, producer_id: epoch})
+
+
 def _over(state: State, run: str) -> State:
     return replace(state, ended=(*state.ended, run)[-ENDED_RUNS_MAX:])
 
@@ -187,6 +191,7 @@ _APPLY: dict[str, Any] = {
     "extend": _extend,
     "prepared": _prepared,
     "over": _over,
+    "epoch": _epoch,
     "abort": _abort,
     "decide": _decide,
     "durable": _durable,

@@ -10,6 +10,7 @@ line, so it is there whole or not at all: what a killed writer left of a line is
 has grown, it is replaced by a snapshot; numbers go on, so that who looks again notices.
 
 A line may be seen before it is on disk. Who must not rely on what a power failure can take back asks for `sync()`.
+How many lines are on disk is noted elsewhere, at times: a journal that has fewer is damaged, and is not believed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import json
 import logging
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,10 @@ JOURNAL_BYTES = 1024 * 1024
 # The event that is written after an fsync of all that is before it.
 _AFTER_SYNC = "durable"
 REMEDY = "run `pylog recover`: it goes on without that line"
+REMEDY_SHORT = (
+    "bring it back from a copy, or run `pylog recover`: it goes on without them, and a batch that is written again "
+    "then may be there twice"
+)
 # Who looks while the journal is being replaced looks again.
 LOOKS_MAX = 5
 
@@ -48,7 +53,8 @@ LOOKS_MAX = 5
 class _Seen:
     """What one look showed: the state after the lines up to byte `end`; the next one has this number.
 
-    `stat` None: there may be more already. `base` is the end of the first line, a snapshot.
+    `stat` None: there may be more already. `base` is the end of the first line, a snapshot. `is_absent`: there was no
+    journal, nor should there have been one.
     """
 
     stat: FileStat | None = None
@@ -57,17 +63,21 @@ class _Seen:
     end: int = 0
     number: int = 0
     state: State = State()  # noqa: RUF009  frozen
+    is_absent: bool = False
 
 
 class Journal:
     """The journal of one store; see the module. Safe for threads, and for processes of one host."""
 
-    def __init__(self, root: Path, env: Env) -> None:
+    def __init__(self, root: Path, env: Env, noted: Callable[[], int] = lambda: 0) -> None:
+        """`noted` tells how many lines are known to be on disk; `durable_lines` is what can be noted."""
         self.directory = root / DIRECTORY
         self.path = self.directory / JOURNAL
         self._root = root
         self._env = env
+        self._noted = noted
         self._seen = _Seen()
+        self.durable_lines = 0
         self.after_fork()
         reset_after_fork(self)
 
@@ -80,7 +90,7 @@ class Journal:
     def state(self) -> State:
         """What is true now: one stat, and what was appended since the last look.
 
-        Raises: CorruptLogError: a line was damaged after it had been written.
+        Raises: CorruptLogError: a line was damaged, or lost, after it had been on disk.
         """
         seen = self._seen
         if seen.stat is not None and self._env.files.stat(self.path) == seen.stat:
@@ -98,9 +108,13 @@ class Journal:
 
     def _read_on(self, known: _Seen) -> _Seen | None:
         """What is true now; None: what is known is not the beginning of what is there."""
+        if known.is_absent and self._env.files.stat(self.path) is None:
+            return known
+        noted = self._noted() if known.inode < 0 else 0  # before the look: both only grow
         stat = self._env.files.stat(self.path)
         if stat is None:
-            return _Seen() if known.inode < 0 else None
+            self._check_length(0, 0, noted)
+            return _Seen(is_absent=True) if known.inode < 0 else None
         if stat == known.stat:
             return known
         if known.inode != stat.inode or known.end > stat.size:
@@ -121,16 +135,20 @@ class Journal:
             return None
         if lines.is_damaged:
             raise CorruptLogError(self.path, end, "not what was written there", REMEDY)
+        self._check_length(end, lines.number, noted)
         return _Seen(stat if end == stat.size else None, stat.inode, base, end, lines.number, state)
+
+    def _check_length(self, end: int, number: int, noted: int) -> None:
+        if number < noted:
+            reason = f"{noted - number:,} of its lines are missing from here on"
+            raise CorruptLogError(self.path, end, reason, REMEDY_SHORT)
 
     # ------------------------------------------------------------------ change
 
     @contextmanager
     def changing(self) -> Iterator[State]:
         """Hold the journal: nobody else appends. Yields the state; `append` may be called inside."""
-        if self._env.files.stat(self.directory) is None:
-            self._env.files.mkdir(self.directory)
-            fsync_or_mark(self._env, self._root, self._root)
+        self._make_directory()
         lock = self._env.files.lock(self.directory / LOCK)
         assert lock is not None, "a lock that is waited for is granted"
         try:
@@ -144,6 +162,13 @@ class Journal:
                 yield self._seen.state
         finally:
             lock.release()
+
+    def _make_directory(self) -> None:
+        if (
+            self._env.files.stat(self.path) is None
+        ):  # who holds a lock there may have made the directory already
+            self._env.files.mkdir(self.directory)
+            fsync_or_mark(self._env, self._root, self._root)
 
     def append(self, events: list[Event]) -> State:
         """Append a line; return the state after it. Inside of `changing` only.
@@ -181,6 +206,7 @@ class Journal:
             return
         self._env.files.forget(self.path)
         self._know(_Seen(), len(line), seen.number + 1, seen.state)
+        self.durable_lines = seen.number + 1
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -198,30 +224,47 @@ class Journal:
 
     def sync(self) -> None:
         """Make durable what was appended before."""
+        lines = self._seen.number
         fsync_or_mark(self._env, self.path, self._root)
+        self.durable_lines = max(lines, self.durable_lines)
+
+    def sync_all(self) -> None:
+        """Make durable what this process knows of, if that is more than what is noted."""
+        if self._seen.number > max(self._noted(), self.durable_lines):
+            self.sync()
 
     # ----------------------------------------------------------------- recover
 
-    def renew(self) -> None:
-        """Write everything anew, durably: after a crash, what is seen may not be what is on disk.
+    def renew(self) -> bool:
+        """Write everything anew, durably: after a crash, what is seen may not be what is on disk. False: not all is.
 
         A damaged line is left out, and its position is logged: what the others say holds without it, and what they
         leave open is aborted. Markers that are said to be written may be lost: all are to be written again.
         """
-        if self._env.files.stat(self.path) is None:
-            return
-        self._env.files.forget(self.path)
-        text = self._env.files.read_all(self.path)
-        state, number, position = State(), 0, 0
+        noted = self._noted()
+        try:
+            self._env.files.forget(self.path)
+            text = self._env.files.read_all(self.path)
+        except FileNotFoundError:
+            if not noted:
+                return True
+            text = b""
+        is_whole, state, number, position = True, State(), 0, 0
         for line in text.splitlines(keepends=True):
             found = _parsed(line)
             if found is None:
                 logger.error("path=%s position=%d a damaged line is left out", self.path, position)
+                is_whole = False
             else:
                 number, state = found[0] + 1, applied(state, found[1])
             position += len(line)
+        if number < noted:
+            logger.error("path=%s lines=%d at its end are missing", self.path, noted - number)
+            is_whole = False
         with self._mutex:
-            self._replace(_Seen(number=number, state=unmarked(state)))
+            self._make_directory()
+            self._replace(_Seen(number=max(number, noted), state=unmarked(state)))
+        return is_whole
 
 
 class _Lines:

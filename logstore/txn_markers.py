@@ -87,8 +87,11 @@ class Markers:
         except PylogError as error:
             logger.warning("markers of a transaction are not flushed yet: %s", error)
 
-    def flush_partitions(self, partitions: Iterable[Partition]) -> None:
-        """Flush these logs, and note how far they are on disk. A partition that was deleted needs nothing."""
+    def flush_partitions(self, partitions: Iterable[Partition], *, journal_lines: int = 0) -> None:
+        """Flush these logs, and note how far they, and the journal, are on disk.
+
+        A partition that was deleted needs nothing.
+        """
         points = {}
         try:
             for topic, _, number in partitions:
@@ -96,7 +99,7 @@ class Markers:
                     log = self._logs.log(topic, number)
                     points[topic, number] = log.topic_id, log.flush()
         finally:
-            self._log_dir.advance_recovery_points(points)
+            self._log_dir.advance_recovery_points(points, journal_lines=journal_lines)
 
     def are_on_disk(self, marked: Mapping[Partition, int]) -> bool:
         """Are the markers on disk that end here?"""

@@ -62,6 +62,40 @@ def test_what_a_killed_writer_left_of_a_line_is_cut(journal, tmp_path):
     assert ids(journal) == ids(Journal(tmp_path, SYSTEM)) == [0, 1]
 
 
+def test_a_journal_with_fewer_lines_than_are_noted_is_damaged_until_it_is_renewed(journal, tmp_path):
+    for n in range(4):
+        append(journal, opened(n))
+        journal.sync() if n < 3 else None
+    noted = journal.durable_lines
+    assert noted == 4  # a snapshot, and three that were synced
+    lines = journal.path.read_bytes().splitlines(keepends=True)
+    for kept in range(6):
+        journal.path.write_bytes(b"".join(lines[:kept]))
+        other = Journal(tmp_path, SYSTEM, lambda: noted)
+        if kept >= noted:
+            assert ids(other) == list(range(kept - 1))
+            continue
+        with pytest.raises(CorruptLogError, match=f"{noted - kept} of its lines are missing"):
+            other.state()
+        with pytest.raises(CorruptLogError, match="are missing"), other.changing():
+            pass
+        assert not other.renew()
+        append(other, opened(9))
+        assert 9 in ids(Journal(tmp_path, SYSTEM, lambda: noted))
+
+
+def test_a_process_notices_that_the_journal_that_it_knows_was_cut(journal):
+    append(journal, opened(0))
+    append(journal, opened(1))
+    journal.sync()
+    noting = Journal(journal.path.parents[1], SYSTEM, lambda: journal.durable_lines)
+    assert ids(noting) == [0, 1]
+    lines = journal.path.read_bytes().splitlines(keepends=True)
+    journal.path.write_bytes(b"".join(lines[:-1]))
+    with pytest.raises(CorruptLogError, match="1 of its lines are missing"):
+        noting.state()
+
+
 def test_a_journal_that_has_grown_is_replaced_and_others_notice(journal, tmp_path, monkeypatch):
     monkeypatch.setattr(txn_journal, "JOURNAL_BYTES", 2_000)
     other, sizes = Journal(tmp_path, SYSTEM), []
