@@ -50,6 +50,7 @@ def test_the_python_examples_run_and_show_what_they_say(environment):
     shown = run([sys.executable, "-c", "\n".join(blocks("python"))], environment)
     assert '{"what":"tea","n":3}' in shown
     assert re.search(r"\| ?Ada\| +2\|", shown)
+    assert "3 orders in table and log" in shown
     assert "b'Cyd'" in shown
     check = (
         "import logstore\n"
