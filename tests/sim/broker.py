@@ -58,6 +58,8 @@ class SimBroker:
         self.known_controller_epoch = 0
         self.outbox: dict[int, deque[Any]] = {}
         self.sending: set[int] = set()
+        self.deleted: dict[TopicPartition, int] = {}  # and in which leader epoch
+        self.count = 0
         self.recovery_points: dict[str, int] = {}
         self.noted_high_watermarks: dict[str, int] = {}
 
@@ -90,7 +92,7 @@ class SimBroker:
         noted = self._read("replication-offset-checkpoint")
         for name in sorted({Path(path).parent.name for path in self.disk.names} - {ROOT.name, ""}):
             topic, _, number = name.rpartition("-")
-            if topic_id_of(ROOT / name, self.env) is not None:
+            if number.isdecimal() and topic_id_of(ROOT / name, self.env) is not None:
                 tp = TopicPartition(topic, int(number))
                 log = self._open(tp)
                 log.recover()
@@ -237,6 +239,13 @@ class SimBroker:
                     partial(self.tree.write_states, effect),
                     lambda outcome: self.post(outcome) if self.controller.epoch == epoch else None,
                 )
+            case events.WriteReassignment():
+                epoch = self.controller.epoch
+                self.ask_tree(
+                    partial(self.tree.write_reassignment, effect),
+                    lambda outcome: self.post(outcome) if self.controller.epoch == epoch else None,
+                    is_among_news=True,
+                )
             case events.SendLeaderAndIsr() | events.SendStopReplica():
                 self.outbox.setdefault(effect.broker, deque()).append(effect)
                 self._send_next(effect.broker)
@@ -280,9 +289,17 @@ class SimBroker:
             else:
                 if queue and queue[0] is request:
                     queue.popleft()
+                    self._note_deleted(request, answer)
                 self._send_next(broker)
 
         self.world.call(self, target, lambda reply: target.on_request(request, reply), answered)
+
+    def _note_deleted(self, request: Any, answer: Any) -> None:
+        if isinstance(request, events.SendStopReplica) and request.delete:
+            tps = [stop.tp for stop in request.partitions]
+            is_done = answer is roles.RequestVerdict.OK
+            done, failed = (tuple(tps), ()) if is_done else ((), tuple(tps))
+            self.post(events.ReplicasDeleted(request.broker, done, failed))
 
     # --------------------------------------------------------------- as broker
 
@@ -298,13 +315,33 @@ class SimBroker:
             self.known_controller_epoch = request.controller_epoch
             if isinstance(request, events.SendLeaderAndIsr):
                 for news in request.partitions:
-                    self._partition(news.tp).take_role(news)
+                    if news.state.leader_epoch > self.deleted.get(news.tp, -1):
+                        self._partition(news.tp).take_role(news)
                 self._maybe_forget_loss()
             else:
-                for tp, _ in request.partitions:
-                    if tp in self.partitions:
-                        self.partitions[tp].leave_role()
+                for stop in request.partitions:
+                    self._stop(stop, delete=request.delete)
         reply(verdict)
+
+    def _stop(self, stop: events.Stop, *, delete: bool) -> None:
+        """Not one that has become a replica again."""
+        partition = self.partitions.get(stop.tp)
+        if partition is None or 0 <= stop.leader_epoch < (partition.known_epoch or 0):
+            return
+        partition.leave_role()
+        if delete:
+            self.watcher.deletes(partition)
+            del self.partitions[stop.tp]
+            self.deleted[stop.tp] = stop.leader_epoch
+            partition.log.close()
+            self.recovery_points.pop(str(stop.tp), None)
+            write_checkpoint(
+                self.env, ROOT / "recovery-point-offset-checkpoint", self.recovery_points.items()
+            )
+            self._note_high_watermarks()
+            self.count += 1
+            self.disk.rename(ROOT / str(stop.tp), ROOT / f"{stop.tp}.{self.life}.{self.count}.deleted")
+            self.disk.fsync(ROOT)
 
     def _maybe_forget_loss(self) -> None:
         """Once the controller has decided about every replica of this life, no ISR counts on the former one."""

@@ -164,6 +164,13 @@ class Laws:
         if is_bound and (partition.broker.id, partition.tp) not in self.tainted:
             assert effect.start >= self.ends[partition.tp], f"{partition.tp}: committed records cut: {effect}"
 
+    def deletes(self, partition: Partition) -> None:
+        """(R34) Nobody counts on it any more, and who stays has everything that is committed."""
+        tp, broker = partition.tp, partition.broker.id
+        stored = self.tree.states[tp]
+        assert broker not in stored.isr, f"{tp}: {broker} deletes what {stored} counts on"
+        self.last_ends[broker, tp] = 0
+
     def acknowledged(self, tp: TopicPartition, offset: int, crc: int, leader_epoch: int) -> None:
         """acks=all: it is committed now, with these bytes, whoever says so."""
         if leader_epoch < self.since.get(tp, 0):
@@ -259,8 +266,9 @@ class Laws:
 
     def check_end(self) -> None:
         """All are well again: everything is led, in sync, the same everywhere, and nothing acknowledged is missing."""
+        assert not self.tree.plans, f"not over: {self.tree.plans}"
         for tp, stored in self.tree.states.items():
-            replicas = self.tree.topics[tp.topic].partitions[tp.partition]
+            replicas = self.tree.replicas(tp)
             assert stored.leader in replicas, f"{tp}: no leader at the end: {stored}"
             assert set(stored.isr) == set(replicas), f"{tp}: ISR is not full at the end: {stored}"
             logs = {b: self.brokers[b].partitions[tp].log for b in replicas}

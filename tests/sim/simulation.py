@@ -51,6 +51,7 @@ class Summary:
     faults: int = 0
     lost_writes: int = 0
     excused: int = 0
+    moves: int = 0
 
 
 class Simulation:
@@ -210,6 +211,17 @@ class Simulation:
 
     replies: dict[int, Any]
 
+    def _reassign(self, broker: SimBroker) -> None:
+        """A partition shall be elsewhere, or on more or fewer brokers; or that is taken back."""
+        chance = self.world.random
+        tp = chance.choice(self.tps)
+        if tp in self.tree.plans and chance.random() < 0.4:
+            self.tree.ask_for(tp, None)
+            return
+        self.summary.moves += 1
+        count = chance.randint(1 if self.laws.unclean else 2, 3)
+        self.tree.ask_for(tp, tuple(chance.sample(sorted(self.brokers), count)))
+
     def _calm_down(self) -> None:
         self.is_calm = True
         self.world.drop = self.world.double = self.world.spike = 0.0
@@ -246,6 +258,10 @@ class Simulation:
             f"{partition.broker.id}: {partition.tp} cut to {offset}, was {role.log_end_offset}, leader {role.leader} "
             f"epoch {role.leader_epoch}"
         )
+
+    def deletes(self, partition: Partition) -> None:
+        self.world.note(f"{partition.broker.id}: deletes {partition.tp}")
+        self.laws.deletes(partition)
 
     def obeys(self, broker: SimBroker, request: Any) -> None:
         self.laws.obeys(broker, request)
@@ -284,6 +300,7 @@ FAULTS = [
     *["isolate"] * 2,
     *["remove_controller_node"] * 2,
     *["shut_down"] * 2,
+    *["reassign"] * 4,
 ]
 
 

@@ -13,7 +13,14 @@ from functools import partial
 from typing import Any
 
 from replication.controller import events
-from replication.model import BrokerInfo, ClusterState, LeaderAndIsr, TopicInfo, TopicPartition
+from replication.model import (
+    BrokerInfo,
+    ClusterState,
+    LeaderAndIsr,
+    Reassignment,
+    TopicInfo,
+    TopicPartition,
+)
 from tests.sim.world import World
 
 SESSION_TIMEOUT_MS = 500
@@ -38,6 +45,7 @@ class Tree:
     world: World
     topics: dict[str, TopicInfo] = field(default_factory=dict)
     states: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
+    plans: dict[TopicPartition, Reassignment] = field(default_factory=dict)
     brokers: dict[int, tuple[BrokerInfo, Session]] = field(default_factory=dict)
     controller: tuple[int, Session] | None = None
     controller_epoch: int = 0
@@ -193,8 +201,49 @@ class Tree:
 
     def load(self) -> ClusterState:
         return ClusterState(
-            {broker: info for broker, (info, _) in self.brokers.items()}, dict(self.topics), dict(self.states)
+            {broker: info for broker, (info, _) in self.brokers.items()},
+            dict(self.topics),
+            dict(self.states),
+            reassignments=dict(self.plans),
         )
+
+    def replicas(self, tp: TopicPartition) -> tuple[int, ...]:
+        return self.topics[tp.topic].partitions[tp.partition]
+
+    def ask_for(self, tp: TopicPartition, target: tuple[int, ...] | None) -> None:
+        """Other replicas; None: those that it had before."""
+        known = self.plans.get(tp)
+        if target is not None:
+            self.plans[tp] = Reassignment(target, None if known is None else known.original)
+        elif known is not None and known.original is not None:
+            self.plans[tp] = Reassignment(known.original, known.original)
+        else:
+            self.plans.pop(tp, None)
+        self.world.note(f"tree: {tp} on {self.replicas(tp)} {self.plans.get(tp)}")
+        self._plans_changed()
+
+    def _plans_changed(self) -> None:
+        plans = dict(self.plans)
+        self._tell(lambda owner: owner.post(events.ReassignmentsRequested(plans)))
+
+    def write_reassignment(self, order: events.WriteReassignment) -> events.Event:
+        """Both nodes in one step with a check of the controller epoch, and of what they say."""
+        if self.checks_controller_epoch and order.controller_epoch != self.controller_epoch:
+            return events.Fenced()
+        tp, known, replicas = order.tp, self.plans.get(order.tp), self.replicas(order.tp)
+        is_known = known == order.before or (known is None and order.after is None)
+        if not is_known or (order.replicas is not None and replicas != order.stored):
+            return events.ReassignmentWritten(tp, False, known, replicas)
+        self.plans.pop(tp, None)
+        if order.after is not None:
+            self.plans[tp] = order.after
+        if order.replicas is not None:
+            topic = self.topics[tp.topic]
+            partitions = {**topic.partitions, tp.partition: order.replicas}
+            self.topics[tp.topic] = replace(topic, partitions=partitions)
+        self.world.note(f"tree: {tp} on {self.replicas(tp)} {order.after}")
+        self._plans_changed()
+        return events.ReassignmentWritten(tp, True, order.after, self.replicas(tp))
 
     def write_states(self, order: events.WriteStates) -> events.Event:
         """Each write in one step with a check of the controller epoch."""
