@@ -110,7 +110,8 @@ def must_roll(
 
 
 def _jitter_ms(config: LogConfig, partition: str, base_offset: int) -> int:
-    """What segment.jitter.ms takes off segment.ms: different per segment, the same in every process."""
-    if config.segment_jitter_ms == 0:
+    """What segment.jitter.ms takes off segment.ms, never all: different per segment, the same in every process."""
+    limit_ms = min(config.segment_jitter_ms, config.segment_ms_max)
+    if limit_ms == 0:
         return 0
-    return zlib.crc32(f"{partition}@{base_offset}".encode()) % (config.segment_jitter_ms + 1)
+    return zlib.crc32(f"{partition}@{base_offset}".encode()) % limit_ms

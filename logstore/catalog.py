@@ -28,6 +28,7 @@ from logstore.checkpoint import write_atomic
 from logstore.config import LogConfig, canonical_properties
 from logstore.env import SETTLED_NS, Env, FileStat
 from logstore.errors import (
+    InvalidConfigError,
     InvalidRequestError,
     InvalidTopicError,
     StoreError,
@@ -94,13 +95,18 @@ class TopicInfo:
                     path=str(path),
                 )
             check_topic_name(body["name"])
-            return cls.of(
+            info = cls.of(
                 body["name"], str(body["topic_id"]), check_partitions(body["partitions"]), body["config"]
             )
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(
                 f"{path}: not a topic description ({error}); restore it from a backup", path=str(path)
             ) from error
+        try:
+            info.config.check()
+        except InvalidConfigError as error:  # of a version that took it: its records can be used all the same
+            logger.warning("path=%s %s", path, error)
+        return info
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

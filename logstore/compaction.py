@@ -6,7 +6,8 @@ A pass over one partition::
         |--- clean ---------|------ dirty --------|---- not yet -------|
 
 1. The upper end is where compaction may go: below the active segment (which is closed if it is due), below
-   the first open transaction, and below the first segment younger than `min.compaction.lag.ms`.
+   the first open transaction, below the first segment younger than `min.compaction.lag.ms`, and, with
+   `remote.storage.enable`, below what is not tiered.
 2. A pass is due when the dirty part of what may be compacted is more than `min.cleanable.dirty.ratio`, or the
    oldest dirty segment waits longer than `max.compaction.lag.ms`.
 3. The last offset of every key in the dirty part goes into a map of bounded memory. If the keys do not fit,
@@ -154,7 +155,11 @@ def _extent(log: Log, now_ms: int, upper: int) -> _Extent:
         SegmentFacts(s.base_offset, s.next_offset, s.size_bytes, s.max_timestamp_ms, s.appended_ms)
         for s in segments
     ]
-    stable, lag_ms = min(log.last_stable_offset, upper), log.config.min_compaction_lag_ms
+    config = log.config
+    stable = min(log.last_stable_offset, upper)
+    if config.remote_storage_enable:
+        stable = min(stable, log.tiered_offset)
+    lag_ms = min(config.min_compaction_lag_ms, config.max_compaction_lag_ms)
     dirty = max(upkeep.cleaned_offset(log), log.log_start_offset)
     count = 0
     for segment, age_ms in zip(segments[:-1], ages_ms(facts, now_ms), strict=False):

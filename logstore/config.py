@@ -110,7 +110,7 @@ class LogConfig:
     remote_storage_enable: bool = setting(
         "remote.storage.enable",
         False,
-        "Retention waits until segments are tiered, by `pylog jobs tiering`.",
+        "Retention and compaction wait until segments are tiered, by `pylog jobs tiering`.",
     )
     producer_id_expiration_ms: int = setting(
         "producer.id.expiration.ms",
@@ -137,7 +137,10 @@ class LogConfig:
         maximum=INT32_MAX,
     )
     segment_jitter_ms: int = setting(
-        "segment.jitter.ms", 0, "Up to this much is taken off segment.ms, at random per segment.", minimum=0
+        "segment.jitter.ms",
+        0,
+        "Up to this much, never all, is taken off segment.ms, at random per segment.",
+        minimum=0,
     )
     segment_ms: int = setting(
         "segment.ms", 604_800_000, "A segment is closed at this age, even if it is not full.", minimum=1
@@ -187,6 +190,16 @@ class LogConfig:
         Raises: InvalidConfigError: an unknown key, or a value that the setting does not allow.
         """
         return settings_from(base or cls(), properties, "topic setting")
+
+    def check(self) -> None:
+        """Raise InvalidConfigError if settings that are right each by itself contradict each other."""
+        low, high = self.min_compaction_lag_ms, self.max_compaction_lag_ms
+        if low > high:
+            raise InvalidConfigError(
+                f"min.compaction.lag.ms={low} is above max.compaction.lag.ms={high}: what must be compacted after "
+                "so long may not be yet; lower the one, or raise the other",
+                key="min.compaction.lag.ms",
+            )
 
     def to_properties(self) -> dict[str, str]:
         """Every setting as Kafka writes it, sorted by key."""

@@ -82,6 +82,7 @@ class Topics:
         """Create a topic. Raises: TopicExistsError, InvalidTopicError, InvalidConfigError."""
         check_topic_name(name)
         info = TopicInfo.of(name, new_topic_id(), check_partitions(partitions), config)
+        info.config.check()
         with self._changing():
             if if_not_exists and (existing := self.catalog.find(name)):
                 return existing
@@ -104,6 +105,7 @@ class Topics:
             removed = canonical_properties({k: old.config.to_properties().get(k, "") for k in config})
             kept = {k: v for k, v in old.overrides.items() if k not in removed}
             info = TopicInfo.of(name, old.topic_id, count, kept | changed)
+            info.config.check()
             self._create_directories(info, range(old.partitions, count))
             self.catalog.put(info)
         return info

@@ -57,7 +57,7 @@ class TopicAdmin:
     def plan(self, topic: NewTopic) -> dict[int, Assignment]:
         """Where its replicas would be. Raises: KafkaError, InvalidTopicError, InvalidConfigError, TopicExistsError."""
         check_topic_name(topic.name)
-        self._config.log_config(topic.config)
+        self._config.log_config(topic.config).check()
         if self._metadata.topic(topic.name) is not None:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} exists already")
         _check_collision(topic.name, itertools.chain(INTERNAL_TOPICS, self._metadata.topics()))

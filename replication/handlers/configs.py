@@ -124,7 +124,7 @@ class ConfigHandlers:
         tree = self._tree()
         known = (await topics.read_configs(tree, [name]))[name]
         new = wanted(resource, known)
-        self._config.log_config(new)
+        self._config.log_config(new).check()
         if not validate_only:
             await topics.write_config(tree, name, new)
 

@@ -52,6 +52,7 @@ def new(name, partitions=1, replicas=1, assignments=(), **configs):
         (new("x", replicas=4), ErrorCode.INVALID_REPLICATION_FACTOR),
         (new("x", dummy_doesntexist="1"), ErrorCode.INVALID_CONFIG),
         (new("x", retention_ms="soon"), ErrorCode.INVALID_CONFIG),
+        (new("x", min_compaction_lag_ms="2", max_compaction_lag_ms="1"), ErrorCode.INVALID_CONFIG),
         (new("x", -1, -1, [(0, (9,))]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (new("x", -1, -1, [(0, (1, 1))]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (new("x", -1, -1, [(1, (1,))]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
@@ -139,6 +140,8 @@ def test_settings_are_described_changed_and_given_back(cluster, ask):
     assert described("cleanup.policy") == {"cleanup.policy": ("compact", 1)}
     assert change(row("retention.ms", 2, "5")) == ErrorCode.INVALID_CONFIG
     assert change(row("no.such.setting", 0, "5")) == ErrorCode.INVALID_CONFIG
+    lags = row("min.compaction.lag.ms", 0, "2"), row("max.compaction.lag.ms", 0, "1")
+    assert change(*lags) == ErrorCode.INVALID_CONFIG
     assert change({"name": "segment.ms", "value": "5000"}, key=ApiKey.ALTER_CONFIGS) == ErrorCode.NONE
     assert {name for name, (_, source) in described().items() if source == 1} == {"segment.ms"}
 

@@ -136,6 +136,19 @@ def test_every_offset_can_be_read_from_after_compaction(root, env):
         ]
 
 
+def test_what_is_not_tiered_is_not_compacted_where_it_is_to_be(root, env):
+    log = make(root, env, **SMALL, remote_storage_enable=True)
+    for number in range(60):
+        append(log, (f"k{number % 3}", "v" * 50))
+    before, bases = records(log), [segment.base_offset for segment in log.segments()]
+    assert compact(log, dry_run=True).skipped == compact(log).skipped == "nothing is dirty"
+    assert records(log) == before
+    log.advance_tiered_offset(bases[3] - 1)
+    assert compact(log).rounds == 1
+    assert records(log) == last_records(before, bases[2])
+    check_is_a_log(log, env)
+
+
 def test_keys_that_do_not_fit_take_rounds_and_the_result_is_the_same(root, env):
     results = []
     for name, key_map_bytes in (("a-0", 16 * 1024), ("b-0", 1 << 20)):

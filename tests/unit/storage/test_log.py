@@ -133,6 +133,27 @@ def test_jitter_closes_segments_earlier_by_different_times_in_every_process_alik
     assert len(set(found)) == 3
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"segment_ms": 10_000, "segment_jitter_ms": 10**9},
+        {
+            "segment_ms": 10**9,
+            "segment_jitter_ms": 10**8,
+            "max_compaction_lag_ms": 10_000,
+            "cleanup_policy": frozenset({"compact"}),
+        },
+    ],
+)
+def test_jitter_above_the_age_of_a_segment_takes_at_most_that_age(root, env, settings):
+    """Else an append would begin a segment each."""
+    for name in ("a-0", "a-1", "a-2"):
+        log = make(root, env, name=name, **settings)
+        for _ in range(20):
+            log.append_as_leader(batch(b"x", timestamp=5_000))
+        assert bases(log) == [0]
+
+
 def test_a_segment_is_closed_when_an_index_is_full(root, env):
     log = make(root, env, segment_index_bytes=36, index_interval_bytes=0)
     for number in range(12):

@@ -70,6 +70,14 @@ def test_a_value_out_of_range_says_what_is_allowed(key: str, value: str, hint: s
     assert key in str(caught.value)
 
 
+def test_settings_that_contradict_each_other_are_named_both() -> None:
+    LogConfig.from_properties({"min.compaction.lag.ms": 10, "max.compaction.lag.ms": 10}).check()
+    with pytest.raises(
+        InvalidConfigError, match=r"min\.compaction\.lag\.ms=11 .* max\.compaction\.lag\.ms=10"
+    ):
+        LogConfig.from_properties({"min.compaction.lag.ms": 11, "max.compaction.lag.ms": 10}).check()
+
+
 def test_values_may_be_given_as_python_ones() -> None:
     config = LogConfig.from_properties(
         {"retention.ms": 5, "unclean.leader.election.enable": True, "cleanup.policy": ["delete", "compact"]}

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore import InvalidTopicError, StoreError, TopicExistsError, UnknownPartitionError, UnknownTopicError
+from logstore import (
+    InvalidConfigError,
+    InvalidTopicError,
+    StoreError,
+    TopicExistsError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
 from logstore.env import Env, OsFiles
 from logstore.topics import unowned
 from logstore.verify import verify_store
@@ -233,3 +240,34 @@ def test_a_damaged_topic_description_is_named_and_the_other_topics_go_on(tmp_pat
         with named:
             logstore.recover(tmp_path)
     assert not (tmp_path / ".kafka_cleanshutdown").exists(), "what may be unflushed there was not seen to"
+
+
+def test_lags_that_contradict_each_other_are_refused_and_do_no_harm_where_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topic of a version that took them is compacted after max.compaction.lag.ms."""
+    lags = {"min.compaction.lag.ms": 10**9, "max.compaction.lag.ms": 1}
+    config = {"cleanup.policy": "compact", "segment.bytes": 500, "max.message.bytes": 400}
+    refused = pytest.raises(InvalidConfigError, match="lower the one, or raise the other")
+    with logstore.open(tmp_path) as store:
+        with refused:
+            store.create_topic("t", config=config | lags)
+        store.create_topic("t", config=config | {"min.compaction.lag.ms": 10**9})
+        with refused:
+            store.alter_topic("t", config={"max.compaction.lag.ms": 1})
+        assert store.topic("t").config.max_compaction_lag_ms > 10**9
+        for _ in range(10):
+            store.append("t", rows(["v" * 100], key=["k"]))
+        assert store.compact("t", 0).skipped == "nothing is dirty"
+    path = tmp_path / "topics" / "t.json"
+    body = json.loads(path.read_text())
+    body["config"]["max.compaction.lag.ms"] = "1"
+    del body["checksum"]
+    path.write_text(json.dumps(body))
+    caplog.clear()
+    with logstore.open(tmp_path) as store:
+        assert store.compact("t", 0).rounds == 1
+        assert store.read("t", partition=0).read_all().num_rows < 10
+    said = [record.getMessage() for record in caplog.records if "compaction.lag" in record.getMessage()]
+    assert said
+    assert all("t.json min.compaction.lag.ms=" in line and "\n" not in line for line in said)
