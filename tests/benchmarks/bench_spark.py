@@ -40,6 +40,7 @@ from datasource.target import BATCH_BYTES  # noqa: E402
 TASKS = 2
 # More than the caches hold, so that the batches come from memory, as data does.
 DISTINCT_BYTES = 128 * 1024 * 1024
+COLUMNS = ["what", "values", "measured", "against", "ratio", "noise"]
 SHAPES = ((100, 2_000_000), (1000, 600_000))
 
 
@@ -204,8 +205,8 @@ def compared(
 
 def bench_markers(root: Path, rounds: int) -> Iterator[list[object]]:
     """The end of a batch, in a process that knows nothing yet: a decision, and a marker per task and partition."""
-    for tasks, partitions in ((1, 1), (2, 6), (8, 32)):
-        path, durations = root / f"markers-{tasks}", []
+    for tasks, partitions in ((1, 1), (2, 6), (8, 32), (32, 32)):
+        path, durations, cpu, sizes = root / f"markers-{tasks}", [], [], []
         rows = pa.table({"value": ["x"] * partitions, "partition": pa.array(range(partitions), pa.int32())})
         with logstore.open(path) as store:
             store.create_topic("t", partitions=partitions)
@@ -215,13 +216,21 @@ def bench_markers(root: Path, rounds: int) -> Iterator[list[object]]:
                     part = store.transactions.begin("q", batch, run="r", task=str(task))
                     store.append("t", rows, transaction=part)
                     parts.append(part.prepare())
-                start = time.perf_counter()
+                before, start, cpu_start = log_bytes(path), time.perf_counter(), time.process_time()
                 with logstore.open(path) as driver:
                     driver.transactions.commit(parts)
                 durations.append(time.perf_counter() - start)
-        ms, markers = statistics.median(durations[1:]) * 1000, tasks * partitions
+                cpu.append(time.process_time() - cpu_start)
+                sizes.append(log_bytes(path) - before)
+        ms, cpu_ms = (statistics.median(each[1:]) * 1000 for each in (durations, cpu))
+        markers = tasks * partitions
         what = f"commit, {tasks} tasks x {partitions} partitions"
-        yield [what, "", f"{ms:.1f} ms", f"{markers} markers", f"{ms / markers:.2f} ms", ""]
+        each = f"{statistics.median(sizes) / markers:.0f} B, {cpu_ms / markers * 1000:.0f} µs CPU each"
+        yield [what, "", f"{ms:.0f} ms, {cpu_ms:.0f} ms CPU", f"{markers} markers", each, ""]
+
+
+def log_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.glob("t-*/*.log"))
 
 
 def bench_memory(spark: SparkSession, root: Path, gigabytes: float) -> Iterator[list[object]]:
@@ -286,8 +295,12 @@ def main() -> None:
     parser.add_argument(
         "--gigabytes", type=float, default=10.0, help="size of the partition for the memory row"
     )
-    parser.add_argument("--only", choices=["read", "write", "once", "memory"])
+    parser.add_argument("--only", choices=["read", "write", "once", "markers", "memory"])
     asked = parser.parse_args()
+    if asked.only == "markers":  # needs no Spark
+        with tempfile.TemporaryDirectory(dir=asked.path, prefix="pylog-bench-") as name:
+            show("Markers", COLUMNS, bench_markers(Path(name), asked.rounds))
+        return
     spark = datasource.spark_session(
         **{"spark.master": f"local[{TASKS}]", "spark.ui.showConsoleProgress": "false"}
     )
@@ -305,7 +318,7 @@ def main() -> None:
         if asked.only in (None, "memory"):
             rows += bench_memory(spark, root, asked.gigabytes)
     spark.stop()
-    show("Spark", ["what", "values", "measured", "against", "ratio", "noise"], rows)
+    show("Spark", COLUMNS, rows)
 
 
 if __name__ == "__main__":
