@@ -222,10 +222,12 @@ class Site:
             return ErrorCode(response.error_code)
         return ErrorCode(response.topics[0].partition_errors[0].error_code)
 
-    async def stop_replica(self, number, tp=T0, *, delete=True):
+    async def stop_replica(self, number, tp=T0, *, delete=True, leader_epoch=None):
         broker = self.brokers[number]
+        if leader_epoch is None:
+            leader_epoch = -2 if delete else -1
         state = ib.StopReplicaPartition(
-            partition_index=tp.partition, leader_epoch=-2 if delete else -1, delete_partition=delete
+            partition_index=tp.partition, leader_epoch=leader_epoch, delete_partition=delete
         )
         response = await broker.replicas.stop(
             ib.StopReplicaRequest(

@@ -151,6 +151,36 @@ async def test_a_deleted_replica_is_gone_and_can_be_made_again_under_the_same_na
 
 
 @on_loop
+async def test_replicas_that_come_are_counted_and_those_that_go_are_gone_for_good(tmp_path):
+    """R34: what was said before a replica went, or before it came back, and is heard late, changes nothing."""
+    async with Site(tmp_path) as site:
+        one, two, three = await site.start(1, 2, 3)
+        await site.create(replicas=(1, 2))
+        await one.produce(b"a")
+        first = site.states[T0]
+        site.replicas[T0] = (1, 2, 3)
+        await site.elect(1)
+        await until(lambda: one.role.state.isr == (1, 2, 3))
+        assert three.stored() == [b"a"]
+        site.replicas[T0] = (2, 3)
+        await site.elect(2, isr=(2, 3))
+        gone = site.states[T0].leader_epoch
+        assert await site.stop_replica(1, leader_epoch=gone) == ErrorCode.NONE
+        assert not (tmp_path / "broker-1" / "orders-0").exists()
+        await two.produce(b"b")
+
+        site.replicas[T0] = (1, 2)
+        assert await site.tell(1, state=first, is_new=True) == ErrorCode.STALE_CONTROLLER_EPOCH
+        assert T0 not in one.replicas.partitions()
+
+        site.replicas[T0] = (2, 3, 1)
+        await site.elect(2)
+        await until(lambda: two.role.state.isr == (2, 3, 1))
+        assert await site.stop_replica(1, leader_epoch=gone) == ErrorCode.FENCED_LEADER_EPOCH
+        assert one.stored() == [b"a", b"b"]
+
+
+@on_loop
 async def test_what_an_earlier_topic_left_on_a_broker_that_was_away_is_hidden(tmp_path):
     """R29."""
     async with Site(tmp_path) as site:
