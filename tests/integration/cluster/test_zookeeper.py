@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance.coordination.conftest import zookeeper  # noqa: F401  a fixture
 from tests.integration.cluster.conftest import SESSION_TIMEOUT_MS, running
+from tests.integration.cluster.test_reassignment import ask_in_the_tree, replicas_of
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +30,17 @@ def test_brokers_over_zookeeper_fail_over_and_come_back(zookeeper, tmp_path):  #
         assert cluster.values(topic, count=100) == [str(number) for number in range(100)]
 
 
+def test_a_partition_moves_over_zookeeper(zookeeper, tmp_path):  # noqa: F811
+    with running(3, tmp_path, coordination=f"zookeeper:{zookeeper}/moves-test") as cluster:
+        topic = cluster.create((1, 2))
+        assert cluster.produce(topic, range(50)) == []
+        ask_in_the_tree(cluster, topic, [3, 2])
+        cluster.until(lambda: replicas_of(cluster, topic) == [3, 2])
+        leader, isr, _ = cluster.states(topic)[0]
+        assert (leader, sorted(isr)) == (3, [2, 3])
+        assert cluster.values(topic, count=50) == [str(number) for number in range(50)]
+
+
 KAFKA = Path(os.environ.get("PYLOG_KAFKA_HOME", ""))
 
 
@@ -37,11 +49,14 @@ KAFKA = Path(os.environ.get("PYLOG_KAFKA_HOME", ""))
     reason="no Kafka 0.9: PYLOG_KAFKA_HOME says where one is",
 )
 def test_the_tools_of_kafka_0_9_see_and_change_the_cluster(zookeeper, tmp_path):  # noqa: F811
-    def kafka_topics(*words):
-        command = [str(KAFKA / "bin" / "kafka-topics.sh"), "--zookeeper", f"{zookeeper}/tools-test", *words]
+    def run(tool, *words):
+        command = [str(KAFKA / "bin" / tool), "--zookeeper", f"{zookeeper}/tools-test", *words]
         quiet = {"KAFKA_GC_LOG_OPTS": " ", "KAFKA_JVM_PERFORMANCE_OPTS": "-server", "LOG_DIR": str(tmp_path)}
         ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | quiet, check=True)
-        return [line.split("\t") for line in ran.stdout.splitlines()]
+        return ran.stdout.splitlines()
+
+    def kafka_topics(*words):
+        return [line.split("\t") for line in run("kafka-topics.sh", *words)]
 
     with running(3, tmp_path / "data", coordination=f"zookeeper:{zookeeper}/tools-test") as cluster:
         topic = cluster.create((1, 2, 3), (2, 3, 1))
@@ -54,3 +69,14 @@ def test_the_tools_of_kafka_0_9_see_and_change_the_cluster(zookeeper, tmp_path):
         cluster.until(lambda: len(cluster.states("theirs")) == 3)
         assert cluster.produce("theirs", range(10)) == []
         assert cluster.values("theirs", count=10) == [str(number) for number in range(10)]
+
+        plan = tmp_path / "plan.json"
+        rows = f'{{"topic":"{topic}","partition":0,"replicas":[3]}}'
+        plan.write_text(f'{{"version":1,"partitions":[{rows}]}}')
+        reassign = ("kafka-reassign-partitions.sh", "--reassignment-json-file", str(plan))
+        assert "Successfully started reassignment" in " ".join(run(*reassign, "--execute"))
+        cluster.until(lambda: not cluster.running.describe().reassignments)
+        assert run(*reassign, "--verify")[1:] == [
+            f"Reassignment of partition [{topic},0] completed successfully"
+        ]
+        assert cluster.states(topic)[0][:2] == (3, [3])
