@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 PORTION_BYTES = 16 * 1024 * 1024
 # The process that commits has this loaded, and needs no kernels.
 _COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
+_QUERY_ID = "sql.streaming.queryId"
 _GIVEN_UP = "the driver gave the batch up"
 
 
@@ -61,7 +62,6 @@ class _Appender:
     """What batch and stream share: the checks before any task runs, and the work of a task."""
 
     _is_once = False  # nobody writes this batch again
-    _tells_ends: bool  # does Spark get `abort` through in any case?
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -76,11 +76,7 @@ class _Appender:
         target = reading(options.path)
         if options.topic is not None:
             target.topic(options.topic)
-        self._owner = Owner(
-            driver=driver(SYSTEM),
-            driver_tells=self._tells_ends,
-            timeout_ms=options.transaction_timeout_ms,
-        )
+        self._driver = driver(SYSTEM)
 
         from logstore.records.kernels import warm_up
 
@@ -123,9 +119,14 @@ class _Appender:
         name, batch_id, run = self._batch()
         task = TaskContext.get()
         label = "" if task is None else f"task {task.partitionId()} attempt {task.attemptNumber()}"
-        return target.transactions.begin(
-            name, batch_id, run=run, task=label, owner=self._owner, once=self._is_once
+        # A query that is stopped while it commits is interrupted, and with it the `abort` that follows.
+        is_in_query = task is not None and task.getLocalProperty(_QUERY_ID) is not None
+        owner = Owner(
+            driver=self._driver,
+            driver_tells=not is_in_query,
+            timeout_ms=self._options.transaction_timeout_ms,
         )
+        return target.transactions.begin(name, batch_id, run=run, task=label, owner=owner, once=self._is_once)
 
     def _batch(self) -> tuple[str, int, str]:
         """What the batch is called, its number, and the run that writes it."""
@@ -134,8 +135,6 @@ class _Appender:
 
 class BatchWriter(_Appender, DataSourceArrowWriter):
     """Appends a DataFrame. One instance goes to the tasks, and to the process that commits."""
-
-    _tells_ends = True
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite=overwrite)
@@ -185,12 +184,10 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
 class StreamWriter(_Appender, DataSourceStreamArrowWriter):
     """Appends each micro-batch. One that is replayed after a restart is there already: nothing is written."""
 
-    _tells_ends = False  # a stop() while it commits breaks the only process that Spark would abort it with
-
     def _batch(self) -> tuple[str, int, str]:
         task = TaskContext.get()
         assert task is not None, "a stream is written by tasks"
-        query = self._options.transaction or task.getLocalProperty("sql.streaming.queryId")
+        query = self._options.transaction or task.getLocalProperty(_QUERY_ID)
         batch_id = task.getLocalProperty("streaming.sql.batchId")
         if query is None or batch_id is None:
             raise InvalidRequestError(

@@ -19,6 +19,7 @@ import datasource
 import logstore
 from datasource import lag
 from datasource.source import PylogDataSource
+from logstore import txn_lives
 from logstore.errors import PylogError, TransactionAbortedError
 
 pytestmark = pytest.mark.spark
@@ -101,6 +102,30 @@ def everything(topics, topic="out"):
         )
 
 
+def late(gate: Path):
+    """Whoever comes to task 1 waits before its first row."""
+
+    def wait(batches):
+        from pyspark import TaskContext
+
+        while TaskContext.get().partitionId() == 1 and not gate.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    return wait
+
+
+def tend_when_one_is_prepared(topics, is_writing) -> None:
+    """As others do all the time."""
+    with logstore.open(topics.path) as store:
+        while not any(a.prepared for a in store.transactions.state().attempts.values()):
+            assert is_writing()
+            time.sleep(0.05)
+        time.sleep(0.05)  # longer than the time limit
+        assert store.transactions.tend() == 0
+    assert is_writing()
+
+
 # --- batch writes
 
 
@@ -129,6 +154,26 @@ def test_a_batch_write_is_visible_when_it_is_done_and_not_before(spark, topics, 
     assert seen(topics, "t") == []
     gate.touch()
     writing.join()
+    assert seen(topics, "t") == ["0", "1", "2", "3"]
+
+
+def test_a_batch_write_whose_driver_is_seen_is_not_timed_out(spark, topics, write, tmp_path):
+    """One task is done, the other computes for long before its first row."""
+    topics.create("t", partitions=2)
+    gate = tmp_path / "gate"
+    frame = spark.range(0, 4, 1, 2).selectExpr("string(id) value").mapInArrow(late(gate), "value string")
+
+    def save():
+        datasource.register(spark)
+        write(frame, topic="t", **{"transaction.timeout.ms": "1"})
+
+    writing = threading.Thread(target=save)
+    writing.start()
+    try:
+        tend_when_one_is_prepared(topics, writing.is_alive)
+    finally:
+        gate.touch()
+        writing.join()
     assert seen(topics, "t") == ["0", "1", "2", "3"]
 
 
@@ -309,6 +354,21 @@ def test_foreach_batch_names_its_writes(copy, topics, spark):
     copy.forget(1)
     run()
     assert seen(topics) == sorted([f"{n}" for n in range(6)] * 2)
+
+
+def test_a_micro_batch_lives_while_one_of_its_tasks_runs(copy, topics, tmp_path, monkeypatch):
+    """However long ago the others were done: here a moment is long."""
+    monkeypatch.setattr(txn_lives, "UNTOLD_MS", 0)
+    topics.append("in", ["a", "b"], partition=pa.array([0, 1], pa.int32()))
+    gate = tmp_path / "gate"
+    frame = copy.frame(minPartitions=2).mapInArrow(late(gate), "key binary, value binary")
+    query = copy.start(frame, **{"transaction.timeout.ms": "1"})
+    try:
+        tend_when_one_is_prepared(topics, lambda: query.exception() is None)
+    finally:
+        gate.touch()
+    assert query.awaitTermination(120)
+    assert seen(topics) == ["a", "b"]
 
 
 def test_a_query_that_is_stopped_in_the_middle_of_a_batch_keeps_nobody_waiting(copy, topics, tmp_path):
