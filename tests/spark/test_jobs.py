@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark
 import pytest
 from click.testing import CliRunner
 
@@ -15,6 +19,7 @@ import logstore
 from datasource.jobs import compaction, retention, schedule, verify
 from datasource.jobs.cli import jobs
 from datasource.jobs.tasks import run_tasks
+from datasource.session import java_home
 from logstore import StorageError, UnknownTopicError
 
 ROOT = Path(__file__).parents[2]
@@ -268,6 +273,27 @@ def test_run_runs_the_jobs_in_their_order(spark, segments):
     refused = pylog_jobs("run", "--every", "soon", "--path", segments.path)
     assert refused.exit_code == 2
     assert "a length of time" in refused.stderr
+
+
+@pytest.mark.slow
+def test_spark_submit_runs_a_job_and_ends_as_the_command_does(segments):
+    file = sorted((Path(segments.path) / "t-0").glob("*.log"))[0]
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    job = ROOT / "datasource" / "jobs" / "__main__.py"
+    done = subprocess.run(
+        [submit, "--master", "local[1]", job, "verify", "--path", segments.path],
+        env=os.environ
+        | {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    rows = [line.split()[:3] for line in done.stdout.splitlines()]
+    assert rows[1:4] == [["kept", "0", "sound"], ["t", "0", "damaged"], ["t", "1", "sound"]], done.stderr
+    assert f"{file}: damaged at byte" in done.stdout  # Spark puts the two together
+    assert done.returncode == 1
 
 
 def test_the_examples_of_the_help_pages_run(spark, segments, monkeypatch):
