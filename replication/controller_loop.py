@@ -18,6 +18,7 @@ from typing import Any
 
 from logstore.catalog import new_topic_id
 from logstore.env import Clock
+from logstore.errors import InvalidRequestError
 from replication.controller import Controller, Limits, events, step
 from replication.controller_channels import Call, Channels
 from replication.controller_watches import Look, Watches, delete_if_there
@@ -384,27 +385,23 @@ class ControllerLoop:
         await self._repeat(lambda: cluster.make_topic_id(tree, topic, new_topic_id()))
         self.post(await self._repeat(term.watches.read_topics))
 
-    async def _until_understood(self, act: Callable[[], Awaitable[Any]]) -> Any:
-        """As `_repeat`, and until somebody corrects a node that cannot be understood."""
-        while True:
-            try:
-                return await self._repeat(act)
-            except nodes.MalformedNodeError as error:
-                logger.error("[Controller %d]: %s", self.broker, error)
-                await asyncio.sleep(FAILED_PAUSE_S)
-
     async def _reassign(self, tree: Tree, term: _Term, order: events.WriteReassignment) -> None:
         """Write it, then tell what the nodes say: somebody may have changed them between its outcome and now."""
         write = ReassignmentWrite(order.tp, order.before, order.after, order.stored, order.replicas)
-        async with term.reassigning:  # all of them write the same node
+        while True:
             try:
-                done = await self._until_understood(lambda: reassignments.write(tree, term.term, write))
-                self.post(events.ReassignmentWritten(order.tp, done.accepted, done.plan, done.replicas))
-                plans = await self._until_understood(lambda: cluster.read_reassignments(tree))
+                async with term.reassigning:  # all of them write the same node
+                    done = await self._repeat(lambda: reassignments.write(tree, term.term, write))
+                    self.post(events.ReassignmentWritten(order.tp, done.accepted, done.plan, done.replicas))
+                    self.post(await self._repeat(term.watches.read_reassignments))
+                return
             except cluster.FencedError:
                 self.post(events.Fenced())
                 return
-            self.post(events.ReassignmentsRequested(plans))
+            except (nodes.MalformedNodeError, InvalidRequestError) as error:
+                # Until somebody corrects the node, or there is room in it again.
+                logger.error("[Controller %d]: %s", self.broker, error)
+                await asyncio.sleep(FAILED_PAUSE_S)
 
     async def _delete(self, tree: Tree, path: str) -> None:
         await self._repeat(lambda: delete_if_there(tree, path))

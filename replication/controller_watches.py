@@ -85,8 +85,12 @@ class Watches:
 
     async def reassignments(self, watch: Watch) -> tuple[events.Event, ...]:
         """Which partitions are to have other replicas; with the topics of now, since one may be new."""
-        plans = await cluster.read_reassignments(self._tree, watch)
-        return await self.read_topics(), events.ReassignmentsRequested(plans)
+        plans = await self.read_reassignments(watch)
+        return await self.read_topics(), plans
+
+    async def read_reassignments(self, watch: Watch | None = None) -> events.ReassignmentsRequested:
+        """What is wanted now."""
+        return events.ReassignmentsRequested(await cluster.read_reassignments(self._tree, watch))
 
     async def isrs(self, watch: Watch) -> tuple[events.Event, ...]:
         """What leaders have told of their ISRs; each notice is taken away once it was read."""

@@ -11,7 +11,7 @@ from replication.controller_loop import ControllerLoop
 from replication.coordination import cluster, nodes, open_tree, topics
 from replication.coordination.tree import ConnectionLossError
 from replication.errors import ErrorCode
-from replication.model import BrokerInfo, LeaderAndIsr, TopicPartition
+from replication.model import BrokerInfo, LeaderAndIsr, Reassignment, TopicPartition
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 
@@ -74,6 +74,23 @@ async def site(tmp_path, *answers, wrap=lambda tree: tree):
 
 async def _true(value):
     return value
+
+
+class LosesMultis:
+    """A session whose connection breaks behind every other step that touches the reassignments, which was done."""
+
+    def __init__(self, tree):
+        self.tree, self.count = tree, 0
+
+    def __getattr__(self, name):
+        return getattr(self.tree, name)
+
+    async def multi(self, steps):
+        done = await self.tree.multi(steps)
+        if any(step.path == nodes.REASSIGNMENT for step in steps):
+            self.count += 1
+            raise ConnectionLossError("cut")
+        return done
 
 
 class LosesAnswers:
@@ -159,6 +176,41 @@ def test_a_node_that_nobody_understands_stops_no_other_news(tmp_path):
             await here.tree.delete(nodes.PREFERRED_ELECTION)
             await topics.request_election(here.tree, [TP])
             await here.until(lambda: _is_gone(here.tree, nodes.PREFERRED_ELECTION))
+
+    async def _is_gone(tree, path):
+        return await tree.get(path) is None
+
+    asyncio.run(check())
+
+
+def test_a_reassignment_is_begun_and_ended_once_though_the_answers_of_the_store_are_lost(tmp_path):
+    async def check():
+        wrapped = []
+
+        def wrap(tree):
+            wrapped.append(LosesMultis(tree))
+            return wrapped[0]
+
+        async with site(tmp_path, wrap=wrap) as here:
+            await cluster.register_broker(here.tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
+            await topics.create_topic(here.tree, "t", "i" * 21 + "A", {0: (1, 2)}, {})
+            await here.until(here.state)
+            await here.tree.create(nodes.REASSIGNMENT, b"{")  # nobody understands that
+            await here.tree.set(nodes.REASSIGNMENT, nodes.encode_reassignment({TP: Reassignment((2,))}))
+            await here.until(lambda: _is_gone(here.tree, nodes.REASSIGNMENT))
+            assert wrapped[0].count == 2  # begun, and ended
+            assert (await cluster.read_topics(here.tree))["t"].partitions == {0: (2,)}
+            state = await here.state()
+            assert (state.leader, state.isr, state.controller_epoch) == (2, (2,), 1)
+            stops = [request for key, request in here.asked if key is ApiKey.STOP_REPLICA]
+            rows = [
+                row for request in stops for topic in request.topic_states for row in topic.partition_states
+            ]
+            assert [(row.delete_partition, row.leader_epoch) for row in rows] == [
+                (False, state.leader_epoch),
+                (True, state.leader_epoch),
+            ]
+            await here.until(lambda: _true(not here.loop.state.moves))
 
     async def _is_gone(tree, path):
         return await tree.get(path) is None
