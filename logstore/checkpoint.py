@@ -107,6 +107,11 @@ def check_mark(env: Env, root: StrPath) -> None:
     )
 
 
+def is_marked(env: Env, root: StrPath) -> bool:
+    """Did an fsync fail in this store, in whatever process?"""
+    return env.files.stat(Path(root) / FSYNC_FAILED) is not None
+
+
 def clear_mark(env: Env, root: StrPath) -> None:
     """Remove the mark: the store was checked. For `pylog recover`."""
     env.files.unlink(Path(root) / FSYNC_FAILED)

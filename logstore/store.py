@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from logstore import compaction, housekeeping
 from logstore.catalog import TopicInfo, whole_number
-from logstore.checkpoint import check_mark, clear_mark
+from logstore.checkpoint import check_mark, clear_mark, is_marked
 from logstore.compaction import KEY_MAP_BYTES, CompactionReport
 from logstore.config import LogConfig
 from logstore.env import SYSTEM, Env, reset_after_fork
@@ -562,8 +562,10 @@ class LogStore:
         found = list(self._recoveries(progress))
         errors = [report for report in found if isinstance(report, PylogError)]
         self._is_recovered = not errors
-        for error in errors:
-            if not isinstance(error, StoreError):  # a topic that nobody can use is in no other's way
+        for error in (
+            errors
+        ):  # a topic that nobody can use is in no other's way, unless an fsync failed, of it perhaps
+            if not isinstance(error, StoreError) or is_marked(self._env, self.path):
                 raise error
         if self._log_dir.is_alone:
             # Before transactions are ended, which writes to logs that are whole now.

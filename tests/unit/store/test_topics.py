@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 import logstore
 from logstore import (
+    FailedStoreError,
     InvalidConfigError,
     InvalidTopicError,
     StoreError,
@@ -17,6 +19,7 @@ from logstore import (
     UnknownPartitionError,
     UnknownTopicError,
 )
+from logstore.checkpoint import FSYNC_FAILED
 from logstore.env import Env, OsFiles
 from logstore.topics import unowned
 from logstore.verify import verify_store
@@ -236,10 +239,35 @@ def test_a_damaged_topic_description_is_named_and_the_other_topics_go_on(tmp_pat
                     use("orders")
             with named:
                 store.append("orders", rows(["2"]))
+            os.utime(tmp_path / "orders-0", (1, 1))
             assert unowned(tmp_path) == []
+        journal = bytearray((tmp_path / "transactions" / "journal").read_bytes())
+        journal[40] ^= 1
+        (tmp_path / "transactions" / "journal").write_bytes(journal)
         with named:
             logstore.recover(tmp_path)
+        with logstore.open(tmp_path) as store:
+            assert all(report.topic == "orders" for report in verify_store(store) if report.damage)
     assert not (tmp_path / ".kafka_cleanshutdown").exists(), "what may be unflushed there was not seen to"
+
+
+def test_a_failed_fsync_is_not_over_before_every_topic_was_checked(tmp_path: Path) -> None:
+    """What the disk has of a topic whose description is damaged may be less than what is seen of it."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders")
+        store.create_topic("z")
+    description = tmp_path / "topics" / "orders.json"
+    whole = description.read_text()
+    description.write_text("{")
+    (tmp_path / FSYNC_FAILED).write_text("of orders-0, perhaps")
+    with pytest.raises(StoreError, match=r"orders\.json: not a topic description"):
+        logstore.recover(tmp_path)
+    with logstore.open(tmp_path) as store, pytest.raises(FailedStoreError):
+        store.append("z", rows(["1"]))
+    description.write_text(whole)
+    logstore.recover(tmp_path)
+    with logstore.open(tmp_path) as store:
+        store.append("z", rows(["1"]))
 
 
 def test_lags_that_contradict_each_other_are_refused_and_do_no_harm_where_they_are(
