@@ -111,9 +111,9 @@ def _asked(draft: Draft, event: Request) -> None:
         case PreferredElectionRequested(partitions):
             _elect_preferred(draft, partitions)
         case ReassignmentsRequested(plans):
-            reassignment.note(draft, plans)
-            for tp in list(draft.moves):
+            for tp in reassignment.note(draft, plans):
                 drive(draft, tp)
+            _begin_delayed_deletions(draft)
         case ReassignmentWritten():
             _reassignment_written(draft, event)
         case ControlledShutdownRequested(broker, request):
@@ -296,10 +296,13 @@ def _add_partition(draft: Draft, tp: TopicPartition) -> None:
 
 def _reassignment_written(draft: Draft, event: ReassignmentWritten) -> None:
     reassignment.written(draft, event)
-    topic = event.tp.topic
-    if topic in draft.delayed_deletions and not any(tp.topic == topic for tp in draft.moves):
-        deletion.begin(draft, [topic])
+    _begin_delayed_deletions(draft)
     drive(draft, event.tp)
+
+
+def _begin_delayed_deletions(draft: Draft) -> None:
+    """Delete those of which nothing is reassigned any more."""
+    deletion.begin(draft, sorted(draft.delayed_deletions - {tp.topic for tp in draft.moves}))
 
 
 def _elect_preferred(draft: Draft, partitions: Iterable[TopicPartition]) -> None:

@@ -28,8 +28,9 @@ from replication.model import Assignment, BrokerId, LeaderAndIsr, Reassignment, 
 GONE = "there is no such partition"
 
 
-def note(draft: Draft, plans: Mapping[TopicPartition, Reassignment]) -> None:
-    """Know what is wanted now. What is begun goes on, though somebody may have removed it from the node."""
+def note(draft: Draft, plans: Mapping[TopicPartition, Reassignment]) -> list[TopicPartition]:
+    """Know what is wanted now; return what is new. What is begun goes on, though its entry may be gone."""
+    new = []
     for tp, move in list(draft.moves.items()):
         if tp not in plans and move.plan.original is None and not move.is_storing:
             del draft.moves[tp]
@@ -42,10 +43,13 @@ def note(draft: Draft, plans: Mapping[TopicPartition, Reassignment]) -> None:
             _drop(draft, tp, Move(plan, replicas), "its topic is being deleted")
         elif known is None:
             draft.moves[tp] = Move(plan, replicas)
+            new.append(tp)
         elif plan.target != known.plan.target:
             if known.is_leaving:
                 _take(draft, tp, known.stored)
             draft.moves[tp] = replace(known, plan=plan, is_announced=False, is_leaving=False)
+            new.append(tp)
+    return new
 
 
 def forget(draft: Draft, tp: TopicPartition) -> None:
