@@ -49,8 +49,9 @@ class Scanner:
         first = number
         while found is None:  # the segment ends before the offset
             number += 1
-            following = view.bases[number] if number < len(view.bases) else view.end
-            lookup.check_ends(segment, following, may_have_gaps=may_have_gaps)
+            is_last = number == len(view.bases)
+            following = view.end if is_last else view.bases[number]
+            lookup.check_ends(segment, following, may_have_gaps=may_have_gaps and not is_last)
             segment = self._files.segment(view.bases[number])
             found = segment.read(request, 0, lookup.end_of(view, number))
         if not may_have_gaps:
