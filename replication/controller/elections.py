@@ -94,7 +94,7 @@ def accepted(
             # As a follower for its last moments it would join the ISR again, and be missing from it then.
             draft.tell_to_stop(tp, before.leader, delete=False)
             draft.move_replica(tp, before.leader, ReplicaState.OFFLINE)
-    if is_new:
+    if is_new and tp.topic not in draft.deletions:
         for broker in draft.replicas_of(tp):
             if broker in draft.brokers:
                 draft.move_replica(tp, broker, ReplicaState.ONLINE)

@@ -13,7 +13,7 @@ Commands (one a line; what they print stands below them in the transcript):
     reassign bar-0 4:5:6              the partition is to have these replicas; `cancel bar-0`: its original ones
     delete bar                        the topic is to be deleted
     tick 5000                         milliseconds pass
-    hold / go                         from now on orders to the tree wait / are carried out; `go 1`: the first one only
+    hold / go                         from now on the tree, and who deletes, do not answer / do; `go 1`: the first one only
     usurp                             another broker becomes the controller, and this one has not noticed
     foreign bar-0 3 5 3,1             somebody else writes leader 3, leader epoch 5, ISR 3,1
     describe                          every partition as the tree has it; `replicas`: and on which brokers
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import replace
+from typing import TypeAlias
 
 from replication.controller import Controller, Limits, events, step
 from replication.model import (
@@ -37,6 +38,9 @@ from replication.model import (
 from replication.state_change_log import StateChange
 
 
+Order: TypeAlias = events.WriteStates | events.WriteReassignment | events.SendStopReplica
+
+
 class Cluster:
     def __init__(self) -> None:
         self.state = Controller(broker=0)
@@ -48,7 +52,7 @@ class Cluster:
         self.next_broker_epoch = 1
         self.now_ms = 0
         self.holds = False
-        self.held: list[events.WriteStates | events.WriteReassignment] = []
+        self.held: list[Order] = []
         self.plans: dict[TopicPartition, Reassignment] = {}
         self.deletions: list[str] = []
         self.out: list[str] = []
@@ -122,9 +126,9 @@ class Cluster:
 
     def do_cancel(self, word: str) -> None:
         tp = partition(word)
-        original = self.plans[tp].original
-        assert original is not None
-        self.plans[tp] = Reassignment(original, original)
+        original = self.plans.pop(tp).original
+        if original is not None:
+            self.plans[tp] = Reassignment(original, original)
         self._post(events.ReassignmentsRequested(dict(self.plans)))
 
     def do_delete(self, *names: str) -> None:
@@ -207,9 +211,7 @@ class Cluster:
                 tps = " ".join(str(stop.tp) for stop in effect.partitions)
                 self.out.append(f"{'delete' if effect.delete else 'stop'} at {effect.broker}: {tps}")
                 if effect.delete and effect.broker in self.brokers:
-                    self._post(
-                        events.ReplicasDeleted(effect.broker, tuple(stop.tp for stop in effect.partitions))
-                    )
+                    self.held.append(effect) if self.holds else self._carry_out(effect)
             case _:
                 self._perform_other(effect)
 
@@ -230,8 +232,11 @@ class Cluster:
             case events.Resign():
                 self.out.append("resigns")
 
-    def _carry_out(self, order: events.WriteStates | events.WriteReassignment) -> None:
-        if order.controller_epoch != self.controller_epoch:
+    def _carry_out(self, order: Order) -> None:
+        if isinstance(order, events.SendStopReplica):
+            tps = tuple(stop.tp for stop in order.partitions)
+            self._post(events.ReplicasDeleted(order.broker, tps))
+        elif order.controller_epoch != self.controller_epoch:
             self._post(events.Fenced())
         elif isinstance(order, events.WriteStates):
             self._write(order)
