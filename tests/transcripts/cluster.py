@@ -13,7 +13,7 @@ Commands (one a line; what they print stands below them in the transcript):
     reassign bar-0 4:5:6              the partition is to have these replicas; `cancel bar-0`: its original ones
     delete bar                        the topic is to be deleted
     tick 5000                         milliseconds pass
-    hold / go                         from now on the tree, and who deletes, do not answer / do; `go 1`: the first one only
+    hold / go                         from now on the tree, and who deletes, are silent / answer; `go 1`: one of them
     usurp                             another broker becomes the controller, and this one has not noticed
     foreign bar-0 3 5 3,1             somebody else writes leader 3, leader epoch 5, ISR 3,1
     describe                          every partition as the tree has it; `replicas`: and on which brokers
@@ -36,7 +36,6 @@ from replication.model import (
     TopicPartition,
 )
 from replication.state_change_log import StateChange
-
 
 Order: TypeAlias = events.WriteStates | events.WriteReassignment | events.SendStopReplica
 
