@@ -36,7 +36,9 @@ def drive(draft: Draft, tp: TopicPartition) -> None:
         return
     is_led = current.leader in draft.brokers and current.leader not in draft.removals.get(tp, ())
     if not is_led:
-        is_asked = _replace_leader(draft, tp, current)
+        is_asked = _replace_leader(draft, tp, current) or (
+            current.leader == NO_LEADER and reassignment.advance(draft, tp, current)
+        )
     else:
         is_asked = (
             _move_off(draft, tp, current)

@@ -377,6 +377,7 @@ def _ticked(draft: Draft, now_ms: int) -> None:
     for topic in sorted(draft.deletions):
         for tp in deletion.partitions_of(draft, topic):
             deletion.drive(draft, tp)
-    for tp in list(draft.moves):
-        drive(draft, tp)  # what could not be deleted is tried again
+    for tp, move in list(draft.moves.items()):
+        if move.is_leaving:
+            reassignment.proceed(draft, tp)  # what could not be deleted is tried again
     rebalance.maybe_rebalance(draft, now_ms)

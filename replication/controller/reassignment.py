@@ -10,7 +10,8 @@ With O the original replicas and T the target:
 6. The topic's node says T, and /admin/reassign_partitions nothing of this partition any more, in one step.
 
 Elections go on meanwhile as ever. It is cancelled by making O the target: then only those of O that live must be in
-the ISR before the others go. Another target may be given at any time before 6.
+the ISR before the others go; or nobody leads, and the ISR waits for some of O only. Another target may be given at any
+time before 6.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from replication.controller.context import Move
 from replication.controller.draft import Draft
 from replication.controller.events import ReassignmentWritten, WriteReassignment
 from replication.controller.states import ReplicaState
-from replication.model import Assignment, BrokerId, LeaderAndIsr, Reassignment, Replica, TopicPartition
+from replication.model import (
+    NO_LEADER,
+    Assignment,
+    BrokerId,
+    LeaderAndIsr,
+    Reassignment,
+    Replica,
+    TopicPartition,
+)
 
 GONE = "there is no such partition"
 
@@ -101,13 +110,13 @@ def proceed(draft: Draft, tp: TopicPartition) -> None:
 
 
 def advance(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
-    """Propose the next state of a partition that is led, if one is due."""
+    """Propose the next state of a partition, if one is due; without a leader, it can only be taken back."""
     move = draft.moves.get(tp)
     if move is None or move.is_storing or move.is_leaving or move.plan.original is None:
         return False
     if _is_ready(draft, tp, move, current):
         return _hand_over(draft, tp, move, current)
-    if move.is_announced:
+    if move.is_announced or current.leader == NO_LEADER:
         return False
     draft.propose(tp, current.next_term(current.leader, current.isr, draft.epoch), "reassignment")
     return True
@@ -165,8 +174,13 @@ def _store(
 
 
 def _is_ready(draft: Draft, tp: TopicPartition, move: Move, current: LeaderAndIsr) -> bool:
-    """May the others go? Only if all that stay live, and have everything; of a cancelled one, all that live."""
+    """May the others go? Only if all that stay live, and have everything; of a cancelled one, all that live.
+
+    While nobody leads, only those in the ISR are waited for: if all of them stay, the others are of no use.
+    """
     plan, live = move.plan, frozenset(draft.brokers)
+    if current.leader == NO_LEADER:
+        return plan.target == plan.original and frozenset(plan.target).issuperset(current.isr)
     needed = live.intersection(plan.target) if plan.target == plan.original else frozenset(plan.target)
     in_sync = live.intersection(current.isr) - draft.removals.get(tp, frozenset())
     return bool(needed) and needed <= in_sync
@@ -177,7 +191,7 @@ def _hand_over(draft: Draft, tp: TopicPartition, move: Move, current: LeaderAndI
     for broker in target:
         if draft.replica_states.get(Replica(tp, broker)) is ReplicaState.NEW:
             draft.move_replica(tp, broker, ReplicaState.ONLINE)
-    if current.leader in target:
+    if current.leader in target or current.leader == NO_LEADER:
         isr = tuple(broker for broker in current.isr if broker in target)
         draft.propose(tp, current.next_term(current.leader, isr, draft.epoch), "departure")
         return True

@@ -100,7 +100,8 @@ class World:
                 needed = (
                     target & set(self.state.brokers) if move.plan.target == move.plan.original else target
                 )
-                assert needed <= isr <= target
+                assert isr <= target
+                assert needed <= isr or self.state.leadership[tp].leader == NO_LEADER
                 assert isr
 
     def check_write(self, write: events.StateWrite) -> None:
