@@ -75,10 +75,10 @@ def written(draft: Draft, event: ReassignmentWritten) -> None:
     if move is None or not draft.replicas_of(tp):
         return
     replicas = event.replicas or draft.replicas_of(tp)
-    if not event.accepted or event.plan is not None:
-        _take(draft, tp, replicas)
-    elif event.replicas == move.plan.target:
+    if event.accepted and event.plan is None and replicas == move.plan.target:
         _end(draft, tp, move)
+    else:
+        _take(draft, tp, replicas)
     if event.plan is None:
         del draft.moves[tp]
     else:
@@ -240,6 +240,8 @@ def _take(draft: Draft, tp: TopicPartition, replicas: Assignment) -> None:
     """These are the replicas now; those that were none before begin anew."""
     before = draft.replicas_of(tp)
     draft.assign(tp, replicas)
+    for broker in set(before) - set(replicas):
+        draft.replica_states.pop(Replica(tp, broker), None)
     for broker in replicas:
         if broker in before:
             continue

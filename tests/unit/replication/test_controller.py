@@ -392,3 +392,28 @@ def test_who_comes_back_without_its_data_while_nobody_leads_is_not_waited_for():
     assert (write.state.leader, write.state.isr) == (NO_LEADER, (1,))
     _, effects = step(state, written(write), LIMITS)
     assert told_of(effects) == {(2, NO_LEADER, (1,)), (3, NO_LEADER, (1,))}
+
+
+def test_who_asks_again_before_the_end_is_heard_of_begins_from_what_the_tree_says():
+    """The news of the next reassignment overtakes the outcome of the write that ended the former one."""
+    brokers = {b: BrokerInfo(b, b) for b in ALL}
+    topics = {"t": TopicInfo({0: (1, 2)}, "t@1", False)}
+    plans = {T0: Reassignment((2,), (1, 2))}
+    cluster = events.ClusterState(
+        brokers, topics, {T0: LeaderAndIsr(2, 4, (2, 1), 1, 9)}, reassignments=plans
+    )
+    state, _ = step(Controller(broker=3), events.Elected(2), LIMITS)
+    state, effects = step(state, events.ContextLoaded(cluster, 0), LIMITS)
+    state, _ = step(state, written(next_write(effects)), LIMITS)
+    state, effects = step(state, events.ReplicasDeleted(1, (T0,)), LIMITS)
+    (end,) = [effect for effect in effects if isinstance(effect, events.WriteReassignment)]
+    assert (end.after, end.replicas) == (None, (2,))
+
+    again = {T0: Reassignment((3,))}
+    state, _ = step(state, events.ReassignmentsRequested(again), LIMITS)
+    state, _ = step(state, events.ReassignmentWritten(T0, True, None, (2,)), LIMITS)
+    assert state.topics["t"].partitions == {0: (2,)}
+    assert [replica.broker for replica in state.replica_states] == [2]
+    state, effects = step(state, events.ReassignmentsRequested(again), LIMITS)
+    (begin,) = [effect for effect in effects if isinstance(effect, events.WriteReassignment)]
+    assert (begin.stored, begin.replicas, begin.after) == ((2,), (2, 3), Reassignment((3,), (2,)))
