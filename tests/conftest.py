@@ -2,7 +2,12 @@
 
 import signal
 
+import hypothesis
 import pytest
+
+# On a busy machine any example may take any time.
+hypothesis.settings.register_profile("pylog", deadline=None)
+hypothesis.settings.load_profile("pylog")
 
 
 def pytest_configure(config: pytest.Config) -> None:

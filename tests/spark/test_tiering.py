@@ -317,7 +317,7 @@ def test_the_log_is_on_disk_before_the_table_has_its_records(topics, tier, monke
     assert [is_committed for path, is_committed in synced if path.name == f"{0:020d}.log"] == [False]
     last_of_table = max(i for i, (path, _) in enumerate(synced) if path.parent == commit.parent)
     first_of_mark = min(
-        i for i, (path, _) in enumerate(synced) if "t-0" in str(path) and path.suffix == ".tmp"
+        i for i, (path, _) in enumerate(synced) if path.parent.name == "t-0" and path.suffix == ".tmp"
     )
     assert last_of_table < first_of_mark
 

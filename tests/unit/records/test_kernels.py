@@ -13,7 +13,7 @@ import numba
 import numpy as np
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from logstore.records import kernels
@@ -90,7 +90,6 @@ def test_tables_do_what_the_instruction_does(before, word):
     assert after ^ 0xFFFFFFFF == crc32c(word, before ^ 0xFFFFFFFF)
 
 
-@settings(deadline=None)  # the first example compiles
 @given(st.binary(max_size=2000), st.integers(1, 20))
 def test_lanes_do_what_folding_does(data, times):
     array = np.frombuffer(data * times + bytes(16), dtype=np.uint8)
