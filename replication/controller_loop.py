@@ -23,7 +23,6 @@ from replication.controller import Controller, Limits, events, step
 from replication.controller_channels import Call, Channels
 from replication.controller_watches import Look, Watches, delete_if_there
 from replication.coordination import cluster, nodes, reassignments
-from replication.coordination.reassignments import ReassignmentWrite
 from replication.coordination.tree import (
     ConnectionLossError,
     CoordinationError,
@@ -387,12 +386,11 @@ class ControllerLoop:
 
     async def _reassign(self, tree: Tree, term: _Term, order: events.WriteReassignment) -> None:
         """Write it, then tell what the nodes say: somebody may have changed them between its outcome and now."""
-        write = ReassignmentWrite(order.tp, order.before, order.after, order.stored, order.replicas)
         while True:
             try:
                 async with term.reassigning:  # all of them write the same node
-                    done = await self._repeat(lambda: reassignments.write(tree, term.term, write))
-                    self.post(events.ReassignmentWritten(order.tp, done.accepted, done.plan, done.replicas))
+                    done = await self._repeat(lambda: reassignments.write(tree, term.term, order.write))
+                    self.post(done)
                     self.post(await self._repeat(term.watches.read_reassignments))
                 return
             except cluster.FencedError:

@@ -127,6 +127,32 @@ class Reassignment:
 
 
 @dataclass(frozen=True, slots=True)
+class ReassignmentWrite:
+    """A change of what the two nodes of a partition say: its topic's, and /admin/reassign_partitions.
+
+    Done in one step if they say `stored` and `before` until then. `replicas` None: the topic's node stays as it is.
+    `after` None: the partition goes from the other, which goes with its last one; that somebody has removed it there
+    already is fine.
+    """
+
+    tp: TopicPartition
+    before: Reassignment
+    after: Reassignment | None
+    stored: Assignment
+    replicas: Assignment | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentWritten:
+    """What became of it, for certain, and what both nodes say now. `replicas`: () if there is no such partition."""
+
+    tp: TopicPartition
+    accepted: bool
+    plan: Reassignment | None
+    replicas: Assignment
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterState:
     """What the coordination tree says: who lives, which topics there are, who leads them, what is asked for."""
 

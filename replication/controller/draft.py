@@ -6,9 +6,10 @@ told (leadership, stops, metadata), then writes, then the rest. Brokers are told
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
+from replication.assignment import Choice, ElectionError
 from replication.controller.context import Controller, Limits, Move, Pending, Shutdown
 from replication.controller.events import (
     Effect,
@@ -133,6 +134,20 @@ class Draft:
         """From now on these are the replicas of the partition."""
         topic = self.topics[tp.topic]
         self.topics[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: replicas})
+
+    def elect(
+        self, tp: TopicPartition, choose: Callable[[], Choice], *, removing: frozenset[BrokerId] = frozenset()
+    ) -> bool:
+        """Propose whom this chooses to lead, `removing` as `propose` has it; false, and a line, if it finds nobody."""
+        self.log(self.lines.election_started(tp))
+        try:
+            choice = choose()
+        except ElectionError as error:
+            self.log(self.lines.election_failed(tp, str(error)))
+            return False
+        state = self.leadership[tp].next_term(choice.leader, choice.isr, self.epoch)
+        self.propose(tp, state, "election", removing=removing)
+        return True
 
     def move_partition(self, tp: TopicPartition, after: PartitionState) -> None:
         """Put a partition into another state; the line is left out when it stays where it is."""

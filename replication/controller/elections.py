@@ -186,19 +186,11 @@ def _move_off(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     shutdown = draft.shutdowns.get(current.leader)
     if shutdown is None or tp not in shutdown.waiting:
         return False
-    draft.log(draft.lines.election_started(tp))
-    leaving = draft.shutting_down | draft.removals.get(tp, frozenset())
-    replicas = draft.replicas_of(tp)
-    try:
-        choice = elect_for_shutdown(current, replicas, draft.brokers, leaving=sorted(leaving))
-    except ElectionError as error:
-        draft.log(draft.lines.election_failed(tp, str(error)))
-        return False
-    removing = draft.removals.get(tp, frozenset())
-    draft.propose(
-        tp, current.next_term(choice.leader, choice.isr, draft.epoch), "election", removing=removing
+    replicas, removing = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
+    leaving = sorted(draft.shutting_down | removing)
+    return draft.elect(
+        tp, lambda: elect_for_shutdown(current, replicas, draft.brokers, leaving=leaving), removing=removing
     )
-    return True
 
 
 def _remove_one(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
@@ -219,11 +211,4 @@ def _prefer(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     replicas = draft.replicas_of(tp)
     if tp not in draft.preferred or current.leader == replicas[0]:
         return False
-    draft.log(draft.lines.election_started(tp))
-    try:
-        choice = elect_preferred(current, replicas, draft.available(tp))
-    except ElectionError as error:
-        draft.log(draft.lines.election_failed(tp, str(error)))
-        return False
-    draft.propose(tp, current.next_term(choice.leader, choice.isr, draft.epoch), "election")
-    return True
+    return draft.elect(tp, lambda: elect_preferred(current, replicas, draft.available(tp)))

@@ -13,6 +13,8 @@ from replication.model import (
     ClusterState,
     LeaderAndIsr,
     Reassignment,
+    ReassignmentWrite,
+    ReassignmentWritten,
     TopicInfo,
     TopicPartition,
 )
@@ -95,16 +97,6 @@ class ReassignmentsRequested:
     """What /admin/reassign_partitions says now, all of it."""
 
     plans: Mapping[TopicPartition, Reassignment]
-
-
-@dataclass(frozen=True, slots=True)
-class ReassignmentWritten:
-    """The outcome of one WriteReassignment, for certain: what both nodes say now. `replicas`: () without a topic."""
-
-    tp: TopicPartition
-    accepted: bool
-    plan: Reassignment | None
-    replicas: Assignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,20 +271,13 @@ class DeletePreferredElection:
 
 @dataclass(frozen=True, slots=True)
 class WriteReassignment:
-    """Write the partition's replicas in the topic's node, and what /admin/reassign_partitions says of it, in one step.
+    """Do this write in a step that checks the controller epoch, too.
 
-    That step checks the controller epoch, and that the nodes say `stored` and `before` until then. `replicas` None:
-    the topic's node stays as it is. `after` None: the partition goes from the other, which goes with its last one; that
-    somebody has removed it there already is fine. Answer: Fenced, or ReassignmentWritten and then, read after it,
-    ReassignmentsRequested.
+    Answer: Fenced, or ReassignmentWritten and then, read after it, ReassignmentsRequested.
     """
 
     controller_epoch: int
-    tp: TopicPartition
-    before: Reassignment
-    after: Reassignment | None
-    stored: Assignment
-    replicas: Assignment | None
+    write: ReassignmentWrite
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,6 @@ from replication.controller.events import (
     MakeTopicId,
     PreferredElectionRequested,
     ReassignmentsRequested,
-    ReassignmentWritten,
     ReplicasDeleted,
     Request,
     Resign,
@@ -56,7 +55,15 @@ from replication.controller.events import (
     WriteResult,
 )
 from replication.controller.states import PartitionState, ReplicaState
-from replication.model import NO_LEADER, BrokerId, BrokerInfo, Replica, TopicInfo, TopicPartition
+from replication.model import (
+    NO_LEADER,
+    BrokerId,
+    BrokerInfo,
+    ReassignmentWritten,
+    Replica,
+    TopicInfo,
+    TopicPartition,
+)
 
 Step = tuple[Controller, tuple[Effect, ...]]
 

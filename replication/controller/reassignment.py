@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from replication.assignment import ElectionError, elect_reassigned
+from replication.assignment import elect_reassigned
 from replication.controller.context import Move
 from replication.controller.draft import Draft
-from replication.controller.events import ReassignmentWritten, WriteReassignment
+from replication.controller.events import WriteReassignment
 from replication.controller.states import ReplicaState
 from replication.model import (
     NO_LEADER,
@@ -30,6 +30,8 @@ from replication.model import (
     BrokerId,
     LeaderAndIsr,
     Reassignment,
+    ReassignmentWrite,
+    ReassignmentWritten,
     Replica,
     TopicPartition,
 )
@@ -170,7 +172,8 @@ def _store(
 ) -> None:
     if tp in draft.moves:
         draft.moves[tp] = replace(move, is_storing=True)
-    draft.also(WriteReassignment(draft.epoch, tp, move.plan, after, move.stored, replicas))
+    write = ReassignmentWrite(tp, move.plan, after, move.stored, replicas)
+    draft.also(WriteReassignment(draft.epoch, write))
 
 
 def _is_ready(draft: Draft, tp: TopicPartition, move: Move, current: LeaderAndIsr) -> bool:
@@ -195,14 +198,7 @@ def _hand_over(draft: Draft, tp: TopicPartition, move: Move, current: LeaderAndI
         isr = tuple(broker for broker in current.isr if broker in target)
         draft.propose(tp, current.next_term(current.leader, isr, draft.epoch), "departure")
         return True
-    draft.log(draft.lines.election_started(tp))
-    try:
-        choice = elect_reassigned(current, target, draft.available(tp))
-    except ElectionError as error:
-        draft.log(draft.lines.election_failed(tp, str(error)))
-        return False
-    draft.propose(tp, current.next_term(choice.leader, choice.isr, draft.epoch), "election")
-    return True
+    return draft.elect(tp, lambda: elect_reassigned(current, target, draft.available(tp)))
 
 
 def _leaving(move: Move) -> list[BrokerId]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from replication.coordination import nodes
 from replication.coordination.cluster import FencedError, Term
@@ -19,32 +18,12 @@ from replication.coordination.tree import (
     Step,
     Tree,
 )
-from replication.model import Assignment, Reassignment, TopicPartition
+from replication.model import Assignment, Reassignment, ReassignmentWrite, ReassignmentWritten, TopicPartition
 
 Plans = dict[TopicPartition, Reassignment]
 
 
-@dataclass(frozen=True, slots=True)
-class ReassignmentWrite:
-    """What a controller writes of one partition; see `controller.events.WriteReassignment`."""
-
-    tp: TopicPartition
-    before: Reassignment
-    after: Reassignment | None
-    stored: Assignment
-    replicas: Assignment | None
-
-
-@dataclass(frozen=True, slots=True)
-class ReassignmentOutcome:
-    """What became of it, and what stands. `replicas`: () if there is no such partition."""
-
-    accepted: bool
-    plan: Reassignment | None
-    replicas: Assignment
-
-
-async def write(tree: Tree, term: Term, order: ReassignmentWrite) -> ReassignmentOutcome:
+async def write(tree: Tree, term: Term, order: ReassignmentWrite) -> ReassignmentWritten:
     """Write it, if everything is as it says. May be done again.
 
     Raises: FencedError; MalformedNodeError: somebody wrote what cannot be understood.
@@ -56,10 +35,10 @@ async def write(tree: Tree, term: Term, order: ReassignmentWrite) -> Reassignmen
         plan, replicas = plans.get(tp), assigned.get(tp.partition, ())
         is_replicas_done = order.replicas in (None, replicas)
         if plan == order.after and is_replicas_done:
-            return ReassignmentOutcome(True, plan, replicas)
+            return ReassignmentWritten(tp, True, plan, replicas)
         is_known = plan == order.before or (plan is None and order.after is None)
         if not is_known or not (is_replicas_done or replicas == order.stored):
-            return ReassignmentOutcome(False, plan, replicas)
+            return ReassignmentWritten(tp, False, plan, replicas)
         plans.pop(tp, None)
         if order.after is not None:
             plans[tp] = order.after

@@ -21,6 +21,7 @@ from replication.model import (
     TopicInfo,
     TopicPartition,
 )
+from tests import reassigning
 from tests.sim.world import World
 
 SESSION_TIMEOUT_MS = 500
@@ -230,20 +231,11 @@ class Tree:
         """Both nodes in one step with a check of the controller epoch, and of what they say."""
         if self.checks_controller_epoch and order.controller_epoch != self.controller_epoch:
             return events.Fenced()
-        tp, known, replicas = order.tp, self.plans.get(order.tp), self.replicas(order.tp)
-        is_known = known == order.before or (known is None and order.after is None)
-        if not is_known or (order.replicas is not None and replicas != order.stored):
-            return events.ReassignmentWritten(tp, False, known, replicas)
-        self.plans.pop(tp, None)
-        if order.after is not None:
-            self.plans[tp] = order.after
-        if order.replicas is not None:
-            topic = self.topics[tp.topic]
-            partitions = {**topic.partitions, tp.partition: order.replicas}
-            self.topics[tp.topic] = replace(topic, partitions=partitions)
-        self.world.note(f"tree: {tp} on {self.replicas(tp)} {order.after}")
-        self._plans_changed()
-        return events.ReassignmentWritten(tp, True, order.after, self.replicas(tp))
+        done = reassigning.write(self.plans, self.topics, order.write)
+        if done.accepted:
+            self.world.note(f"tree: {done.tp} on {done.replicas} {done.plan}")
+            self._plans_changed()
+        return done
 
     def write_states(self, order: events.WriteStates) -> events.Event:
         """Each write in one step with a check of the controller epoch."""

@@ -36,6 +36,7 @@ from replication.model import (
     TopicPartition,
 )
 from replication.state_change_log import StateChange
+from tests import reassigning
 
 Order: TypeAlias = events.WriteStates | events.WriteReassignment | events.SendStopReplica
 
@@ -243,21 +244,12 @@ class Cluster:
             self._reassign(order)
 
     def _reassign(self, order: events.WriteReassignment) -> None:
-        tp, topic = order.tp, self.topics.get(order.tp.topic)
-        now = topic.partitions.get(tp.partition, ()) if topic else ()
-        is_as_read = order.replicas is None or now == order.stored
-        known = self.plans.get(tp)
-        accepted = is_as_read and (known == order.before or (known is None and order.after is None))
-        if accepted:
-            self.plans.pop(tp, None)
-            if order.after is not None:
-                self.plans[tp] = order.after
-            if order.replicas is not None and topic is not None:
-                now = order.replicas
-                self.topics[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: now})
-        what = "reassignment over" if order.after is None else f"to be {row(order.after.target)}"
-        self.out.append(f"{'write' if accepted else 'refused'} {tp}: on {row(now)}, {what}")
-        self._post(events.ReassignmentWritten(tp, accepted, self.plans.get(tp), now))
+        done, after = reassigning.write(self.plans, self.topics, order.write), order.write.after
+        what = "reassignment over" if after is None else f"to be {row(after.target)}"
+        self.out.append(
+            f"{'write' if done.accepted else 'refused'} {done.tp}: on {row(done.replicas)}, {what}"
+        )
+        self._post(done)
         self._post(events.ReassignmentsRequested(dict(self.plans)))
 
     def _write(self, order: events.WriteStates) -> None:

@@ -6,8 +6,7 @@ import pytest
 
 from replication.coordination import nodes, reassignments
 from replication.coordination.cluster import FencedError, become_controller, prepare, read_cluster, resign
-from replication.coordination.reassignments import ReassignmentOutcome, ReassignmentWrite
-from replication.model import Reassignment, TopicPartition
+from replication.model import Reassignment, ReassignmentWrite, ReassignmentWritten, TopicPartition
 
 from .room import Seen, on_loop
 
@@ -41,14 +40,14 @@ async def test_it_is_begun_and_ended_in_one_step_each_and_the_node_goes_with_the
     await seen.change()
 
     begin = ReassignmentWrite(T0, ASKED, BEGUN, (1, 2), (1, 2, 3, 4))
-    done = ReassignmentOutcome(True, BEGUN, (1, 2, 3, 4))
+    done = ReassignmentWritten(T0, True, BEGUN, (1, 2, 3, 4))
     assert await reassignments.write(tree, term, begin) == done
     assert await reassignments.write(tree, term, begin) == done, "again, after a lost answer"
     assert (await plans(tree), await replicas(tree)) == ({T0: BEGUN}, (1, 2, 3, 4))
     assert await reassignments.listed(tree) == {T0: ((1, 2, 3, 4), (3, 4), (1, 2))}
 
     end = ReassignmentWrite(T0, BEGUN, None, (1, 2, 3, 4), (3, 4))
-    assert await reassignments.write(tree, term, end) == ReassignmentOutcome(True, None, (3, 4))
+    assert await reassignments.write(tree, term, end) == ReassignmentWritten(T0, True, None, (3, 4))
     assert await tree.get(nodes.REASSIGNMENT) is None
     assert (await replicas(tree), await replicas(tree, T1)) == ((3, 4), (2, 1))
 
@@ -60,7 +59,7 @@ async def test_what_somebody_else_has_changed_is_told_and_not_overwritten(room):
     await reassignments.request(tree, {T0: (3, 4), T1: (1,)})
     await reassignments.request(tree, {T0: (3,)})
     begin = ReassignmentWrite(T0, ASKED, BEGUN, (1, 2), (1, 2, 3, 4))
-    refused = ReassignmentOutcome(False, Reassignment((3,)), (1, 2))
+    refused = ReassignmentWritten(T0, False, Reassignment((3,)), (1, 2))
     assert await reassignments.write(tree, term, begin) == refused
     other = ReassignmentWrite(T1, Reassignment((1,)), Reassignment((1,), (2, 1)), (1, 2), (1, 2))
     assert not (await reassignments.write(tree, term, other)).accepted, "the replicas are others"

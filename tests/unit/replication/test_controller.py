@@ -15,9 +15,12 @@ from replication.model import (
     BrokerInfo,
     LeaderAndIsr,
     Reassignment,
+    ReassignmentWrite,
+    ReassignmentWritten,
     TopicInfo,
     TopicPartition,
 )
+from tests import reassigning
 
 LIMITS = Limits(leader_imbalance_check_interval_seconds=1)
 ALL = (1, 2, 3, 4)
@@ -129,19 +132,7 @@ class World:
             self.write_reassignment(order)
 
     def write_reassignment(self, order: events.WriteReassignment) -> None:
-        tp, topic = order.tp, self.topics.get(order.tp.topic)
-        now = topic.partitions[tp.partition] if topic else ()
-        known = self.plans.get(tp)
-        is_known = known == order.before or (known is None and order.after is None)
-        accepted = is_known and (order.replicas is None or now == order.stored)
-        if accepted:
-            self.plans.pop(tp, None)
-            if order.after is not None:
-                self.plans[tp] = order.after
-            if order.replicas is not None and topic is not None:
-                now = order.replicas
-                self.topics[tp.topic] = replace(topic, partitions={tp.partition: now})
-        self.post(events.ReassignmentWritten(tp, accepted, self.plans.get(tp), now))
+        self.post(reassigning.write(self.plans, self.topics, order.write))
         self.post(events.ReassignmentsRequested(dict(self.plans)))
 
     def write_states(self, order: events.WriteStates) -> None:
@@ -257,7 +248,7 @@ ACTIONS = st.one_of(
 def refused(world: World) -> set[TopicPartition]:
     """What the controller has decided not to do, and the tree does not know it yet."""
     orders = [order for order in world.orders if isinstance(order, events.WriteReassignment)]
-    return {order.tp for order in orders if order.replicas is None}
+    return {order.write.tp for order in orders if order.write.replicas is None}
 
 
 def become_well(world: World, *, anew: bool) -> None:
@@ -407,13 +398,14 @@ def test_who_asks_again_before_the_end_is_heard_of_begins_from_what_the_tree_say
     state, _ = step(state, written(next_write(effects)), LIMITS)
     state, effects = step(state, events.ReplicasDeleted(1, (T0,)), LIMITS)
     (end,) = [effect for effect in effects if isinstance(effect, events.WriteReassignment)]
-    assert (end.after, end.replicas) == (None, (2,))
+    assert (end.write.after, end.write.replicas) == (None, (2,))
 
     again = {T0: Reassignment((3,))}
     state, _ = step(state, events.ReassignmentsRequested(again), LIMITS)
-    state, _ = step(state, events.ReassignmentWritten(T0, True, None, (2,)), LIMITS)
+    state, _ = step(state, ReassignmentWritten(T0, True, None, (2,)), LIMITS)
     assert state.topics["t"].partitions == {0: (2,)}
     assert [replica.broker for replica in state.replica_states] == [2]
     state, effects = step(state, events.ReassignmentsRequested(again), LIMITS)
     (begin,) = [effect for effect in effects if isinstance(effect, events.WriteReassignment)]
-    assert (begin.stored, begin.replicas, begin.after) == ((2,), (2, 3), Reassignment((3,), (2,)))
+    expected = ReassignmentWrite(T0, Reassignment((3,)), Reassignment((3,), (2,)), (2,), (2, 3))
+    assert begin.write == expected
