@@ -60,14 +60,15 @@ class SortedEntries:
         """Every entry: for checks and tools."""
         return self._read(0, self.count())
 
-    def append(self, entries: Iterable[Entry]) -> None:
-        """Add entries behind the last whole one, in one write."""
+    def append(self, entries: Iterable[Entry], *, behind: int | None = None) -> None:
+        """Add entries behind the last whole one, in one write; that is `behind` so many, if the caller knows."""
         data = b"".join(self._entry.pack(*entry) for entry in entries)
-        stat = self._env.files.stat(self.path)
-        if stat is None:
-            self._env.files.create(self.path)
-        size = 0 if stat is None else stat.size
-        self._env.files.write(self.path, size - size % self._entry.size, data)
+        if behind is None:
+            stat = self._env.files.stat(self.path)
+            if stat is None:
+                self._env.files.create(self.path)
+            behind = 0 if stat is None else stat.size // self._entry.size
+        self._env.files.write(self.path, behind * self._entry.size, data)
 
     def truncate_below(self, key: int, *, by: int = 0) -> None:
         """Keep the entries whose first field (second with by=1) is below `key`."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -250,7 +250,8 @@ class PartitionDir:
             active = self.env.files.stat(self.segment(now.bases[-1]).path)
             if active is not None:
                 names = now.start_mark, now.aside, now.snapshots, now.transactional, now.was_compacted
-                return self._look_at_end(known, View(now.directory, now.bases, active, known.tail, *names))
+                with suppress(FileNotFoundError):
+                    return self._look_at_end(known, View(now.directory, now.bases, active, known.tail, *names))
             known = NOTHING  # it went between listing and looking
         raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
 

@@ -38,6 +38,8 @@ OFFSET_BYTES = 8  # what a batch begins with: its base offset
 
 Walk = Callable[..., tuple[int, int]]  # `whole_bytes`, or what does the same faster
 
+NO_TIME = NO_TIMESTAMP - 1  # before all, so that no time index of a segment with batches stays empty
+
 
 class Tail(NamedTuple):
     """How far a segment is known: everything below `position` is whole batches.
@@ -45,6 +47,8 @@ class Tail(NamedTuple):
     `damage` says why the walk ended before the end of the file, if what is there is not the beginning of a
     batch;
     `index_ok` is false when the offset index does not fit the log.
+    `timed_entries` are those of the time index, of which the last says `timed_ms`; -1: others may have added to both
+    indexes, and `indexed_entries` are at least those of the offset index.
     """
 
     position: int
@@ -56,6 +60,8 @@ class Tail(NamedTuple):
     max_timestamp_offset: int = 0
     index_ok: bool = True
     damage: str | None = None
+    timed_entries: int = -1
+    timed_ms: int = NO_TIME
 
     def behind(self, batch: BatchHeader, position: int) -> Tail:
         """The tail behind this batch at `position`, index entries aside."""
@@ -69,6 +75,9 @@ class Tail(NamedTuple):
             batch.max_timestamp if newest else self.max_timestamp_ms,
             batch.last_offset if newest else self.max_timestamp_offset,
             self.index_ok,
+            None,
+            self.timed_entries,
+            self.timed_ms,
         )
 
 
@@ -159,8 +168,8 @@ class Segment:
         end, entries, times = self._entries(tail, zip(positions, batches, strict=False), interval_bytes)
         self._env.files.write(self.path, tail.position, data)
         if entries:
-            self._append_times(times)
-            self.index.append(entries)
+            end = self._append_times(times, end if end.timed_entries >= 0 else self._counted(end, len(entries)))
+            self.index.append(entries, behind=end.indexed_entries - len(entries))
         return end
 
     def _entries(
@@ -179,21 +188,30 @@ class Segment:
     def seal(self, tail: Tail) -> None:
         """Note the largest timestamp: nothing will be appended any more."""
         if tail.position:
-            self._append_times([(tail.max_timestamp_ms, tail.max_timestamp_offset - self.base_offset)])
+            newest = (tail.max_timestamp_ms, tail.max_timestamp_offset - self.base_offset)
+            self._append_times([newest], tail if tail.timed_entries >= 0 else self._counted(tail))
 
-    def _append_times(self, times: list[Entry]) -> None:
-        """Add the entries that are newer than those before them."""
-        last = self.time_index.last()
-        newest = (
-            last[0] if last else NO_TIMESTAMP - 1
-        )  # so that no index of a segment with batches stays empty
-        added = []
+    def _append_times(self, times: list[Entry], tail: Tail) -> Tail:
+        """Add the entries that are newer than those before them; return the tail that knows of them."""
+        newest, added = tail.timed_ms, []
         for entry in times:
             if entry[0] > newest:
                 newest = entry[0]
                 added.append(entry)
         if added:
-            self.time_index.append(added)
+            self.time_index.append(added, behind=tail.timed_entries)
+        return tail._replace(timed_entries=tail.timed_entries + len(added), timed_ms=newest)
+
+    def _counted(self, tail: Tail, more: int = 0) -> Tail:
+        """The tail that knows what is in both indexes, which are there then; `more` offset entries follow."""
+        for index in (self.index, self.time_index):
+            self._env.files.create(index.path)
+        last = self.time_index.last()
+        return tail._replace(
+            indexed_entries=self.index.count() + more,
+            timed_entries=self.time_index.count(),
+            timed_ms=last[0] if last else NO_TIME,
+        )
 
     # -------------------------------------------------------------------- walk
 
@@ -228,7 +246,8 @@ class Segment:
 
         Without gaps each batch must begin where the one before it ended: nothing else tells a wrong last base offset.
         """
-        tail = known._replace(damage=None) if known else self._indexed_tail(size_bytes)
+        # Who wrote what is behind the known one may have added to the indexes.
+        tail = known._replace(damage=None, timed_entries=-1) if known else self._indexed_tail(size_bytes)
         try:
             for position, batch in self.headers(tail.position, size_bytes):
                 if batch.base_offset < tail.next_offset:
@@ -261,6 +280,8 @@ class Segment:
             first_timestamp_ms=first.max_timestamp,
             max_timestamp_ms=newest[0],
             max_timestamp_offset=newest[1] + self.base_offset,
+            timed_entries=self.time_index.count(),
+            timed_ms=newest[0],
         )
 
     def indexed_batch_before(self, offset: int) -> tuple[int, int]:
@@ -438,9 +459,8 @@ class Segment:
 
     def rebuild_indexes(self, size_bytes: int, interval_bytes: int) -> Tail:
         """Write both indexes anew from the batches in the first `size_bytes`; return the tail there."""
-        start = Tail(position=0, next_offset=self.base_offset)
+        start = Tail(position=0, next_offset=self.base_offset, timed_entries=0)
         tail, entries, times = self._entries(start, self.headers(0, size_bytes), interval_bytes)
         self.index.rewrite(entries)
         self.time_index.rewrite(())
-        self._append_times(times)
-        return tail
+        return self._append_times(times, tail)

@@ -120,4 +120,4 @@ class TailWriter:
         """Make an empty active segment (`instead` of the empty one that is there)."""
         bases = self._files.view.bases[:-1] if instead else self._files.view.bases
         self._files.segment(base_offset).create()
-        self._files.know((*bases, base_offset), Tail(0, base_offset))
+        self._files.know((*bases, base_offset), Tail(0, base_offset, timed_entries=0))

@@ -435,3 +435,39 @@ def test_a_follower_takes_batches_that_were_allowed_to_be_larger_once(root, env)
     with pytest.raises(RecordTooLargeError):
         log.append_as_leader(bytearray(large))
     assert log.append_as_follower(large).next_offset == 1
+
+
+def test_who_looks_for_the_end_while_the_last_segment_goes_looks_again(tmp_path):
+    class Overtaken(OsFiles):
+        meanwhile = None
+
+        def read(self, path, position, size):
+            act, self.meanwhile = self.meanwhile, None
+            if act is not None:
+                act()
+            return super().read(path, position, size)
+
+    files = Overtaken()
+    writer = make(tmp_path, Env())
+    writer.append_as_leader(batch(b"a", b"b"))
+    reader = reopen(writer.directory, Env(files=files))
+
+    def go_on():
+        writer.roll()
+        writer.append_as_leader(batch(b"c"))
+        writer.advance_start(2)
+
+    files.meanwhile = go_on
+    assert (reader.log_end_offset, reader.log_start_offset) == (3, 2)
+    assert files.meanwhile is None
+
+
+def test_what_another_process_indexed_is_kept_when_the_first_one_indexes_more(tmp_path):
+    logs = [make(tmp_path, Env(), index_interval_bytes=1)]
+    logs.append(reopen(logs[0].directory, Env(), index_interval_bytes=1))
+    for number in range(40):
+        logs[number % 3 // 2].append_as_leader(batch(b"%d" % number, timestamp=1000 + number))
+    segment = logs[0].files.segment(0)
+    assert [offset for offset, _ in segment.index.entries()] == list(range(1, 40))
+    assert [offset for _, offset in segment.time_index.entries()] == list(range(1, 40))
+    assert list(logs[0].verify()) == list(logs[1].verify()) == []
