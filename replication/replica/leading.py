@@ -234,7 +234,8 @@ class Leader:
         outcome, records = append.outcome, append.records or b""
         append.records, size_bytes = None, len(records)
         if isinstance(outcome, AppendInfo):
-            if outcome.bytes == size_bytes:  # not a duplicate, nor part of one
+            has_readers = bool(self.state.followers or self.replica.consumers)
+            if has_readers and outcome.bytes == size_bytes:  # not a duplicate, nor part of one
                 self.recent.note(outcome.first_offset, outcome.next_offset, records)
             self.replica.host.counters.bytes_in += size_bytes
             self.replica.host.counters.messages_in += outcome.next_offset - outcome.first_offset
