@@ -117,7 +117,12 @@ class BrokerConfig:
         "metrics.port", -1, "Port of the Prometheus endpoint; 0: a free one; -1: none.", minimum=-1,
         maximum=PORT_MAX,
     )  # fmt: skip
-    num_io_threads: int = setting("num.io.threads", 4, "Threads that read and write logs.", minimum=1)
+    num_io_threads: int = setting(
+        "num.io.threads",
+        4,
+        "Threads that read and write logs. A quarter of them, at least one, write.",
+        minimum=1,
+    )
     num_recovery_threads_per_data_dir: int = setting(
         "num.recovery.threads.per.data.dir",
         2,

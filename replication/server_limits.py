@@ -26,7 +26,10 @@ class ServerLimits:
     socket_receive_buffer_bytes: int = -1
 
     def places(self) -> int:
-        """How many connections there may be, so that logs always find a file descriptor."""
+        """How many connections there may be, so that logs always find a file descriptor.
+
+        The process' own limit of descriptors is raised to what the system allows it first.
+        """
         descriptors = _descriptors()
         return min(self.max_connections, max(descriptors - RESERVED_DESCRIPTORS, descriptors // 4))
 
@@ -42,7 +45,7 @@ class ServerLimits:
 
 
 def _descriptors() -> int:
-    """How many files and sockets this process may have open: from now on as many as the system lets it."""
+    """How many files and sockets this process may have open, as many as the system lets it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,6 +1,7 @@
 """Disk: the threads that read and write logs, so that no disk stops the event loop.
 
-- What is submitted for one partition is done in order: a partition has one *lane*, a thread that several share.
+- What is submitted for one partition is done in order: a partition has one *lane*, a thread that several share. There
+  are few: threads that write at the same time wait for the interpreter, and cost more than they bring.
 - A lane goes to and fro in batches: what came while its thread was busy goes next, all at once, and a job may take more
   in until then (`seal` ends that). The more there is to do, the less a job costs.
 - Reads need no order: they go to whichever reader is free, and never wait behind a write.
@@ -66,11 +67,11 @@ class _Call(Generic[Found]):
 
 
 class Disk:
-    """The threads of one broker; see the module."""
+    """The threads of one broker; see the module. A quarter of them, at least one, are lanes."""
 
     def __init__(self, threads: int) -> None:
         self.loop = asyncio.get_running_loop()
-        self._lanes = [_Lane(self.loop, number) for number in range(max(1, threads // 2))]
+        self._lanes = [_Lane(self.loop, number) for number in range(max(1, threads // 4))]
         self._readers = ThreadPoolExecutor(max(1, threads - len(self._lanes)), "read")
         self._next_lane = 0
 

@@ -76,7 +76,8 @@ def main() -> None:
     parser.add_argument("--path", help="directory on the disk to measure; default: a temporary one")
     parser.add_argument("--rounds", type=int, default=7)
     asked = parser.parse_args()
-    conf: dict[str, Any] = {"spark.ui.showConsoleProgress": "false"}
+    # All of `memory` has to fit in.
+    conf: dict[str, Any] = {"spark.ui.showConsoleProgress": "false", "spark.driver.memory": "6g"}
     spark = datasource.spark_session(master=f"local[{TASKS}]", **conf)
     with tempfile.TemporaryDirectory(dir=asked.path, prefix="pylog-bench-") as name:
         rows = list(bench(spark, Path(name), asked.rounds))

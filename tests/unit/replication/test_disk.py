@@ -11,7 +11,7 @@ from replication.replica.purgatory import CommitWaits, Countdown
 
 def with_disk(test):
     async def go():
-        disk = Disk(4)
+        disk = Disk(8)  # two lanes
         async with asyncio.timeout(20):
             await test(disk)
             await disk.close()
