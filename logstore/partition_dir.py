@@ -250,8 +250,9 @@ class PartitionDir:
             active = self.env.files.stat(self.segment(now.bases[-1]).path)
             if active is not None:
                 names = now.start_mark, now.aside, now.snapshots, now.transactional, now.was_compacted
+                seen = View(now.directory, now.bases, active, known.tail, *names)
                 with suppress(FileNotFoundError):
-                    return self._look_at_end(known, View(now.directory, now.bases, active, known.tail, *names))
+                    return self._look_at_end(known, seen)
             known = NOTHING  # it went between listing and looking
         raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
 

@@ -168,7 +168,9 @@ class Segment:
         end, entries, times = self._entries(tail, zip(positions, batches, strict=False), interval_bytes)
         self._env.files.write(self.path, tail.position, data)
         if entries:
-            end = self._append_times(times, end if end.timed_entries >= 0 else self._counted(end, len(entries)))
+            if end.timed_entries < 0:
+                end = self._counted(end, len(entries))
+            end = self._append_times(times, end)
             self.index.append(entries, behind=end.indexed_entries - len(entries))
         return end
 

@@ -120,7 +120,7 @@ class BrokerConfig:
     num_io_threads: int = setting(
         "num.io.threads",
         4,
-        "Threads that read and write logs. A quarter of them, at least one, write.",
+        "Threads that read and write logs, half of them each.",
         minimum=1,
     )
     num_recovery_threads_per_data_dir: int = setting(

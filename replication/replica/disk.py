@@ -1,9 +1,11 @@
 """Disk: the threads that read and write logs, so that no disk stops the event loop.
 
-- What is submitted for one partition is done in order: a partition has one *lane*, a thread that several share. There
-  are few: threads that write at the same time wait for the interpreter, and cost more than they bring.
-- A lane goes to and fro in batches: what came while its thread was busy goes next, all at once, and a job may take more
-  in until then (`seal` ends that). The more there is to do, the less a job costs.
+- What is submitted for one partition is done in order: a partition has one *lane*.
+- One thread does the work of all lanes, since threads that write at the same time wait for the interpreter, and cost
+  more than they bring. Another one comes when that takes longer than it should: a file that hangs holds up its own lane
+  only.
+- Work goes to and fro in rounds: what came during one goes with the next, and a job may take more in until then (`seal`
+  ends that). The more there is to do, the less a job costs.
 - Reads need no order: they go to whichever reader is free, and never wait behind a write.
 
 A Disk belongs to the event loop that made it.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -22,6 +25,8 @@ from typing import Generic, Protocol, TypeVar
 logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
+
+PATIENCE_S = 0.01  # how long a round may take before another thread helps
 
 
 class Job(Protocol):
@@ -66,28 +71,47 @@ class _Call(Generic[Found]):
             self._answer.set_result(self._found)  # type: ignore[arg-type]
 
 
+class Lane:
+    """What is to be done for one partition, in order. Belongs to the event loop, but for `running`."""
+
+    __slots__ = ("running", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[Job] = []
+        self.running: list[Job] = []  # in a writer's hands, or about to be
+
+
 class Disk:
-    """The threads of one broker; see the module. A quarter of them, at least one, are lanes."""
+    """The threads of one broker, half of them for writing; see the module."""
 
     def __init__(self, threads: int) -> None:
         self.loop = asyncio.get_running_loop()
-        self._lanes = [_Lane(self.loop, number) for number in range(max(1, threads // 4))]
-        self._readers = ThreadPoolExecutor(max(1, threads - len(self._lanes)), "read")
-        self._next_lane = 0
+        self._todo: deque[Lane] = deque()  # this and the next are the threads', too
+        self._done: deque[Lane] = deque()
+        self._writers = [_Writer(self, number) for number in range(max(1, threads // 2))]
+        self._readers = ThreadPoolExecutor(max(1, threads - len(self._writers)), "read")
+        self._ready: dict[Lane, None] = {}
+        self._is_sending = False
+        self._look: asyncio.TimerHandle | None = None
+        self._all_done = asyncio.Event()
 
-    def lane(self) -> int:
-        """The lane for one more partition."""
-        self._next_lane += 1
-        return self._next_lane % len(self._lanes)
+    def lane(self) -> Lane:
+        """A lane for one more partition."""
+        return Lane()
 
-    def submit(self, lane: int, job: Job) -> None:
+    def submit(self, lane: Lane, job: Job) -> None:
         """Have the job done, behind all that was submitted to the lane."""
-        self._lanes[lane].submit(job)
+        lane.waiting.append(job)
+        if not lane.running:
+            self._ready[lane] = None
+            if not self._is_sending:
+                self._is_sending = True  # at the end of this turn: more may come in it
+                self.loop.call_soon(self._send)
 
-    def call(self, lane: int, act: Callable[[], Found]) -> asyncio.Future[Found]:
+    def call(self, lane: Lane, act: Callable[[], Found]) -> asyncio.Future[Found]:
         """The same for a function: what it returns, or raises."""
         answer: asyncio.Future[Found] = self.loop.create_future()
-        self._lanes[lane].submit(_Call(act, answer))
+        self.submit(lane, _Call(act, answer))
         return answer
 
     def read(self, act: Callable[[], Found]) -> asyncio.Future[Found]:
@@ -96,56 +120,101 @@ class Disk:
 
     async def close(self) -> None:
         """Do what was submitted, then end the threads."""
-        for number, lane in enumerate(self._lanes):
-            await self.call(number, lambda: None)
-            lane.end()
+        while self._ready or any(writer.is_busy for writer in self._writers):
+            self._all_done.clear()
+            await self._all_done.wait()
+        if self._look is not None:
+            self._look.cancel()
+        for writer in self._writers:
+            writer.end()
         await asyncio.to_thread(self._readers.shutdown)
 
+    # ------------------------------------------------------------------ rounds
 
-class _Lane:
-    """One thread, and what waits for it."""
+    def _send(self) -> None:
+        """Begin a round with all that waits, unless one is going on that does not hang."""
+        self._is_sending = False
+        now_s = self.loop.time()
+        busy = [writer for writer in self._writers if writer.is_busy]
+        hangs = all(now_s - writer.began_s >= PATIENCE_S for writer in busy)
+        if (self._ready or self._todo) and hangs and len(busy) < len(self._writers):
+            ready, self._ready = self._ready, {}
+            for lane in ready:
+                for job in lane.waiting:
+                    job.seal()
+                lane.running, lane.waiting = lane.waiting, []
+            self._todo.extend(ready)
+            busy.append(next(writer for writer in self._writers if not writer.is_busy))
+            busy[-1].begin(now_s)
+        if busy and self._look is None:
+            self._look = self.loop.call_later(PATIENCE_S, self._look_again)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
-        self._loop = loop
-        self._waiting: list[Job] = []
-        self._is_sending = self._is_busy = False
-        self._queue: SimpleQueue[list[Job] | None] = SimpleQueue()
+    def _look_again(self) -> None:
+        """A round takes long: answer what is done of it, and see whether another writer must help."""
+        self._look = None
+        self._settle()
+
+    def finished(self, writer: _Writer) -> None:
+        """A writer has nothing to do any more."""
+        writer.is_busy = False
+        self._settle()
+
+    def note_done(self, lane: Lane) -> None:
+        """From a writer: the lane's jobs were run."""
+        self._done.append(lane)
+
+    def next_lane(self) -> Lane | None:
+        """From a writer: the next lane of this round."""
+        try:
+            return self._todo.popleft()
+        except IndexError:
+            return None
+
+    def _settle(self) -> None:
+        settled = []
+        while self._done:
+            lane = self._done.popleft()
+            settled.append(lane.running)
+            lane.running = []
+            if lane.waiting:
+                self._ready[lane] = None
+        self._send()  # first, so that the disk works while this is settled
+        for jobs in settled:
+            for job in jobs:
+                try:
+                    job.done()
+                except Exception:
+                    logger.exception("what follows a write failed")
+        self._all_done.set()
+
+
+class _Writer:
+    """One thread. Takes lane after lane until none is left."""
+
+    def __init__(self, disk: Disk, number: int) -> None:
+        self.is_busy = False
+        self.began_s = 0.0
+        self._disk = disk
+        self._rounds: SimpleQueue[bool] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"write-{number}", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
-        self._waiting.append(job)
-        if not self._is_busy and not self._is_sending:
-            self._is_sending = True  # at the end of this turn: more may come in it
-            self._loop.call_soon(self._send)
+    def begin(self, now_s: float) -> None:
+        self.is_busy, self.began_s = True, now_s
+        self._rounds.put(True)
 
     def end(self) -> None:
-        self._queue.put(None)
+        self._rounds.put(False)
         self._thread.join()
 
-    def _send(self) -> None:
-        self._is_sending = False
-        if self._waiting:
-            batch, self._waiting = self._waiting, []
-            for job in batch:
-                job.seal()
-            self._is_busy = True
-            self._queue.put(batch)
-
     def _work(self) -> None:
-        while (batch := self._queue.get()) is not None:
-            for job in batch:
-                job.run()
+        disk = self._disk
+        while self._rounds.get():
+            while (lane := disk.next_lane()) is not None:
+                for job in lane.running:
+                    job.run()
+                disk.note_done(lane)
             try:
-                self._loop.call_soon_threadsafe(self._finished, batch)
+                disk.loop.call_soon_threadsafe(disk.finished, self)
             except RuntimeError:  # the loop was closed under us: nobody waits any more
                 return
-
-    def _finished(self, batch: list[Job]) -> None:
-        self._is_busy = False
-        self._send()  # first, so that the disk works while this is settled
-        for job in batch:
-            try:
-                job.done()
-            except Exception:
-                logger.exception("what follows a write failed")

@@ -1,7 +1,7 @@
 """Brokers against a real Kafka 0.9: the same client, the same machine, in turns.
 
 PYLOG_KAFKA_HOME=/opt/kafka python tests/benchmarks/bench_cluster.py [--rounds 7] [--scale 1]
-    [--only produce,consume,latency,failover,catchup,idle] [--gigabytes 2] [--path DIR]
+    [--only produce,consume,latency,failover,catchup,idle,start] [--gigabytes 2] [--path DIR]
 
 Without PYLOG_KAFKA_HOME the columns of Kafka stay empty. CPU is that of the brokers, user and system, without the
 clients and without ZooKeeper: the client is often what limits, so records per CPU second tell more than wall time.
@@ -378,11 +378,25 @@ def bench_idle(partitions: int, seconds: float, root: Path) -> list[list[object]
     ]
 
 
+def bench_start(rounds: int, root: Path) -> list[object]:
+    makers: dict[str, Callable[[Path], Side]] = {"pylog": lambda path: Pylog(3, path, SETTINGS)}
+    if real_kafka.home() is not None:
+        makers["Kafka"] = lambda path: real_kafka.RealKafka(3, path, SETTINGS)
+    found: dict[str, list[float]] = {name: [] for name in makers}
+    for _ in range(rounds):
+        for name, make in makers.items():
+            with tempfile.TemporaryDirectory(dir=root) as directory:
+                began = time.perf_counter()
+                with make(Path(directory) / "brokers"):
+                    found[name].append(time.perf_counter() - began)
+    return compared("3 brokers and their coordination, from nothing to ready", "s", found, "pylog < 3 s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default="produce,consume,latency,failover,catchup,idle")
+    parser.add_argument("--only", default="produce,consume,latency,failover,catchup,idle,start")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scale", type=float, default=1.0, help="of records, partitions and seconds")
     parser.add_argument("--gigabytes", type=float, default=2.0, help="of the lag that is caught up")
@@ -415,6 +429,8 @@ def main() -> None:
             values.append(bench_catch_up(asked.gigabytes, root))
         if "idle" in only:
             values += bench_idle(int(1000 * scale), 30 * scale, root)
+        if "start" in only:
+            values.append(bench_start(rounds, root))
         if values:
             show("Times", VALUE_COLUMNS, values)
 

@@ -11,7 +11,7 @@ from replication.replica.purgatory import CommitWaits, Countdown
 
 def with_disk(test):
     async def go():
-        disk = Disk(8)  # two lanes
+        disk = Disk(4)
         async with asyncio.timeout(20):
             await test(disk)
             await disk.close()
@@ -37,19 +37,19 @@ class Counting:
 
 def test_a_lane_works_in_order_and_what_waits_goes_together():
     async def run(disk):
-        log, gate = [], threading.Event()
-        disk.submit(0, first := Counting(log))
-        blocked = disk.call(0, gate.wait)
+        lane, log, gate = disk.lane(), [], threading.Event()
+        disk.submit(lane, first := Counting(log))
+        blocked = disk.call(lane, gate.wait)
         first.members.append("a")
         await asyncio.sleep(0.01)
         assert not first.is_open
-        disk.submit(0, second := Counting(log))
+        disk.submit(lane, second := Counting(log))
         await asyncio.sleep(0.01)
         assert second.is_open  # the lane is busy: it may still be joined
         second.members += ["b", "c"]
         gate.set()
         await blocked
-        await disk.call(0, lambda: None)
+        await disk.call(lane, lambda: None)
         assert log == [("a",), ("b", "c")]
 
     with_disk(run)
@@ -57,12 +57,20 @@ def test_a_lane_works_in_order_and_what_waits_goes_together():
 
 def test_lanes_and_readers_do_not_wait_for_each_other():
     async def run(disk):
-        gate = threading.Event()
-        blocked = disk.call(0, gate.wait)
-        assert await disk.call(1, lambda: 1) == 1
-        assert await disk.read(lambda: 2) == 2
+        gate, lanes = threading.Event(), [disk.lane() for _ in range(4)]
+        before = disk.call(lanes[0], lambda: 0)
+        blocked = disk.call(lanes[1], gate.wait)
+        beside = disk.call(lanes[2], lambda: 1)
+        assert [await before, await beside] == [0, 1]
+        assert await disk.call(lanes[3], lambda: 2) == 2
+        assert await disk.read(lambda: 3) == 3
+        behind = disk.call(lanes[1], lambda: 4)
+        await asyncio.sleep(0.05)
+        assert not blocked.done()
+        assert not behind.done()
         gate.set()
         assert await blocked
+        assert await behind == 4
 
     with_disk(run)
 
@@ -72,13 +80,14 @@ def test_errors_come_to_who_asked_and_the_lane_goes_on():
         def fail():
             raise ValueError("no")
 
-        failing, fine = disk.call(0, fail), disk.call(0, lambda: 3)
+        lane = disk.lane()
+        failing, fine = disk.call(lane, fail), disk.call(lane, lambda: 3)
         with pytest.raises(ValueError, match="no"):
             await failing
         assert await fine == 3
-        cancelled = disk.call(0, lambda: 4)
+        cancelled = disk.call(lane, lambda: 4)
         cancelled.cancel()
-        assert await disk.call(0, lambda: 5) == 5
+        assert await disk.call(lane, lambda: 5) == 5
 
     with_disk(run)
 
