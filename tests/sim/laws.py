@@ -165,10 +165,15 @@ class Laws:
             assert effect.start >= self.ends[partition.tp], f"{partition.tp}: committed records cut: {effect}"
 
     def deletes(self, partition: Partition) -> None:
-        """(R34) Nobody counts on it any more, and who stays has everything that is committed."""
+        """(R34) Nobody counts on it any more, and who stays has everything that is committed.
+
+        But for an unclean election of a replica whose deletion is on its way: not told of it yet, it begins empty.
+        """
         tp, broker = partition.tp, partition.broker.id
         stored = self.tree.states[tp]
-        assert broker not in stored.isr, f"{tp}: {broker} deletes what {stored} counts on"
+        is_unheard = partition.known_epoch is None or partition.known_epoch < stored.leader_epoch
+        is_begin = self.unclean and is_unheard and stored.isr == (broker,)
+        assert broker not in stored.isr or is_begin, f"{tp}: {broker} deletes what {stored} counts on"
         self.last_ends[broker, tp] = 0
 
     def acknowledged(self, tp: TopicPartition, offset: int, crc: int, leader_epoch: int) -> None:
