@@ -102,6 +102,8 @@ class User:
 
     def delete(self, topic: str) -> None:
         self.said.topics[topic] = None
+        for value in self.said.values.values():
+            value.may_go |= value.topic == topic  # who opens the store next finishes a deletion that was cut off
         self.store.delete_topic(topic)
         self.said.topics[topic] = False
 
