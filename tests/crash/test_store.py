@@ -102,8 +102,9 @@ class User:
 
     def delete(self, topic: str) -> None:
         self.said.topics[topic] = None
+        # Who opens the store next finishes a deletion that was cut off.
         for value in self.said.values.values():
-            value.may_go |= value.topic == topic  # who opens the store next finishes a deletion that was cut off
+            value.may_go |= value.topic == topic
         self.store.delete_topic(topic)
         self.said.topics[topic] = False
 
