@@ -1,13 +1,15 @@
 """Broker: one broker of a cluster: its logs, its place in the coordination tree, its port.
 
 Life: `start` opens the session, mends the logs, listens, registers, and returns once a controller has told this broker
-of the cluster. `stop` hands leadership over first, so that clients see no error. When a session ends against its will,
-it leads and follows nothing until it is registered anew. Belongs to the event loop.
+of the cluster, and of the topics that its directory brought. `stop` hands leadership over first, so that clients see no
+error. When a session ends against its will, it leads and follows nothing until it is registered anew. Belongs to the
+event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,6 +57,7 @@ logger = logging.getLogger(__name__)
 SESSION_TOKEN = "session"  # of the last session, to end it if this process is killed and comes back
 COORDINATION_FILE = "coordination.db"
 RETRY_S = 0.5
+ADOPTION_S = 10.0  # for the first election in what a directory brought
 LATEST, CONSUMER = -1, -1  # in ListOffsets: the time that asks for the end, and who asks
 GRACE_S = 5.0  # for what is in work when the broker stops
 
@@ -89,6 +92,8 @@ class Broker:
         self._is_registered = False
         self._session = 0  # counts: events of former ones mean nothing
         self._is_told = asyncio.Event()  # a controller has named this broker among those that live
+        self._adopted: Sequence[tuple[str, int]] = ()
+        self._is_told_of_adopted = asyncio.Event()
         self._correlation = itertools.count(1)
         self._renewal: asyncio.Task[None] | None = None
         self._has_logs = self._is_stopping = False
@@ -105,7 +110,11 @@ class Broker:
         tree = await self._open_session()
         await cluster.prepare(tree)
         cluster_id = await cluster.read_cluster_id(tree, new_topic_id())
-        await self.replicas.open(tree)
+        self._adopted = [
+            (topic.name, number)
+            for topic in await self.replicas.open(tree)
+            for number in range(topic.partitions)
+        ]
         self._has_logs = True
         self.groups.begin()
         self.server = Server(
@@ -118,6 +127,9 @@ class Broker:
             logger.info("[Kafka Server %d], metrics at port %d", self.config.broker_id, port)
         await self._register(tree)
         await self._is_told.wait()
+        with contextlib.suppress(TimeoutError):  # somebody may delete one of them in this very moment
+            async with asyncio.timeout(ADOPTION_S):
+                await self._is_told_of_adopted.wait()
         logger.info("[Kafka Server %d], started at %s", self.config.broker_id, self.endpoint)
         return self.endpoint
 
@@ -172,6 +184,10 @@ class Broker:
         self._clients.keep({(broker.host, broker.port) for broker in live.values()})
         if self.config.broker_id in live:
             self._is_told.set()
+        if not self._is_told_of_adopted.is_set():
+            leader = self.replicas.metadata.leader
+            if all(leader(*tp) is not None for tp in self._adopted):
+                self._is_told_of_adopted.set()
 
     # ------------------------------------------------------------- the session
 

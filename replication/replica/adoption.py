@@ -26,22 +26,25 @@ logger = logging.getLogger(__name__)
 RETENTION_MS = "retention.ms"  # of all settings the one whose default is another in a broker
 
 
-async def take(tree: Tree, log_dir: LogDir, broker: BrokerId, env: Env) -> None:
-    """Make the directory this broker's in this cluster, if it has no owner yet.
+async def take(tree: Tree, log_dir: LogDir, broker: BrokerId, env: Env) -> Sequence[TopicInfo]:
+    """Make the directory this broker's in this cluster, if it has no owner yet; return the topics that it brought.
 
     Raises: NotAStoreError: it is another broker's, or another cluster's; TopicExistsError: the cluster has a topic of
     the name of one that is here.
     """
     owner = Owner(broker, await cluster.read_cluster_id(tree, new_topic_id()))
     if log_dir.owner is None:
-        for topic in await asyncio.to_thread(_settled_topics, log_dir, env):
+        adopted = await asyncio.to_thread(_settled_topics, log_dir, env)
+        for topic in adopted:
             await _adopt(tree, topic, broker)
         await asyncio.to_thread(log_dir.claim, owner)
-    elif log_dir.owner != owner:
+        return adopted
+    if log_dir.owner != owner:
         raise NotAStoreError(
             f"{log_dir.path} belongs to broker {log_dir.owner.broker_id} of cluster {log_dir.owner.cluster_id}; "
             f"this is broker {broker} of cluster {owner.cluster_id}: give every broker a directory of its own"
         )
+    return ()
 
 
 def _settled_topics(log_dir: LogDir, env: Env) -> Sequence[TopicInfo]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from logstore.catalog import TopicInfo
 from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.errors import InvalidConfigError, PylogError
@@ -45,15 +46,15 @@ class ReplicaSet:
         self._counters = counters
         self._topic_configs: dict[str, LogConfig] = {}
 
-    async def open(self, tree: Tree) -> None:
-        """Take the directory, and mend what a crash left.
+    async def open(self, tree: Tree) -> Sequence[TopicInfo]:
+        """Take the directory, and mend what a crash left; return the topics that came with it (see `adoption`).
 
         Raises: StoreLockedError; NotAStoreError: it is another broker's; TopicExistsError: see `adoption`.
         """
         self.tree = tree
         self.dir = await asyncio.to_thread(ReplicaDir.open, Path(self._config.log_dirs), self._env)
         try:
-            await adoption.take(tree, self.dir.log_dir, self.broker, self._env)
+            adopted = await adoption.take(tree, self.dir.log_dir, self.broker, self._env)
             await asyncio.to_thread(self.dir.look)
         except BaseException:
             self.dir.log_dir.close()
@@ -79,6 +80,7 @@ class ReplicaSet:
             else:
                 self.broken[tp] = log
         await self._find_losses(tree)
+        return adopted
 
     @property
     def has_lost_writes(self) -> bool:

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
+from logstore.catalog import TopicInfo
 from logstore.env import SYSTEM, Env
 from logstore.errors import PylogError
 from replication import isr
@@ -63,14 +64,16 @@ class Replicas:
 
     # -------------------------------------------------------------------- life
 
-    async def open(self, tree: Tree) -> None:
+    async def open(self, tree: Tree) -> Sequence[TopicInfo]:
         """Take the directory, and mend what a crash left; the settings of topics come from the tree.
 
-        Raises: StoreLockedError, NotAStoreError.
+        Returns the topics that came with a directory that no broker had before. Raises: StoreLockedError,
+        NotAStoreError.
         """
-        await self._set.open(tree)
+        adopted = await self._set.open(tree)
         self._maintenance.begin()
         self._tick()
+        return adopted
 
     @property
     def disk_failed(self) -> asyncio.Event:

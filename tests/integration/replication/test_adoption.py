@@ -5,6 +5,8 @@ import pytest
 
 import logstore
 from logstore.errors import NotAStoreError, ReadOnlyStoreError, StoreLockedError, TopicExistsError
+from replication.broker import Broker as ClusterBroker
+from replication.config import BrokerConfig
 from replication.coordination import cluster, topics
 from replication.errors import ErrorCode
 from replication.model import LeaderAndIsr, TopicPartition
@@ -100,3 +102,17 @@ async def test_a_topic_that_was_adopted_and_deleted_stays_deleted(tmp_path):
         await one.stop()
         with logstore.open(tmp_path / "broker-1") as store:
             assert store.topics() == []
+
+
+@on_loop
+async def test_a_broker_serves_what_its_directory_brought_from_its_first_answer_on(tmp_path):
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders", partitions=20)
+    broker = ClusterBroker(
+        BrokerConfig.from_properties({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"})
+    )
+    await broker.start()
+    try:
+        assert [broker.replicas.metadata.leader("orders", number) for number in range(20)] == [0] * 20
+    finally:
+        await broker.stop()
