@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -47,8 +49,6 @@ class WithDriver:
         self.store, self.producer, self.driver = store, transaction.producer, driver
 
     def __enter__(self):
-        from dataclasses import replace
-
         journal = self.store.transactions._journal
         with journal.changing() as state:
             attempt = state.attempts[self.producer]
