@@ -13,6 +13,7 @@ from logstore.log import Log
 from replication import follower, isr, roles
 from replication.controller import events
 from replication.model import LeaderAndIsr, Replica, TopicPartition
+from replication.replica.following import next_offset_of
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
@@ -34,7 +35,6 @@ class Partition:
         self.idle_high_watermark = high_watermark
         self.waits: list[tuple[int, Callable[[Any], None]]] = []
         self.parked: list[Callable[[], None]] = []
-        self.fetched = b""
 
     @property
     def high_watermark(self) -> int:
@@ -231,10 +231,8 @@ class Partition:
             match effect:
                 case follower.Fetch(leader, epoch, offset):
                     self._fetch(leader, epoch, offset)
-                case follower.Append(leader_high_watermark):
-                    self.log.append_as_follower(self.fetched)
-                    end, starts = self.log.log_end_offset, _starts(self.log)
-                    self.follow_on(follower.Appended(end, starts, leader_high_watermark))
+                case follower.Append(records, leader_high_watermark):
+                    self._append(bytes(records), leader_high_watermark)
                 case follower.AskEpochEnd(leader, epoch, asked):
                     self._ask_epoch_end(leader, epoch, asked)
                 case follower.TruncateTo(offset) | follower.StartAnew(offset):
@@ -243,6 +241,23 @@ class Partition:
                     self.broker.watcher.lost(self, effect)
                 case follower.HighWatermarkMoved() | follower.LogStartMoved():
                     pass
+
+    def _append(self, records: bytes, leader_high_watermark: int) -> None:
+        """Some time later, as a disk does it; not at all if the role was left before."""
+        role, world = self.role, self.broker.world
+        assert isinstance(role, follower.Following)
+
+        def append() -> None:
+            now = self.role
+            if isinstance(now, follower.Following) and now.leader_epoch == role.leader_epoch:
+                self.log.append_as_follower(records)
+                end, starts = self.log.log_end_offset, _starts(self.log)
+                self.follow_on(follower.Appended(end, starts, leader_high_watermark))
+
+        if delay_ms := world.random.choice((0, 0, 1, 5)):
+            world.timer(self.broker, delay_ms, append)
+        else:
+            append()
 
     def _fetch(self, leader: int, epoch: int, offset: int) -> None:
         world, broker = self.broker.world, self.broker
@@ -260,9 +275,9 @@ class Partition:
     def _on_fetched(self, epoch: int, offset: int, answer: Any) -> None:
         match answer:
             case (bytes() as data, int() as high_watermark, int() as start):
-                self.fetched = data
+                end = next_offset_of(data, offset)
                 self.follow_on(
-                    follower.RecordsFetched(epoch, offset, len(data), high_watermark, start), epoch
+                    follower.RecordsFetched(epoch, offset, data, end, high_watermark, start), epoch
                 )
             case (int() as start, int() as end):
                 self.follow_on(follower.OutOfRange(epoch, offset, start, end), epoch)
