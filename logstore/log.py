@@ -23,6 +23,7 @@ write.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import pairwise
@@ -101,6 +102,8 @@ class Log:
         self._writer = TailWriter(self._files, self._producers, lambda: self.epochs)
         self._scanner = Scanner(self._files)
         self._last_flush_ms = env.clock.monotonic_ms()
+        self._cuts = 0  # how often records were taken away; what was made durable before may be gone
+        self._cuts_mutex = threading.Lock()  # of that and `recovery_point`
         self._durable_names: object = None  # of files whose directory entries are known to be on disk
 
     @classmethod
@@ -343,22 +346,25 @@ class Log:
     # ------------------------------------------------------------------- flush
 
     def flush(self) -> int:
-        """Make everything durable up to the log's end of now (fsync); return that: the new recovery point.
+        """Make everything durable up to the log's end of now (fsync); return the new recovery point: that end.
 
-        Takes no lock, so that writers of several processes can wait for the disk at the same time.
+        Takes no lock, so that writers of several processes can wait for the disk at the same time. If the log is cut
+        meanwhile, the recovery point stays where the cut has left it.
 
         Raises: FailedStoreError: what is on disk is unknown; a mark keeps every process from writing.
         """
+        cuts = self._cuts
         view = self._files.announced(self._seen())
-        end = view.end
-        if end > self.recovery_point:
+        if view.end > self.recovery_point:
             with self._files.confirmed():
                 self._sync(view)
             # A disk that failed once says that all is well at the next try, to other processes, too.
             check_mark(self._env, self._root)
-            self.recovery_point = max(self.recovery_point, end)
+            with self._cuts_mutex:
+                if cuts == self._cuts:
+                    self.recovery_point = max(self.recovery_point, view.end)
         self._last_flush_ms = self._env.clock.monotonic_ms()
-        return end
+        return min(view.end, self.recovery_point)
 
     def _sync(self, view: View) -> None:
         """From the segment of the last durable record on: it may have been closed since, and its indexes finished."""
@@ -508,6 +514,9 @@ class Log:
         view = self._files.view
         end = min(offset, place.batch.base_offset) if place else offset
         marks.lower(self._env, self._files.path, end)
+        with self._cuts_mutex:
+            self._cuts += 1
+            self.recovery_point = min(self.recovery_point, end)
         bases = view.bases[: place.number + 1] if place else ()
         self._producers.cut(place.batch.base_offset if place else -1)
         for base in reversed(view.bases[len(bases) :]):
@@ -525,7 +534,6 @@ class Log:
         fsync_or_mark(self._env, self._files.segment(self._files.view.bases[-1]).path, self._root)
         fsync_or_mark(self._env, self._files.path, self._root)
         self._producers.forget()
-        self.recovery_point = min(self.recovery_point, self._files.view.end)
         self.epochs.load()
         self.epochs.trim(self._files.view.end)
 

@@ -308,11 +308,16 @@ class LogDir:
         return self.recovery_points().get(JOURNAL, 0)
 
     def advance_recovery_points(
-        self, points: Mapping[tuple[str, int], tuple[str, int]], *, journal_lines: int = 0
+        self,
+        points: Mapping[tuple[str, int], tuple[str, int]],
+        *,
+        journal_lines: int = 0,
+        was_cut: Callable[[tuple[str, int]], bool] = lambda tp: False,
     ) -> None:
         """Note how far these partitions (of the topic of this id), and the journal of transactions, are on disk.
 
-        Later points than these are kept.
+        Later points than these are kept; nothing is noted of a partition that `was_cut` meanwhile, which is asked when
+        no point can be lowered any more.
 
         A partition that was deleted since has none: its points would be missed in the next one of its name. Without
         room on the disk nothing is noted, which only makes a recovery slower.
@@ -326,7 +331,9 @@ class LogDir:
                 | {
                     tp: offset
                     for tp, (topic_id, offset) in points.items()
-                    if offset > known.get(tp, 0) and topic_id_of(self.partition(*tp), self._env) == topic_id
+                    if offset > known.get(tp, 0)
+                    and not was_cut(tp)
+                    and topic_id_of(self.partition(*tp), self._env) == topic_id
                 }
             )
 

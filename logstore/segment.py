@@ -282,8 +282,6 @@ class Segment:
             first_timestamp_ms=first.max_timestamp,
             max_timestamp_ms=newest[0],
             max_timestamp_offset=newest[1] + self.base_offset,
-            timed_entries=self.time_index.count(),
-            timed_ms=newest[0],
         )
 
     def indexed_batch_before(self, offset: int) -> tuple[int, int]:

@@ -109,11 +109,12 @@ class Maintenance:
 
     def _clean(self, partition: Partition) -> None:
         log, dir_ = partition.replica.log, self._replicas.dir
-        report = compaction.compact(log, upper=partition.high_watermark)
+        with dir_.noting() as points:
+            report = compaction.compact(log, upper=partition.high_watermark)
+            if report.rounds:
+                points[partition.tp] = log.topic_id, log.recovery_point
         if report.rounds:
             self._replicas.disk.loop.call_soon_threadsafe(partition.forget_recent)
-            tp = partition.tp.topic, partition.tp.partition
-            dir_.log_dir.advance_recovery_points({tp: (log.topic_id, log.recovery_point)})
             logger.info(
                 "tp=%s compacted bytes=%d to=%d", partition.tp, report.bytes_before, report.bytes_after
             )

@@ -14,15 +14,16 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from logstore.catalog import Catalog, new_topic_id
 from logstore.checkpoint import CheckpointError, check_mark, read_checkpoint, write_atomic, write_checkpoint
 from logstore.config import LogConfig
 from logstore.env import Env
-from logstore.errors import PylogError, StorageError
+from logstore.errors import FailedStoreError, PylogError, StorageError
 from logstore.log import Log
 from logstore.log_dir import LogDir
 from logstore.partition_dir import create, topic_id_of
@@ -50,6 +51,7 @@ class ReplicaDir:
         self.topic_ids: dict[TopicPartition, str] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._env = env
+        self._cuts: dict[tuple[str, int], int] = {}  # how often each log was cut
         self._mutex = threading.Lock()  # of what is noted per partition
 
     @classmethod
@@ -189,7 +191,11 @@ class ReplicaDir:
             self._write_high_watermarks()
 
     def lower(self, tp: TopicPartition, offset: int) -> None:
-        """The log is about to be cut at `offset`: note nothing beyond it, before that is done."""
+        """The log is about to be cut at `offset`: note nothing beyond it, before that is done.
+
+        Whoever makes it durable at this time has its `noting` broken off.
+        """
+        self._cuts[tp] = self._cuts.get(tp, 0) + 1
         self.log_dir.lower_recovery_point(*tp, offset)
         with self._mutex:
             if self.high_watermarks.get(tp, 0) > offset:
@@ -207,21 +213,43 @@ class ReplicaDir:
             lambda: write_checkpoint(self._env, self.path / HIGH_WATERMARKS, rows)
         )
 
-    def flush(self, logs: Iterable[tuple[TopicPartition, Log]]) -> None:
-        """Fsync these logs, and note how far."""
-        points = {}
+    @contextmanager
+    def noting(self) -> Iterator[dict[tuple[str, int], tuple[str, int]]]:
+        """Note what is put in at the end: partition -> (topic id, how far it is on disk); but of no log cut since."""
+        cuts = dict(self._cuts)
+        points: dict[tuple[str, int], tuple[str, int]] = {}
         try:
-            for tp, log in logs:
-                points[tp.topic, tp.partition] = log.topic_id, log.flush()
+            yield points
         finally:
-            self.log_dir.advance_recovery_points(points)
+            self.log_dir.advance_recovery_points(
+                points, was_cut=lambda tp: self._cuts.get(tp) != cuts.get(tp)
+            )
+
+    def flush(self, logs: Iterable[tuple[TopicPartition, Log]]) -> bool:
+        """Fsync these logs, and note how far; one that cannot be read keeps only this from being true.
+
+        Raises: FailedStoreError: what is on disk is unknown.
+        """
+        is_done = True
+        with self.noting() as points:
+            for tp, log in logs:
+                try:
+                    points[tp] = log.topic_id, log.flush()
+                except FailedStoreError:
+                    raise
+                except (PylogError, OSError) as error:
+                    if self._env.files.stat(log.directory) is not None:  # else it is deleted
+                        logger.error("tp=%s is not flushed: %s", tp, error)
+                        is_done = False
+        return is_done
 
     def close(self, logs: Mapping[TopicPartition, Log]) -> None:
         """Flush everything, note a clean end, and let go of the directory."""
         try:
-            self.flush(logs.items())
+            is_done = self.flush(logs.items())
             check_mark(self._env, self.path)
-            self.log_dir.mark_clean()
+            if is_done:
+                self.log_dir.mark_clean()
         except (PylogError, StorageError) as error:
             logger.warning("path=%s not closed cleanly: %s", self.path, error)
         finally:

@@ -84,7 +84,6 @@ async def far_behind(site):
 
 @on_loop
 async def test_while_it_appends_a_follower_that_is_far_behind_asks_for_more_and_counts_for_nothing(tmp_path):
-    """R6."""
     async with Site(tmp_path) as site:
         one, two, log = await far_behind(site)
         append, may_append = log.append_as_follower, threading.Event()

@@ -265,7 +265,7 @@ def test_an_append_that_is_done_first_leaves_the_question_open():
 
 @pytest.mark.parametrize("hw", [0, 9, 10])
 def test_it_never_asks_ahead_for_what_a_leader_may_take_for_committed(hw):
-    """(R6): with an offset at the HW a replica may be in the ISR, or come into it."""
+    """With an offset at the HW a replica may be in the ISR, or come into it."""
     follower = Follower([])
     fetched = answer(0, 10, hw)
     assert follower.on(fetched) == (Append(fetched.records, hw),)

@@ -1,8 +1,14 @@
 """What a broker notes about its replicas is never beyond what they have."""
 
+import threading
+
+import pytest
+
 from logstore.catalog import new_topic_id
 from logstore.config import LogConfig
-from logstore.env import Env
+from logstore.env import Env, OsFiles
+from logstore.errors import CorruptLogError
+from logstore.log_dir import CLEAN_MARKER
 from replication.model import TopicPartition
 from replication.replica.replica_dir import HIGH_WATERMARKS, ReplicaDir
 from tests.unit.storage.partition import batch
@@ -60,3 +66,61 @@ def test_a_high_watermark_goes_with_its_replica(tmp_path):
     directory.delete(T0)
     assert noted(tmp_path) == []
     directory.log_dir.close()
+
+
+class CutMeanwhile(OsFiles):
+    """A follower cuts its log while another thread waits for the disk."""
+
+    cut, where = None, ""
+
+    def fsync(self, path):
+        super().fsync(path)
+        if self.cut is not None and self.where in str(path) and str(path).endswith(".log"):
+            cut, self.cut = self.cut, None
+            other = threading.Thread(target=cut)
+            other.start()
+            other.join()
+
+
+@pytest.mark.parametrize("where", ["orders-0", "orders-1"])
+def test_a_log_that_is_cut_while_logs_are_flushed_is_noted_no_further_than_the_cut(tmp_path, where):
+    """In its own fsync, and in that of the next one."""
+    files = CutMeanwhile()
+    directory = ReplicaDir.open(tmp_path, Env(files=files))
+    directory.look()
+    ids = {T0: new_topic_id(), TopicPartition("orders", 1): new_topic_id()}
+    directory.create_logs(ids)
+    logs = {tp: directory.open_log(tp, topic_id, LogConfig()) for tp, topic_id in ids.items()}
+    for log in logs.values():
+        for _ in range(5):
+            log.append_as_leader(batch(b"a"))
+
+    def cut():
+        directory.lower(T0, 2)
+        logs[T0].truncate_to(2)
+
+    files.cut, files.where = cut, where
+    assert directory.flush(logs.items())
+    assert directory.log_dir.recovery_points() == {("orders", 1): 5}
+    for log in logs.values():
+        log.close()
+    directory.log_dir.close()
+    _, log = opened(tmp_path)
+    assert log.log_end_offset == 2
+
+
+def test_one_log_that_cannot_be_flushed_keeps_the_others_from_nothing_but_a_clean_end(tmp_path, monkeypatch):
+    directory, _ = opened(tmp_path)
+    ids = {T0: new_topic_id(), TopicPartition("orders", 1): new_topic_id()}
+    directory.create_logs(ids)
+    logs = {tp: directory.open_log(tp, topic_id, LogConfig()) for tp, topic_id in ids.items()}
+    for log in logs.values():
+        log.append_as_leader(batch(b"a"))
+
+    def unreadable():
+        raise CorruptLogError("orders-0", 0, "out of order")
+
+    monkeypatch.setattr(logs[T0], "flush", unreadable)
+    directory.close(logs)
+    assert not (tmp_path / CLEAN_MARKER).exists()
+    assert ReplicaDir.open(tmp_path, Env()).log_dir.recovery_points() == {("orders", 1): 1}

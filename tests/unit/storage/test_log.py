@@ -2,6 +2,7 @@
 
 import math
 import struct
+import threading
 from pathlib import Path
 
 import pytest
@@ -471,3 +472,63 @@ def test_what_another_process_indexed_is_kept_when_the_first_one_indexes_more(tm
     assert [offset for offset, _ in segment.index.entries()] == list(range(1, 40))
     assert [offset for _, offset in segment.time_index.entries()] == list(range(1, 40))
     assert list(logs[0].verify()) == list(logs[1].verify()) == []
+
+
+class Interrupted(OsFiles):
+    """Files that have something happen, once, in the middle of a change."""
+
+    def __init__(self, after):
+        super().__init__()
+        self._is_due, self.act = after, None
+
+    def _maybe(self, kind, path):
+        act = self.act
+        if act is not None and self._is_due(kind, str(path)):
+            self.act = None
+            other = threading.Thread(target=act)  # another one than who holds the lock
+            other.start()
+            other.join()
+
+    def fsync(self, path):
+        super().fsync(path)
+        self._maybe("fsync", path)
+
+    def write(self, path, position, data):
+        self._maybe("write", path)
+        super().write(path, position, data)
+
+
+def test_a_cut_while_it_is_flushed_leaves_no_recovery_point_beyond_it(tmp_path):
+    files = Interrupted(lambda kind, path: kind == "fsync" and path.endswith(".log"))
+    log = make(tmp_path, Env(files=files))
+    for value in (b"a", b"b", b"c", b"d"):
+        log.append_as_leader(batch(value))
+    files.act = lambda: log.truncate_to(2)
+    assert log.flush() == log.recovery_point == 0
+    log.append_as_follower(batch(b"x", first=2))
+    assert log.flush() == log.recovery_point == 3
+    assert contents(log) == [(0, b"a"), (1, b"b"), (2, b"x")]
+
+
+def test_who_opens_a_log_between_records_and_index_keeps_the_entries_that_come(tmp_path):
+    """Or else times are not found, and retention goes by a newest time that is too old."""
+    files = Interrupted(lambda kind, path: kind == "write" and path.endswith("index"))
+    ours = make(tmp_path, Env(files=files), index_interval_bytes=1)
+    for n in range(5):
+        ours.append_as_leader(batch(b"early", timestamp=1000 + n))
+    others = []
+
+    def open_another():
+        others.append(reopen(tmp_path / "t-0", Env(), index_interval_bytes=1))
+        assert others[0].log_end_offset == 9
+
+    files.act = open_another
+    ours.append_as_leader(bytearray(b"".join(bytes(batch(b"more", timestamp=1010 + n)) for n in range(4))))
+    (other,) = others
+    late = [batch(b"newest", timestamp=5000), *(batch(b"old", timestamp=900) for _ in range(4))]
+    other.append_as_leader(bytearray(b"".join(bytes(each) for each in late)))
+    fresh = reopen(tmp_path / "t-0", Env(), read_only=True)
+    assert fresh.offset_for_time(4000).offset == 9
+    assert fresh.segments()[0].max_timestamp_ms == 5000
+    entries = other.files.segment(0).time_index.entries()
+    assert entries == sorted(set(entries))
