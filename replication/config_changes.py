@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from logstore.errors import InvalidConfigError
 from replication.coordination import nodes, topics
@@ -78,9 +78,10 @@ class ConfigChanges:
         if len(names) > 2 * NOTICES_KEPT:
             await topics.forget_old_notices(tree, NOTICES_KEPT)
 
-    async def _tell(self, tree: Tree, names: Iterable[str]) -> None:
-        for name, overrides in (await topics.read_configs(tree, list(names))).items():
+    async def _tell(self, tree: Tree, names: Sequence[str]) -> None:
+        found = await tree.read_batch([nodes.topic_config_path(name) for name in names])
+        for name, node in zip(names, found, strict=True):
             try:
-                self._changed(name, overrides)
-            except InvalidConfigError as error:
+                self._changed(name, nodes.settings_of(name, node))
+            except (InvalidConfigError, nodes.MalformedNodeError) as error:
                 logger.error("topic=%s keeps its former settings: %s", name, error)

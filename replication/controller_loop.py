@@ -338,6 +338,9 @@ class ControllerLoop:
             if isinstance(error, ConnectionLossError):
                 await asyncio.sleep(RETRY_S)
             else:  # a node that cannot be understood: until somebody corrects it
+                if not armed.done():
+                    armed.set_result(None)
+                    await term.loaded.wait()
                 await alarm.wait()
 
     def _new_alarm(self) -> asyncio.Event:

@@ -129,6 +129,13 @@ class AppendFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class LogStartMoved:
+    """The log begins here now."""
+
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class OutOfRange:
     """The leader does not have `offset`: its log is [start, end)."""
 
@@ -154,7 +161,15 @@ class Ticked:
 
 
 Event: TypeAlias = (
-    EpochEndAnswered | Truncated | RecordsFetched | Appended | AppendFailed | OutOfRange | Failed | Ticked
+    EpochEndAnswered
+    | Truncated
+    | RecordsFetched
+    | Appended
+    | AppendFailed
+    | LogStartMoved
+    | OutOfRange
+    | Failed
+    | Ticked
 )
 
 
@@ -221,8 +236,8 @@ class HighWatermarkMoved:
 
 
 @dataclass(frozen=True, slots=True)
-class LogStartMoved:
-    """The leader has removed what is below; so may this replica."""
+class MoveLogStart:
+    """The leader has removed what is below; so may this replica. Answer: LogStartMoved, when it has."""
 
     log_start_offset: int
 
@@ -235,7 +250,7 @@ Effect: TypeAlias = (
     | Fetch
     | Append
     | HighWatermarkMoved
-    | LogStartMoved
+    | MoveLogStart
 )
 Step: TypeAlias = tuple[Following, tuple[Effect, ...]]
 
@@ -272,16 +287,15 @@ def step(state: Following, event: Event, limits: Limits) -> Step:
             return _fetched(state, event)
         case Appended():
             return _appended(state, event)
-        case AppendFailed(now_ms):
-            state = replace(state, is_appending=False, ahead=None, held=None)
-            return _pause(state, now_ms, limits)
+        case LogStartMoved(log_start_offset):
+            return replace(state, log_start_offset=log_start_offset), ()
         case EpochEndAnswered():
             return _answered(state, event)
         case Truncated():
             return _truncated(state, event)
         case OutOfRange():
             return _out_of_range(state, event)
-        case Failed():
+        case Failed() | AppendFailed():
             return _failed(state, event, limits)
         case Ticked(now_ms):
             is_due = state.resume_ms is not None and now_ms >= state.resume_ms
@@ -317,7 +331,10 @@ def _ask(state: Following) -> Step:
     return replace(state, is_asking=True, resume_ms=None), (question,)
 
 
-def _failed(state: Following, event: Failed, limits: Limits) -> Step:
+def _failed(state: Following, event: Failed | AppendFailed, limits: Limits) -> Step:
+    if isinstance(event, AppendFailed):
+        state = replace(state, is_appending=False, ahead=None, held=None)
+        return _pause(state, event.now_ms, limits)
     if event.leader_epoch != state.leader_epoch or state.resume_ms is not None:
         return state, ()
     if state.is_appending:  # it is asked again behind the append
@@ -411,7 +428,7 @@ def _fetched(state: Following, event: RecordsFetched) -> Step:
 
 def _log_start(state: Following, leader_log_start_offset: int) -> tuple[Effect, ...]:
     is_behind = leader_log_start_offset > state.log_start_offset
-    return (LogStartMoved(leader_log_start_offset),) if is_behind else ()
+    return (MoveLogStart(leader_log_start_offset),) if is_behind else ()
 
 
 def _ask_ahead(state: Following, event: RecordsFetched) -> Step:

@@ -171,7 +171,7 @@ class TopicAdmin:
             await self.ready(name, count, timeout_s=timeout_s)
 
     async def delete(self, name: str, *, timeout_s: float) -> None:
-        """Have a topic deleted, and wait until it is."""
+        """Have a topic deleted, and wait until it is. Raises: KafkaError: it will be, but is not yet."""
         topic_id = self._known(name).id
         if not self._config.delete_topic_enable:
             raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
@@ -182,6 +182,8 @@ class TopicAdmin:
             return found is None or found.id != topic_id
 
         await self._until(is_gone, timeout_s)
+        if not is_gone():
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"topic {name!r} is marked, and not deleted yet")
 
     async def elect_preferred(self, partitions: list[TopicPartition], *, timeout_s: float) -> None:
         """Have the preferred replicas of these lead, and wait until those that can do."""

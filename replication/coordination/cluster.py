@@ -315,22 +315,28 @@ async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
 
 
 async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str, TopicInfo]:
-    """All topics, with their ids and what of their settings the controller goes by."""
+    """All topics, with their ids and what of their settings the controller goes by.
+
+    One whose node cannot be understood is left out, and said, so that it is nobody else's trouble.
+    """
     names = await tree.children(nodes.TOPICS)
     assigned = await tree.read_batch([nodes.topic_path(name) for name in names])
     configs = await tree.read_batch([nodes.topic_config_path(name) for name in names])
     ids = await tree.read_batch([nodes.topic_id_path(name) for name in names])
-    return {
-        name: _topic(name, node, config, topic_id, unclean_default)
-        for name, node, config, topic_id in zip(names, assigned, configs, ids, strict=True)
-        if node is not None
-    }
+    topics = {}
+    for name, node, config, topic_id in zip(names, assigned, configs, ids, strict=True):
+        if node is not None:
+            try:
+                topics[name] = _topic(name, node, config, topic_id, unclean_default)
+            except nodes.MalformedNodeError as error:
+                logger.error("topic=%s is left alone: %s", name, error)
+    return topics
 
 
 def _topic(
     name: str, node: Node, config: Node | None, topic_id: Node | None, unclean_default: bool
 ) -> TopicInfo:
-    settings = nodes.decode_config(name, config.data) if config is not None and config.data else {}
+    settings = _settings(name, config)
     return TopicInfo(
         partitions=nodes.decode_topic(name, node.data),
         id=topic_id.data.decode() if topic_id is not None else None,
@@ -343,14 +349,15 @@ def _topic(
 async def read_topic_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str]]:
     """The settings of these topics that are not the cluster's; none if a node is not there, or cannot be understood."""
     found = await tree.read_batch([nodes.topic_config_path(topic) for topic in topics])
-    configs: dict[str, dict[str, str]] = {}
-    for topic, node in zip(topics, found, strict=True):
-        try:
-            configs[topic] = nodes.decode_config(topic, node.data) if node is not None and node.data else {}
-        except nodes.MalformedNodeError as error:
-            logger.error("%s", error)
-            configs[topic] = {}
-    return configs
+    return {topic: _settings(topic, node) for topic, node in zip(topics, found, strict=True)}
+
+
+def _settings(topic: str, node: Node | None) -> dict[str, str]:
+    try:
+        return nodes.settings_of(topic, node)
+    except nodes.MalformedNodeError as error:
+        logger.error("%s", error)
+        return {}
 
 
 async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterState:
@@ -360,19 +367,20 @@ async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterS
     partitions = [TopicPartition(name, p) for name, topic in topics.items() for p in topic.partitions]
     states = await read_states(tree, partitions)
     election = await tree.get(nodes.PREFERRED_ELECTION)
-    try:
+    elections: tuple[TopicPartition, ...] = ()
+    reassignments: dict[TopicPartition, Reassignment] = {}
+    try:  # whoever writes one of these two by hand may mend it: the watches tell
+        if election is not None:
+            elections = nodes.decode_partitions(nodes.PREFERRED_ELECTION, election.data)
         reassignments = await read_reassignments(tree)
-    except nodes.MalformedNodeError as error:  # whoever wrote it is told by the watch, and can mend it
+    except nodes.MalformedNodeError as error:
         logger.error("%s", error)
-        reassignments = {}
     return ClusterState(
         brokers=brokers,
         topics=topics,
         leadership={tp: state for tp, state in states.items() if state is not None},
         deletions=await tree.children(nodes.DELETED_TOPICS),
-        preferred_elections=(
-            () if election is None else nodes.decode_partitions(nodes.PREFERRED_ELECTION, election.data)
-        ),
+        preferred_elections=elections,
         reassignments=reassignments,
     )
 

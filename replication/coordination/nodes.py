@@ -234,6 +234,11 @@ def encode_config(config: Mapping[str, str]) -> bytes:
     return _encode({"version": 1, "config": dict(sorted(config.items()))})
 
 
+def settings_of(topic: str, node: Node | None) -> dict[str, str]:
+    """The settings that the node of a topic's settings has, if it is there."""
+    return decode_config(topic, node.data) if node is not None and node.data else {}
+
+
 def decode_config(topic: str, data: bytes) -> dict[str, str]:
     """The settings of one topic; values are text, whatever JSON made of them."""
     at = _Reader(topic_config_path(topic), data)

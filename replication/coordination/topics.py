@@ -5,7 +5,7 @@ Every change is one step. Changes of settings leave a notice behind, as Kafka's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from logstore.errors import InvalidRequestError, TopicExistsError, UnknownTopicError
 from replication.coordination import nodes
@@ -67,20 +67,24 @@ async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment]) ->
 async def read_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str]]:
     """The settings of these topics that are not the cluster's."""
     found = await tree.read_batch([nodes.topic_config_path(topic) for topic in topics])
-    return {
-        topic: nodes.decode_config(topic, node.data) if node is not None and node.data else {}
-        for topic, node in zip(topics, found, strict=True)
-    }
+    return {topic: nodes.settings_of(topic, node) for topic, node in zip(topics, found, strict=True)}
 
 
-async def write_config(tree: Tree, topic: str, config: Mapping[str, str]) -> None:
-    """Give a topic these settings and no others, and tell all brokers."""
-    path, data = nodes.topic_config_path(topic), nodes.encode_config(config)
-    try:
-        await tree.set(path, data)
-    except NoNodeError:
-        await tree.create(path, data)
-    await tree.create(nodes.CONFIG_CHANGE_PREFIX, nodes.encode_config_change(topic), sequence=True)
+async def change_config(
+    tree: Tree, topic: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+) -> None:
+    """Give a topic the settings that `change` makes of those that it has, and tell all brokers."""
+    path = nodes.topic_config_path(topic)
+    notice = Create(nodes.CONFIG_CHANGE_PREFIX, nodes.encode_config_change(topic), sequence=True)
+    while True:
+        found = await tree.get(path)
+        data = nodes.encode_config(change(nodes.settings_of(topic, found)))
+        step: Step = Create(path, data) if found is None else SetData(path, data, found.version)
+        try:
+            await tree.multi([step, notice])
+        except (BadVersionError, NodeExistsError, NoNodeError):
+            continue  # somebody else was faster
+        return
 
 
 async def mark_deleted(tree: Tree, topic: str) -> None:

@@ -122,11 +122,16 @@ class ConfigHandlers:
             )
         self._require(name)
         tree = self._tree()
-        known = (await topics.read_configs(tree, [name]))[name]
-        new = wanted(resource, known)
-        self._config.log_config(new).check()
-        if not validate_only:
-            await topics.write_config(tree, name, new)
+
+        def change(known: Mapping[str, str]) -> dict[str, str]:
+            new = wanted(resource, known)
+            self._config.log_config(new).check()
+            return new
+
+        if validate_only:
+            change((await topics.read_configs(tree, [name]))[name])
+        else:
+            await topics.change_config(tree, name, change)
 
 
 def topic_settings(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ class ReassignmentHandlers:
         if (
             known is None
             or tp.partition not in known.partitions
-            or await topics.is_marked_deleted(tree, tp.topic)
+            or (target is not None and await topics.is_marked_deleted(tree, tp.topic))
         ):
             return KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}, or it is being deleted"

@@ -45,9 +45,12 @@ class Job(Protocol):
 class _Call(Generic[Found]):
     """A function as a job."""
 
-    def __init__(self, act: Callable[[], Found], answer: asyncio.Future[Found]) -> None:
+    def __init__(
+        self, act: Callable[[], Found], answer: asyncio.Future[Found], then: Callable[[], None]
+    ) -> None:
         self._act = act
         self._answer = answer
+        self._then = then
         self._found: Found | None = None
         self._error: BaseException | None = None
 
@@ -62,7 +65,8 @@ class _Call(Generic[Found]):
             self._error = error
 
     def done(self) -> None:
-        """Answer, unless nobody waits any more."""
+        """Do what follows; answer, unless nobody waits any more."""
+        self._then()
         if self._answer.done():
             return
         if self._error is not None:
@@ -108,10 +112,12 @@ class Disk:
                 self._is_sending = True  # at the end of this turn: more may come in it
                 self.loop.call_soon(self._send)
 
-    def call(self, lane: Lane, act: Callable[[], Found]) -> asyncio.Future[Found]:
-        """The same for a function: what it returns, or raises."""
+    def call(
+        self, lane: Lane, act: Callable[[], Found], *, then: Callable[[], None] = lambda: None
+    ) -> asyncio.Future[Found]:
+        """The same for a function: what it returns, or raises; `then` comes before that, in the event loop."""
         answer: asyncio.Future[Found] = self.loop.create_future()
-        self.submit(lane, _Call(act, answer))
+        self.submit(lane, _Call(act, answer, then))
         return answer
 
     def read(self, act: Callable[[], Found]) -> asyncio.Future[Found]:

@@ -174,7 +174,7 @@ class Following:
                     self._start_anew(offset)
                 case follower.ReportLostRecords():
                     self._report(effect)
-                case follower.LogStartMoved(offset):
+                case follower.MoveLogStart(offset):
                     self._move_start(offset)
                 case follower.HighWatermarkMoved():
                     pass  # nobody waits for it here
@@ -251,6 +251,8 @@ class Following:
     def _start_moved(self, write: _Write) -> None:
         if write.error is not None or self.replica.start < self._start_wanted:
             self._start_wanted = -1  # it failed, or the log ends before: another time
+        else:
+            self.step(follower.LogStartMoved(self.replica.start))
 
     # -------------------------------------------------------------------- lane
 

@@ -76,6 +76,9 @@ class Maintenance:
             if offsets != self._noted:
                 try:
                     await asyncio.to_thread(self._replicas.dir.note_high_watermarks, offsets)
+                except FailedStoreError:
+                    self._replicas.disk_failed.set()
+                    return
                 except (PylogError, OSError) as error:
                     logger.error("high watermarks are not stored: %s", error)
                 else:

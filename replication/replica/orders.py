@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode as WireCode
 
-from logstore.errors import PylogError
+from logstore.errors import FailedStoreError, PylogError
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.metadata import BrokerAddress, Metadata, PartitionMetadata, PartitionUpdate
 from replication.model import NO_EPOCH, Assignment, LeaderAndIsr, Replica, TopicPartition, topic_id_of
@@ -63,6 +63,10 @@ class Orders:
         self._log_change = log_change
         # Of replicas that are deleted: the leader epoch of that. What was said before, and comes late, makes none anew.
         self._deleted: dict[tuple[TopicPartition, str], int] = {}
+        self._told_in = (
+            NO_EPOCH,
+            0,
+        )  # in which life of this broker, and by which controller, of the whole cluster
         self.changing = asyncio.Lock()  # one request at a time
 
     def _judge(self, request: Request, lines: RequestLines) -> ErrorCode:
@@ -99,8 +103,10 @@ class Orders:
             leaders = (BrokerAddress(b.broker_id, b.host_name, b.port) for b in request.live_leaders)
             ids = ((topic_id_of(topic.topic_id), topic.topic_name) for topic in request.topic_states)
             self._metadata.note_leaders(leaders, ids)
-            await self._replicas.learn_configs(topic.topic_name for topic in request.topic_states)
-            codes = await self._take_roles(_news_of(request), request.broker_epoch, lines)
+            news = list(_news_of(request))
+            new = {item.tp.topic for item in news if not self._replicas.is_on_disk(item.tp, item.topic_id)}
+            await self._replicas.learn_configs({item.tp.topic for item in news}, anew=new)
+            codes = await self._take_roles(news, request.broker_epoch, lines)
         topics = (
             ib.LeaderAndIsrTopicError(
                 topic_id=topic.topic_id,
@@ -171,7 +177,7 @@ class Orders:
     ) -> ErrorCode:
         if isinstance(partition, Exception):
             logger.error("tp=%s takes no role: %s", news.tp, partition)
-            return code_of(partition)
+            return self._code(partition)
         word = "leader" if role is Role.LEAD else "follower"
         self._log_change(lines.handling(news.tp, word))
         try:
@@ -181,9 +187,14 @@ class Orders:
                 await partition.follow(news.state)
         except (PylogError, OSError) as error:
             logger.exception("tp=%s takes no role", news.tp)
-            return code_of(error)
+            return self._code(error)
         self._log_change(lines.completed(news.tp, word))
         return ErrorCode.NONE
+
+    def _code(self, error: Exception) -> ErrorCode:
+        if isinstance(error, FailedStoreError):
+            self._replicas.disk_failed.set()
+        return code_of(error)
 
     # ------------------------------------------------------------- StopReplica
 
@@ -221,7 +232,7 @@ class Orders:
                     self._deleted[tp, partition.topic_id] = state.leader_epoch
         except (PylogError, OSError) as error:
             logger.exception("tp=%s is not deleted", tp)
-            return code_of(error)
+            return self._code(error)
         self._log_change(lines.stopping(tp, delete=state.delete_partition, done=True))
         return ErrorCode.NONE
 
@@ -230,14 +241,18 @@ class Orders:
     async def update_metadata(
         self, request: ib.UpdateMetadataRequest, correlation_id: int = 0
     ) -> ib.UpdateMetadataResponse:
-        """Take what the cluster is like."""
+        """Take what the cluster is like. The first word of a controller, and the first in a session, says all of it."""
         lines = self._lines(request, correlation_id)
         async with self.changing:
             error = self._judge(request, lines)
             if error is not ErrorCode.NONE:
                 return ib.UpdateMetadataResponse(error_code=WireCode(error))
             updates = list(_updates_of(request))
-            taken = self._metadata.update(request.controller_id, _brokers_of(request), updates)
+            told_in = request.broker_epoch, request.controller_epoch
+            is_whole, self._told_in = told_in != self._told_in, told_in
+            taken = self._metadata.update(
+                request.controller_id, _brokers_of(request), updates, is_whole=is_whole
+            )
             for update in updates:
                 if update.tp in taken:
                     self._log_change(lines.cached(update.tp, update.metadata.state, update.metadata.replicas))

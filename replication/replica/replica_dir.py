@@ -20,7 +20,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from logstore.catalog import Catalog, new_topic_id
-from logstore.checkpoint import CheckpointError, check_mark, read_checkpoint, write_atomic, write_checkpoint
+from logstore.checkpoint import (
+    CheckpointError,
+    check_mark,
+    fsync_or_mark,
+    marking_failure,
+    read_checkpoint,
+    write_atomic,
+    write_checkpoint,
+)
 from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.errors import FailedStoreError, PylogError, StorageError
@@ -145,12 +153,13 @@ class ReplicaDir:
         self.log_dir.reserve.keep()
         self.log_dir.forget_recovery_points(wanted)
         self._forget_high_watermarks(wanted)  # they are of other topics of these names
-        for tp, topic_id in wanted.items():
-            if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
-                self._hide(tp)
-            create(self.log_dir.partition(*tp), topic_id=topic_id, env=self._env)
-            self.topic_ids[tp] = topic_id
-        self._env.files.fsync(self.path)
+        with marking_failure(self._env, self.path):
+            for tp, topic_id in wanted.items():
+                if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
+                    self._hide(tp)
+                create(self.log_dir.partition(*tp), topic_id=topic_id, env=self._env)
+                self.topic_ids[tp] = topic_id
+            self._env.files.fsync(self.path)
 
     def delete(self, tp: TopicPartition) -> None:
         """Let go of a replica: it is gone at once, its files after `file.delete.delay.ms`."""
@@ -158,7 +167,7 @@ class ReplicaDir:
         self.log_dir.reserve.despite_full_disk(lambda: self.log_dir.forget_recovery_points({tp}))
         if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
             self._hide(tp)
-            self._env.files.fsync(self.path)
+            fsync_or_mark(self._env, self.path, self.path)
         topic_id = self.topic_ids.pop(tp, None)
         catalog = Catalog(self.path / "topics", self._env)  # of what was adopted
         found = catalog.find(tp.topic)
@@ -209,9 +218,10 @@ class ReplicaDir:
 
     def _write_high_watermarks(self) -> None:
         rows = [(tp.topic, tp.partition, offset) for tp, offset in sorted(self.high_watermarks.items())]
-        self.log_dir.reserve.despite_full_disk(
-            lambda: write_checkpoint(self._env, self.path / HIGH_WATERMARKS, rows)
-        )
+        with marking_failure(self._env, self.path):
+            self.log_dir.reserve.despite_full_disk(
+                lambda: write_checkpoint(self._env, self.path / HIGH_WATERMARKS, rows)
+            )
 
     @contextmanager
     def noting(self) -> Iterator[dict[tuple[str, int], tuple[str, int]]]:

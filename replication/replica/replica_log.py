@@ -93,14 +93,16 @@ class ReplicaLog:
 
     async def call(self, act: Callable[[], Found]) -> Found:
         """Have a function done in the log's lane; then the offsets are known anew."""
-        return await self.host.disk.call(self.lane, lambda: self._noting(act))
+        offsets = self.start, self.end
 
-    def _noting(self, act: Callable[[], Found]) -> Found:
-        """Do it, and have the loop told of the offsets behind it; in the lane, so that they are of no later job."""
-        try:
-            return act()
-        finally:
-            self.host.disk.loop.call_soon_threadsafe(self.note, self.offsets())
+        def acting() -> Found:
+            nonlocal offsets
+            try:
+                return act()
+            finally:
+                offsets = self.offsets()
+
+        return await self.host.disk.call(self.lane, acting, then=lambda: self.note(offsets))
 
     def offsets(self) -> tuple[int, int]:
         """Where the log starts and ends, at the end of a job in its lane."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from logstore.catalog import TopicInfo
@@ -146,9 +146,12 @@ class ReplicaSet:
             if tp.topic == topic:
                 partition.replica.log.reconfigure(config)
 
-    async def learn_configs(self, topics: Iterable[str]) -> None:
-        """Read the settings of topics that are not known yet. One that the tree has wrong has those of the broker."""
-        unknown = sorted(set(topics) - self._topic_configs.keys())
+    async def learn_configs(self, topics: Iterable[str], *, anew: Collection[str] = ()) -> None:
+        """Read the settings of topics that are not known yet, or to be read `anew`: a topic of this name was another.
+
+        One that the tree has wrong has those of the broker.
+        """
+        unknown = sorted(set(topics) - (self._topic_configs.keys() - set(anew)))
         if unknown and self.tree is not None:
             for topic, overrides in (await cluster.read_topic_configs(self.tree, unknown)).items():
                 try:

@@ -239,7 +239,7 @@ class Partition:
                     self._truncate(offset)
                 case follower.ReportLostRecords():
                     self.broker.watcher.lost(self, effect)
-                case follower.HighWatermarkMoved() | follower.LogStartMoved():
+                case follower.HighWatermarkMoved() | follower.MoveLogStart():
                     pass
 
     def _append(self, records: bytes, leader_high_watermark: int) -> None:

@@ -1,8 +1,16 @@
 """What a broker does when its disk is full, or cannot be trusted any more."""
 
+import asyncio
+
+import pytest
+
 from logstore.env import Env, OsFiles
 from logstore.errors import DiskFullError, FailedStoreError
+from replication import broker_process
+from replication.broker import Broker as ClusterBroker
+from replication.config import BrokerConfig
 from replication.errors import ErrorCode
+from replication.model import TopicPartition
 
 from .site import Broker, Site, on_loop, until, values_of
 
@@ -46,6 +54,51 @@ async def test_a_failed_fsync_ends_the_broker_and_nothing_of_it_is_acknowledged(
         ).error_code == ErrorCode.KAFKA_STORAGE_ERROR  # a second try proves nothing
         await one.stop()
         assert not (tmp_path / "broker-1" / ".kafka_cleanshutdown").exists()
+
+
+@on_loop
+async def test_the_failed_fsync_of_what_a_broker_notes_ends_it_too(tmp_path):
+    """S8, R22."""
+    async with Site(tmp_path) as site:
+        one, disk = await on_a_bad_disk(site, **{"replica.high.watermark.checkpoint.interval.ms": 50})
+        await site.create(replicas=(1,))
+        disk.is_failing = True
+        await one.produce(b"a")
+        await until(one.replicas.disk_failed.is_set)  # the high watermark is another one
+        disk.is_failing = False
+        assert (await one.produce(b"b")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@on_loop
+async def test_the_failed_fsync_of_a_new_replica_ends_the_broker_too(tmp_path):
+    """S8, R22."""
+    async with Site(tmp_path) as site:
+        one, disk = await on_a_bad_disk(site)
+        await site.create(replicas=(1,))
+        disk.is_failing = True
+        other = TopicPartition("orders", 1)
+        await site.create(other, replicas=(1,))
+        assert one.replicas.disk_failed.is_set()
+        disk.is_failing = False
+        assert (await one.produce(b"b")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_the_process_of_a_broker_whose_disk_failed_ends_with_an_error(tmp_path, monkeypatch):
+    """R22."""
+    brokers = []
+
+    def made(config):
+        brokers.append(ClusterBroker(config))
+        return brokers[0]
+
+    monkeypatch.setattr(broker_process, "Broker", made)
+    config = BrokerConfig.from_properties({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"})
+
+    def say(line):
+        brokers[0].replicas.disk_failed.set()
+
+    with pytest.raises(FailedStoreError, match="run `pylog recover"):
+        asyncio.run(asyncio.wait_for(broker_process._serve(config, say, None), 30))
 
 
 @on_loop

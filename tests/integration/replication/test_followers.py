@@ -309,10 +309,10 @@ def end_session_in_the_middle(replicas, waits_for):
     name = "learn_configs" if waits_for is replicas._set else "call"
     wait = getattr(waits_for, name)
 
-    async def waited(*args):
+    async def waited(*args, **options):
         delattr(waits_for, name)
         replicas.disconnect()
-        return await wait(*args)
+        return await wait(*args, **options)
 
     setattr(waits_for, name, waited)
 

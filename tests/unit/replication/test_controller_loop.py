@@ -46,12 +46,14 @@ class Site:
 
 
 @asynccontextmanager
-async def site(tmp_path, *answers, wrap=lambda tree: tree):
-    """`answers` are what the broker says first: a code, or an exception; then it obeys."""
+async def site(tmp_path, *answers, wrap=lambda tree: tree, before=None):
+    """`answers` are what the broker says first: a code, or an exception; then it obeys. `before`: in the tree."""
     tree = await open_tree(f"sqlite:{tmp_path}/tree.db", on_session=lambda event: None)
     await cluster.prepare(tree)
     me = BrokerInfo(1, -1, "h", 1)
     await cluster.register_broker(tree, me, now_ms=0, wait_ms=1000)
+    if before is not None:
+        await before(tree)
     asked, left = [], list(answers)
 
     async def call(broker, key, request):
@@ -177,10 +179,39 @@ def test_a_node_that_nobody_understands_stops_no_other_news(tmp_path):
             await topics.request_election(here.tree, [TP])
             await here.until(lambda: _is_gone(here.tree, nodes.PREFERRED_ELECTION))
 
-    async def _is_gone(tree, path):
-        return await tree.get(path) is None
+    asyncio.run(check())
+
+
+def test_nodes_that_nobody_understands_keep_no_controller_from_its_office(tmp_path):
+    bad = TopicPartition("bad", 0)
+
+    async def garble(tree):
+        await topics.create_topic(tree, "t", "i" * 21 + "A", {0: (1,)}, {})
+        await topics.create_topic(tree, "bad", "b" * 21 + "A", {0: (1,)}, {})
+        await tree.set(nodes.topic_path("bad"), b"{ not json")
+        await tree.set(nodes.topic_config_path("t"), b"{ not json")
+        for path in (nodes.PREFERRED_ELECTION, nodes.REASSIGNMENT):
+            await tree.create(path, b"{ not json")
+
+    async def check():
+        async with site(tmp_path, before=garble) as here:
+            await here.until(here.state)
+            assert await _state(here.tree, bad) is None
+            await here.tree.set(nodes.topic_path("bad"), nodes.encode_topic({0: (1,)}))
+            await here.until(lambda: _state(here.tree, bad))
+            await here.tree.delete(nodes.PREFERRED_ELECTION)
+            await topics.request_election(here.tree, [TP])
+            await here.until(lambda: _is_gone(here.tree, nodes.PREFERRED_ELECTION))
 
     asyncio.run(check())
+
+
+async def _is_gone(tree, path):
+    return await tree.get(path) is None
+
+
+async def _state(tree, tp):
+    return (await cluster.read_states(tree, [tp]))[tp]
 
 
 def test_a_reassignment_is_begun_and_ended_once_though_the_answers_of_the_store_are_lost(tmp_path):

@@ -15,6 +15,7 @@ from replication.follower import (
     HighWatermarkMoved,
     Limits,
     LogStartMoved,
+    MoveLogStart,
     OutOfRange,
     Phase,
     RecordsFetched,
@@ -240,7 +241,11 @@ def test_a_log_that_begins_where_the_leaders_ends_begins_anew():
 
 def test_the_leaders_log_start_is_passed_on():
     follower = Follower([])
-    assert LogStartMoved(5) in follower.on(answer(0, 10, 0, start=5))
+    assert MoveLogStart(5) in follower.on(answer(0, 10, 0, start=5))
+    assert MoveLogStart(5) in follower.on(
+        Appended(10, ((9, 0),), 0), answer(10, 0, 0, start=5)
+    )  # it was not done
+    assert follower.on(LogStartMoved(5), answer(10, 0, 0, start=5)) == (Fetch(1, 9, 10),)
 
 
 # Asking ahead.

@@ -2,17 +2,21 @@
 
 import asyncio
 
+import pytest
+
 from logstore.env import SYSTEM
+from replication.config import BrokerConfig
 from replication.controller import Limits
 from replication.controller_loop import ControllerLoop
 from replication.coordination import cluster, topics
-from replication.errors import ErrorCode
+from replication.errors import ErrorCode, KafkaError
 from replication.handlers.context import RequestContext
 from replication.handlers.reassignments import ReassignmentHandlers
 from replication.metadata import BrokerAddress, Metadata, PartitionMetadata, PartitionUpdate
 from replication.model import BrokerInfo, LeaderAndIsr, Reassignment, TopicPartition
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
+from replication.topic_admin import TopicAdmin
 
 from .test_controller_loop import TP, site
 
@@ -132,5 +136,31 @@ def test_what_cannot_be_is_refused_and_nothing_of_it_is_written(tmp_path):
             absent = TopicPartition("t", 7)
             assert await codes(handlers, {GONE: (1,), absent: None}) == {GONE: unknown, absent: unknown}
             assert await cluster.read_reassignments(here.tree) == {}
+
+    asyncio.run(check())
+
+
+def test_a_topic_that_waits_for_its_reassignment_is_said_not_to_be_deleted_and_can_be_freed(tmp_path):
+    """Copying to a broker that died: the deletion waits for the reassignment, so that must be taken back."""
+
+    async def check():
+        async with site(tmp_path) as here:
+            metadata = metadata_of(TP)
+            handlers = ReassignmentHandlers(here.loop, metadata, lambda: here.tree)
+            await here.create()
+            await here.until(here.state)
+            await cluster.register_broker(here.tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
+            await here.until(lambda: _true(2 in here.loop.state.brokers))
+            assert await codes(handlers, {TP: (2,)}) == {TP: ErrorCode.NONE}
+            await here.until(lambda: _true(TP in here.loop.state.moves))
+            admin = TopicAdmin(BrokerConfig(), metadata, lambda: here.tree, SYSTEM)
+            with pytest.raises(KafkaError, match="not deleted yet") as raised:
+                await admin.delete("t", timeout_s=0.3)
+            assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
+            assert await codes(handlers, {TP: None}) == {TP: ErrorCode.NONE}
+            await here.until(lambda: _is_gone(here.tree, "t"))
+
+    async def _is_gone(tree, topic):
+        return topic not in await cluster.read_topics(tree)
 
     asyncio.run(check())
