@@ -224,6 +224,25 @@ def test_recover_cuts_a_torn_tail_and_says_so(pylog, partition, path):
     assert pylog("consume", "orders").ok().lines == list("abcde")
 
 
+def test_recover_says_of_damage_what_is_certain_and_how_to_read_on(pylog, path):
+    pylog("topics", "create", "t").ok()
+    for value in "abc":
+        pylog("produce", "t", input=f"{value}\n").ok()
+    flip(path / "t-0" / LOG, 65)  # in the first of three batches
+    said = pylog("recover").failed()
+    assert "damaged at byte 0" in said
+    assert "records from 0 on were flushed, and what follows the damage was not checked" in said
+    assert "restore the file from a copy, or read around the place" in said
+    assert pylog("consume", "t", "--partition", 0, "--offset", 1).ok().lines == list("bc")
+
+
+def test_recover_says_which_records_a_log_that_was_cut_has_lost(pylog, partition):
+    data = (partition / LOG).read_bytes()
+    (partition / LOG).write_bytes(data[: 3 * len(data) // 5])
+    said = pylog("recover").failed()
+    assert "the log ends there; records 3 to 5 were flushed and cannot be read" in said
+
+
 def test_recover_needs_the_store_for_itself(pylog, partition, path):
     with logstore.open(path):
         assert str(path) in pylog("recover").failed()
