@@ -156,9 +156,7 @@ class Log:
         """The log as it is now. What was flushed is in it, or it is an error: damage is not the end."""
         view = self._files.look_anew() if anew else self._files.refresh()
         if view.end < self.recovery_point:
-            path, position, reason = cut_short(self._files, view.bases, view.tail)
-            reason += f"; records {view.end} to {self.recovery_point} were flushed and cannot be read"
-            raise CorruptLogError(path, position, reason)
+            raise CorruptLogError(*cut_short(self._files, view.bases, view.tail, self.recovery_point))
         return view
 
     @property

@@ -48,6 +48,9 @@ CHUNK_BYTES = 1024 * 1024
 
 # What an interrupted change leaves behind: never part of the log.
 LEFTOVER_SUFFIXES = (TEMPORARY_SUFFIX, ".cleaned", ".deleted")
+_REMEDY = (
+    "nothing was changed; restore the file from a copy, or read around the place, from a later offset on"
+)
 _OURS = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|txncheck|snapshot)")
 _INDEX = re.compile(r"(\d{20})\.(index|timeindex|txnindex|txncheck)")
 
@@ -257,8 +260,9 @@ class _Recovery:
         self._bases = self._without_deleted(list(view.bases), view.start_mark)
         end = self._recover_segments()
         if end < self._recovery_point:
-            path, position, reason = cut_short(self._files, self._bases, Tail(0, end))
-            raise self._missing(path, position, end, reason)
+            raise CorruptLogError(
+                *cut_short(self._files, self._bases, Tail(0, end), self._recovery_point), _REMEDY
+            )
         self._remove_orphans()
         self._recover_epochs(end)
         mended = producer_recovery.mend(self._files, self._recovery_point, has_producers=self._has_producers)
@@ -353,7 +357,9 @@ class _Recovery:
                 self._has_producers |= batch.producer_id >= 0
         except CorruptLogError as error:
             if end < self._recovery_point:
-                raise self._missing(segment.path, error.position, end, error.reason) from error
+                raise CorruptLogError(
+                    segment.path, error.position, f"{error.reason}; {_unchecked(end)}", _REMEDY
+                ) from error
             self._drop_from(number + 1, error.reason)
             self._cut(segment, position, end, size_bytes, error.reason)
         if not indexes.fit(position, self._config):
@@ -383,10 +389,6 @@ class _Recovery:
         if segment.base_offset != self._bases[-1]:
             segment.seal(tail)
         self._rebuilt.append(segment.index.path)
-
-    def _missing(self, path: str, position: int, end: int, reason: str) -> CorruptLogError:
-        text = f"{reason}; records {end} to {self._recovery_point} were flushed and cannot be read"
-        return CorruptLogError(path, position, text, "nothing was changed; restore the file from a copy")
 
     # ------------------------------------------------------------------ epochs
 
@@ -423,21 +425,29 @@ class _Recovery:
         return True
 
 
-def cut_short(files: PartitionDir, bases: Sequence[int], tail: Tail) -> tuple[str, int, str]:
+def cut_short(
+    files: PartitionDir, bases: Sequence[int], tail: Tail, recovery_point: int
+) -> tuple[str, int, str]:
     """(file, position, reason) of the end of a log that does not hold all that was flushed.
 
     The indexes of a log file that is not there any more tell that it was.
     """
+    gone = f"records {tail.next_offset} to {recovery_point} were flushed and cannot be read"
     following = files.segment(tail.next_offset)
     indexes = following.index.path, following.time_index.path
     if not tail.damage and any(files.env.files.stat(path) is not None for path in indexes):
-        return following.path, 0, "the file is missing"
+        return following.path, 0, f"the file is missing; {gone}"
     if not bases:
-        return files.path, 0, "there is no .log file"
+        return files.path, 0, f"there is no .log file; {gone}"
     last = files.segment(bases[-1])
     if tail.damage:
-        return last.path, tail.position, tail.damage
-    return last.path, last.size_bytes(), "the log ends there"
+        return last.path, tail.position, f"{tail.damage}; {_unchecked(tail.next_offset)}"
+    return last.path, last.size_bytes(), f"the log ends there; {gone}"
+
+
+def _unchecked(end: int) -> str:
+    """What is known of the records behind damage in the middle of a file."""
+    return f"records from {end} on were flushed, and what follows the damage was not checked"
 
 
 def epoch_starts(files: PartitionDir, bases: Iterable[int]) -> list[EpochStart]:

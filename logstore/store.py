@@ -129,7 +129,7 @@ class LogStore:
 
     def __init__(self, log_dir: LogDir, env: Env) -> None:
         self._log_dir = log_dir
-        self._env = env
+        self.env = self._env = env
         self._topics = Topics(log_dir, env)
         self._catalog = self._topics.catalog
         self._logs: dict[tuple[str, int], Log] = {}
@@ -553,7 +553,7 @@ class LogStore:
         If this process is alone with the store, it is in service again after a failed fsync.
 
         Raises: CorruptLogError: flushed data is damaged; nothing of it was dropped. StoreError: a topic's description
-        is; the other topics were recovered.
+        is, or is gone; the other topics were recovered.
         """
         self._check_open()
         if self.read_only:
@@ -561,10 +561,10 @@ class LogStore:
         self._log_dir.mark_dirty()
         found = list(self._recoveries(progress))
         errors = [report for report in found if isinstance(report, PylogError)]
+        errors += self._topics.recover()
         self._is_recovered = not errors
-        for error in (
-            errors
-        ):  # a topic that nobody can use is in no other's way, unless an fsync failed, of it perhaps
+        # A topic that nobody can use is in no other's way, unless an fsync failed, of it perhaps.
+        for error in errors:
             if not isinstance(error, StoreError) or is_marked(self._env, self.path):
                 raise error
         if self._log_dir.is_alone:

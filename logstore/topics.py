@@ -8,7 +8,6 @@ whoever comes by. So a crash leaves nothing between.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,55 +16,14 @@ from typing import Any
 from logstore.catalog import Catalog, TopicInfo, check_partitions, check_topic_name, new_topic_id
 from logstore.checkpoint import marking_failure
 from logstore.config import canonical_properties
-from logstore.env import SYSTEM, Env
+from logstore.env import Env
 from logstore.errors import FailedStoreError, InvalidRequestError, StorageError
-from logstore.log_dir import LogDir, owner_of
+from logstore.log_dir import LogDir
 from logstore.partition_dir import create as create_partition
 from logstore.partition_dir import topic_id_of
+from logstore.unowned import LostDescriptionError, lost_descriptions, unowned
 
 logger = logging.getLogger(__name__)
-
-
-# The directory of a partition, and one that was hidden.
-_PARTITION = re.compile(r"(.+)-(\d+)")
-_HIDDEN = re.compile(r".+-\d+\.([\w-]{22})\.deleted")
-# Directories are made before the catalog lists their topic: a young one may belong to a topic that is on its way.
-YOUNG_MS = 60_000
-
-
-def unowned(root: Path, env: Env = SYSTEM) -> list[Path]:
-    """Return the partition directories that belong to no topic, nor to a deletion that is not finished, by name."""
-    if owner_of(root, env) is not None:
-        return []  # a broker's: it has replicas of topics that its catalog does not know
-    names = env.files.list(
-        root
-    ).names  # before the catalog: what is removed meanwhile is not there any more below
-    catalog = Catalog(root / "topics", env)
-    topics = {info.name: info for info in catalog.topics()}
-    going = {info.topic_id for info, _ in catalog.deletions()}
-
-    def is_owned(name: str) -> bool:
-        if hidden := _HIDDEN.fullmatch(name):
-            return hidden[1] in going
-        found = _PARTITION.fullmatch(name)
-        if found is None:
-            return True  # none of ours
-        info, topic_id = topics.get(found[1]), topic_id_of(root / name, env)
-        stays = info is not None and (
-            info.damage is not None or (int(found[2]) < info.partitions and topic_id in (info.topic_id, None))
-        )
-        return stays or topic_id in going or _is_young(root / name, env)
-
-    return [root / name for name in sorted(names) if _is_directory(root / name, env) and not is_owned(name)]
-
-
-def _is_directory(path: Path, env: Env) -> bool:
-    return env.files.stat(f"{path}/.") is not None
-
-
-def _is_young(path: Path, env: Env) -> bool:
-    stat = env.files.stat(path)
-    return stat is not None and env.clock.now_ms() - stat.mtime_ns // 1_000_000 < YOUNG_MS
 
 
 class Topics:
@@ -124,6 +82,29 @@ class Topics:
         with self._changing():
             self._sweep()
 
+    def recover(self) -> list[LostDescriptionError]:
+        """Return an error for every topic whose description is gone.
+
+        Whoever is alone here removes what killed creations left: directories of no topic that hold nothing.
+        """
+        if self._log_dir.is_alone:
+            with self._changing():
+                self._remove_unfinished()
+        return lost_descriptions(self._log_dir.path, self._env)
+
+    def _remove_unfinished(self) -> None:
+        left = unowned(self._log_dir.path, self._env, young_too=True).empty
+        for directory in left:
+            self._remove(directory)
+        if left:
+            logger.warning(
+                "path=%s directories=%d removed, from %s to %s: they belonged to no topic and held no records",
+                self._log_dir.path,
+                len(left),
+                left[0].name,
+                left[-1].name,
+            )
+
     @contextmanager
     def _changing(self) -> Iterator[None]:
         with self.catalog.lock(), marking_failure(self._env, self._log_dir.path):
@@ -164,8 +145,11 @@ class Topics:
             if topic_id_of(live, self._env) == info.topic_id:
                 self._env.files.rename(live, directory)
         if is_over:
+            # Else a loss of power could bring one back under its old name, or all of it when nobody knows its topic.
+            self._env.files.fsync(self._log_dir.path)
             for directory in hidden:
                 self._remove(directory)
+            self._env.files.fsync(self._log_dir.path)
             self.catalog.forget(info)
 
     def _hidden(self, name: str, partition: int, topic_id: str) -> Path:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from logstore.errors import CorruptLogError, PylogError
 from logstore.store import LogStore
+from logstore.unowned import lost_descriptions
 
 Place = tuple[str, int, str]  # file, position, reason
 
@@ -14,7 +15,7 @@ Place = tuple[str, int, str]  # file, position, reason
 class PartitionReport(NamedTuple):
     """One partition; the numbers are None where even they cannot be told.
 
-    Without topic and partition: what belongs to all of them, the journal of transactions.
+    Without partition: a topic whose description is lost. Without topic, too: the journal of transactions.
     """
 
     topic: str | None
@@ -27,8 +28,9 @@ class PartitionReport(NamedTuple):
 def verify_store(
     store: LogStore, topic: str | None = None, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Iterator[PartitionReport]:
-    """Yield a report of every partition (of one topic): all batches are read and checked; and of a damaged journal.
+    """Yield a report of every partition (of one topic): all batches are read and checked.
 
+    There are more of topics whose description is lost, though their records are there, and of a damaged journal.
     Damage in one partition keeps no other from being read; each place is reported once.
     `progress` is told the bytes done, of how many.
     """
@@ -42,6 +44,8 @@ def verify_store(
         yield verify_partition(store, name, partition)
         done += size_bytes or 0
     progress(total, total)
+    if topic is None:
+        yield from verify_descriptions(store)
     if report := verify_transactions(store):
         yield report
 
@@ -54,6 +58,12 @@ def verify_transactions(store: LogStore) -> PartitionReport | None:
     path = getattr(error, "path", str(store.path))
     place = path, getattr(error, "position", 0), getattr(error, "reason", str(error))
     return PartitionReport(None, None, None, None, (place,))
+
+
+def verify_descriptions(store: LogStore) -> Iterator[PartitionReport]:
+    """Yield a report of every topic of which records are there, and no description."""
+    for error in lost_descriptions(store.path, store.env):
+        yield PartitionReport(error.topic, None, None, None, ((error.path, 0, str(error)),))
 
 
 def verify_partition(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import logstore
 from datasource.jobs.tasks import Done, Place, Progress, no_progress, places, run_tasks, to_frame
-from logstore.verify import PartitionReport, verify_partition, verify_transactions
+from logstore.verify import PartitionReport, verify_descriptions, verify_partition, verify_transactions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,16 +33,18 @@ def run(
 ) -> DataFrame:
     """Return a row per partition: `status` is "sound" or "damaged", and `damage` has every place.
 
-    A damaged journal of transactions has a row without topic and partition.
+    A topic of which records are there and no description has a row without partition; a damaged journal of transactions
+    one without topic, too.
 
     Raises: UnknownTopicError, NotAStoreError. Damage, and what cannot be opened, is in the rows.
     """
     done = run_tasks(spark, places(path, topics), partial(_verified, dry_run), progress)
     rows = [_row(one, dry_run) for one in done]
     with logstore.open(path, mode="r", create=False) as store:
-        journal = None if dry_run else verify_transactions(store)
-    if journal is not None:
-        rows.append((None, None, DAMAGED, None, None, 0.0, list(journal.damage)))
+        more = [] if dry_run or topics is not None else list(verify_descriptions(store))
+        if not dry_run and (journal := verify_transactions(store)):
+            more.append(journal)
+    rows += [(report.topic, None, DAMAGED, None, None, 0.0, list(report.damage)) for report in more]
     return to_frame(spark, rows, SCHEMA)
 
 

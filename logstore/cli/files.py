@@ -22,7 +22,7 @@ from logstore.cli.terminal import (
 from logstore.console import TIMESTAMP_TYPES
 from logstore.dump import BatchLine, DamageLine, Line, OffsetEntryLine, RecordLine, TimeEntryLine, dump
 from logstore.recovery import RecoveryReport
-from logstore.topics import unowned
+from logstore.unowned import unowned
 from logstore.verify import PartitionReport, verify_store
 
 
@@ -125,8 +125,8 @@ def verify(topic: str | None, path: Path, output: str) -> None:
     \b
     $ pylog verify --path data
 
-    Exit code 1 if there is damage; `--output json` lists every place. Directories that belong to no topic
-    are named on stderr; they are no damage.
+    Exit code 1 if there is damage; `--output json` lists every place. Records of a topic whose description
+    is gone are damage; other directories that belong to no topic are named on stderr, and are none.
     """
     with open_store(path, mode="r") as store, progress_bar("verify", unit="bytes") as progress:
         reports = list(verify_store(store, topic, progress))
@@ -134,13 +134,29 @@ def verify(topic: str | None, path: Path, output: str) -> None:
     show(map(_verified, reports), ("topic", "partition", "segments", "bytes", "damage"), output)
     for file, position, reason in damage:
         talk(reason if reason.startswith(file) else f"{file}: damaged at byte {position}: {reason}")
-    for directory in unowned(path) if topic is None else ():
-        talk(
-            f"{directory} belongs to no topic (its creation or deletion did not finish?): look into it with "
-            "`pylog dump-log`, and remove it if nothing in it is missed"
-        )
+    if topic is None:
+        _name_unowned(path)
     if damage:
         raise Failure("there is damage; bring these files back from a copy, or read around the places")
+
+
+def _name_unowned(path: Path) -> None:
+    """Say which directories belong to no topic, but for those of which it was said already."""
+    found = unowned(path)
+    if found.empty:
+        first, last, count = found.empty[0].name, found.empty[-1].name, len(found.empty)
+        if count == 1:
+            talk(f"{path / first} belongs to no topic and holds no records; `pylog recover` removes it")
+        else:
+            talk(
+                f"{path}: {count} directories, from {first} to {last}, belong to no topic and hold no records; "
+                "`pylog recover` removes them"
+            )
+    for directory in found.others:
+        talk(
+            f"{directory} belongs to no topic (its deletion did not finish?): look into it with "
+            "`pylog dump-log`, and remove it if nothing in it is missed"
+        )
 
 
 def _verified(report: PartitionReport) -> dict[str, object]:
@@ -167,7 +183,7 @@ def recover(path: Path, output: str) -> None:
 
     Opening a store does the same where it is needed. This command is for after a failed fsync, when
     nothing may be written until it has run, and for looking at what was mended. Damage in flushed data is
-    reported, never cut.
+    reported, never cut. Empty directories of topics whose creation was killed are removed.
     """
     with progress_bar("recover") as progress:
         reports = logstore.recover(path, progress=progress)

@@ -30,6 +30,7 @@ import logstore
 from logstore import BatchConflictError, LogStore
 from logstore.env import Env
 from logstore.transactions import Prepared
+from logstore.unowned import unowned
 from tests.crash.disk import Crash, Disk, PowerCut, StillClock
 
 ROOT = Path("/store")
@@ -351,6 +352,7 @@ class Check:
                 assert log.open_transactions() == (), info.name
                 # Indexes of an active segment are not synced at a clean end: a search is longer without them.
                 assert [d for d in log.verify() if not d.reason.endswith("and right")] == []
+        assert unowned(ROOT, self.env).lost == ()
         state = store.transactions.state()
         assert not any(state.is_open(attempt) for attempt in state.attempts)
 

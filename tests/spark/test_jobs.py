@@ -150,6 +150,18 @@ def test_verify_has_a_row_for_a_damaged_journal_of_transactions(spark, segments)
     assert {row["status"] for row in rows if row["topic"]} == {"sound"}
 
 
+def test_verify_has_a_row_for_a_topic_whose_description_is_gone(spark, segments):
+    description = Path(segments.path) / "topics" / "t.json"
+    description.unlink()
+    rows = {row["topic"]: row for row in verify.run(spark, path=segments.path).collect()}
+    assert (rows["t"]["partition"], rows["t"]["status"]) == (None, "damaged")
+    assert (
+        f"{description} is missing, and 2 directories, from t-0 to t-1, hold records"
+        in rows["t"]["damage"][0]["reason"]
+    )
+    assert rows["kept"]["status"] == "sound"
+
+
 # ------------------------------------------------------------------------------------------ what all share
 
 

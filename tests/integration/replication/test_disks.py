@@ -1,4 +1,7 @@
-"""What a broker does when its disk is full, or cannot be trusted any more."""
+"""What a broker does when its disk is full, hangs, or cannot be trusted any more."""
+
+import asyncio
+import threading
 
 import asyncio
 
@@ -12,7 +15,10 @@ from replication.config import BrokerConfig
 from replication.errors import ErrorCode
 from replication.model import TopicPartition
 
-from .site import Broker, Site, on_loop, until, values_of
+from .site import T0, Broker, Site, batch, on_loop, until, values_of
+from .test_data_handlers import T1, Client
+
+WAIT_S = 15
 
 
 class BadDisk(OsFiles):
@@ -29,6 +35,21 @@ class BadDisk(OsFiles):
         if self.is_failing:
             raise FailedStoreError(f"{path}: fsync failed", path=str(path), reason="EIO")
         super().fsync(path)
+
+
+class HangingDisk(OsFiles):
+    """A disk on which writes to `orders-0` wait, from some time on, until they may go on."""
+
+    def __init__(self):
+        super().__init__()
+        self.hangs = False
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def write(self, path, position, data):
+        if self.hangs and str(path).endswith("orders-0/00000000000000000000.log"):
+            self.begun.set()
+            assert self.may_go_on.wait(WAIT_S)
+        super().write(path, position, data)
 
 
 async def on_a_bad_disk(site, number=1, **properties):
@@ -129,3 +150,31 @@ async def test_a_follower_with_a_full_disk_leaves_the_isr_and_comes_back(tmp_pat
         disk.is_full = False
         await until(lambda: 2 in one.role.state.isr)
         assert two.stored() == [b"a", b"b"]
+
+
+@on_loop
+async def test_s24_while_the_disk_of_one_partition_hangs_everything_else_is_answered(tmp_path):
+    """S24: also who reads what that partition has."""
+    async with Site(tmp_path) as site:
+        site.brokers[1] = one = Broker(site, 1, {"num.io.threads": 8})
+        disk = HangingDisk()
+        one.env = Env(files=disk)
+        await one.start()
+        for tp in (T0, T1):
+            await site.create(tp, replicas=(1,))
+        writer, other = [(await Client.connect(one.port)).keep(site) for _ in range(2)]
+        await other.inform()
+        assert (await writer.produce(bytes(batch(b"a")))).base_offset == 0
+        disk.hangs = True
+        waiting = asyncio.create_task(writer.produce(bytes(batch(b"b"))))
+        try:
+            assert await asyncio.to_thread(disk.begun.wait, WAIT_S)
+            for number in range(20):
+                assert (await other.produce(bytes(batch(b"c")), tp=T1)).base_offset == number
+            assert values_of((await other.fetch(tp=T1)).records) == [b"c"] * 20
+            assert values_of((await other.fetch()).records) == [b"a"]
+            assert await other.list_offset(-1) == (0, 1, -1)
+            assert not waiting.done()
+        finally:
+            disk.may_go_on.set()
+        assert (await waiting).base_offset == 1

@@ -1,8 +1,8 @@
 """`pylog dump-log`, `pylog verify`, `pylog recover`."""
 
+import json
 import os
 import shutil
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -155,27 +155,64 @@ def test_verify_of_one_topic_leaves_out_the_others(pylog, partition):
 
 
 def test_verify_names_directories_that_belong_to_no_topic(pylog, partition, path):
-    pylog("topics", "create", "short").ok()
     pylog("topics", "create", "gone").ok()
     pylog("topics", "delete", "gone").ok()  # its directory is hidden, and its deletion known
-    for left in ("short-1", "old-0"):
-        shutil.copytree(partition, path / left)
-    (path / f"other-3.{'A' * 22}.deleted").mkdir()
+    hidden = path / f"other-3.{'A' * 22}.deleted"
+    for left in (path / "old-0", path / "old-11", path / "old-2", hidden):
+        left.mkdir()
+        (left / "partition.metadata").write_text(f"version: 0\ntopic_id: {'A' * 22}\n")
+    shutil.copy(partition / LOG, hidden)
     (path / "notes-1").write_text("a file")
-    strays = ["old-0", "other-3.AAAAAAAAAAAAAAAAAAAAAA.deleted", "short-1"]
-
-    def named(*more):
-        return [
-            Path(line.split(" belongs to no topic")[0]).name
-            for line in pylog("verify", *more).ok().err.splitlines()
-        ]
-
-    for left in ("short-1", "old-0"):
+    for left in ("old-0", "old-2", hidden.name):
         os.utime(path / left, (0, 0))
-    assert named() == strays
-    assert named("--topic", "short") == []
-    os.utime(path / "old-0")  # made just now: its topic may be on its way
-    assert named() == strays[1:]
+
+    def said(*more):
+        return pylog("verify", *more).ok().err.splitlines()
+
+    empty, other = said()  # old-11 was made just now: its topic may be on its way
+    assert empty == (
+        f"{path}: 2 directories, from old-0 to old-2, belong to no topic and hold no records; "
+        "`pylog recover` removes them"
+    )
+    assert other.startswith(f"{hidden} belongs to no topic")
+    assert said("--topic", "orders") == []
+    (path / "old-0" / "partition.metadata").unlink()
+    (path / "old-0").rmdir()
+    assert (
+        said()[0] == f"{path / 'old-2'} belongs to no topic and holds no records; `pylog recover` removes it"
+    )
+    assert "`pylog recover` removes" not in said("--topic", "orders")
+    pylog("recover").ok()
+    assert sorted(each.name for each in path.glob("old*")) == []
+    assert said() == [other]
+    assert (hidden / LOG).exists()
+
+
+def test_verify_fails_at_once_where_records_have_lost_their_topic(pylog, partition, path):
+    pylog("topics", "create", "more", "--partitions", 12).ok()
+    for number in (0, 2, 11):
+        pylog("produce", "more", "--partition", number, input="a\n").ok()
+    kept = {name: (path / "topics" / name).read_bytes() for name in ("orders.json", "more.json")}
+    for name in kept:
+        (path / "topics" / name).unlink()
+    ran = pylog("verify", "--output", "json")
+    assert ran.code == 1
+    more, orders = ran.json
+    assert [(row["topic"], row["partition"], len(row["damage"])) for row in (more, orders)] == [
+        ("more", None, 1),
+        ("orders", None, 1),
+    ]
+    file = path / "topics" / "orders.json"
+    assert (orders["damage"][0]["file"], orders["damage"][0]["position"]) == (str(file), 0)
+    assert orders["damage"][0]["reason"].startswith(f"{file} is missing, and orders-0 holds records; ")
+    assert "more.json is missing, and 3 directories, from more-0 to more-11, hold records; " in ran.err
+    assert "more.json is missing" in pylog("recover").failed()
+    (path / "topics" / "more.json").write_bytes(kept["more.json"])
+    written = {"version": 1, "name": "orders", "topic_id": json.loads(kept["orders.json"])["topic_id"]}
+    (path / "topics" / "orders.json").write_text(json.dumps(written | {"partitions": 1, "config": {}}))
+    assert pylog("verify").ok().err == ""
+    assert pylog("recover").ok()
+    assert len(pylog("consume", "more").ok().lines) == 3
 
 
 def test_recover_cuts_a_torn_tail_and_says_so(pylog, partition, path):
@@ -185,6 +222,25 @@ def test_recover_cuts_a_torn_tail_and_says_so(pylog, partition, path):
     (row,) = pylog("recover", "--output", "json").ok().json
     assert (row["partition"], row["end"], row["cut_bytes"]) == ("orders-0", 5, 4)
     assert pylog("consume", "orders").ok().lines == list("abcde")
+
+
+def test_recover_says_of_damage_what_is_certain_and_how_to_read_on(pylog, path):
+    pylog("topics", "create", "t").ok()
+    for value in "abc":
+        pylog("produce", "t", input=f"{value}\n").ok()
+    flip(path / "t-0" / LOG, 65)  # in the first of three batches
+    said = pylog("recover").failed()
+    assert "damaged at byte 0" in said
+    assert "records from 0 on were flushed, and what follows the damage was not checked" in said
+    assert "restore the file from a copy, or read around the place" in said
+    assert pylog("consume", "t", "--partition", 0, "--offset", 1).ok().lines == list("bc")
+
+
+def test_recover_says_which_records_a_log_that_was_cut_has_lost(pylog, partition):
+    data = (partition / LOG).read_bytes()
+    (partition / LOG).write_bytes(data[: 3 * len(data) // 5])
+    said = pylog("recover").failed()
+    assert "the log ends there; records 3 to 5 were flushed and cannot be read" in said
 
 
 def test_recover_needs_the_store_for_itself(pylog, partition, path):

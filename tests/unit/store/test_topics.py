@@ -21,7 +21,7 @@ from logstore import (
 )
 from logstore.checkpoint import FSYNC_FAILED
 from logstore.env import Env, OsFiles
-from logstore.topics import unowned
+from logstore.unowned import Unowned, unowned
 from logstore.verify import verify_store
 from tests.unit.store.conftest import rows
 
@@ -240,7 +240,7 @@ def test_a_damaged_topic_description_is_named_and_the_other_topics_go_on(tmp_pat
             with named:
                 store.append("orders", rows(["2"]))
             os.utime(tmp_path / "orders-0", (1, 1))
-            assert unowned(tmp_path) == []
+            assert unowned(tmp_path) == Unowned()
         journal = bytearray((tmp_path / "transactions" / "journal").read_bytes())
         journal[40] ^= 1
         (tmp_path / "transactions" / "journal").write_bytes(journal)
