@@ -194,6 +194,23 @@ def to_batch(rows: list[Row], partition: int | None = None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
+@dataclass(slots=True)
+class Written:
+    """What one process wrote to a partition: from its first offset to behind its last, and its own records.
+
+    Others' records may lie between, if they write meanwhile.
+    """
+
+    start: int
+    end: int
+    records: int = 0
+
+    def add(self, done: OffsetRange) -> None:
+        """Count one append, whose range is unbroken."""
+        self.end = done.end
+        self.records += done.count
+
+
 def append_lines(
     store: LogStore,
     topic: str,
@@ -202,17 +219,15 @@ def append_lines(
     *,
     partition: int | None = None,
     compression: str | None = None,
-) -> dict[int, OffsetRange]:
-    """Append the lines, those of one chunk at a time; return the offsets, per partition.
-
-    A range goes from the first line to the last; others' records may lie between if they write meanwhile.
+) -> dict[int, Written]:
+    """Append the lines, those of one chunk at a time; return what was written, per partition.
 
     Raises: InvalidRecordError: a line is none, or cannot be stored: those before it were appended.
     """
     store.topic(topic)  # an unknown topic or partition is an error even if no line ever comes
     if partition is not None:
         store.log(topic, partition)
-    total: dict[int, OffsetRange] = {}
+    total: dict[int, Written] = {}
 
     def append(rows: list[Row], before: int) -> None:
         try:
@@ -227,7 +242,7 @@ def append_lines(
             append(rows[half:], before + half)
             return
         for p, done in appended.items():
-            total[p] = OffsetRange(total[p].start if p in total else done.start, done.end)
+            total.setdefault(p, Written(done.start, done.end)).add(done)
 
     number = 0
     for lines in split_lines(chunks):

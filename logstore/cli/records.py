@@ -70,6 +70,9 @@ def produce(
     \b
     $ printf 'Ada:1\\nBob:2\\n' | pylog produce orders --key-separator : --path data
 
+    RECORDS counts the lines that this command wrote. They are from START to before END; if others write
+    at the same time, their records are there, too.
+
     Properties, as the console producer has them: parse.key, key.separator, parse.headers, headers.delimiter,
     headers.separator, headers.key.separator, null.marker (the text that means null).
     """
@@ -85,11 +88,11 @@ def produce(
             store, name, parser, _chunks(), partition=partition, compression=compression_codec
         )
     if output == "table":
-        talk(f"{counted(sum(r.count for r in appended.values()), 'record')} to {name}")
+        talk(f"{counted(sum(w.records for w in appended.values()), 'record')} to {name}")
     show(
         (
-            {"topic": name, "partition": p, "start": r.start, "end": r.end, "records": r.count}
-            for p, r in sorted(appended.items())
+            {"topic": name, "partition": p, "start": w.start, "end": w.end, "records": w.records}
+            for p, w in sorted(appended.items())
         ),
         ("partition", "start", "end", "records"),
         output,

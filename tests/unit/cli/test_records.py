@@ -39,6 +39,17 @@ def test_produce_tells_the_offsets(pylog):
     ]
 
 
+def test_produce_counts_its_own_records_when_another_writes_between_them(pylog, path):
+    with process("produce", "orders", "--partition", "0", path=path, stdin=subprocess.PIPE) as producer:
+        producer.stdin.write(b"mine\n")
+        producer.stdin.flush()
+        pylog("consume", "orders", "--from-beginning", "--max-messages", 1, "--timeout-ms", 20_000).ok()
+        pylog("produce", "orders", "--partition", 0, input="another's\nand another's\n").ok()
+        out, err = producer.communicate(b"mine, too\n")
+    assert err == b"2 records to orders\n"
+    assert [line.split() for line in out.splitlines()[1:]] == [[b"0", b"0", b"4", b"2"]]
+
+
 def test_what_was_produced_is_durable(pylog, path):
     pylog("produce", "orders", "--partition", 1, input="a\nb\n").ok()
     assert "orders 1 2" in (path / "recovery-point-offset-checkpoint").read_text()
