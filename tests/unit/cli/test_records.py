@@ -1,5 +1,6 @@
 """`pylog produce` and `pylog consume`, end to end on a directory."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import logstore
+from tests.unit.store.test_full_disk import small_file_system
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +52,23 @@ def test_produce_counts_its_own_records_when_another_writes_between_them(pylog, 
     assert [line.split() for line in out.splitlines()[1:]] == [[b"0", b"0", b"4", b"2"]]
 
 
+def test_produce_on_a_full_disk_says_how_far_it_got(pylog, path):
+    pylog("topics", "create", "one").ok()
+    lines = [f"{i}:" + "x" * 2_000 for i in range(10_000)]
+    path.rename(path.with_name("made"))
+    with small_file_system(path, "9m"):
+        shutil.copytree(path.with_name("made"), path, dirs_exist_ok=True)
+        ran = pylog("produce", "one", input="\n".join(lines))
+        written = pylog("consume", "one").ok().lines
+        assert written == lines[: len(written)]
+        (row,) = ran.out.splitlines()[1:]
+        assert row.split() == ["0", "0", str(len(written)), str(len(written))]
+        assert f"No space left on device; free some space; the first {len(written)} lines were" in ran.err
+        assert len(ran.err.splitlines()) == ran.code == 1
+        again = pylog("produce", "one", input="\n".join(lines)).failed()
+        assert again.endswith("; no line was written\n")
+
+
 def test_what_was_produced_is_durable(pylog, path):
     pylog("produce", "orders", "--partition", 1, input="a\nb\n").ok()
     assert "orders 1 2" in (path / "recovery-point-offset-checkpoint").read_text()
@@ -87,32 +106,39 @@ def test_the_codec_is_that_asked_for(pylog, path):
     assert values(pylog("consume", "orders")) == ["a"] * 100
 
 
-def test_a_bad_line_stops_with_its_number(pylog):
-    assert (
-        "line 2: no key separator ':'"
-        in pylog("produce", "orders", "--key-separator", ":", input="a:1\nb\n").failed()
-    )
+WRITTEN = ["PARTITION", "START", "END", "RECORDS"]
+
+
+def test_a_bad_line_stops_with_its_number_and_what_was_written_before_is_shown(pylog):
+    keyed = ("--key-separator", ":", "--partition", 1)
+    refused = pylog("produce", "orders", *keyed, input="a:1\nb\n").failed([WRITTEN, ["1", "0", "1", "1"]])
+    assert "line 2: no key separator ':'" in refused
+    assert "line 1: no key separator ':'" in pylog("produce", "orders", *keyed, input="a\n").failed()
 
 
 def test_the_lines_before_a_bad_one_are_written(pylog):
-    refused = pylog("produce", "orders", "--key-separator", ":", input="a:1\nb:2\nbad\nc:3\n").failed()
-    assert "line 3" in refused
+    refused = pylog("produce", "orders", "--key-separator", ":", input="a:1\nb:2\nbad\nc:3\n")
+    assert refused.code == 1
+    assert "line 3" in refused.err
     assert sorted(values(pylog("consume", "orders"))) == ["1", "2"]
 
 
 def test_a_line_that_is_too_long_has_its_number_and_those_before_it_are_written(pylog):
     pylog("topics", "alter", "orders", "--config", "max.message.bytes=1000").ok()
     before = [f"a{i}" for i in range(6)]
-    refused = pylog("produce", "orders", input="\n".join([*before, "x" * 2000, "later"])).failed()
-    assert refused.startswith("pylog: line 7: a record of ")
-    assert refused.endswith("; the lines before it were written, no later one\n")
+    refused = pylog("produce", "orders", input="\n".join([*before, "x" * 2000, "later"]))
+    assert refused.code == 1
+    assert refused.err.startswith("pylog: line 7: a record of ")
+    assert refused.err.endswith("; the lines before it were written, no later one\n")
     assert values(pylog("consume", "orders")) == before
 
 
 def test_a_line_without_the_key_that_a_topic_needs_has_its_number(pylog):
     pylog("topics", "create", "compact", "--config", "cleanup.policy=compact").ok()
     nulls = ("--key-separator", ":", "--property", "null.marker=NULL")
-    refused = pylog("produce", "compact", *nulls, input="a:1\nb:2\nNULL:3\nd:4\n").failed()
+    refused = pylog("produce", "compact", *nulls, input="a:1\nb:2\nNULL:3\nd:4\n").failed(
+        [WRITTEN, ["0", "0", "2", "2"]]
+    )
     assert refused.startswith("pylog: line 3: no key, and the topic needs keys")
     assert values(pylog("consume", "compact")) == ["1", "2"]
 
