@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -41,6 +45,9 @@ _COLUMNS = {
     "verify": ("topic", "partition", "status", "segments", "bytes", "seconds"),
 }  # fmt: skip
 _WRONG = ("failed", "damaged")
+CANCEL_S = 10.0  # for jobs to end after Ctrl-C, before the session ends under them
+
+Done = TypeVar("Done")
 
 topics_option = click.option(
     "--topic",
@@ -200,8 +207,12 @@ def run(
             return wrong
 
         if every is not None:
-            schedule.every(every, turn, lambda error: talk(f"this turn failed: {reason(error)}"))
-        wrong = turn()
+            schedule.every(
+                every,
+                lambda: _interruptibly(spark, turn),
+                lambda error: talk(f"this turn failed: {reason(error)}"),
+            )
+        wrong = _interruptibly(spark, turn)
     _end(wrong)
 
 
@@ -209,10 +220,14 @@ def _run(name: str, path: Path, topics: Sequence[str], dry_run: bool, output: st
     from datasource.jobs import schedule
 
     with _session() as spark, progress_bar(name) as progress:
-        frame: DataFrame = schedule.JOBS[name](
-            spark, path=str(path), topics=topics or None, dry_run=dry_run, progress=progress, **more
-        )
-        rows = [row.asDict(recursive=True) for row in frame.collect()]
+
+        def work() -> list[dict[str, Any]]:
+            frame: DataFrame = schedule.JOBS[name](
+                spark, path=str(path), topics=topics or None, dry_run=dry_run, progress=progress, **more
+            )
+            return [row.asDict(recursive=True) for row in frame.collect()]
+
+        rows = _interruptibly(spark, work)
     show(rows, _COLUMNS[name], output)
     _end(_told(rows))
 
@@ -249,17 +264,59 @@ def _session() -> Iterator[SparkSession]:
     warnings.filterwarnings("ignore", message=".*does not yet fully support pandas.*")
     handle, log = tempfile.mkstemp(prefix="pylog-spark-", suffix=".log")
     os.close(handle)
-    with stderr_to(Path(log)):
-        conf: dict[str, Any] = {"spark.ui.showConsoleProgress": False}
-        spark = spark_session(app_name="pylog jobs", **conf)
+    spark: SparkSession | None = None
     try:
+        with stderr_to(Path(log)):
+            conf: dict[str, Any] = {"spark.ui.showConsoleProgress": False}
+            spark = spark_session(app_name="pylog jobs", **conf)
+        if threading.current_thread() is threading.main_thread():
+            # Spark's own handler would talk to Java, in the middle of a sentence perhaps.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         yield spark
     except PySparkException as error:
         raise PylogError(f"Spark: {str(error).strip().splitlines()[0]} (more in {log})") from error
+    except KeyboardInterrupt:
+        SYSTEM.files.unlink(log)
+        raise
     else:
         SYSTEM.files.unlink(log)
     finally:
-        spark.stop()
+        if spark is not None:
+            _hush()
+            spark.stop()
+
+
+def _interruptibly(spark: SparkSession, work: Callable[[], Done]) -> Done:
+    """Do `work` in a thread of its own: Ctrl-C, which comes to this one, cancels the jobs of Spark that it waits for.
+
+    In the middle of a talk with Java an interrupt would print what it broke, and could be lost.
+    """
+    done: Future[Done] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  raised below
+            done.set_exception(error)
+
+    worker = threading.Thread(target=run, daemon=True)
+    worker.start()
+    try:
+        return done.result()
+    except KeyboardInterrupt:
+        _hush()
+        for _ in range(int(CANCEL_S / 0.1)):
+            spark.sparkContext.cancelAllJobs()  # and those that it begins then
+            worker.join(0.1)
+            if not worker.is_alive():
+                break
+        raise
+
+
+def _hush() -> None:
+    """Let nobody tell of connections to Java that end: py4j tells by the root logger, a thread by its traceback."""
+    logging.getLogger().addFilter(lambda record: False)
+    threading.excepthook = lambda args: None
 
 
 def main() -> None:
