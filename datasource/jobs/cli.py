@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import sys
 import tempfile
 import threading
@@ -264,15 +263,16 @@ def _session() -> Iterator[SparkSession]:
     warnings.filterwarnings("ignore", message=".*does not yet fully support pandas.*")
     handle, log = tempfile.mkstemp(prefix="pylog-spark-", suffix=".log")
     os.close(handle)
-    spark: SparkSession | None = None
+    made: list[SparkSession] = []
+
+    def make() -> None:
+        conf: dict[str, Any] = {"spark.ui.showConsoleProgress": False}
+        made.append(spark_session(app_name="pylog jobs", **conf))
+
     try:
         with stderr_to(Path(log)):
-            conf: dict[str, Any] = {"spark.ui.showConsoleProgress": False}
-            spark = spark_session(app_name="pylog jobs", **conf)
-        if threading.current_thread() is threading.main_thread():
-            # Spark's own handler would talk to Java, in the middle of a sentence perhaps.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        yield spark
+            _apart(make, threading.Thread.join)  # a Java that is starting could not be ended
+        yield made[0]
     except PySparkException as error:
         raise PylogError(f"Spark: {str(error).strip().splitlines()[0]} (more in {log})") from error
     except KeyboardInterrupt:
@@ -281,13 +281,27 @@ def _session() -> Iterator[SparkSession]:
     else:
         SYSTEM.files.unlink(log)
     finally:
-        if spark is not None:
-            _hush()
+        _hush()
+        for spark in made:
             spark.stop()
 
 
 def _interruptibly(spark: SparkSession, work: Callable[[], Done]) -> Done:
-    """Do `work` in a thread of its own: Ctrl-C, which comes to this one, cancels the jobs of Spark that it waits for.
+    """Do `work`; Ctrl-C cancels the jobs of Spark that it waits for."""
+
+    def cancel(worker: threading.Thread) -> None:
+        _hush()
+        for _ in range(int(CANCEL_S / 0.1)):
+            spark.sparkContext.cancelAllJobs()  # and those that it begins then
+            worker.join(0.1)
+            if not worker.is_alive():
+                break
+
+    return _apart(work, cancel)
+
+
+def _apart(work: Callable[[], Done], interrupted: Callable[[threading.Thread], None]) -> Done:
+    """Do `work` in a thread of its own. Ctrl-C comes to this one, which then has it `interrupted`.
 
     In the middle of a talk with Java an interrupt would print what it broke, and could be lost.
     """
@@ -304,12 +318,7 @@ def _interruptibly(spark: SparkSession, work: Callable[[], Done]) -> Done:
     try:
         return done.result()
     except KeyboardInterrupt:
-        _hush()
-        for _ in range(int(CANCEL_S / 0.1)):
-            spark.sparkContext.cancelAllJobs()  # and those that it begins then
-            worker.join(0.1)
-            if not worker.is_alive():
-                break
+        interrupted(worker)
         raise
 
 
