@@ -1,6 +1,5 @@
 """`pylog produce` and `pylog consume`, end to end on a directory."""
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -53,11 +52,9 @@ def test_produce_counts_its_own_records_when_another_writes_between_them(pylog, 
 
 
 def test_produce_on_a_full_disk_says_how_far_it_got(pylog, path):
-    pylog("topics", "create", "one").ok()
     lines = [f"{i}:" + "x" * 2_000 for i in range(10_000)]
-    path.rename(path.with_name("made"))
     with small_file_system(path, "9m"):
-        shutil.copytree(path.with_name("made"), path, dirs_exist_ok=True)
+        pylog("topics", "create", "one").ok()
         ran = pylog("produce", "one", input="\n".join(lines))
         written = pylog("consume", "one").ok().lines
         assert written == lines[: len(written)]
@@ -67,6 +64,18 @@ def test_produce_on_a_full_disk_says_how_far_it_got(pylog, path):
         assert len(ran.err.splitlines()) == ran.code == 1
         again = pylog("produce", "one", input="\n".join(lines)).failed()
         assert again.endswith("; no line was written\n")
+
+
+def test_a_file_system_that_can_only_be_read_is_named_as_the_cause(pylog, path):
+    with small_file_system(path, "9m"):
+        pylog("topics", "create", "one").ok()
+        subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True)
+        why = f"{path} can only be read: Read-only file system"
+        assert pylog("produce", "one", input="a\n").failed() == f"pylog: {why}; no line was written\n"
+        for command in (("topics", "create", "two"), ("topics", "delete", "one")):
+            assert pylog(*command).failed() == f"pylog: {why}\n"
+        assert pylog("recover").failed().endswith(": Read-only file system\n")
+        assert pylog("consume", "one").ok().lines == []
 
 
 def test_what_was_produced_is_durable(pylog, path):
