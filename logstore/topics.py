@@ -68,6 +68,14 @@ def _is_young(path: Path, env: Env) -> bool:
     return stat is not None and env.clock.now_ms() - stat.mtime_ns // 1_000_000 < YOUNG_MS
 
 
+def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
+    """Return what a topic would be, and make nothing. Raises: InvalidTopicError, InvalidConfigError."""
+    check_topic_name(name)
+    info = TopicInfo.of(name, new_topic_id(), check_partitions(partitions), config)
+    info.config.check()
+    return info
+
+
 class Topics:
     """The topics of one directory. Changes hold the catalog's lock and are durable when they return."""
 
@@ -80,9 +88,7 @@ class Topics:
         self, name: str, partitions: int, config: Mapping[str, Any], *, if_not_exists: bool = False
     ) -> TopicInfo:
         """Create a topic. Raises: TopicExistsError, InvalidTopicError, InvalidConfigError."""
-        check_topic_name(name)
-        info = TopicInfo.of(name, new_topic_id(), check_partitions(partitions), config)
-        info.config.check()
+        info = new_topic(name, partitions, config)
         with self._changing():
             if if_not_exists and (existing := self.catalog.find(name)):
                 return existing
