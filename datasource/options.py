@@ -265,7 +265,12 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
     return ReadOptions(
         path=_path(given),
         topics=_topics(given),
-        starting=_place(given, "starting", ("earliest",) if uses == _BATCH else ("latest", "earliest")),
+        starting=_place(
+            given,
+            "starting",
+            ("earliest",) if uses == _BATCH else ("latest", "earliest"),
+            "'earliest', in a stream also 'latest'" if len(uses) > 1 else "",
+        ),
         ending=_place(given, "ending", ("latest",)),
         no_match_is_latest=parse.choice(
             given, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
@@ -427,10 +432,10 @@ def _topics(given: Mapping[str, str]) -> Topics:
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
-def _place(given: Mapping[str, str], side: str, words: tuple[str, ...]) -> Place:
+def _place(given: Mapping[str, str], side: str, words: tuple[str, ...], allowed: str = "") -> Place:
     """Where a read starts or ends: one time beats times per partition, which beat offsets.
 
-    `words` are the words allowed on this side, the default first.
+    `words` are the words allowed on this side, the default first, and `allowed` is how to say that.
     """
     if f"{side}timestamp" in given:
         return Time(parse.whole(given, f"{side}Timestamp", 0))
@@ -443,7 +448,7 @@ def _place(given: Mapping[str, str], side: str, words: tuple[str, ...]) -> Place
         return Everywhere(_WORDS[text.lower()])
     example = f'{{"orders":{{"0":23,"1":{_WORDS[words[-1]]}}}}}'
     if not text.startswith("{"):
-        raise parse.bad(name, text, f"{' or '.join(map(repr, words))}, or JSON like {example}")
+        raise parse.bad(name, text, f"{allowed or ' or '.join(map(repr, words))}, or JSON like {example}")
     offsets = parse.per_partition(name, text, EARLIEST, example)
     for word, offset in _WORDS.items():
         if word not in words and any(offset in parts.values() for parts in offsets.values()):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logstore.errors import InvalidRecordError, InvalidRequestError, did_you_mean
+from logstore.errors import InvalidRecordError, InvalidRequestError, PylogError, did_you_mean
 from logstore.store import LogStore, OffsetRange
 
 if TYPE_CHECKING:
@@ -194,50 +194,85 @@ def to_batch(rows: list[Row], partition: int | None = None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def append_lines(
-    store: LogStore,
-    topic: str,
-    parser: LineParser,
-    chunks: Iterable[bytes],
-    *,
-    partition: int | None = None,
-    compression: str | None = None,
-) -> dict[int, OffsetRange]:
-    """Append the lines, those of one chunk at a time; return the offsets, per partition.
+@dataclass(slots=True)
+class Written:
+    """What one process wrote to a partition: from its first offset to behind its last, and its own records.
 
-    A range goes from the first line to the last; others' records may lie between if they write meanwhile.
-
-    Raises: InvalidRecordError: a line is none, or cannot be stored: those before it were appended.
+    Others' records may lie between, if they write meanwhile.
     """
-    store.topic(topic)  # an unknown topic or partition is an error even if no line ever comes
-    if partition is not None:
-        store.log(topic, partition)
-    total: dict[int, OffsetRange] = {}
 
-    def append(rows: list[Row], before: int) -> None:
+    start: int
+    end: int
+    records: int = 0
+
+    def add(self, done: OffsetRange) -> None:
+        """Count one append, whose range is unbroken."""
+        self.end = done.end
+        self.records += done.count
+
+
+class LineWriter:
+    """Appends lines to a topic. `written` says what is there per partition, also after an error."""
+
+    def __init__(
+        self, topic: str, parser: LineParser, *, partition: int | None = None, compression: str | None = None
+    ) -> None:
+        self.written: dict[int, Written] = {}
+        self._topic = topic
+        self._parser = parser
+        self._partition = partition
+        self._compression = compression
+        self._lines = 0  # all of these are written
+        self._in_order = True  # all lines go to one partition
+
+    def write(self, store: LogStore, chunks: Iterable[bytes]) -> None:
+        """Append the lines, those of one chunk at a time. An error says how many of them were written.
+
+        Raises: InvalidRecordError: a line is none, or cannot be stored: those before it were appended.
+        """
+        info = store.topic(self._topic)  # what is unknown is an error even if no line ever comes
+        if self._partition is not None:
+            store.log(self._topic, self._partition)
+        self._in_order = self._partition is not None or info.partitions == 1
+        for lines in split_lines(chunks):
+            rows, wrong = self._parser.rows(lines, self._lines)
+            if rows:
+                self._append(store, rows)
+            if wrong:
+                raise wrong
+
+    def _append(self, store: LogStore, rows: list[Row]) -> None:
         try:
-            appended = store.append(topic, to_batch(rows, partition), compression=compression)
-        except InvalidRecordError as error:
-            if getattr(error, "appended", None):
-                raise
+            appended = store.append(
+                self._topic, to_batch(rows, self._partition), compression=self._compression
+            )
+        except PylogError as error:
+            partly = getattr(error, "appended", {})
+            if partly or not isinstance(error, InvalidRecordError):
+                self._count(partly)
+                raise self._cut_short(error, len(rows)) from None
             if len(rows) == 1:
-                raise _refused(before + 1, re.sub(r"^row 0:? | in row 0\b", "", str(error))) from error
+                raise _refused(self._lines + 1, re.sub(r"^row 0:? | in row 0\b", "", str(error))) from error
             half = len(rows) // 2
-            append(rows[:half], before)
-            append(rows[half:], before + half)
+            self._append(store, rows[:half])
+            self._append(store, rows[half:])
             return
-        for p, done in appended.items():
-            total[p] = OffsetRange(total[p].start if p in total else done.start, done.end)
+        self._count(appended)
+        self._lines += len(rows)
 
-    number = 0
-    for lines in split_lines(chunks):
-        rows, wrong = parser.rows(lines, number)
-        if rows:
-            append(rows, number)
-        if wrong:
-            raise wrong
-        number += len(lines)
-    return total
+    def _count(self, appended: Mapping[int, OffsetRange]) -> None:
+        for p, done in appended.items():
+            self.written.setdefault(p, Written(done.start, done.end)).add(done)
+
+    def _cut_short(self, error: PylogError, wanted: int) -> PylogError:
+        """The same error, saying which lines are there: one append goes partition by partition, not line by line."""
+        partly = sum(written.records for written in self.written.values()) - self._lines
+        if self._in_order:
+            self._lines, partly = self._lines + partly, 0
+        then = f", then {partly} of the next {wanted} (partition by partition)" if partly else ""
+        which = f"the first {self._lines} lines were written{then}, no later one"
+        error.args = (f"{error}; {which if self._lines or partly else 'no line was written'}",)
+        return error
 
 
 def _flag(name: str, given: Mapping[str, str]) -> bool:

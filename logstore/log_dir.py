@@ -234,6 +234,18 @@ class LogDir:
         except FileNotFoundError:
             return ""
 
+    def why_read_only(self) -> str:
+        """What to tell who would write, behind the name of the directory."""
+        if self.owner is not None:
+            return f"is broker {self.owner.broker_id}'s: write through it; here one can read"
+        if self._env.files.is_writable(self.path):
+            return "is open for reading only; open it with mode='auto'"
+        try:
+            self._env.files.create(self.path / LOCK)  # for the system to say why not
+        except StorageError as error:
+            return f"can only be read: {getattr(error, 'reason', error)}"
+        return "can only be read: this user may not write there"
+
     @property
     def belongs_to_this_process(self) -> bool:
         """False in a forked child, until `reopen_after_fork`."""

@@ -667,13 +667,7 @@ class LogStore:
                 self._appending -= 1
 
     def _read_only(self) -> ReadOnlyStoreError:
-        if (owner := self._log_dir.owner) is not None:
-            return ReadOnlyStoreError(
-                f"{self.path} is broker {owner.broker_id}'s: write through it; here one can read"
-            )
-        return ReadOnlyStoreError(
-            f"{self.path} is open for reading only; open it with mode='auto', as a user who may write there"
-        )
+        return ReadOnlyStoreError(f"{self.path} {self._log_dir.why_read_only()}")
 
     def _extent(self, log: Log, isolation: Isolation = "read_uncommitted") -> OffsetRange:
         end = end_of(log, isolation, self.outcomes())

@@ -26,6 +26,14 @@ from logstore.unowned import LostDescriptionError, lost_descriptions, unowned
 logger = logging.getLogger(__name__)
 
 
+def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
+    """Return what a topic would be, and make nothing. Raises: InvalidTopicError, InvalidConfigError."""
+    check_topic_name(name)
+    info = TopicInfo.of(name, new_topic_id(), check_partitions(partitions), config)
+    info.config.check()
+    return info
+
+
 class Topics:
     """The topics of one directory. Changes hold the catalog's lock and are durable when they return."""
 
@@ -38,9 +46,7 @@ class Topics:
         self, name: str, partitions: int, config: Mapping[str, Any], *, if_not_exists: bool = False
     ) -> TopicInfo:
         """Create a topic. Raises: TopicExistsError, InvalidTopicError, InvalidConfigError."""
-        check_topic_name(name)
-        info = TopicInfo.of(name, new_topic_id(), check_partitions(partitions), config)
-        info.config.check()
+        info = new_topic(name, partitions, config)
         with self._changing():
             if if_not_exists and (existing := self.catalog.find(name)):
                 return existing

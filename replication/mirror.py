@@ -79,6 +79,8 @@ def mirror(  # noqa: PLR0913  where from, what, where to, and how long
 
     Raises: MirrorError, or what a directory raises.
     """
+    if not _BOOTSTRAP.fullmatch(source):
+        raise MirrorError(_no_address(source))
     fits = None if pattern is None else _compiled(pattern)
     with _client_errors(), closing(_Source(source, consumer_properties or {})) as origin:
         wanted = origin.topics(topics, fits)
@@ -101,6 +103,15 @@ def mirror(  # noqa: PLR0913  where from, what, where to, and how long
                 copy.take(origin.poll())
             copy.flush()
         return list(copy.done.values())
+
+
+def _no_address(source: str) -> str:
+    if not Path(source).is_dir():
+        return f"{source} is not HOST:PORT[,HOST:PORT…]; a source has to be"
+    return (
+        f"{source} is not HOST:PORT; only the target can be a directory "
+        f"(to serve it: pylog broker start --set log.dirs={source})"
+    )
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

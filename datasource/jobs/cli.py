@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -41,6 +44,9 @@ _COLUMNS = {
     "verify": ("topic", "partition", "status", "segments", "bytes", "seconds"),
 }  # fmt: skip
 _WRONG = ("failed", "damaged")
+CANCEL_S = 10.0  # for jobs to end after Ctrl-C, before the session ends under them
+
+Done = TypeVar("Done")
 
 topics_option = click.option(
     "--topic",
@@ -200,8 +206,12 @@ def run(
             return wrong
 
         if every is not None:
-            schedule.every(every, turn, lambda error: talk(f"this turn failed: {reason(error)}"))
-        wrong = turn()
+            schedule.every(
+                every,
+                lambda: _interruptibly(spark, turn),
+                lambda error: talk(f"this turn failed: {reason(error)}"),
+            )
+        wrong = _interruptibly(spark, turn)
     _end(wrong)
 
 
@@ -209,10 +219,14 @@ def _run(name: str, path: Path, topics: Sequence[str], dry_run: bool, output: st
     from datasource.jobs import schedule
 
     with _session() as spark, progress_bar(name) as progress:
-        frame: DataFrame = schedule.JOBS[name](
-            spark, path=str(path), topics=topics or None, dry_run=dry_run, progress=progress, **more
-        )
-        rows = [row.asDict(recursive=True) for row in frame.collect()]
+
+        def work() -> list[dict[str, Any]]:
+            frame: DataFrame = schedule.JOBS[name](
+                spark, path=str(path), topics=topics or None, dry_run=dry_run, progress=progress, **more
+            )
+            return [row.asDict(recursive=True) for row in frame.collect()]
+
+        rows = _interruptibly(spark, work)
     show(rows, _COLUMNS[name], output)
     _end(_told(rows))
 
@@ -249,17 +263,69 @@ def _session() -> Iterator[SparkSession]:
     warnings.filterwarnings("ignore", message=".*does not yet fully support pandas.*")
     handle, log = tempfile.mkstemp(prefix="pylog-spark-", suffix=".log")
     os.close(handle)
-    with stderr_to(Path(log)):
+    made: list[SparkSession] = []
+
+    def make() -> None:
         conf: dict[str, Any] = {"spark.ui.showConsoleProgress": False}
-        spark = spark_session(app_name="pylog jobs", **conf)
+        made.append(spark_session(app_name="pylog jobs", **conf))
+
     try:
-        yield spark
+        with stderr_to(Path(log)):
+            _apart(make, threading.Thread.join)  # a Java that is starting could not be ended
+        yield made[0]
     except PySparkException as error:
         raise PylogError(f"Spark: {str(error).strip().splitlines()[0]} (more in {log})") from error
+    except KeyboardInterrupt:
+        SYSTEM.files.unlink(log)
+        raise
     else:
         SYSTEM.files.unlink(log)
     finally:
-        spark.stop()
+        _hush()
+        for spark in made:
+            spark.stop()
+
+
+def _interruptibly(spark: SparkSession, work: Callable[[], Done]) -> Done:
+    """Do `work`; Ctrl-C cancels the jobs of Spark that it waits for."""
+
+    def cancel(worker: threading.Thread) -> None:
+        _hush()
+        for _ in range(int(CANCEL_S / 0.1)):
+            spark.sparkContext.cancelAllJobs()  # and those that it begins then
+            worker.join(0.1)
+            if not worker.is_alive():
+                break
+
+    return _apart(work, cancel)
+
+
+def _apart(work: Callable[[], Done], interrupted: Callable[[threading.Thread], None]) -> Done:
+    """Do `work` in a thread of its own. Ctrl-C comes to this one, which then has it `interrupted`.
+
+    In the middle of a talk with Java an interrupt would print what it broke, and could be lost.
+    """
+    done: Future[Done] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  raised below
+            done.set_exception(error)
+
+    worker = threading.Thread(target=run, daemon=True)
+    worker.start()
+    try:
+        return done.result()
+    except KeyboardInterrupt:
+        interrupted(worker)
+        raise
+
+
+def _hush() -> None:
+    """Let nobody tell of connections to Java that end: py4j tells by the root logger, a thread by its traceback."""
+    logging.getLogger().addFilter(lambda record: False)
+    threading.excepthook = lambda args: None
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -22,7 +22,8 @@ from logstore.console import (
     PRODUCE_PROPERTIES,
     Formatter,
     LineParser,
-    append_lines,
+    LineWriter,
+    Written,
     followed_records,
     json_formatter,
     properties,
@@ -30,7 +31,7 @@ from logstore.console import (
     template_formatter,
     text_formatter,
 )
-from logstore.errors import InvalidRequestError
+from logstore.errors import InvalidRequestError, PylogError
 
 # What a pipe may hold at once: one append per read keeps a slow writer's lines from waiting for more.
 CHUNK_BYTES = 1024 * 1024
@@ -70,6 +71,9 @@ def produce(
     \b
     $ printf 'Ada:1\\nBob:2\\n' | pylog produce orders --key-separator : --path data
 
+    RECORDS counts the lines that this command wrote. They are from START to before END; if others write
+    at the same time, their records are there, too. After an error, what was written before it is shown.
+
     Properties, as the console producer has them: parse.key, key.separator, parse.headers, headers.delimiter,
     headers.separator, headers.key.separator, null.marker (the text that means null).
     """
@@ -80,16 +84,24 @@ def produce(
         if with_headers:
             chosen["parse.headers"] = "true"
         parser = LineParser.of(chosen)
-    with open_store(path) as store, _ctrl_c_ends_stdin():
-        appended = append_lines(
-            store, name, parser, _chunks(), partition=partition, compression=compression_codec
-        )
+    writer = LineWriter(name, parser, partition=partition, compression=compression_codec)
+    try:
+        with open_store(path) as store, _ctrl_c_ends_stdin():
+            writer.write(store, _chunks())
+    except PylogError:
+        if writer.written:
+            _show_written(name, writer.written, output)
+        raise
     if output == "table":
-        talk(f"{counted(sum(r.count for r in appended.values()), 'record')} to {name}")
+        talk(f"{counted(sum(w.records for w in writer.written.values()), 'record')} to {name}")
+    _show_written(name, writer.written, output)
+
+
+def _show_written(name: str, written: Mapping[int, Written], output: str) -> None:
     show(
         (
-            {"topic": name, "partition": p, "start": r.start, "end": r.end, "records": r.count}
-            for p, r in sorted(appended.items())
+            {"topic": name, "partition": p, "start": w.start, "end": w.end, "records": w.records}
+            for p, w in sorted(written.items())
         ),
         ("partition", "start", "end", "records"),
         output,

@@ -23,6 +23,7 @@ from logstore.cli.terminal import (
 )
 from logstore.describe import describe_topic
 from logstore.store import LogStore
+from logstore.topics import new_topic
 
 
 def topic_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -96,6 +97,7 @@ def create(
     \b
     $ pylog topics create orders --partitions 6 --config retention.ms=86400000 --path data
     """
+    new_topic(name, partitions, config)  # refused before the directory is made
     with open_store(path, create=True) as store:
         if if_not_exists and name in (info.name for info in store.topics()):
             talk(f"topic {name} exists already")

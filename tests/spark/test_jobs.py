@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -285,6 +287,23 @@ def test_run_runs_the_jobs_in_their_order(spark, segments):
     refused = pylog_jobs("run", "--every", "soon", "--path", segments.path)
     assert refused.exit_code == 2
     assert "a length of time" in refused.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_the_middle_of_a_job_is_one_line(segments):
+    code = "from datasource.jobs.cli import main; main()"
+    job = ["run", "--every", "1ms", "--job", "verify", "--output", "json", "--path", segments.path]
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *job], env=environment, cwd=ROOT, stdout=pipe, stderr=pipe
+    ) as running:
+        assert json.loads(running.stdout.readline())["job"] == "verify"  # and the next one begins at once
+        time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=60)
+    assert err == b"pylog: interrupted\n"
+    assert running.returncode == 130
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -307,6 +308,21 @@ def test_a_cluster_is_not_copied_onto_itself(source, topic):
         assert sum(extent(consumer, TopicPartition(topic, number))[1] for number in numbers) == 12
     with pytest.raises(PylogError):  # whose directory a broker has
         mirror(source.running.bootstrap, str(source.running.log_dir(1)), topics=[topic])
+
+
+@pytest.mark.parametrize("place", ["nowhere", "kafka:port", "a:1,b", "PLAINTEXT://a:1"])
+def test_a_source_that_is_no_address_is_refused_at_once(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    Path("directory").mkdir()
+    with pytest.raises(MirrorError, match=f"^{place} is not HOST:PORT.,HOST:PORT….; a source has to be$"):
+        mirror(place, "copy", topics=["t"])
+    with pytest.raises(MirrorError) as refused:
+        mirror("directory", "copy", topics=["t"])
+    assert str(refused.value) == (
+        "directory is not HOST:PORT; only the target can be a directory "
+        "(to serve it: pylog broker start --set log.dirs=directory)"
+    )
+    assert not Path("copy").exists()
 
 
 def test_wrong_words_are_answered_in_one_line(source, tmp_path, monkeypatch):

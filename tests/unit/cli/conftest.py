@@ -47,9 +47,9 @@ class Ran:
         assert self.code == 0, self.err
         return self
 
-    def failed(self):
-        """Exit code 1, nothing on stdout, one line on stderr: returned."""
+    def failed(self, out=""):
+        """Exit code 1, nothing (or `out`, if given as lines of words) on stdout, one line on stderr: returned."""
         assert self.code == 1
-        assert self.out == ""
+        assert [line.split() for line in self.lines] == list(out)
         assert len(self.err.splitlines()) == 1
         return self.err

@@ -1,16 +1,20 @@
 """Lines to records and back."""
 
+import itertools
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import logstore
 from logstore.console import (
     CONSUME_PROPERTIES,
     PRODUCE_PROPERTIES,
     ConsoleRecord,
     LineParser,
+    LineWriter,
     Row,
     json_formatter,
     properties,
@@ -18,7 +22,9 @@ from logstore.console import (
     template_formatter,
     text_formatter,
 )
-from logstore.errors import InvalidRecordError, InvalidRequestError
+from logstore.env import Env
+from logstore.errors import DiskFullError, InvalidRecordError, InvalidRequestError
+from tests.crash.disk import Disk, StillClock
 
 
 def parser(**given):
@@ -154,3 +160,22 @@ def back(value):
     if isinstance(value, dict):
         return base64.b64decode(value["base64"])
     return None if value is None else value.encode()
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_lines_that_a_full_disk_cuts_short_are_told_as_they_are(partitions):
+    disk, root = Disk(), Path("/store")
+    disk.mkdir(root)
+    line = b"x" * 500
+    with logstore.open(root, env=Env(StillClock(), disk)) as store:
+        store.create_topic("t", partitions=partitions)
+        writer = LineWriter("t", parser())
+        disk.free_bytes = 40_000
+        with pytest.raises(DiskFullError) as full:
+            writer.write(store, itertools.repeat((line + b"\n") * 20))
+        there = [store.read("t", partition=p).read_all().num_rows for p in range(partitions)]
+    assert [written.records for written in writer.written.values()] == there
+    whole, partly = divmod(sum(there), 20)
+    then = f", then {partly} of the next 20 (partition by partition)" if partly else ""
+    assert str(full.value).endswith(f"; the first {whole * 20} lines were written{then}, no later one")
+    assert bool(partly) == (partitions == 2)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import logstore
+from tests.unit.store.test_full_disk import small_file_system
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +38,44 @@ def test_produce_tells_the_offsets(pylog):
         ["PARTITION", "START", "END", "RECORDS"],
         ["2", "3", "5", "2"],
     ]
+
+
+def test_produce_counts_its_own_records_when_another_writes_between_them(pylog, path):
+    with process("produce", "orders", "--partition", "0", path=path, stdin=subprocess.PIPE) as producer:
+        producer.stdin.write(b"mine\n")
+        producer.stdin.flush()
+        pylog("consume", "orders", "--from-beginning", "--max-messages", 1, "--timeout-ms", 20_000).ok()
+        pylog("produce", "orders", "--partition", 0, input="another's\nand another's\n").ok()
+        out, err = producer.communicate(b"mine, too\n")
+    assert err == b"2 records to orders\n"
+    assert [line.split() for line in out.splitlines()[1:]] == [[b"0", b"0", b"4", b"2"]]
+
+
+def test_produce_on_a_full_disk_says_how_far_it_got(pylog, path):
+    lines = [f"{i}:" + "x" * 2_000 for i in range(10_000)]
+    with small_file_system(path, "9m"):
+        pylog("topics", "create", "one").ok()
+        ran = pylog("produce", "one", input="\n".join(lines))
+        written = pylog("consume", "one").ok().lines
+        assert written == lines[: len(written)]
+        (row,) = ran.out.splitlines()[1:]
+        assert row.split() == ["0", "0", str(len(written)), str(len(written))]
+        assert f"No space left on device; free some space; the first {len(written)} lines were" in ran.err
+        assert len(ran.err.splitlines()) == ran.code == 1
+        again = pylog("produce", "one", input="\n".join(lines)).failed()
+        assert again.endswith("; no line was written\n")
+
+
+def test_a_file_system_that_can_only_be_read_is_named_as_the_cause(pylog, path):
+    with small_file_system(path, "9m"):
+        pylog("topics", "create", "one").ok()
+        subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True)
+        why = f"{path} can only be read: Read-only file system"
+        assert pylog("produce", "one", input="a\n").failed() == f"pylog: {why}; no line was written\n"
+        for command in (("topics", "create", "two"), ("topics", "delete", "one")):
+            assert pylog(*command).failed() == f"pylog: {why}\n"
+        assert pylog("recover").failed().endswith(": Read-only file system\n")
+        assert pylog("consume", "one").ok().lines == []
 
 
 def test_what_was_produced_is_durable(pylog, path):
@@ -76,32 +115,39 @@ def test_the_codec_is_that_asked_for(pylog, path):
     assert values(pylog("consume", "orders")) == ["a"] * 100
 
 
-def test_a_bad_line_stops_with_its_number(pylog):
-    assert (
-        "line 2: no key separator ':'"
-        in pylog("produce", "orders", "--key-separator", ":", input="a:1\nb\n").failed()
-    )
+WRITTEN = ["PARTITION", "START", "END", "RECORDS"]
+
+
+def test_a_bad_line_stops_with_its_number_and_what_was_written_before_is_shown(pylog):
+    keyed = ("--key-separator", ":", "--partition", 1)
+    refused = pylog("produce", "orders", *keyed, input="a:1\nb\n").failed([WRITTEN, ["1", "0", "1", "1"]])
+    assert "line 2: no key separator ':'" in refused
+    assert "line 1: no key separator ':'" in pylog("produce", "orders", *keyed, input="a\n").failed()
 
 
 def test_the_lines_before_a_bad_one_are_written(pylog):
-    refused = pylog("produce", "orders", "--key-separator", ":", input="a:1\nb:2\nbad\nc:3\n").failed()
-    assert "line 3" in refused
+    refused = pylog("produce", "orders", "--key-separator", ":", input="a:1\nb:2\nbad\nc:3\n")
+    assert refused.code == 1
+    assert "line 3" in refused.err
     assert sorted(values(pylog("consume", "orders"))) == ["1", "2"]
 
 
 def test_a_line_that_is_too_long_has_its_number_and_those_before_it_are_written(pylog):
     pylog("topics", "alter", "orders", "--config", "max.message.bytes=1000").ok()
     before = [f"a{i}" for i in range(6)]
-    refused = pylog("produce", "orders", input="\n".join([*before, "x" * 2000, "later"])).failed()
-    assert refused.startswith("pylog: line 7: a record of ")
-    assert refused.endswith("; the lines before it were written, no later one\n")
+    refused = pylog("produce", "orders", input="\n".join([*before, "x" * 2000, "later"]))
+    assert refused.code == 1
+    assert refused.err.startswith("pylog: line 7: a record of ")
+    assert refused.err.endswith("; the lines before it were written, no later one\n")
     assert values(pylog("consume", "orders")) == before
 
 
 def test_a_line_without_the_key_that_a_topic_needs_has_its_number(pylog):
     pylog("topics", "create", "compact", "--config", "cleanup.policy=compact").ok()
     nulls = ("--key-separator", ":", "--property", "null.marker=NULL")
-    refused = pylog("produce", "compact", *nulls, input="a:1\nb:2\nNULL:3\nd:4\n").failed()
+    refused = pylog("produce", "compact", *nulls, input="a:1\nb:2\nNULL:3\nd:4\n").failed(
+        [WRITTEN, ["0", "0", "2", "2"]]
+    )
     assert refused.startswith("pylog: line 3: no key, and the topic needs keys")
     assert values(pylog("consume", "compact")) == ["1", "2"]
 

@@ -5,6 +5,13 @@ import shutil
 import logstore
 
 
+def test_a_topic_that_is_refused_leaves_no_directory(pylog, path):
+    assert "'a b'" in pylog("topics", "create", "a b").failed()
+    assert "no.such" in pylog("topics", "create", "t", "--config", "no.such=1").failed()
+    assert "retention.ms" in pylog("topics", "create", "t", "--config", "retention.ms=soon").failed()
+    assert not path.exists()
+
+
 def test_create_makes_the_directory_and_the_topic(pylog, path):
     ran = pylog("topics", "create", "orders", "--partitions", 3, "--config", "retention.ms=86400000").ok()
     assert ran.lines == ["TOPIC   PARTITIONS  CONFIG", "orders           3  retention.ms=86400000"]

@@ -223,7 +223,8 @@ def test_a_read_of_a_kind_not_known_yet_may_have_what_either_kind_takes(more, st
         ({**READ, "endingOffset": "1"}, "did you mean 'endingOffsets'"),
         ({**READ, "zzz": "1"}, "a read takes path, assign"),
         ({**READ, "topic": "t"}, "has no meaning in a read: a read chooses"),
-        ({**READ, "startingOffsets": "latst"}, "'latest' or 'earliest'"),
+        ({**READ, "startingOffsets": "latst"}, ": 'earliest', in a stream also 'latest', or JSON like"),
+        ({**READ, "endingOffsets": "foo"}, ": 'latest', or JSON like"),
         ({"path": "/log"}, "none is given"),
         ({"subscribe": "t"}, "option 'path'"),
         ({}, "option 'path'"),
@@ -233,6 +234,14 @@ def test_what_neither_kind_of_read_takes_is_refused(options, line):
     with pytest.raises(InvalidConfigError) as caught:
         check_read(options)
     assert line in str(caught.value)
+
+
+def test_a_wrong_place_is_answered_with_what_is_valid_in_that_kind_of_read():
+    wrong = {**READ, "startingOffsets": "foo"}
+    assert ": 'earliest', or JSON like" in refusal(wrong)
+    assert ": 'latest' or 'earliest', or JSON like" in refusal(wrong, streaming=True)
+    assert ": 'earliest', or JSON like" in refusal({**READ, "startingOffsets": "latest"})
+    assert ": 'latest', or JSON like" in refusal({**READ, "endingOffsets": "earliest"})
 
 
 def test_a_table_may_be_created_without_options():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore import CorruptLogError, DiskFullError, FailedStoreError, StoreError
+from logstore import CorruptLogError, DiskFullError, FailedStoreError, ReadOnlyStoreError, StoreError
 from logstore.env import Env, OsFiles
 from tests.unit.store.conftest import rows
 
@@ -230,3 +230,6 @@ def test_a_store_without_a_lock_file_on_a_read_only_disk_can_be_read(tmp_path: P
     with logstore.open(tmp_path, env=Env(files=ReadOnlyDisk())) as store:
         assert store.read_only
         store.flush()
+        (tmp_path / ".lock").touch()
+        with pytest.raises(ReadOnlyStoreError, match="can only be read: this user may not write there"):
+            store.create_topic("t")

@@ -39,7 +39,7 @@ def disk() -> Disk:
 @contextmanager
 def small_file_system(path: Path, size: str) -> Iterator[None]:
     """A file system of this size at `path`: a real one, which needs the right to mount."""
-    path.mkdir()
+    path.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
     if subprocess.run(mount, stderr=subprocess.DEVNULL, check=False).returncode:
         pytest.skip("no right to mount a small file system here")
