@@ -346,10 +346,8 @@ class Log:
     def flush(self) -> int:
         """Make everything durable up to the log's end of now (fsync); return the new recovery point: that end.
 
-        Takes no lock, so that writers of several processes can wait for the disk at the same time. If the log is cut
-        meanwhile, the recovery point stays where the cut has left it.
-
-        Raises: FailedStoreError: what is on disk is unknown; a mark keeps every process from writing.
+        Takes no lock, so that writers of several processes can wait for the disk at the same time; a log that is cut
+        meanwhile keeps the point of the cut. Raises: FailedStoreError: what is on disk is unknown; a mark says so.
         """
         cuts = self._cuts
         view = self._files.announced(self._seen())
@@ -577,9 +575,8 @@ class Log:
         """Note that everything below `offset` is in remote storage; durable on return. It never goes back."""
         with self.lock():
             if offset > self._files.view.end:
-                raise InvalidRequestError(
-                    f"{self.directory.name}: tiered to {offset}, but the log ends at {self._files.view.end}"
-                )
+                name, end = self.directory.name, self._files.view.end
+                raise InvalidRequestError(f"{name}: tiered to {offset}, but the log ends at {end}")
             if offset > self.tiered_offset:
                 with marking_failure(self._env, self._root):
                     marks.write(self._env, self._files.path, marks.TIERED, offset)

@@ -3,8 +3,6 @@
 import asyncio
 import threading
 
-import asyncio
-
 import pytest
 
 from logstore.env import Env, OsFiles

@@ -105,7 +105,7 @@ def test_the_last_record_of_every_key_stays_and_only_that(steps):
     disk = Disk()
     disk.mkdir("/store")
     env = Env(StillClock(), disk)
-    log = make(Path("/store"), env, **SMALL)
+    log = make(Path("/store"), env, **{**SMALL, "segment_bytes": 1500, "max_message_bytes": 1500})
     for step in [*steps, "compact", "compact"]:
         if step == "roll":
             log.roll()
