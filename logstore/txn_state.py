@@ -305,11 +305,12 @@ def superseded(name: str) -> str:
 def _check_same(known: Decision, new: Decision) -> None:
     if known.content == new.content or (known.origin and known.origin == new.origin):
         return
+    before, now = known.content.rows, new.content.rows
+    how = f"rows: {before:,}, now {now:,}" if before != now else "as many rows, but not the same ones"
     raise BatchConflictError(
-        f"batch {new.batch_id} of {new.name!r} is committed already, with another content ({known.content.rows:,} "
-        f"rows; now {new.content.rows:,}): was the checkpoint restored from an older copy, the name used by another "
-        "query, or is the query not deterministic? Nothing of it is visible. To write it all the same, take a new "
-        "checkpointLocation or another txnId",
+        f"batch {new.batch_id} of {new.name!r} is committed already, with another content ({how}): was the "
+        "checkpoint restored from an older copy, the name used by another query, or is the query not deterministic? "
+        "Nothing of it is visible. To write it all the same, take a new checkpointLocation or another txnId",
         name=new.name,
         batch_id=new.batch_id,
     )

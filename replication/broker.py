@@ -162,7 +162,8 @@ class Broker:
         if self._has_logs:
             await self.replicas.close()
         self.state_changes.flush()
-        logger.info("[Kafka Server %d], shut down completed", self.config.broker_id)
+        if self._is_told.is_set():  # else it never started
+            logger.info("[Kafka Server %d], shut down completed", self.config.broker_id)
 
     def _handlers(self, cluster_id: str) -> Mapping[ApiKey, Handler]:
         metadata = self.replicas.metadata

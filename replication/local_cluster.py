@@ -198,6 +198,8 @@ class LocalCluster:
     ) -> None:
         ids = list(range(1, brokers + 1) if isinstance(brokers, int) else brokers)
         given = _settings_of_each(settings or {}, ids)
+        if coordination is None:  # else others may take part
+            _check_replicas(given)
         self._temporary = tempfile.TemporaryDirectory(prefix="pylog-cluster-") if directory is None else None
         self.directory = Path(self._temporary.name if self._temporary else str(directory))
         self.coordination = coordination or f"sqlite:{self.directory / 'coordination.db'}"
@@ -415,6 +417,19 @@ def _settings_of_each(
         each[broker] = {**settings, METRICS_PORT: str(port + number)} if port > 0 else settings
         BrokerConfig.from_properties(each[broker])
     return each
+
+
+def _check_replicas(given: Mapping[BrokerId, Mapping[str, str]]) -> None:
+    """Raises: InvalidConfigError: topics that are made without a number of replicas could not be made."""
+    for settings in given.values():
+        replicas = BrokerConfig.from_properties(settings).default_replication_factor
+        if replicas > len(given):
+            key = "default.replication.factor"
+            raise InvalidConfigError(
+                f"{key}={replicas}: more replicas than the cluster has brokers ({len(given)}), so no topic would be "
+                "made on demand; take fewer, or more --brokers",
+                key=key,
+            )
 
 
 async def _known_at(host: str, port: int) -> set[BrokerId]:

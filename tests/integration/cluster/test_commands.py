@@ -190,5 +190,14 @@ def test_a_port_that_is_taken_is_said_in_one_line(tmp_path):
         with pylog("broker", "start", *settings) as (process, line):
             assert line == ""
             assert process.wait(20) == 1
-            (said,) = [each for each in process.stderr.read().splitlines() if each.startswith("pylog: ")]
-            assert f"listeners: cannot listen at 127.0.0.1:{port}" in said
+            (said,) = process.stderr.read().splitlines()  # and not that a broker shut down: none was there
+            assert said.startswith(f"pylog: listeners: cannot listen at 127.0.0.1:{port}")
+
+
+def test_a_store_of_coordination_that_is_none_is_said_in_one_line(tmp_path):
+    settings = ["--set", "listeners=PLAINTEXT://127.0.0.1:0", "--set", f"log.dirs={tmp_path}/data"]
+    with pylog("broker", "start", *settings, "--coordination", "etcd:x") as (process, line):
+        assert line == ""
+        assert process.wait(20) == 1
+        (said,) = process.stderr.read().splitlines()
+        assert said.startswith("pylog: coordination 'etcd:x' must be sqlite:PATH or zookeeper:")

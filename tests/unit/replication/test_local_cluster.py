@@ -66,6 +66,15 @@ def test_what_a_cluster_gives_its_brokers_itself_is_refused_with_a_hint(command,
     assert not (tmp_path / "new").exists()
 
 
+def test_more_replicas_than_brokers_are_refused_unless_others_may_take_part(command, tmp_path):
+    factor = "default.replication.factor"
+    line = command("cluster", "start", "--brokers", 1, "--dir", tmp_path / "new", "--set", f"{factor}=3")
+    assert line.startswith(f"pylog: {factor}=3: more replicas than the cluster has brokers (1)")
+    assert not (tmp_path / "new").exists()
+    LocalCluster(3, tmp_path, {factor: 3})
+    LocalCluster(1, tmp_path, {factor: 3}, coordination=f"sqlite:{tmp_path}/shared.db")
+
+
 def test_the_brokers_of_a_cluster_count_the_metrics_port_up(tmp_path):
     def ports(brokers, port):
         made = LocalCluster(brokers, tmp_path, {"metrics.port": port})

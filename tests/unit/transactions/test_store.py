@@ -165,8 +165,12 @@ def test_the_same_batch_again_writes_nothing(store, order):
 def test_the_same_batch_again_with_other_rows_is_refused_and_leaves_nothing(store):
     """(T9)"""
     store.transactions.commit([part(store, ["x", "y"]).prepare()])
-    with pytest.raises(BatchConflictError, match="another content"):
+    with pytest.raises(
+        BatchConflictError, match=r"another content \(as many rows, but not the same ones\): was"
+    ):
         store.transactions.commit([part(store, ["x", "Y"], run="r2").prepare()])
+    with pytest.raises(BatchConflictError, match=r"another content \(rows: 2, now 1\): was"):
+        store.transactions.commit([part(store, ["x"], run="r2").prepare()])
     part(store, ["z"], run="r3", batch_id=3).commit()
     with pytest.raises(BatchConflictError, match="older copy"):
         part(store, ["x"], run="r4", batch_id=2)
