@@ -13,6 +13,8 @@ from replication.config import BrokerConfig
 from replication.errors import ErrorCode
 from replication.model import TopicPartition
 
+from tests.unit.replication.network.peer import hang_up
+
 from .site import T0, Broker, Site, batch, on_loop, until, values_of
 from .test_data_handlers import T1, Client
 
@@ -175,4 +177,5 @@ async def test_s24_while_the_disk_of_one_partition_hangs_everything_else_is_answ
             assert not waiting.done()
         finally:
             disk.may_go_on.set()
-        assert (await waiting).base_offset == 1
+            assert (await waiting).base_offset == 1
+            await hang_up()

@@ -124,10 +124,15 @@ async def serving(handlers, *, observer=None, **limits):
     try:
         yield server, port
     finally:
-        while Peer.connected:
-            Peer.connected.pop().close()
-        await settled()
+        await hang_up()
         await server.close(grace_s=0)
+
+
+async def hang_up():
+    """Close every connection that this test has made."""
+    while Peer.connected:
+        Peer.connected.pop().close()
+    await settled()
 
 
 async def settled():
