@@ -12,7 +12,6 @@ from replication.broker import Broker as ClusterBroker
 from replication.config import BrokerConfig
 from replication.errors import ErrorCode
 from replication.model import TopicPartition
-
 from tests.unit.replication.network.peer import hang_up
 
 from .site import T0, Broker, Site, batch, on_loop, until, values_of
