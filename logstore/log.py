@@ -102,8 +102,7 @@ class Log:
         self._writer = TailWriter(self._files, self._producers, lambda: self.epochs)
         self._scanner = Scanner(self._files)
         self._last_flush_ms = env.clock.monotonic_ms()
-        self._cuts = 0  # how often records were taken away; what was made durable before may be gone
-        self._cuts_mutex = threading.Lock()  # of that and `recovery_point`
+        self._cuts, self._cuts_mutex = 0, threading.Lock()  # cuts so far: what was flushed before may be gone
         self._durable_names: object = None  # of files whose directory entries are known to be on disk
 
     @classmethod
@@ -510,9 +509,7 @@ class Log:
         view = self._files.view
         end = min(offset, place.batch.base_offset) if place else offset
         marks.lower(self._env, self._files.path, end)
-        with self._cuts_mutex:
-            self._cuts += 1
-            self.recovery_point = min(self.recovery_point, end)
+        self.recovery_point = min(self.recovery_point, end)  # first: who looks meanwhile sees no damage
         bases = view.bases[: place.number + 1] if place else ()
         self._producers.cut(place.batch.base_offset if place else -1)
         for base in reversed(view.bases[len(bases) :]):
@@ -530,6 +527,9 @@ class Log:
         fsync_or_mark(self._env, self._files.segment(self._files.view.bases[-1]).path, self._root)
         fsync_or_mark(self._env, self._files.path, self._root)
         self._producers.forget()
+        with self._cuts_mutex:  # again: a flush may have ended meanwhile, and a gap may lie before the cut
+            self._cuts += 1
+            self.recovery_point = min(self.recovery_point, self._files.view.end)
         self.epochs.load()
         self.epochs.trim(self._files.view.end)
 

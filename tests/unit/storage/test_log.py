@@ -532,3 +532,12 @@ def test_who_opens_a_log_between_records_and_index_keeps_the_entries_that_come(t
     assert fresh.segments()[0].max_timestamp_ms == 5000
     entries = other.files.segment(0).time_index.entries()
     assert entries == sorted(set(entries))
+
+
+def test_a_cut_behind_a_gap_leaves_no_recovery_point_in_the_gap(root, env):
+    log = make(root, env)
+    log.append_as_follower(batch(b"a"))
+    log.append_as_follower(batch(b"c", first=2))
+    log.flush()
+    log.truncate_to(2)
+    assert log.recovery_point == log.log_end_offset == 1
