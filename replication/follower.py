@@ -31,10 +31,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
+from logstore.records.compression import Buffer
 from replication.model import NO_EPOCH, BrokerId
 
 EpochStarts: TypeAlias = tuple[tuple[int, int], ...]  # (epoch, offset of its first record), both increasing
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Following:
 
     Invariant: high_watermark <= log_end_offset. `asked` is the epoch in question while truncating, `is_asking`
     says that the question of this phase is open; `resume_ms` is when it is asked again after an error.
-    `is_appending`: an Append is on its way; `ahead` is the offset that was asked for meanwhile, `held` the answer.
+    `ahead` is the offset that was asked for while an Append is on its way, `held` the answer.
     """
 
     leader: BrokerId
@@ -70,9 +70,13 @@ class Following:
     asked: int = NO_EPOCH
     is_asking: bool = False
     resume_ms: int | None = None
-    is_appending: bool = False
     ahead: int | None = None
     held: RecordsFetched | None = None
+
+    @property
+    def is_appending(self) -> bool:
+        """Is an Append on its way? Otherwise a question is open while fetching, or a pause goes on."""
+        return self.phase is Phase.FETCHING and not self.is_asking and self.resume_ms is None
 
 
 # -------------------------------------------------------------------- events
@@ -102,7 +106,10 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class RecordsFetched:
-    """An answer to the fetch from `offset` in `leader_epoch`: whole batches, perhaps none, before `next_offset`."""
+    """An answer to the fetch from `offset` in `leader_epoch`: whole batches, perhaps none.
+
+    They end before `next_offset`, which is `offset` where nobody has looked.
+    """
 
     leader_epoch: int
     offset: int
@@ -333,7 +340,7 @@ def _ask(state: Following) -> Step:
 
 def _failed(state: Following, event: Failed | AppendFailed, limits: Limits) -> Step:
     if isinstance(event, AppendFailed):
-        state = replace(state, is_appending=False, ahead=None, held=None)
+        state = replace(state, ahead=None, held=None)
         return _pause(state, event.now_ms, limits)
     if event.leader_epoch != state.leader_epoch or state.resume_ms is not None:
         return state, ()
@@ -417,7 +424,7 @@ def _fetched(state: Following, event: RecordsFetched) -> Step:
         return state, ()
     start_moved = _log_start(state, event.leader_log_start_offset)
     if event.records:
-        state = replace(state, is_asking=False, is_appending=True)
+        state = replace(state, is_asking=False)
         append = Append(event.records, event.leader_high_watermark)
         state, question = _ask_ahead(state, event)
         return state, (append, *start_moved, *question)
@@ -441,14 +448,7 @@ def _ask_ahead(state: Following, event: RecordsFetched) -> Step:
 
 def _appended(state: Following, event: Appended) -> Step:
     is_asked, held = state.ahead == event.log_end_offset, state.held
-    state = replace(
-        state,
-        log_end_offset=event.log_end_offset,
-        epochs=event.epochs,
-        is_appending=False,
-        ahead=None,
-        held=None,
-    )
+    state = replace(state, log_end_offset=event.log_end_offset, epochs=event.epochs, ahead=None, held=None)
     state, moved = _advance(state, event.leader_high_watermark)
     if not is_asked:
         state, effects = _ask(state)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from replication.coordination import nodes
@@ -326,10 +326,8 @@ async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str,
     topics = {}
     for name, node, config, topic_id in zip(names, assigned, configs, ids, strict=True):
         if node is not None:
-            try:
+            with _logged():
                 topics[name] = _topic(name, node, config, topic_id, unclean_default)
-            except nodes.MalformedNodeError as error:
-                logger.error("topic=%s is left alone: %s", name, error)
     return topics
 
 
@@ -353,11 +351,19 @@ async def read_topic_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dic
 
 
 def _settings(topic: str, node: Node | None) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    with _logged():
+        settings = nodes.settings_of(topic, node)
+    return settings
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[None]:
+    """A node that cannot be understood is said, and nobody's trouble but its own."""
     try:
-        return nodes.settings_of(topic, node)
+        yield
     except nodes.MalformedNodeError as error:
         logger.error("%s", error)
-        return {}
 
 
 async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterState:
@@ -366,15 +372,14 @@ async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterS
     topics = await read_topics(tree, unclean_default=unclean_default)
     partitions = [TopicPartition(name, p) for name, topic in topics.items() for p in topic.partitions]
     states = await read_states(tree, partitions)
-    election = await tree.get(nodes.PREFERRED_ELECTION)
+    # Who writes one of these two by hand, and wrongly, may mend it: the watches tell.
     elections: tuple[TopicPartition, ...] = ()
-    reassignments: dict[TopicPartition, Reassignment] = {}
-    try:  # whoever writes one of these two by hand may mend it: the watches tell
-        if election is not None:
+    with _logged():
+        if (election := await tree.get(nodes.PREFERRED_ELECTION)) is not None:
             elections = nodes.decode_partitions(nodes.PREFERRED_ELECTION, election.data)
+    reassignments: dict[TopicPartition, Reassignment] = {}
+    with _logged():
         reassignments = await read_reassignments(tree)
-    except nodes.MalformedNodeError as error:
-        logger.error("%s", error)
     return ClusterState(
         brokers=brokers,
         topics=topics,

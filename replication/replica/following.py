@@ -135,7 +135,8 @@ class Following:
     def fetched(self, epoch: int, offset: int, records: Buffer, high_watermark: int, log_start: int) -> None:
         """The leader's answer to a fetch in this epoch, from this offset."""
         self._pause_ms = FIRST_PAUSE_MS
-        next_offset = next_offset_of(records, offset)
+        # In sync nothing is asked ahead: what is fetched is not below the HW.
+        next_offset = next_offset_of(records, offset) if offset < high_watermark else offset
         self.step(follower.RecordsFetched(epoch, offset, records, next_offset, high_watermark, log_start))
 
     def failed(self, epoch: int) -> None:

@@ -190,12 +190,17 @@ def test_nodes_that_nobody_understands_keep_no_controller_from_its_office(tmp_pa
         await topics.create_topic(tree, "bad", "b" * 21 + "A", {0: (1,)}, {})
         await tree.set(nodes.topic_path("bad"), b"{ not json")
         await tree.set(nodes.topic_config_path("t"), b"{ not json")
-        for path in (nodes.PREFERRED_ELECTION, nodes.REASSIGNMENT):
-            await tree.create(path, b"{ not json")
+        await tree.create(nodes.PREFERRED_ELECTION, b"{ not json")
+        wanted = {TP: Reassignment((2,))}
+        await cluster.register_broker(tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
+        await tree.create(nodes.REASSIGNMENT, nodes.encode_reassignment(wanted))
 
     async def check():
         async with site(tmp_path, before=garble) as here:
             await here.until(here.state)
+            await here.until(
+                lambda: _true(TP in here.loop.state.moves)
+            )  # the other node is read nevertheless
             assert await _state(here.tree, bad) is None
             await here.tree.set(nodes.topic_path("bad"), nodes.encode_topic({0: (1,)}))
             await here.until(lambda: _state(here.tree, bad))
