@@ -121,6 +121,9 @@ class KafkaPython(Member):
                 member.partitions = set()
 
         consumer.subscribe([self.topic], listener=Listener())
+        # kafka-python 3.0.12 joins before it knows the topic's partitions, joins again when it does, and forgets the
+        # answer for good when a poll that timed out meanwhile is followed by one after it: whatever the broker.
+        consumer.partitions_for_topic(self.topic)
         try:
             while not self._stop.is_set():
                 try:

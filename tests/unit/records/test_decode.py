@@ -1,3 +1,5 @@
+import gc
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -172,7 +174,8 @@ def test_a_bomb_does_not_go_off(monkeypatch):
         data = bytearray(build(numbered(1), codec=codec)[:61]) + compress(codec, bytes(20_000_000))
         header = batch.header_at(build(numbered(1), codec=codec))._replace(size_bytes=len(data))
         batch.write_header(data, 0, header)
+        gc.collect()  # what other tests left is not given back in between
         before = pa.total_allocated_bytes()
         with pytest.raises(CorruptLogError):
             decode(data, start=0, end=END)
-        assert pa.total_allocated_bytes() == before
+        assert pa.total_allocated_bytes() <= before
