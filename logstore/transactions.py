@@ -329,14 +329,16 @@ class Transactions:
         """Finish what was decided, and abort what nobody can decide any more; return how many attempts that were."""
         if self._env.files.stat(self._journal.path) is None:
             return 0
-        state = self._journal.state()
-        dead = self.dead(state)
-        if dead:
-            self._note(lambda state: [e for a, why in dead for e in state.to_abort([a], why)])
+        ended: list[Event] = []
+        if self.dead(self._journal.state()):
+            # Once more while nobody can prepare anything: a writer may do that, and end, between two looks.
+            ended = self._note(
+                lambda state: [e for a, why in self.dead(state) for e in state.to_abort([a], why)]
+            )
         if self._pending(self._journal.state()):
             self.finish()
         self._holders.sweep()
-        return len(dead)
+        return len(ended)
 
     def dead(self, state: State) -> list[tuple[Attempt, str]]:
         """The attempts that nobody can commit any more, and why."""
