@@ -68,6 +68,44 @@ def test_a_transaction_whose_append_failed_can_only_be_aborted(store):
     assert is_settled(store)
 
 
+def breaking(store, monkeypatch, breaks):
+    """Writes of which `breaks(path, data)` is true fail."""
+    files, write = type(store._env.files), type(store._env.files).write
+
+    def broken(self, where, position, data):
+        if breaks(str(where), bytes(data)):
+            raise DiskFullError("no room")
+        write(self, where, position, data)
+
+    monkeypatch.setattr(files, "write", broken)
+
+
+def test_a_block_that_cannot_be_committed_holds_nobody_up(store, monkeypatch):
+    with monkeypatch.context() as patch:
+        breaking(store, patch, lambda path, data: b'["decide",' in data)
+        with pytest.raises(DiskFullError), store.transaction() as transaction:
+            store.append("a", pa.table({"value": ["x"]}), transaction=transaction)
+    assert is_settled(store)
+    assert values(store) == []
+
+
+def test_a_block_that_goes_on_after_a_failed_append_is_aborted_at_its_end(store, monkeypatch):
+    rows = pa.table({"value": ["x"]})
+
+    def go_on():
+        with store.transaction() as transaction:
+            store.append("a", rows, transaction=transaction)
+            with monkeypatch.context() as patch:
+                breaking(store, patch, lambda path, data: path.endswith(".log"))
+                with pytest.raises(DiskFullError):
+                    store.append("a", rows, transaction=transaction)
+
+    with pytest.raises(TransactionAbortedError, match="an append of it failed"):
+        go_on()
+    assert is_settled(store)
+    assert values(store) == []
+
+
 def test_plain_appends_behind_an_open_transaction_wait_for_it(store):
     with store.transaction() as transaction:
         store.append("b", pa.table({"value": ["in"]}), transaction=transaction)
