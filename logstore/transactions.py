@@ -199,7 +199,7 @@ class Transactions:
         Raises: TransactionAbortedError: it is not wanted any more; BatchConflictError.
         """
         if self._pending(self._journal.state(), attempt.name):
-            self.finish(attempt.name)  # of the run before
+            self._finish_later(attempt.name)  # of the run before
         owner = replace(attempt.owner, holder=self._holders.mine())
         if processes.lives(self._env, owner.driver) is False:
             raise TransactionAbortedError(-1, -1, "the driver of the query is gone")
@@ -208,7 +208,7 @@ class Transactions:
             self._journal.append(events)
         self._journal.sync()
         if len(events) > 1:
-            self.finish(attempt.name)
+            self._finish_later(attempt.name)
         return placed
 
     def extend(self, attempt: Attempt, more: tuple[Partition, ...]) -> Attempt:

@@ -314,6 +314,19 @@ def test_a_new_run_ends_what_a_dead_one_left(store):
 # --- liveness
 
 
+def test_a_writer_that_is_registered_knows_it_whatever_fails_of_the_run_before(store, monkeypatch):
+    """Else nobody could abort it while its process lives."""
+    store.transactions.commit([part(store, ["w"], topic="b", name="other").prepare()])
+    store.flush()
+    part(store, ["x"], run="dead").prepare()
+    with monkeypatch.context() as patch:
+        breaking(store, patch, lambda path, data: b'["forget",' in data)
+        alive = part(store, ["x"], run="alive")
+    alive.abort()
+    assert values(store) == []
+    assert is_settled(store)
+
+
 @pytest.mark.parametrize("told", [{"run": "r"}, {"driver": alive()}])
 def test_a_task_that_comes_when_its_driver_has_given_up_is_refused(store, told):
     """Spark stops tasks without waiting for them: this one would be prepared, and nobody would ever commit it."""
