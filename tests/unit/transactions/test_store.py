@@ -368,6 +368,21 @@ def test_a_topic_that_was_deleted_in_between_does_not_keep_a_batch_from_its_end(
     assert not store.transactions._pending(store.transactions.state())
 
 
+def test_a_damaged_topic_keeps_no_other_transaction_from_being_forgotten(store, path):
+    store.transactions.commit([part(store, ["x"], topic="b", name="other").prepare()])
+    description = path / "topics" / "b.json"
+    was = description.read_bytes()
+    description.write_bytes(b"{")
+    store.transactions.commit([part(store, ["x"]).prepare()])
+    store.flush("a")
+    store.transactions.finish()
+    assert [name for name, _ in store.transactions.state().decisions] == ["other"]
+    description.write_bytes(was)
+    store.flush()
+    store.transactions.finish()
+    assert not store.transactions.state().decisions
+
+
 def test_a_store_that_may_only_be_read_shows_what_is_decided(path, monkeypatch):
     with logstore.open(path) as store:
         monkeypatch.setattr(store.transactions, "finish", lambda name=None: None)
