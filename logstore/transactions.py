@@ -272,11 +272,18 @@ class Transactions:
         return wanted.content
 
     def _publish(self, batch: tuple[str, int]) -> None:
-        """Inside of `changing`: let readers see a decision, now that no power failure can take it back."""
-        decision = self._journal.state().decisions.get(batch)
-        if decision is not None and not decision.durable:
-            self._journal.sync()
-            self._journal.append([["durable", *batch]])
+        """Inside of `changing`: let readers see a decision, now that no power failure can take it back.
+
+        On a full disk, too: it counts, and who is told that it failed would write the batch again.
+        """
+
+        def publish() -> None:
+            decision = self._journal.state().decisions.get(batch)
+            if decision is not None and not decision.durable:
+                self._journal.sync()
+                self._journal.append([["durable", *batch]])
+
+        self._log_dir.reserve.despite_full_disk(publish)
 
     def abort(self, name: str, batch_id: int, *, run: str = "", driver: str = "", reason: str) -> None:
         """Abort what this run, or this driver, wrote of a batch, and will write. If it is decided, finish the batch."""

@@ -416,6 +416,16 @@ def test_a_full_disk_refuses_the_decision_and_it_can_be_made_later(store, monkey
     assert values(store) == ["x"]
 
 
+def test_a_disk_that_is_full_behind_the_decision_does_not_call_it_a_failure(store, path, monkeypatch):
+    """Who is told that a batch write failed writes it again, and this one would be visible all the same."""
+    prepared = part(store, ["x"]).prepare()
+    with monkeypatch.context() as patch:
+        breaking(store, patch, lambda _, data: b'["durable",' in data and (path / ".reserve").exists())
+        store.transactions.commit([prepared])
+        assert values(store) == ["x"]
+    assert not (path / ".reserve").exists()
+
+
 def test_state_stays_small(store):
     for batch_id in range(30):
         parts = [part(store, [f"{n}"], batch_id=batch_id, task=str(n)).prepare() for n in range(3)]
