@@ -214,9 +214,11 @@ class Catalog:
         found = []
         for name in self._json_files(self._deleted):
             path = self._deleted / name
-            text = self._env.files.read_all(path)
             try:
+                text = self._env.files.read_all(path)
                 found.append((TopicInfo.from_json(text, path), int(json.loads(text)["deleted_at_ms"])))
+            except FileNotFoundError:
+                continue  # it was finished since the names were listed
             except (StoreError, ValueError, LookupError, TypeError) as error:
                 logger.warning("path=%s ignored, the files of that topic stay: %s", path, error)
         return found

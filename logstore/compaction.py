@@ -215,14 +215,15 @@ class _Pass:
     def run(self) -> _Counts:
         """Round after round, until nothing is dirty."""
         log = self._log
-        log.flush()
+        self._upper = min(self._upper, log.flush())  # what comes meanwhile is not on disk
         upkeep.remove_leftovers(log)
         extent = _extent(log, self._now_ms, self._upper)
+        self._upper = extent.upper  # in all rounds: the segments that end meanwhile are for the next pass
         upkeep.advance_cleaned_offset(log, extent.dirty)  # the mark is there before the first gap is
-        before, after, rounds, end = 0, 0, 0, extent.upper
-        while extent.dirty < end:
+        before, after, rounds = 0, 0, 0
+        while extent.dirty < extent.upper:
             try:
-                seen = self._collect(extent, end)
+                seen = self._collect(extent)
                 counts = self._clean(extent, seen)
             except (FileNotFoundError, _ChangedError):
                 logger.info("dir=%s segments went while they were compacted", log.directory)
@@ -234,10 +235,10 @@ class _Pass:
 
     # ------------------------------------------------------------------- keys
 
-    def _collect(self, extent: _Extent, end: int) -> int:
+    def _collect(self, extent: _Extent) -> int:
         """Note the keys from the first dirty offset on; return where the noting ended."""
-        self._keys.clear(extent.dirty, end)
-        aborted = _Aborted(self._log, extent.dirty, end)
+        self._keys.clear(extent.dirty, extent.upper)
+        aborted = _Aborted(self._log, extent.dirty, extent.upper)
         for segment in extent.segments:
             if segment.next_offset <= extent.dirty:
                 continue
@@ -247,7 +248,7 @@ class _Pass:
                 )
                 if full is not None:
                     return self._checked(full, extent.dirty)
-        return end
+        return extent.upper
 
     def _checked(self, full: int, dirty: int) -> int:
         if full <= dirty:

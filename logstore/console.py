@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from logstore.errors import InvalidRecordError, InvalidRequestError, PylogError, did_you_mean
+from logstore.errors import (
+    FailedStoreError,
+    InvalidRecordError,
+    InvalidRequestError,
+    PylogError,
+    did_you_mean,
+)
 from logstore.store import LogStore, OffsetRange
 
 if TYPE_CHECKING:
@@ -271,7 +277,11 @@ class LineWriter:
             self._lines, partly = self._lines + partly, 0
         then = f", then {partly} of the next {wanted} (partition by partition)" if partly else ""
         which = f"the first {self._lines} lines were written{then}, no later one"
-        error.args = (f"{error}; {which if self._lines or partly else 'no line was written'}",)
+        if isinstance(error, FailedStoreError):  # perhaps of what was just written
+            which = f"the first {self._lines} lines were written{then}, of later ones it is not known"
+        elif not self._lines and not partly:
+            which = "no line was written"
+        error.args = (f"{error}; {which}",)
         return error
 
 

@@ -102,7 +102,8 @@ class Log:
         self._writer = TailWriter(self._files, self._producers, lambda: self.epochs)
         self._scanner = Scanner(self._files)
         self._last_flush_ms = env.clock.monotonic_ms()
-        self._cuts, self._cuts_mutex = 0, threading.Lock()  # cuts so far: what was flushed before may be gone
+        # Cuts so far, and where one is at work: what was flushed before may be gone.
+        self._cuts, self._cut_at, self._cuts_mutex = 0, INT64_MAX, threading.Lock()
         self._durable_names: object = None  # of files whose directory entries are known to be on disk
 
     @classmethod
@@ -357,7 +358,7 @@ class Log:
             check_mark(self._env, self._root)
             with self._cuts_mutex:
                 if cuts == self._cuts:
-                    self.recovery_point = max(self.recovery_point, view.end)
+                    self.recovery_point = max(self.recovery_point, min(view.end, self._cut_at))
         self._last_flush_ms = self._env.clock.monotonic_ms()
         return min(view.end, self.recovery_point)
 
@@ -381,9 +382,8 @@ class Log:
             self._durable_names = names
 
     def _maybe_flush(self, end: int) -> None:
-        config = self.config
         waited_ms = self._env.clock.monotonic_ms() - self._last_flush_ms
-        if end - self.recovery_point >= config.flush_messages or waited_ms >= config.flush_ms:
+        if end - self.recovery_point >= self.config.flush_messages or waited_ms >= self.config.flush_ms:
             self.flush()
 
     # ------------------------------------------------- producers, transactions
@@ -488,8 +488,7 @@ class Log:
     def truncate_to(self, offset: int) -> None:
         """Remove every batch that holds `offset` or a later one, and the leader epochs that began there.
 
-        Below the log's start everything goes, and the log begins anew at `offset`. The caller lowers its
-        checkpoint of the recovery point first: what is flushed and missing counts as damage.
+        Below the log's start all goes: it begins anew at `offset`. Lower the checkpoint of the recovery point before.
         """
         with self.lock():
             view = self._files.view
@@ -509,7 +508,10 @@ class Log:
         view = self._files.view
         end = min(offset, place.batch.base_offset) if place else offset
         marks.lower(self._env, self._files.path, end)
-        self.recovery_point = min(self.recovery_point, end)  # first: who looks meanwhile sees no damage
+        with (
+            self._cuts_mutex
+        ):  # first, and no flush moves it up before the end: who looks meanwhile sees no damage
+            self._cut_at, self.recovery_point = end, min(self.recovery_point, end)
         bases = view.bases[: place.number + 1] if place else ()
         self._producers.cut(place.batch.base_offset if place else -1)
         for base in reversed(view.bases[len(bases) :]):
@@ -527,8 +529,8 @@ class Log:
         fsync_or_mark(self._env, self._files.segment(self._files.view.bases[-1]).path, self._root)
         fsync_or_mark(self._env, self._files.path, self._root)
         self._producers.forget()
-        with self._cuts_mutex:  # again: a flush may have ended meanwhile, and a gap may lie before the cut
-            self._cuts += 1
+        with self._cuts_mutex:  # again: a gap may lie before the cut
+            self._cuts, self._cut_at = self._cuts + 1, INT64_MAX
             self.recovery_point = min(self.recovery_point, self._files.view.end)
         self.epochs.load()
         self.epochs.trim(self._files.view.end)

@@ -244,6 +244,8 @@ class LogDir:
             self._env.files.create(self.path / LOCK)  # for the system to say why not
         except StorageError as error:
             return f"can only be read: {getattr(error, 'reason', error)}"
+        except FileNotFoundError:
+            return "is there no more"
         return "can only be read: this user may not write there"
 
     @property

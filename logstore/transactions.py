@@ -199,7 +199,7 @@ class Transactions:
         Raises: TransactionAbortedError: it is not wanted any more; BatchConflictError.
         """
         if self._pending(self._journal.state(), attempt.name):
-            self.finish(attempt.name)  # of the run before
+            self._finish_later(attempt.name)  # of the run before
         owner = replace(attempt.owner, holder=self._holders.mine())
         if processes.lives(self._env, owner.driver) is False:
             raise TransactionAbortedError(-1, -1, "the driver of the query is gone")
@@ -208,7 +208,7 @@ class Transactions:
             self._journal.append(events)
         self._journal.sync()
         if len(events) > 1:
-            self.finish(attempt.name)
+            self._finish_later(attempt.name)
         return placed
 
     def extend(self, attempt: Attempt, more: tuple[Partition, ...]) -> Attempt:
@@ -272,11 +272,18 @@ class Transactions:
         return wanted.content
 
     def _publish(self, batch: tuple[str, int]) -> None:
-        """Inside of `changing`: let readers see a decision, now that no power failure can take it back."""
-        decision = self._journal.state().decisions.get(batch)
-        if decision is not None and not decision.durable:
-            self._journal.sync()
-            self._journal.append([["durable", *batch]])
+        """Inside of `changing`: let readers see a decision, now that no power failure can take it back.
+
+        On a full disk, too: it counts, and who is told that it failed would write the batch again.
+        """
+
+        def publish() -> None:
+            decision = self._journal.state().decisions.get(batch)
+            if decision is not None and not decision.durable:
+                self._journal.sync()
+                self._journal.append([["durable", *batch]])
+
+        self._log_dir.reserve.despite_full_disk(publish)
 
     def abort(self, name: str, batch_id: int, *, run: str = "", driver: str = "", reason: str) -> None:
         """Abort what this run, or this driver, wrote of a batch, and will write. If it is decided, finish the batch."""
@@ -329,14 +336,16 @@ class Transactions:
         """Finish what was decided, and abort what nobody can decide any more; return how many attempts that were."""
         if self._env.files.stat(self._journal.path) is None:
             return 0
-        state = self._journal.state()
-        dead = self.dead(state)
-        if dead:
-            self._note(lambda state: [e for a, why in dead for e in state.to_abort([a], why)])
+        ended: list[Event] = []
+        if self.dead(self._journal.state()):
+            # Once more while nobody can prepare anything: a writer may do that, and end, between two looks.
+            ended = self._note(
+                lambda state: [e for a, why in self.dead(state) for e in state.to_abort([a], why)]
+            )
         if self._pending(self._journal.state()):
             self.finish()
         self._holders.sweep()
-        return len(dead)
+        return len(ended)
 
     def dead(self, state: State) -> list[tuple[Attempt, str]]:
         """The attempts that nobody can commit any more, and why."""

@@ -17,6 +17,7 @@ from logstore.errors import (
     ProducerFencedError,
     PylogError,
     StaleLogError,
+    StoreError,
     UnknownPartitionError,
     UnknownTopicError,
 )
@@ -110,10 +111,13 @@ class Markers:
         )
 
     def _is_there(self, topic: str, topic_id: str) -> bool:
+        """Is there this topic? One whose description is damaged is in no other's way, and may be mended."""
         try:
             return self._logs.topic(topic).topic_id == topic_id
         except UnknownTopicError:
             return False
+        except StoreError:
+            return True
 
 
 def _append_markers(log: Log, producers: Iterable[Producer], *, commit: bool) -> None:

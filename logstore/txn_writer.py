@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from logstore.catalog import TopicInfo
-from logstore.errors import TransactionAbortedError
+from logstore.errors import PylogError, TransactionAbortedError
 from logstore.records.batch import ProducerStamp, sequence_after
 from logstore.txn_state import Attempt, Content, Partition, Producer
 
@@ -174,7 +174,12 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.commit()
-        else:
+        if kind is not None:
             self.abort(f"its writer failed: {kind.__name__}")
+            return
+        try:
+            self.commit()
+        except BaseException as failure:
+            with suppress(PylogError):  # the failure is what matters
+                self.abort(f"its commit failed: {type(failure).__name__}")
+            raise

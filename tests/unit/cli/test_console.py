@@ -23,7 +23,7 @@ from logstore.console import (
     text_formatter,
 )
 from logstore.env import Env
-from logstore.errors import DiskFullError, InvalidRecordError, InvalidRequestError
+from logstore.errors import DiskFullError, FailedStoreError, InvalidRecordError, InvalidRequestError
 from tests.crash.disk import Disk, StillClock
 
 
@@ -179,3 +179,18 @@ def test_lines_that_a_full_disk_cuts_short_are_told_as_they_are(partitions):
     then = f", then {partly} of the next 20 (partition by partition)" if partly else ""
     assert str(full.value).endswith(f"; the first {whole * 20} lines were written{then}, no later one")
     assert bool(partly) == (partitions == 2)
+
+
+def test_lines_that_are_there_and_perhaps_not_on_disk_are_not_called_unwritten():
+    disk, root = Disk(), Path("/store")
+    disk.mkdir(root)
+    store = logstore.open(root, env=Env(StillClock(), disk))
+    store.create_topic("t", config={"flush.messages": 1})
+    writer = LineWriter("t", parser())
+    writer.write(store, [b"a\n"])
+    disk.fsync_fails = ".log"
+    with pytest.raises(
+        FailedStoreError, match=r"; the first 1 lines were written, of later ones it is not known$"
+    ):
+        writer.write(store, [b"b\n"])
+    assert store.read("t", partition=0).read_all().num_rows == 2

@@ -181,7 +181,7 @@ def test_verify_names_directories_that_belong_to_no_topic(pylog, partition, path
     assert (
         said()[0] == f"{path / 'old-2'} belongs to no topic and holds no records; `pylog recover` removes it"
     )
-    assert "`pylog recover` removes" not in said("--topic", "orders")
+    assert said("--topic", "orders") == []
     pylog("recover").ok()
     assert sorted(each.name for each in path.glob("old*")) == []
     assert said() == [other]

@@ -218,6 +218,66 @@ def test_transactions_are_told_apart_in_every_round(writer):
     assert len(found) == len(last)
 
 
+def test_what_is_aborted_while_a_pass_takes_its_rounds_deletes_nothing(writer):
+    """A segment that ends meanwhile is for the next pass: this one has not asked what in it was aborted."""
+    writer.log.reconfigure(LogConfig(**(SMALL | {"segment_bytes": 1 << 16, "max_message_bytes": 1 << 16})))
+    writer.append(None, "a")
+    for number in range(8):
+        writer.append(None, str(number) * 1500)
+    writer.append(None, "end")
+    writer.log.roll()
+    before, rounds = seen(writer.log), []
+
+    def meanwhile(done, total):
+        if done == 0 and not rounds:
+            writer.append(1, "a")
+            writer.end(1, commit=False)
+            writer.log.roll()
+        rounds.append(done)
+
+    report = compaction.compact(writer.log, key_map_bytes=1 << 14, progress=meanwhile)
+    assert report.rounds == 2
+    assert seen(writer.log) == before
+    assert compaction.compact(writer.log).rounds == 1
+    assert seen(writer.log) == before
+
+
+class Busy(Disk):
+    """Others go on, once, when a partition's directory was synced."""
+
+    meanwhile = None
+
+    def fsync(self, path):
+        super().fsync(path)
+        act = self.meanwhile
+        if act is not None and str(path) == "/store/t-0":
+            self.meanwhile = None
+            act()
+
+
+def test_no_record_goes_before_a_later_one_that_is_not_on_disk():
+    disk = Busy()
+    disk.mkdir("/store")
+    w = Writer(Path("/store"), Env(StillClock(), disk))
+    for key in ("a", "b", "c"):
+        w.append(None, key, value=b"v" * 70)
+    w.log.roll()
+    w.append(None, "d", value=b"v" * 200)
+
+    def meanwhile():
+        w.append(None, "a", value=b"v" * 70)
+        w.log.roll()
+
+    disk.meanwhile = meanwhile
+    compaction.compact(w.log)
+    assert disk.meanwhile is None
+    left = disk.after_crash(Crash.LOST)
+    flushed = w.log.recovery_point
+    again = reopen(w.log.directory, Env(StillClock(), left), recovery_point=flushed, **w.settings)
+    again.recover()
+    assert seen(again) == [(0, "a"), (1, "b"), (2, "c"), (3, "d")]
+
+
 def test_an_index_that_remembers_more_than_the_batches_is_right(writer):
     """Of the second transaction nothing is left, but it was open when the first one was aborted."""
     writer.append(None, "a")

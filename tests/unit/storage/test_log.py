@@ -497,6 +497,10 @@ class Interrupted(OsFiles):
         self._maybe("write", path)
         super().write(path, position, data)
 
+    def truncate(self, path, size):
+        self._maybe("truncate", path)
+        super().truncate(path, size)
+
 
 def test_a_cut_while_it_is_flushed_leaves_no_recovery_point_beyond_it(tmp_path):
     files = Interrupted(lambda kind, path: kind == "fsync" and path.endswith(".log"))
@@ -508,6 +512,25 @@ def test_a_cut_while_it_is_flushed_leaves_no_recovery_point_beyond_it(tmp_path):
     log.append_as_follower(batch(b"x", first=2))
     assert log.flush() == log.recovery_point == 3
     assert contents(log) == [(0, b"a"), (1, b"b"), (2, b"x")]
+
+
+def test_a_flush_that_ends_in_the_middle_of_a_cut_makes_no_damage_of_it(tmp_path):
+    due = ["truncate", "fsync"]
+    files = Interrupted(lambda kind, path: kind == due[0] and path.endswith(".log"))
+    log = make(tmp_path, Env(files=files))
+    for value in (b"a", b"b", b"c", b"d"):
+        log.append_as_leader(batch(value))
+    ends = []
+
+    def flush():
+        log.flush()
+        del due[0]
+        files.act = lambda: ends.append(log.log_end_offset)
+
+    files.act = flush
+    log.truncate_to(2)
+    assert ends == [2]
+    assert log.recovery_point == log.flush() == 2
 
 
 def test_who_opens_a_log_between_records_and_index_keeps_the_entries_that_come(tmp_path):

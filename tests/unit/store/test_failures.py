@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -232,4 +233,13 @@ def test_a_store_without_a_lock_file_on_a_read_only_disk_can_be_read(tmp_path: P
         store.flush()
         (tmp_path / ".lock").touch()
         with pytest.raises(ReadOnlyStoreError, match="can only be read: this user may not write there"):
+            store.create_topic("t")
+
+
+def test_a_store_that_was_removed_says_so_to_who_would_write_there(tmp_path: Path) -> None:
+    root = tmp_path / "log"
+    logstore.open(root).close()
+    with logstore.open(root, mode="r") as store:
+        shutil.rmtree(root)
+        with pytest.raises(ReadOnlyStoreError, match="is there no more"):
             store.create_topic("t")

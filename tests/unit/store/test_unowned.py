@@ -39,6 +39,17 @@ def delete(disk: Disk) -> None:
         store.delete_topic("t")
 
 
+def half_deleted(disk: Disk) -> None:
+    with logstore.open(ROOT, env=on(disk)) as store:
+        store.create_topic("t", partitions=2, config={"file.delete.delay.ms": 1})
+        store.append("t", rows(["a"], partition=[1]), flush=True)
+        store.delete_topic("t")
+
+
+def finish(disk: Disk) -> None:
+    logstore.open(ROOT, env=Env(StillClock(10_000_001), disk, random.Random(1))).close()
+
+
 class Meddled:
     """A disk on which others do something before the calls of these numbers."""
 
@@ -68,6 +79,7 @@ def begun(disk: Disk) -> None:
         ((make,), (delete,)),
         ((make,), (delete, make)),
         ((), (make, delete)),
+        ((half_deleted,), (finish,)),
     ],
 )
 def test_a_topic_that_comes_or_goes_while_somebody_looks_is_no_damage(before, meanwhile, caplog):

@@ -68,6 +68,44 @@ def test_a_transaction_whose_append_failed_can_only_be_aborted(store):
     assert is_settled(store)
 
 
+def breaking(store, monkeypatch, breaks):
+    """Writes of which `breaks(path, data)` is true fail."""
+    files, write = type(store._env.files), type(store._env.files).write
+
+    def broken(self, where, position, data):
+        if breaks(str(where), bytes(data)):
+            raise DiskFullError("no room")
+        write(self, where, position, data)
+
+    monkeypatch.setattr(files, "write", broken)
+
+
+def test_a_block_that_cannot_be_committed_holds_nobody_up(store, monkeypatch):
+    with monkeypatch.context() as patch:
+        breaking(store, patch, lambda path, data: b'["decide",' in data)
+        with pytest.raises(DiskFullError), store.transaction() as transaction:
+            store.append("a", pa.table({"value": ["x"]}), transaction=transaction)
+    assert is_settled(store)
+    assert values(store) == []
+
+
+def test_a_block_that_goes_on_after_a_failed_append_is_aborted_at_its_end(store, monkeypatch):
+    rows = pa.table({"value": ["x"]})
+
+    def go_on():
+        with store.transaction() as transaction:
+            store.append("a", rows, transaction=transaction)
+            with monkeypatch.context() as patch:
+                breaking(store, patch, lambda path, data: path.endswith(".log"))
+                with pytest.raises(DiskFullError):
+                    store.append("a", rows, transaction=transaction)
+
+    with pytest.raises(TransactionAbortedError, match="an append of it failed"):
+        go_on()
+    assert is_settled(store)
+    assert values(store) == []
+
+
 def test_plain_appends_behind_an_open_transaction_wait_for_it(store):
     with store.transaction() as transaction:
         store.append("b", pa.table({"value": ["in"]}), transaction=transaction)
@@ -276,6 +314,19 @@ def test_a_new_run_ends_what_a_dead_one_left(store):
 # --- liveness
 
 
+def test_a_writer_that_is_registered_knows_it_whatever_fails_of_the_run_before(store, monkeypatch):
+    """Else nobody could abort it while its process lives."""
+    store.transactions.commit([part(store, ["w"], topic="b", name="other").prepare()])
+    store.flush()
+    part(store, ["x"], run="dead").prepare()
+    with monkeypatch.context() as patch:
+        breaking(store, patch, lambda path, data: b'["forget",' in data)
+        alive = part(store, ["x"], run="alive")
+    alive.abort()
+    assert values(store) == []
+    assert is_settled(store)
+
+
 @pytest.mark.parametrize("told", [{"run": "r"}, {"driver": alive()}])
 def test_a_task_that_comes_when_its_driver_has_given_up_is_refused(store, told):
     """Spark stops tasks without waiting for them: this one would be prepared, and nobody would ever commit it."""
@@ -317,6 +368,21 @@ def test_a_topic_that_was_deleted_in_between_does_not_keep_a_batch_from_its_end(
     assert not store.transactions._pending(store.transactions.state())
 
 
+def test_a_damaged_topic_keeps_no_other_transaction_from_being_forgotten(store, path):
+    store.transactions.commit([part(store, ["x"], topic="b", name="other").prepare()])
+    description = path / "topics" / "b.json"
+    was = description.read_bytes()
+    description.write_bytes(b"{")
+    store.transactions.commit([part(store, ["x"]).prepare()])
+    store.flush("a")
+    store.transactions.finish()
+    assert [name for name, _ in store.transactions.state().decisions] == ["other"]
+    description.write_bytes(was)
+    store.flush()
+    store.transactions.finish()
+    assert not store.transactions.state().decisions
+
+
 def test_a_store_that_may_only_be_read_shows_what_is_decided(path, monkeypatch):
     with logstore.open(path) as store:
         monkeypatch.setattr(store.transactions, "finish", lambda name=None: None)
@@ -348,6 +414,16 @@ def test_a_full_disk_refuses_the_decision_and_it_can_be_made_later(store, monkey
     assert values(store) == []
     store.transactions.commit([prepared])
     assert values(store) == ["x"]
+
+
+def test_a_disk_that_is_full_behind_the_decision_does_not_call_it_a_failure(store, path, monkeypatch):
+    """Who is told that a batch write failed writes it again, and this one would be visible all the same."""
+    prepared = part(store, ["x"]).prepare()
+    with monkeypatch.context() as patch:
+        breaking(store, patch, lambda _, data: b'["durable",' in data and (path / ".reserve").exists())
+        store.transactions.commit([prepared])
+        assert values(store) == ["x"]
+    assert not (path / ".reserve").exists()
 
 
 def test_state_stays_small(store):

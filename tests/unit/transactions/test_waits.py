@@ -9,7 +9,7 @@ import pytest
 
 import logstore
 from logstore import TransactionAbortedError
-from logstore.env import SYSTEM, Env
+from logstore.env import SYSTEM, Env, OsFiles
 from tests.crash.disk import StillClock
 from tests.unit.transactions.parts import HOST, alive, is_settled, part, values
 
@@ -39,6 +39,35 @@ def test_what_is_prepared_lives_as_long_as_its_driver(store, path):
         assert store.transactions.tend() == 1
     with pytest.raises(TransactionAbortedError, match="the driver of the query is gone"):
         store.transactions.commit([prepared])
+    assert values(store) == ["x"]
+
+
+class Meddled(OsFiles):
+    """Files that have something happen, once, before somebody looks whether a process lives."""
+
+    act = None
+
+    def lock(self, path, **how):
+        act, name = self.act, str(path).rpartition("/")[2]
+        if act is not None and name.startswith(".holder-"):
+            self.act = None
+            act()
+        return super().lock(path, **how)
+
+
+def test_who_is_prepared_and_ends_while_somebody_looks_is_not_taken_for_dead(store, path):
+    """Spark may end a worker with its task."""
+    files, prepared = Meddled(), []
+    with logstore.open(path) as worker, logstore.open(path, env=Env(files=files)) as watcher:
+        task = part(worker, ["x"], driver=alive())
+
+        def end():
+            prepared.append(task.prepare())
+            worker.transactions._holders.release()
+
+        files.act = end
+        assert watcher.transactions.tend() == 0
+        store.transactions.commit(prepared)
     assert values(store) == ["x"]
 
 
