@@ -1,7 +1,7 @@
 """Following: the role of a replica that follows, for one leader epoch. It drives `follower`, and changes the log.
 
-At most one question to the leader is open, or one job in the log's lane; what comes of a role that was left is thrown
-away. Belongs to the event loop.
+At most one question to the leader is open, and one append is in the log's lane; what comes of a role that was left is
+thrown away. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from logstore.errors import FailedStoreError, PylogError
+from logstore.records.batch import InvalidBatchError, header_at, whole_bytes
 from replication import follower
 from replication.follower import EpochStarts
 from replication.model import BrokerId, LeaderAndIsr
@@ -134,15 +135,22 @@ class Following:
     def fetched(self, epoch: int, offset: int, records: Buffer, high_watermark: int, log_start: int) -> None:
         """The leader's answer to a fetch in this epoch, from this offset."""
         self._pause_ms = FIRST_PAUSE_MS
-        self.step(follower.RecordsFetched(epoch, offset, records, high_watermark, log_start))
+        # In sync nothing is asked ahead: what is fetched is not below the HW.
+        next_offset = next_offset_of(records, offset) if offset < high_watermark else offset
+        self.step(follower.RecordsFetched(epoch, offset, records, next_offset, high_watermark, log_start))
 
     def failed(self, epoch: int) -> None:
         """No answer, or an error that time cures: ask again after a pause, which grows."""
         if self.is_over or epoch != self.state.leader_epoch or self.state.resume_ms is not None:
             return
+        self._pause(follower.Failed(epoch, self.replica.host.clock.monotonic_ms()))
+
+    def _pause(self, event: follower.Failed | follower.AppendFailed) -> None:
         host = self.replica.host
         host.counters.failed_fetches += 1
-        self.step(follower.Failed(epoch, host.clock.monotonic_ms()))
+        self.step(event)
+        if self.state.resume_ms is None:  # it goes on when its append is done
+            return
         self._timer = host.disk.loop.call_later(self._pause_ms / 1000, self._resume)
         self._pause_ms = min(2 * self._pause_ms, host.config.replica_fetch_backoff_ms)
 
@@ -181,7 +189,7 @@ class Following:
 
         def then(write: _Write) -> None:
             if write.error is not None:
-                self.failed(self.state.leader_epoch)
+                self._pause(follower.AppendFailed(replica.host.clock.monotonic_ms()))
                 return
             replica.host.counters.replication_bytes_in += len(records)
             self.step(follower.Appended(replica.end, write.epochs, leader_high_watermark))
@@ -272,3 +280,12 @@ class Following:
             )
         write.then(write)
         self._asking.settled(self)
+
+
+def next_offset_of(records: Buffer, offset: int) -> int:
+    """Where these records end, as the last batch says, which the append will check; `offset` if it does not say."""
+    end, last = whole_bytes(records, len(records))
+    try:
+        return header_at(records, last).next_offset if 0 < end == len(records) else offset
+    except InvalidBatchError:
+        return offset

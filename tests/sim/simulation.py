@@ -35,6 +35,7 @@ class Mutant(enum.Enum):
     TRUNCATE_TO_HW = "a follower cuts its log at its high watermark"
     COMMITTED_ISR_ONLY = "the high watermark does not wait for an ISR that is being written"
     NO_CONTROLLER_EPOCH_CHECK = "writes and requests of a former controller count"
+    ASK_AHEAD_OF_THE_HW = "a follower asks for what is behind an append that may fail, wherever that is"
 
 
 @dataclass
@@ -393,6 +394,19 @@ def committed_isr_only() -> Any:
         isr.Leading.maximal_isr = right  # type: ignore[misc]
 
 
+@contextmanager
+def ahead_of_the_hw() -> Any:
+    right = follower._ask_ahead
+    follower._ask_ahead = lambda state, event: right(state, replace(event, leader_high_watermark=1 << 62))
+    try:
+        yield
+    finally:
+        follower._ask_ahead = right
+
+
+_PATCHES = {Mutant.COMMITTED_ISR_ONLY: committed_isr_only, Mutant.ASK_AHEAD_OF_THE_HW: ahead_of_the_hw}
+
+
 def simulate(seed: int, mutant: Mutant | None = None) -> Summary:
     """Run one seed.
 
@@ -401,7 +415,7 @@ def simulate(seed: int, mutant: Mutant | None = None) -> Summary:
     simulation = Simulation(seed, mutant)
     simulation.replies = {}
     try:
-        with committed_isr_only() if mutant is Mutant.COMMITTED_ISR_ONLY else nullcontext():
+        with _PATCHES.get(mutant, nullcontext)():
             return simulation.run()
     except AssertionError as error:
         error.add_note("\n".join(simulation.world.notes))

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import itertools
 import shutil
+import threading
 from dataclasses import replace
 
 import pytest
@@ -82,7 +83,28 @@ async def far_behind(site):
 
 
 @on_loop
-async def test_appends_that_fail_are_done_again(tmp_path):
+async def test_while_it_appends_a_follower_that_is_far_behind_asks_for_more_and_counts_for_nothing(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two, log = await far_behind(site)
+        append, may_append = log.append_as_follower, threading.Event()
+
+        def slowly(records):
+            may_append.wait(10)
+            return append(records)
+
+        log.append_as_follower = slowly
+        await site.tell(2, state=await site.stored())
+        await until(lambda: one.role.state.followers[2].log_end_offset > 1)
+        assert two.end == 1
+        assert one.role.state.followers[2].log_end_offset < one.role.high_watermark
+        assert one.role.state.isr == (1,)
+        may_append.set()
+        await until(lambda: 2 in one.role.state.isr)
+        assert two.stored() == one.stored()
+
+
+@on_loop
+async def test_appends_that_fail_are_done_again_whatever_was_asked_ahead(tmp_path):
     async with Site(tmp_path) as site:
         one, two, log = await far_behind(site)
         append, calls = log.append_as_follower, itertools.count()
