@@ -145,7 +145,7 @@ class Following:
             return
         self._pause(follower.Failed(epoch, self.replica.host.clock.monotonic_ms()))
 
-    def _pause(self, event: follower.Failed | follower.AppendFailed) -> None:
+    def _pause(self, event: follower.Failed | follower.WriteFailed) -> None:
         host = self.replica.host
         host.counters.failed_fetches += 1
         self.step(event)
@@ -189,7 +189,7 @@ class Following:
 
         def then(write: _Write) -> None:
             if write.error is not None:
-                self._pause(follower.AppendFailed(replica.host.clock.monotonic_ms()))
+                self._write_failed(write)
                 return
             replica.host.counters.replication_bytes_in += len(records)
             self.step(follower.Appended(replica.end, write.epochs, leader_high_watermark))
@@ -225,9 +225,13 @@ class Following:
 
     def _truncated(self, write: _Write) -> None:
         if write.error is not None:
-            self.failed(self.state.leader_epoch)
+            self._write_failed(write)
             return
         self.step(follower.Truncated(self.replica.start, self.replica.end, write.epochs))
+
+    def _write_failed(self, write: _Write) -> None:
+        replica, now_ms = self.replica, self.replica.host.clock.monotonic_ms()
+        self._pause(follower.WriteFailed(replica.start, replica.end, write.epochs, now_ms))
 
     def _report(self, lost: follower.ReportLostRecords) -> None:
         self.replica.host.counters.lost_records += lost.end - lost.start

@@ -149,6 +149,32 @@ async def test_a_new_leader_has_all_and_the_old_one_cuts_what_was_not_committed(
 
 
 @on_loop
+async def test_a_cut_that_fails_is_made_again_and_takes_nothing_else_along(tmp_path):
+    """R2. It is in the ISR: who cut more would lose what was acknowledged."""
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        await site.create(replicas=(1, 2))
+        await one.produce(b"a", b"b")
+        log = one.replicas.partitions()[T0].replica.log
+        log.append_as_leader(batch(b"lost"), leader_epoch=0)
+        one.replicas.partitions()[T0].replica.note((0, 3))
+        cut, cuts = log.truncate_to, []
+
+        def cut_at_the_second_try(offset):
+            cuts.append(offset)
+            if len(cuts) == 1:
+                raise OSError(errno.EIO, "out of order")
+            cut(offset)
+
+        log.truncate_to = cut_at_the_second_try
+        await site.elect(2, isr=(1, 2))
+        await two.produce(b"c")
+        await until(lambda: one.stored() == two.stored() == [b"a", b"b", b"c"])
+        assert cuts == [2, 2]
+        assert one.replicas.counters.lost_records == 0
+
+
+@on_loop
 async def test_a_fetch_of_another_epoch_or_life_is_fenced(tmp_path):
     """R5, R10."""
     async with Site(tmp_path) as site:
