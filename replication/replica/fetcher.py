@@ -200,9 +200,10 @@ class _Connection:
         elif fetches:
             await self._fetch(client, fetches, questions)
         if ends and fetches:
-            self._waiting.update(fetches)  # at once, in the next round: with those that were cut
-            for role in fetches:
+            for role, fetch in fetches.items():  # at once, in the next round: with those that were cut
                 del questions[role]
+                if role in self._roles:
+                    self._waiting.setdefault(role, fetch)  # who asked ahead may ask something else by now
 
     def _connected(self) -> Client:
         address = self._fetchers.metadata.address(self._owner.leader)

@@ -2,9 +2,7 @@
 
 import asyncio
 import errno
-import itertools
 import shutil
-import threading
 from dataclasses import replace
 
 import pytest
@@ -68,57 +66,6 @@ async def test_a_follower_that_comes_back_catches_up_and_joins_again(tmp_path):
         assert 2 in (await site.stored()).isr
         await one.produce(b"z")
         assert two.end == 502
-
-
-async def far_behind(site):
-    """Broker 1 leads, 2 was away for long and is here again, and is not told yet. Returns them, and the log of 2."""
-    one, two = await site.start(1, 2, **{"replica.fetch.max.bytes": "2000"})
-    await site.create(replicas=(1, 2))
-    await one.produce(b"a")
-    await two.stop()
-    for number in range(50):
-        assert (await one.produce(b"%d" % number * 100, timeout_ms=20_000)).error_code == ErrorCode.NONE
-    await two.start()
-    return one, two, two.replicas.partitions()[T0].replica.log
-
-
-@on_loop
-async def test_while_it_appends_a_follower_that_is_far_behind_asks_for_more_and_counts_for_nothing(tmp_path):
-    async with Site(tmp_path) as site:
-        one, two, log = await far_behind(site)
-        append, may_append = log.append_as_follower, threading.Event()
-
-        def slowly(records):
-            may_append.wait(10)
-            return append(records)
-
-        log.append_as_follower = slowly
-        await site.tell(2, state=await site.stored())
-        await until(lambda: one.role.state.followers[2].log_end_offset > 1)
-        assert two.end == 1
-        assert one.role.state.followers[2].log_end_offset < one.role.high_watermark
-        assert one.role.state.isr == (1,)
-        may_append.set()
-        await until(lambda: 2 in one.role.state.isr)
-        assert two.stored() == one.stored()
-
-
-@on_loop
-async def test_appends_that_fail_are_done_again_whatever_was_asked_ahead(tmp_path):
-    async with Site(tmp_path) as site:
-        one, two, log = await far_behind(site)
-        append, calls = log.append_as_follower, itertools.count()
-
-        def now_and_then(records):
-            if next(calls) % 3 == 1:
-                raise OSError(errno.EIO, "out of order")
-            return append(records)
-
-        log.append_as_follower = now_and_then
-        await site.tell(2, state=await site.stored())
-        await until(lambda: 2 in one.role.state.isr)
-        assert two.stored() == one.stored()
-        assert next(calls) > 6
 
 
 @on_loop
