@@ -162,8 +162,9 @@ class ReplicaSet:
     # ------------------------------------------------------------- come and go
 
     def is_on_disk(self, tp: TopicPartition, topic_id: str) -> bool:
-        """Is there a replica of this topic, and not of another one of its name?"""
-        return self.dir.topic_ids.get(tp) == topic_id
+        """Is there a replica of this topic, and not of another one of its name? A half made one is none."""
+        is_known = tp in self.partitions or tp in self.broken
+        return is_known and self.dir.topic_ids.get(tp) == topic_id
 
     async def find_or_create(
         self, wanted: Mapping[TopicPartition, str]
