@@ -203,8 +203,8 @@ class Following:
 
         def act() -> None:
             if offset < log.log_end_offset:
-                host.lower_checkpoints(tp, offset)
-                log.truncate_to(offset)
+                with host.cutting(tp, offset):
+                    log.truncate_to(offset)
 
         self._submit(act, self._truncated)
 
@@ -218,8 +218,8 @@ class Following:
         )
 
         def act() -> None:
-            host.lower_checkpoints(tp, 0)
-            log.start_anew(offset)
+            with host.cutting(tp, 0):
+                log.start_anew(offset)
 
         self._submit(act, self._truncated)
 

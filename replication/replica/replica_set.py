@@ -67,7 +67,7 @@ class ReplicaSet:
             clock=self._env.clock,
             isr=self._isr,
             keep_reserve=self.dir.log_dir.reserve.keep,
-            lower_checkpoints=self.dir.lower,
+            cutting=self.dir.cutting,
             disk_failed=self.disk_failed.set,
             counters=self._counters,
         )
@@ -122,7 +122,7 @@ class ReplicaSet:
         await self.disk.close()
         offsets = {tp: partition.high_watermark for tp, partition in self.partitions.items()}
         logs = {tp: partition.replica.log for tp, partition in self.partitions.items()}
-        await asyncio.to_thread(self.dir.note_high_watermarks, offsets)
+        await asyncio.to_thread(self.dir.note_high_watermarks, offsets, self.dir.cuts())
         await asyncio.to_thread(self.dir.close, logs)
 
     def leaders(self) -> list[Leader]:
