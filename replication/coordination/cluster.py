@@ -97,6 +97,15 @@ class StateOutcome:
     stored: LeaderAndIsr | None
 
 
+@contextlib.contextmanager
+def said_if_malformed() -> Iterator[None]:
+    """A node that cannot be understood is said, and nobody's trouble but its own."""
+    try:
+        yield
+    except nodes.MalformedNodeError as error:
+        logger.error("%s", error)
+
+
 async def prepare(tree: Tree) -> None:
     """Make the persistent nodes that all rely on, where they are missing."""
     found = await tree.read_batch(nodes.PERSISTENT_PATHS)
@@ -295,12 +304,14 @@ async def _make_parents(
 async def read_states(
     tree: Tree, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, LeaderAndIsr | None]:
-    """What the state nodes say."""
+    """What the state nodes say; None for one that is not there, or cannot be understood."""
     found = await tree.read_batch([nodes.state_path(tp) for tp in partitions])
-    return {
-        tp: None if node is None else nodes.decode_state(tp, node)
-        for tp, node in zip(partitions, found, strict=True)
-    }
+    states: dict[TopicPartition, LeaderAndIsr | None] = dict.fromkeys(partitions)
+    for tp, node in zip(partitions, found, strict=True):
+        if node is not None:
+            with said_if_malformed():
+                states[tp] = nodes.decode_state(tp, node)
+    return states
 
 
 async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
@@ -326,7 +337,7 @@ async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str,
     topics = {}
     for name, node, config, topic_id in zip(names, assigned, configs, ids, strict=True):
         if node is not None:
-            with _logged():
+            with said_if_malformed():
                 topics[name] = _topic(name, node, config, topic_id, unclean_default)
     return topics
 
@@ -352,18 +363,9 @@ async def read_topic_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dic
 
 def _settings(topic: str, node: Node | None) -> dict[str, str]:
     settings: dict[str, str] = {}
-    with _logged():
+    with said_if_malformed():
         settings = nodes.settings_of(topic, node)
     return settings
-
-
-@contextlib.contextmanager
-def _logged() -> Iterator[None]:
-    """A node that cannot be understood is said, and nobody's trouble but its own."""
-    try:
-        yield
-    except nodes.MalformedNodeError as error:
-        logger.error("%s", error)
 
 
 async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterState:
@@ -374,11 +376,11 @@ async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterS
     states = await read_states(tree, partitions)
     # Who writes one of these two by hand, and wrongly, may mend it: the watches tell.
     elections: tuple[TopicPartition, ...] = ()
-    with _logged():
+    with said_if_malformed():
         if (election := await tree.get(nodes.PREFERRED_ELECTION)) is not None:
             elections = nodes.decode_partitions(nodes.PREFERRED_ELECTION, election.data)
     reassignments: dict[TopicPartition, Reassignment] = {}
-    with _logged():
+    with said_if_malformed():
         reassignments = await read_reassignments(tree)
     return ClusterState(
         brokers=brokers,

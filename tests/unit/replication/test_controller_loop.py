@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from kio.schema.errors import ErrorCode as WireCode
 
@@ -9,7 +10,7 @@ from logstore.env import SYSTEM
 from replication.controller import Limits
 from replication.controller_loop import ControllerLoop
 from replication.coordination import cluster, nodes, open_tree, topics
-from replication.coordination.tree import ConnectionLossError
+from replication.coordination.tree import ConnectionLossError, ensure_path
 from replication.errors import ErrorCode
 from replication.model import BrokerInfo, LeaderAndIsr, Reassignment, TopicPartition
 from replication.protocol import interbroker as ib
@@ -180,6 +181,40 @@ def test_a_node_that_nobody_understands_stops_no_other_news(tmp_path):
             await here.until(lambda: _is_gone(here.tree, nodes.PREFERRED_ELECTION))
 
     asyncio.run(check())
+
+
+def test_a_notice_that_nobody_understands_hides_no_change_of_an_isr(tmp_path):
+    async def check():
+        async with site(tmp_path) as here:
+            await here.create()
+            state = await here.until(here.state)
+            await here.tree.create(nodes.ISR_CHANGE_PREFIX, b"{ not json", sequence=True)
+            changed = replace(state, isr=(1, 2))
+            await here.tree.set(nodes.state_path(TP), nodes.encode_state(changed))
+            await here.tree.create(nodes.ISR_CHANGE_PREFIX, nodes.encode_partitions([TP]), sequence=True)
+            await here.until(lambda: _true(here.loop.state.leadership[TP].isr == (1, 2)))
+            await here.until(lambda: _is_empty(here.tree, nodes.ISR_CHANGES))
+
+    asyncio.run(check())
+
+
+def test_a_state_that_nobody_understands_keeps_no_controller_from_its_office(tmp_path):
+    async def garble(tree):
+        await topics.create_topic(tree, "bad", "b" * 21 + "A", {0: (1,)}, {})
+        await ensure_path(tree, nodes.state_path(TopicPartition("bad", 0)))
+        await tree.set(nodes.state_path(TopicPartition("bad", 0)), b"{ not json")
+
+    async def check():
+        async with site(tmp_path, before=garble) as here:
+            await here.create()
+            await here.until(here.state)
+            assert here.loop.state.epoch == 1
+
+    asyncio.run(check())
+
+
+async def _is_empty(tree, path):
+    return not await tree.children(path)
 
 
 def test_nodes_that_nobody_understands_keep_no_controller_from_its_office(tmp_path):
