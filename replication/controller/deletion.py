@@ -5,7 +5,8 @@
 3. Every live replica is stopped and deleted; one that is down has its turn when its broker is back.
 4. When all are deleted, the nodes go.
 
-A topic whose partitions are being reassigned is deleted after that.
+A topic whose partitions are being reassigned is deleted after that; one whose partitions nobody knows, since its node
+cannot be understood, when they are known.
 
 Only 2 differs from what Kafka 0.9 writes: there the ISR loses its members one write after another.
 """
@@ -33,6 +34,8 @@ def begin(draft: Draft, topics: Iterable[str]) -> None:
             draft.delayed_deletions.add(name)
             for tp in partitions_of(draft, name):
                 reassignment.proceed(draft, tp)  # what was not begun will not be
+        elif not draft.topics[name].partitions:
+            draft.delayed_deletions.add(name)
         elif name not in draft.deletions:
             draft.delayed_deletions.discard(name)
             draft.deletions.add(name)

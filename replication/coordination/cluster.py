@@ -35,6 +35,7 @@ from replication.coordination.tree import (
 )
 from replication.model import (
     NO_NODE,
+    Assignment,
     BrokerId,
     BrokerInfo,
     ClusterState,
@@ -328,26 +329,28 @@ async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
 async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str, TopicInfo]:
     """All topics, with their ids and what of their settings the controller goes by.
 
-    One whose node cannot be understood is left out, and said, so that it is nobody else's trouble.
+    One whose node cannot be understood has no partitions, and that is said: it is there, and nobody else's trouble.
     """
     names = await tree.children(nodes.TOPICS)
     assigned = await tree.read_batch([nodes.topic_path(name) for name in names])
     configs = await tree.read_batch([nodes.topic_config_path(name) for name in names])
     ids = await tree.read_batch([nodes.topic_id_path(name) for name in names])
-    topics = {}
-    for name, node, config, topic_id in zip(names, assigned, configs, ids, strict=True):
-        if node is not None:
-            with said_if_malformed():
-                topics[name] = _topic(name, node, config, topic_id, unclean_default)
-    return topics
+    return {
+        name: _topic(name, node, config, topic_id, unclean_default)
+        for name, node, config, topic_id in zip(names, assigned, configs, ids, strict=True)
+        if node is not None
+    }
 
 
 def _topic(
     name: str, node: Node, config: Node | None, topic_id: Node | None, unclean_default: bool
 ) -> TopicInfo:
     settings = _settings(name, config)
+    partitions: dict[int, Assignment] = {}
+    with said_if_malformed():
+        partitions = nodes.decode_topic(name, node.data)
     return TopicInfo(
-        partitions=nodes.decode_topic(name, node.data),
+        partitions=partitions,
         id=topic_id.data.decode() if topic_id is not None else None,
         unclean_leader_election=(
             settings.get("unclean.leader.election.enable", str(unclean_default)).lower() == "true"

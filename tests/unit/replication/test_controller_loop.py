@@ -4,6 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
 from kio.schema.errors import ErrorCode as WireCode
 
 from logstore.env import SYSTEM
@@ -179,6 +180,38 @@ def test_a_node_that_nobody_understands_stops_no_other_news(tmp_path):
             await here.tree.delete(nodes.PREFERRED_ELECTION)
             await topics.request_election(here.tree, [TP])
             await here.until(lambda: _is_gone(here.tree, nodes.PREFERRED_ELECTION))
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "never understood"])
+def test_a_topic_that_nobody_understands_is_not_taken_for_one_that_is_gone(tmp_path, is_known):
+    """Or else its deletion would remove its nodes, and tell no broker."""
+    other = TopicPartition("other", 0)
+    good = nodes.encode_topic({0: (1,)})
+
+    async def garble(tree):
+        await topics.create_topic(tree, "t", "i" * 21 + "A", {0: (1,)}, {})
+        if not is_known:
+            await tree.set(nodes.topic_path("t"), b"{ not json")
+
+    async def check():
+        async with site(tmp_path, before=garble) as here:
+            if is_known:
+                await here.until(here.state)
+                await here.tree.set(nodes.topic_path("t"), b"{ not json")
+            await topics.create_topic(here.tree, "other", "o" * 21 + "A", {0: (1,)}, {})
+            await here.until(lambda: _state(here.tree, other))
+            assert (TP in here.loop.state.leadership) == is_known
+            await topics.mark_deleted(here.tree, "t")
+            if not is_known:
+                await here.until(lambda: _true("t" in here.loop.state.delayed_deletions))
+                await here.tree.set(nodes.topic_path("t"), good)
+            await here.until(lambda: _is_gone(here.tree, nodes.topic_path("t")))
+            await here.until(lambda: _is_gone(here.tree, f"{nodes.DELETED_TOPICS}/t"))
+            stops = [request for key, request in here.asked if key is ApiKey.STOP_REPLICA]
+            rows = [r for stop in stops for topic in stop.topic_states for r in topic.partition_states]
+            assert any(row.delete_partition for row in rows)
 
     asyncio.run(check())
 
