@@ -134,7 +134,8 @@ class Following:
 
     def fetched(self, epoch: int, offset: int, records: Buffer, high_watermark: int, log_start: int) -> None:
         """The leader's answer to a fetch in this epoch, from this offset."""
-        self._pause_ms = FIRST_PAUSE_MS
+        if not records:  # else when they are in the log: on a full disk they are fetched again and again
+            self._pause_ms = FIRST_PAUSE_MS
         # In sync nothing is asked ahead: what is fetched is not below the HW.
         next_offset = next_offset_of(records, offset) if offset < high_watermark else offset
         self.step(follower.RecordsFetched(epoch, offset, records, next_offset, high_watermark, log_start))
@@ -192,6 +193,7 @@ class Following:
                 self._write_failed(write)
                 return
             replica.host.counters.replication_bytes_in += len(records)
+            self._pause_ms = FIRST_PAUSE_MS
             self.step(follower.Appended(replica.end, write.epochs, leader_high_watermark))
 
         self._submit(act, then)

@@ -172,6 +172,22 @@ async def test_a_follower_with_a_full_disk_leaves_the_isr_and_comes_back(tmp_pat
 
 
 @on_loop
+async def test_a_follower_with_a_full_disk_asks_less_and_less_often(tmp_path):
+    """S9: each time it is sent all the records, and writes a line about it, perhaps onto the same disk."""
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        two, disk = await on_a_bad_disk(site, 2, **{"replica.fetch.backoff.ms": 2000})
+        await site.create(replicas=(1, 2))
+        disk.is_full = True
+        await one.produce(b"a", acks=1)
+        counters = two.replicas.counters
+        await until(lambda: counters.failed_fetches)
+        before = counters.failed_fetches
+        await asyncio.sleep(1)
+        assert counters.failed_fetches - before < 8
+
+
+@on_loop
 async def test_s24_while_the_disk_of_one_partition_hangs_everything_else_is_answered(tmp_path):
     """S24: also who reads what that partition has."""
     async with Site(tmp_path) as site:
