@@ -161,6 +161,17 @@ async def test_a_replica_that_is_behind_the_leaders_log_begins_anew(tmp_path):
 
 
 @on_loop
+async def test_who_deletes_records_waits_for_no_follower_that_has_left_the_isr(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        await site.create(replicas=(1, 2))
+        await one.produce(b"a", b"b")
+        await two.stop()
+        assert (await one.replicas.delete_records(T0, 1, timeout_ms=6000)) == (ErrorCode.NONE, 1)
+        assert one.role.state.isr == (1,)
+
+
+@on_loop
 async def test_a_deleted_replica_is_gone_and_can_be_made_again_under_the_same_name(tmp_path):
     """R29."""
     async with Site(tmp_path) as site:
