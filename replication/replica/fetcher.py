@@ -140,8 +140,10 @@ class _Connection:
 
     @property
     def _may_go_on(self) -> bool:
-        """Has every follower something to ask, or nothing to append?"""
-        return not any(role.jobs and role not in self._waiting for role in self._roles)
+        """Has every follower done what it does to its log, or asks ahead meanwhile?"""
+        return not any(
+            role.jobs and (role not in self._waiting or role.state.ahead is None) for role in self._roles
+        )
 
     def forget(self, role: Following) -> None:
         self._waiting.pop(role, None)

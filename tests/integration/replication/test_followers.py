@@ -172,6 +172,28 @@ async def test_who_deletes_records_waits_for_no_follower_that_has_left_the_isr(t
 
 
 @on_loop
+async def test_a_follower_that_has_moved_its_start_says_so_when_it_asks_next(tmp_path):
+    """Who deletes records waits for that."""
+    async with Site(tmp_path) as site:
+        one, _ = await site.start(1, 2)
+        await site.create(replicas=(1, 2))
+        await one.produce(*[b"a"] * 4)
+        said, note = [], one.role._note_start
+
+        def noted(replica, offset):
+            said.append(offset)
+            note(replica, offset)
+
+        one.role._note_start = noted
+        late = 0
+        for offset in (1, 2, 3):
+            said.clear()
+            assert (await one.replicas.delete_records(T0, offset, timeout_ms=5000)).low_watermark == offset
+            late += offset - 1 in said
+        assert late <= 1  # it asked in that very moment
+
+
+@on_loop
 async def test_a_deleted_replica_is_gone_and_can_be_made_again_under_the_same_name(tmp_path):
     """R29."""
     async with Site(tmp_path) as site:
