@@ -113,7 +113,8 @@ class ReplicaSet:
             for number, replicas in topic.partitions.items()
             if self.broker in replicas
         }
-        is_decided = assigned <= told and self.has_lost_writes
+        is_all_known = all(topics[tp.topic].partitions for tp in self.partitions if tp.topic in topics)
+        is_decided = is_all_known and assigned <= told and self.has_lost_writes
         if is_decided and await cluster.forget_losses(tree, self.broker):
             await asyncio.to_thread(self.dir.note_boot)
 

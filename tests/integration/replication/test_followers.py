@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from replication.coordination import cluster
+from replication.coordination import cluster, nodes
 from replication.errors import ErrorCode
+from replication.model import TopicPartition
 from replication.replica.data_plane import FetchSpec, FetchTerms, Isolation
 from replication.replica.following import Following
 from replication.replica.offsets import Special, for_time
@@ -321,6 +322,28 @@ def end_session_in_the_middle(replicas, waits_for):
         return await wait(*args, **options)
 
     setattr(waits_for, name, waited)
+
+
+@on_loop
+async def test_a_broker_that_lost_writes_says_so_while_a_topic_of_it_cannot_be_understood(tmp_path):
+    """R19: the ISRs there count on it, and no controller has decided about them."""
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        other = TopicPartition("others", 0)
+        for tp in (T0, other):
+            await site.create(tp, replicas=(1, 2))
+            await one.produce(b"a", tp=tp)
+        await two.stop()
+        node = nodes.topic_path("others")
+        found = await site.tree.get(node)
+        await site.tree.set(node, b"{ not json")
+        await two.start(lost_writes=True)
+        two.replicas._set.dir.has_lost_writes = True
+        await site.elect(1, isr=(1,))
+        assert two.replicas.has_lost_writes
+        await site.tree.set(node, found.data)
+        await site.elect(1, other, isr=(1,))
+        assert not two.replicas.has_lost_writes
 
 
 @on_loop
