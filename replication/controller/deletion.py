@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from replication.controller import reassignment
 from replication.controller.draft import Draft
 from replication.controller.elections import settle
-from replication.controller.events import DeleteTopicNodes, ReplicasDeleted
+from replication.controller.events import DeleteTopicNodes, ReplicasDeleted, TopicNodesDeleted
 from replication.controller.states import PartitionState, ReplicaState
 from replication.model import EPOCH_DURING_DELETE, NO_LEADER, Replica, TopicPartition
 
@@ -29,7 +29,7 @@ def begin(draft: Draft, topics: Iterable[str]) -> None:
         return
     for name in topics:
         if name not in draft.topics:
-            draft.also(DeleteTopicNodes(name))
+            draft.also(DeleteTopicNodes(name, None))
         elif any(tp.topic == name for tp in draft.moves):
             draft.delayed_deletions.add(name)
             for tp in partitions_of(draft, name):
@@ -88,6 +88,13 @@ def replicas_deleted(draft: Draft, event: ReplicasDeleted) -> None:
         _maybe_finish(draft, topic)
 
 
+def nodes_deleted(draft: Draft, event: TopicNodesDeleted) -> None:
+    """The topic is gone; another of its name, of which the tree has told since, is not."""
+    found = draft.topics.get(event.topic)
+    if found is not None and found.id == event.topic_id:
+        forget(draft, event.topic)
+
+
 def forget(draft: Draft, topic: str) -> None:
     """The tree does not know the topic any more: neither does the controller."""
     for tp in partitions_of(draft, topic):
@@ -126,4 +133,4 @@ def _maybe_finish(draft: Draft, topic: str) -> None:
     for tp in tps:
         draft.move_partition(tp, PartitionState.OFFLINE)
         draft.move_partition(tp, PartitionState.NON_EXISTENT)
-    draft.also(DeleteTopicNodes(topic))
+    draft.also(DeleteTopicNodes(topic, draft.topics[topic].id))

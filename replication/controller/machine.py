@@ -132,8 +132,8 @@ def _asked(draft: Draft, event: Request) -> None:
             deletion.replicas_deleted(draft, event)
             for tp in event.deleted:
                 drive(draft, tp)
-        case TopicNodesDeleted(topic):
-            deletion.forget(draft, topic)
+        case TopicNodesDeleted():
+            deletion.nodes_deleted(draft, event)
         case _:
             assert_never(event)
 

@@ -414,11 +414,19 @@ async def make_topic_id(tree: Tree, topic: str, new_id: str) -> str:
     return new_id
 
 
-async def delete_topic_nodes(tree: Tree, term: Term, topic: str) -> None:
-    """Remove a topic: its states, then at once the topic, its settings, its id and the mark. May be done again.
+async def read_topic_id(tree: Tree, topic: str) -> str | None:
+    """The id of the topic of this name; None if there is none."""
+    found = await tree.get(nodes.topic_id_path(topic))
+    return None if found is None else found.data.decode()
 
-    Raises: FencedError.
+
+async def delete_topic_nodes(tree: Tree, term: Term, topic: str, topic_id: str | None) -> None:
+    """Remove a topic: its states, then at once the topic, its settings, its id and the mark.
+
+    May be done again: the topic of another id, which was made under its name since, is left alone. Raises: FencedError.
     """
+    if await read_topic_id(tree, topic) not in (topic_id, None):
+        return
     try:
         numbers = await tree.children(nodes.partitions_path(topic))
     except NoNodeError:

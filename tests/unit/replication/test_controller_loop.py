@@ -9,9 +9,9 @@ from kio.schema.errors import ErrorCode as WireCode
 
 from logstore.env import SYSTEM
 from replication.controller import Limits
-from replication.controller_loop import ControllerLoop
+from replication.controller_loop import RETRY_S, ControllerLoop
 from replication.coordination import cluster, nodes, open_tree, topics
-from replication.coordination.tree import ConnectionLossError, ensure_path
+from replication.coordination.tree import ConnectionLossError, Delete, ensure_path
 from replication.errors import ErrorCode
 from replication.model import BrokerInfo, LeaderAndIsr, Reassignment, TopicPartition
 from replication.protocol import interbroker as ib
@@ -112,6 +112,47 @@ class LosesAnswers:
             self.lost += 1
             raise ConnectionLossError("cut")
         return done
+
+
+class LosesDeletions:
+    """A session whose connection breaks once, behind the end of a topic; who waited for that makes it again."""
+
+    def __init__(self, tree):
+        self.tree, self.lost = tree, 0
+
+    def __getattr__(self, name):
+        return getattr(self.tree, name)
+
+    async def write_batch(self, multis):
+        done = await self.tree.write_batch(multis)
+        if any(step == Delete(nodes.topic_path("t")) for steps in multis for step in steps) and not self.lost:
+            self.lost += 1
+            await topics.create_topic(self.tree, "t", "j" * 21 + "A", {0: (1,)}, {})
+            raise ConnectionLossError("cut")
+        return done
+
+
+def test_a_topic_that_is_made_again_outlives_the_deletion_of_the_former_one(tmp_path):
+    """(R29) The answer to that was lost, so it is done once more."""
+
+    async def check():
+        wrapped = []
+
+        def wrap(tree):
+            wrapped.append(LosesDeletions(tree))
+            return wrapped[0]
+
+        async with site(tmp_path, wrap=wrap) as here:
+            await here.create()
+            await here.until(here.state)
+            await topics.mark_deleted(here.tree, "t")
+            await here.until(lambda: _true(wrapped[0].lost))
+            await asyncio.sleep(3 * RETRY_S)
+            await here.until(here.state)
+            await here.until(lambda: _true(TP in here.loop.state.leadership))
+            assert (await cluster.read_topics(here.tree))["t"].id == "j" * 21 + "A"
+
+    asyncio.run(check())
 
 
 def test_a_write_that_was_done_counts_though_its_answer_was_lost(tmp_path):
