@@ -151,12 +151,14 @@ class ReplicaDir:
     def create_logs(self, wanted: Mapping[TopicPartition, str]) -> None:
         """Make empty replicas of these topics' ids. What is there of other topics of these names is hidden."""
         self.log_dir.reserve.keep()
-        self.log_dir.forget_recovery_points(wanted)
-        self._forget_high_watermarks(wanted)  # they are of other topics of these names
         with marking_failure(self._env, self.path):
-            for tp, topic_id in wanted.items():
+            for tp in wanted:
                 if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
                     self._hide(tp)
+            # What is noted is of those; whoever flushes one of them notes nothing more, since it is hidden.
+            self.log_dir.forget_recovery_points(wanted)
+            self._forget_high_watermarks(wanted)
+            for tp, topic_id in wanted.items():
                 create(self.log_dir.partition(*tp), topic_id=topic_id, env=self._env)
                 self.topic_ids[tp] = topic_id
             self._env.files.fsync(self.path)

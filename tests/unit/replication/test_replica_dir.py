@@ -143,6 +143,36 @@ def test_a_log_that_is_flushed_in_the_moment_before_it_is_cut_is_noted_no_furthe
     killed(directory, log)
 
 
+class FlushMeanwhile(OsFiles):
+    """Another thread makes a replica durable just before it is hidden."""
+
+    flush = None
+
+    def rename(self, source, target):
+        if self.flush is not None and str(target).endswith(".deleted"):
+            flush, self.flush = self.flush, None
+            flush()
+        super().rename(source, target)
+
+
+def test_what_is_noted_of_a_replica_at_last_is_not_the_next_ones_of_its_name(tmp_path):
+    """(R29)"""
+    files = FlushMeanwhile()
+    directory = ReplicaDir.open(tmp_path, Env(files=files))
+    directory.look()
+    former, later = new_topic_id(), new_topic_id()
+    directory.create_logs({T0: former})
+    log = directory.open_log(T0, former, LogConfig())
+    log.append_as_leader(batch(b"a"))
+    files.flush = lambda: directory.flush([(T0, log)])
+    directory.create_logs({T0: later})
+    assert directory.log_dir.recovery_points() == {}
+    killed(directory, log)
+    directory, log = opened(tmp_path)
+    assert log.log_end_offset == 0
+    killed(directory, log)
+
+
 def test_one_log_that_cannot_be_flushed_keeps_the_others_from_nothing_but_a_clean_end(tmp_path, monkeypatch):
     directory, _ = opened(tmp_path)
     ids = {T0: new_topic_id(), TopicPartition("orders", 1): new_topic_id()}
