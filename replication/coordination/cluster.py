@@ -345,7 +345,7 @@ async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str,
 def _topic(
     name: str, node: Node, config: Node | None, topic_id: Node | None, unclean_default: bool
 ) -> TopicInfo:
-    settings = _settings(name, config)
+    settings = _settings(name, config) or {}
     partitions: dict[int, Assignment] = {}
     with said_if_malformed():
         partitions = nodes.decode_topic(name, node.data)
@@ -358,14 +358,17 @@ def _topic(
     )
 
 
-async def read_topic_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The settings of these topics that are not the cluster's; none if a node is not there, or cannot be understood."""
+async def read_topic_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str] | None]:
+    """The settings of these topics that are not the cluster's: none if a node is not there.
+
+    None in place of those that cannot be understood.
+    """
     found = await tree.read_batch([nodes.topic_config_path(topic) for topic in topics])
     return {topic: _settings(topic, node) for topic, node in zip(topics, found, strict=True)}
 
 
-def _settings(topic: str, node: Node | None) -> dict[str, str]:
-    settings: dict[str, str] = {}
+def _settings(topic: str, node: Node | None) -> dict[str, str] | None:
+    settings = None
     with said_if_malformed():
         settings = nodes.settings_of(topic, node)
     return settings

@@ -27,6 +27,9 @@ from replication.roles import is_replica_lost
 
 logger = logging.getLogger(__name__)
 
+# Of a topic whose settings cannot be understood.
+NOTHING_GOES = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
 
 class ReplicaSet:
     """See the module. `broken` are replicas that could not be recovered, and why."""
@@ -150,15 +153,15 @@ class ReplicaSet:
     async def learn_configs(self, topics: Iterable[str], *, anew: Collection[str] = ()) -> None:
         """Read the settings of topics that are not known yet, or to be read `anew`: a topic of this name was another.
 
-        One that the tree has wrong has those of the broker.
+        One that the tree has wrong has those of the broker, but nothing of it is deleted by them.
         """
         unknown = sorted(set(topics) - (self._topic_configs.keys() - set(anew)))
         if unknown and self.tree is not None:
             for topic, overrides in (await cluster.read_topic_configs(self.tree, unknown)).items():
                 try:
-                    self.configure(topic, overrides)
+                    self.configure(topic, NOTHING_GOES if overrides is None else overrides)
                 except InvalidConfigError:
-                    self.configure(topic, {})
+                    self.configure(topic, NOTHING_GOES)
 
     # ------------------------------------------------------------- come and go
 

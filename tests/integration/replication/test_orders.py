@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from replication.coordination import nodes, topics
 from replication.errors import ErrorCode
 from replication.model import TopicPartition, topic_id_of, topic_uuid
@@ -86,6 +88,20 @@ async def test_a_topic_made_anew_has_nothing_of_the_settings_of_the_former_one(t
         await site.create(replicas=(1,), config={"retention.ms": "7000"})
         config = one.replicas.partitions()[T0].replica.config
         assert (config.max_message_bytes, config.retention_ms) == (1_048_588, 7000)
+
+
+@pytest.mark.parametrize("settings", [b"{ not json", nodes.encode_config({"retention.ms": "for ever"})])
+@on_loop
+async def test_no_record_goes_by_settings_that_nobody_understands(tmp_path, settings):
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        await site.create(replicas=(1,), config={"retention.ms": "-1"})
+        await one.stop()
+        await site.tree.set(nodes.topic_config_path("orders"), settings)
+        await one.start()
+        config = one.replicas.partitions()[T0].replica.config
+        assert not config.expires
+        assert not config.is_compacted
 
 
 @on_loop
