@@ -175,12 +175,17 @@ def test_a_write_that_was_done_counts_though_its_answer_was_lost(tmp_path):
 
 def test_requests_are_repeated_until_they_are_obeyed_and_keep_their_order(tmp_path):
     async def check():
-        no_answer = (ConnectionResetError("gone"), TimeoutError("slow"), ErrorCode.STALE_BROKER_EPOCH)
+        no_answer = (
+            ConnectionResetError("gone"),
+            TimeoutError("slow"),
+            ConnectionLossError("of this broker, which has to read something"),
+            ErrorCode.STALE_BROKER_EPOCH,
+        )
         async with site(tmp_path, *no_answer) as here:
             await here.create()
             await here.until(lambda: _true(ApiKey.LEADER_AND_ISR in here.asked_for()))
             first = here.asked[0][1]
-            assert [request for _, request in here.asked[:4]] == [first] * 4  # three times in vain
+            assert [request for _, request in here.asked[:5]] == [first] * 5  # four times in vain
             told = here.asked_for().index(ApiKey.LEADER_AND_ISR)
             assert here.asked_for()[:told] == [ApiKey.UPDATE_METADATA] * told
             await here.until(lambda: _true(len(here.asked) > told + 1))
