@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from logstore.errors import InvalidConfigError
-from replication.coordination import nodes, topics
+from replication.coordination import cluster, nodes, topics
 from replication.coordination.tree import ConnectionLossError, CoordinationError, SessionExpiredError, Tree
 
 logger = logging.getLogger(__name__)
@@ -68,11 +68,11 @@ class ConfigChanges:
         else:
             paths = [f"{nodes.CONFIG_CHANGES}/{name}" for name in names if name > self._seen]
             found = await tree.read_batch(paths)
-            changed = {
-                nodes.decode_config_change(path, node.data)
-                for path, node in zip(paths, found, strict=True)
-                if node is not None
-            }
+            changed: set[str | None] = set()
+            for path, node in zip(paths, found, strict=True):
+                if node is not None:
+                    with cluster.said_if_malformed():
+                        changed.add(nodes.decode_config_change(path, node.data))
             await self._tell(tree, sorted(topic for topic in changed if topic is not None))
         self._seen = names[-1] if names else self._seen or "-"
         if len(names) > 2 * NOTICES_KEPT:

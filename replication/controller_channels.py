@@ -22,6 +22,7 @@ from replication.controller.events import (
     SendUpdateMetadata,
     Stop,
 )
+from replication.coordination.tree import CoordinationError
 from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.model import BrokerId, BrokerInfo, TopicPartition, topic_uuid
 from replication.protocol import interbroker as ib
@@ -31,7 +32,8 @@ from replication.state_change_log import ControllerLines, StateChange
 logger = logging.getLogger(__name__)
 
 Send: TypeAlias = SendLeaderAndIsr | SendStopReplica | SendUpdateMetadata
-# Sends a request to a broker; raises OSError, TimeoutError, KafkaError or ProtocolError if there is no answer.
+# Sends a request to a broker; raises OSError, TimeoutError, KafkaError or ProtocolError if there is no answer, and
+# CoordinationError if the broker of this process cannot obey without the tree, which is silent.
 Call: TypeAlias = Callable[[BrokerInfo, ApiKey, Any], Awaitable[Any]]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
@@ -102,7 +104,7 @@ class Channels:
         key, body = _message(request, self._lines.broker, self._find)
         try:
             response = await self._call(info, key, body)
-        except (OSError, TimeoutError, KafkaError, ProtocolError) as error:
+        except (OSError, TimeoutError, KafkaError, ProtocolError, CoordinationError) as error:
             if not is_again:
                 logger.warning("broker=%d %s will be repeated: %s", info.id, key.name, error)
             return False

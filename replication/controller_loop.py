@@ -259,8 +259,8 @@ class ControllerLoop:
                 self._spawn(self._delete(tree, nodes.PREFERRED_ELECTION))
             case events.WriteReassignment():
                 self._spawn(self._reassign(tree, term, effect))
-            case events.DeleteTopicNodes(topic):
-                self._spawn(self._delete_topic(tree, term, topic))
+            case events.DeleteTopicNodes(topic, topic_id):
+                self._spawn(self._delete_topic(tree, term, topic, topic_id))
 
     async def shut_down(self, broker: BrokerId, broker_epoch: int) -> tuple[TopicPartition, ...]:
         """A broker wants to stop: move its leaderships away; return what it leads still.
@@ -407,14 +407,16 @@ class ControllerLoop:
     async def _delete(self, tree: Tree, path: str) -> None:
         await self._repeat(lambda: delete_if_there(tree, path))
 
-    async def _delete_topic(self, tree: Tree, term: _Term, topic: str) -> None:
+    async def _delete_topic(self, tree: Tree, term: _Term, topic: str, topic_id: str | None) -> None:
+        if topic_id is None:
+            topic_id = await self._repeat(lambda: cluster.read_topic_id(tree, topic))
         try:
-            await self._repeat(lambda: cluster.delete_topic_nodes(tree, term.term, topic))
+            await self._repeat(lambda: cluster.delete_topic_nodes(tree, term.term, topic, topic_id))
         except cluster.FencedError:
             self.post(events.Fenced())
             return
         logger.info("[Controller %d]: Deletion of topic %s successfully completed", self.broker, topic)
-        self.post(events.TopicNodesDeleted(topic))
+        self.post(events.TopicNodesDeleted(topic, topic_id))
 
 
 def _campaign_ended(task: asyncio.Task[None]) -> None:

@@ -97,12 +97,11 @@ class Watches:
         names = await self._tree.children(nodes.ISR_CHANGES, watch)
         paths = [f"{nodes.ISR_CHANGES}/{name}" for name in names]
         found = await self._tree.read_batch(paths)
-        tps = {
-            tp: None
-            for path, node in zip(paths, found, strict=True)
-            if node is not None
-            for tp in nodes.decode_partitions(path, node.data)
-        }
+        tps: dict[TopicPartition, None] = {}
+        for path, node in zip(paths, found, strict=True):
+            if node is not None:
+                with cluster.said_if_malformed():
+                    tps.update(dict.fromkeys(nodes.decode_partitions(path, node.data)))
         changed = await self._isrs_of(tuple(tps))
         for path in paths:
             await delete_if_there(self._tree, path)

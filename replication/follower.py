@@ -129,9 +129,12 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
-class AppendFailed:
-    """The records are not in the log, which ends where it did."""
+class WriteFailed:
+    """An append or a cut failed, and nobody knows how far it came: the log is this now."""
 
+    log_start_offset: int
+    log_end_offset: int
+    epochs: EpochStarts
     now_ms: int
 
 
@@ -172,7 +175,7 @@ Event: TypeAlias = (
     | Truncated
     | RecordsFetched
     | Appended
-    | AppendFailed
+    | WriteFailed
     | LogStartMoved
     | OutOfRange
     | Failed
@@ -203,7 +206,7 @@ class ReportLostRecords:
 
 @dataclass(frozen=True, slots=True)
 class TruncateTo:
-    """Remove every record from `offset` on; lower checkpoints first. Answer: Truncated."""
+    """Remove every record from `offset` on; lower checkpoints first. Answer: Truncated or WriteFailed."""
 
     offset: int
 
@@ -212,7 +215,7 @@ class TruncateTo:
 class StartAnew:
     """Remove everything: the log begins and ends at `offset`, as do HW, recovery point, epochs and producer state.
 
-    Answer: Truncated.
+    Answer: Truncated or WriteFailed.
     """
 
     offset: int
@@ -229,7 +232,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append what was fetched. Answer: Appended or AppendFailed."""
+    """Append what was fetched. Answer: Appended or WriteFailed."""
 
     records: Buffer
     leader_high_watermark: int
@@ -302,7 +305,7 @@ def step(state: Following, event: Event, limits: Limits) -> Step:
             return _truncated(state, event)
         case OutOfRange():
             return _out_of_range(state, event)
-        case Failed() | AppendFailed():
+        case Failed() | WriteFailed():
             return _failed(state, event, limits)
         case Ticked(now_ms):
             is_due = state.resume_ms is not None and now_ms >= state.resume_ms
@@ -324,8 +327,12 @@ def end_of_epoch(epochs: EpochStarts, epoch: int, log_end_offset: int) -> tuple[
 
 def _reconcile(state: Following) -> Step:
     """Ask where the newest epoch ends; a log without epochs has nothing that could differ."""
+    return _ask(_from_newest(state))
+
+
+def _from_newest(state: Following) -> Following:
     latest = state.epochs[-1][0] if state.epochs else NO_EPOCH
-    return _ask(replace(state, phase=Phase.TRUNCATING if state.epochs else Phase.FETCHING, asked=latest))
+    return replace(state, phase=Phase.TRUNCATING if state.epochs else Phase.FETCHING, asked=latest)
 
 
 def _ask(state: Following) -> Step:
@@ -338,15 +345,32 @@ def _ask(state: Following) -> Step:
     return replace(state, is_asking=True, resume_ms=None), (question,)
 
 
-def _failed(state: Following, event: Failed | AppendFailed, limits: Limits) -> Step:
-    if isinstance(event, AppendFailed):
-        state = replace(state, ahead=None, held=None)
-        return _pause(state, event.now_ms, limits)
+def _failed(state: Following, event: Failed | WriteFailed, limits: Limits) -> Step:
+    if isinstance(event, WriteFailed):
+        return _write_failed(state, event, limits)
     if event.leader_epoch != state.leader_epoch or state.resume_ms is not None:
         return state, ()
-    if state.is_appending:  # it is asked again behind the append
+    if not state.is_asking:  # an append or a cut is on its way: behind it is asked again
         return replace(state, ahead=None, held=None), ()
     return _pause(state, event.now_ms, limits)
+
+
+def _write_failed(state: Following, event: WriteFailed, limits: Limits) -> Step:
+    """Go on from the log as it is. A cut that was not made is found again: what was asked for it is answered."""
+    state = replace(_with_log(state, event), ahead=None, held=None)
+    if state.phase is Phase.TRUNCATING:
+        state = _from_newest(state)
+    return _pause(state, event.now_ms, limits)
+
+
+def _with_log(state: Following, event: Truncated | WriteFailed) -> Following:
+    return replace(
+        state,
+        log_start_offset=event.log_start_offset,
+        log_end_offset=event.log_end_offset,
+        epochs=event.epochs,
+        high_watermark=min(state.high_watermark, event.log_end_offset),
+    )
 
 
 def _pause(state: Following, now_ms: int, limits: Limits) -> Step:
@@ -388,15 +412,8 @@ def _lower(state: Following, offset: int) -> Step:
 
 
 def _truncated(state: Following, event: Truncated) -> Step:
-    state = replace(
-        state,
-        log_start_offset=event.log_start_offset,
-        log_end_offset=event.log_end_offset,
-        epochs=event.epochs,
-        high_watermark=min(state.high_watermark, event.log_end_offset),
-        phase=Phase.FETCHING if state.asked == NO_EPOCH else Phase.TRUNCATING,
-    )
-    return _ask(state)
+    phase = Phase.FETCHING if state.asked == NO_EPOCH else Phase.TRUNCATING
+    return _ask(replace(_with_log(state, event), phase=phase))
 
 
 def _is_answer(state: Following, event: RecordsFetched | OutOfRange) -> bool:

@@ -7,7 +7,7 @@ event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -108,22 +108,18 @@ class Metadata:
         self,
         controller_id: BrokerId,
         brokers: Iterable[BrokerAddress],
-        partitions: Collection[PartitionUpdate],
+        partitions: Iterable[PartitionUpdate],
         *,
-        is_whole: bool = False,
+        gone: Iterable[str] = (),
     ) -> tuple[TopicPartition, ...]:
         """Take what a controller says: all brokers, and the partitions that changed. Returns those that were news.
 
-        `is_whole`: it has named all partitions; what is not among them was deleted while nobody told this broker.
+        `gone` are topics that were deleted while nobody told this broker.
         """
         self.controller_id = controller_id
         self._brokers = {broker.id: broker for broker in brokers}
-        if is_whole:
-            named = {update.tp for update in partitions}
-            for topic in tuple(self._topics.values()):
-                for number in tuple(topic.partitions):
-                    if TopicPartition(topic.name, number) not in named:
-                        self._drop(topic, number)
+        for name in gone:
+            self._forget(self._topics[name])
         taken = tuple(update.tp for update in partitions if self._take(update))
         for listener in self._listeners:
             listener()
@@ -137,7 +133,9 @@ class Metadata:
             topic = None
         if metadata.state.leader == LEADER_DURING_DELETE:
             if topic is not None:
-                self._drop(topic, tp.partition)
+                topic.partitions.pop(tp.partition, None)
+                if not topic.partitions:
+                    self._forget(topic)
             return True
         if topic is None:
             topic = self._topics[tp.topic] = TopicMetadata(tp.topic, update.topic_id)
@@ -148,11 +146,6 @@ class Metadata:
             return False
         topic.partitions[tp.partition] = metadata
         return True
-
-    def _drop(self, topic: TopicMetadata, number: int) -> None:
-        topic.partitions.pop(number, None)
-        if not topic.partitions:
-            self._forget(topic)
 
     def _forget(self, topic: TopicMetadata) -> None:
         del self._topics[topic.name]

@@ -108,7 +108,10 @@ class LeaderAndIsr:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as the tree has it. `id` is None until the controller has given it one."""
+    """A topic as the tree has it. `id` is None until the controller has given it one.
+
+    No partitions: which it has cannot be understood.
+    """
 
     partitions: Mapping[int, Assignment]
     id: str | None = None

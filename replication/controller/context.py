@@ -86,6 +86,6 @@ class Controller:
     shutting_down: frozenset[BrokerId] = frozenset()
     shutdowns: Mapping[BrokerId, Shutdown] = field(default_factory=dict)
     deletions: frozenset[str] = frozenset()
-    delayed_deletions: frozenset[str] = frozenset()  # until nothing of them is reassigned any more
+    delayed_deletions: frozenset[str] = frozenset()  # until they can begin: see `deletion`
     moves: Mapping[TopicPartition, Move] = field(default_factory=dict)
     next_rebalance_ms: int | None = None

@@ -5,7 +5,8 @@
 3. Every live replica is stopped and deleted; one that is down has its turn when its broker is back.
 4. When all are deleted, the nodes go.
 
-A topic whose partitions are being reassigned is deleted after that.
+A topic whose partitions are being reassigned is deleted after that; one whose partitions nobody knows, since its node
+cannot be understood, when they are known.
 
 Only 2 differs from what Kafka 0.9 writes: there the ISR loses its members one write after another.
 """
@@ -17,7 +18,7 @@ from collections.abc import Iterable
 from replication.controller import reassignment
 from replication.controller.draft import Draft
 from replication.controller.elections import settle
-from replication.controller.events import DeleteTopicNodes, ReplicasDeleted
+from replication.controller.events import DeleteTopicNodes, ReplicasDeleted, TopicNodesDeleted
 from replication.controller.states import PartitionState, ReplicaState
 from replication.model import EPOCH_DURING_DELETE, NO_LEADER, Replica, TopicPartition
 
@@ -28,11 +29,13 @@ def begin(draft: Draft, topics: Iterable[str]) -> None:
         return
     for name in topics:
         if name not in draft.topics:
-            draft.also(DeleteTopicNodes(name))
+            draft.also(DeleteTopicNodes(name, None))
         elif any(tp.topic == name for tp in draft.moves):
             draft.delayed_deletions.add(name)
             for tp in partitions_of(draft, name):
                 reassignment.proceed(draft, tp)  # what was not begun will not be
+        elif not draft.topics[name].partitions:
+            draft.delayed_deletions.add(name)
         elif name not in draft.deletions:
             draft.delayed_deletions.discard(name)
             draft.deletions.add(name)
@@ -85,6 +88,13 @@ def replicas_deleted(draft: Draft, event: ReplicasDeleted) -> None:
         _maybe_finish(draft, topic)
 
 
+def nodes_deleted(draft: Draft, event: TopicNodesDeleted) -> None:
+    """The topic is gone; another of its name, of which the tree has told since, is not."""
+    found = draft.topics.get(event.topic)
+    if found is not None and found.id == event.topic_id:
+        forget(draft, event.topic)
+
+
 def forget(draft: Draft, topic: str) -> None:
     """The tree does not know the topic any more: neither does the controller."""
     for tp in partitions_of(draft, topic):
@@ -123,4 +133,4 @@ def _maybe_finish(draft: Draft, topic: str) -> None:
     for tp in tps:
         draft.move_partition(tp, PartitionState.OFFLINE)
         draft.move_partition(tp, PartitionState.NON_EXISTENT)
-    draft.also(DeleteTopicNodes(topic))
+    draft.also(DeleteTopicNodes(topic, draft.topics[topic].id))

@@ -125,9 +125,10 @@ class ReplicasDeleted:
 
 @dataclass(frozen=True, slots=True)
 class TopicNodesDeleted:
-    """The tree has forgotten the topic."""
+    """The tree has forgotten the topic of this id. There may be another of its name."""
 
     topic: str
+    topic_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,10 +285,11 @@ class WriteReassignment:
 class DeleteTopicNodes:
     """Remove the topic's nodes, its settings and the mark in /admin/delete_topics, the mark last.
 
-    Answer: TopicNodesDeleted.
+    `topic_id` None: whatever topic of this name is there. Answer: TopicNodesDeleted.
     """
 
     topic: str
+    topic_id: str | None
 
 
 Effect: TypeAlias = (

@@ -99,6 +99,7 @@ def _work(draft: Draft, event: Event) -> None:
         case TopicsChanged(topics):
             for tp in _note_topics(draft, topics):
                 drive(draft, tp)
+            _begin_delayed_deletions(draft)
         case StatesWritten(results):
             for result in results:
                 _written(draft, result)
@@ -131,8 +132,8 @@ def _asked(draft: Draft, event: Request) -> None:
             deletion.replicas_deleted(draft, event)
             for tp in event.deleted:
                 drive(draft, tp)
-        case TopicNodesDeleted(topic):
-            deletion.forget(draft, topic)
+        case TopicNodesDeleted():
+            deletion.nodes_deleted(draft, event)
         case _:
             assert_never(event)
 
@@ -308,7 +309,7 @@ def _reassignment_written(draft: Draft, event: ReassignmentWritten) -> None:
 
 
 def _begin_delayed_deletions(draft: Draft) -> None:
-    """Delete those of which nothing is reassigned any more."""
+    """Delete those that need not wait any more: see `deletion`."""
     deletion.begin(draft, sorted(draft.delayed_deletions - {tp.topic for tp in draft.moves}))
 
 

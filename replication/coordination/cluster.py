@@ -35,6 +35,7 @@ from replication.coordination.tree import (
 )
 from replication.model import (
     NO_NODE,
+    Assignment,
     BrokerId,
     BrokerInfo,
     ClusterState,
@@ -95,6 +96,15 @@ class StateOutcome:
     tp: TopicPartition
     accepted: bool
     stored: LeaderAndIsr | None
+
+
+@contextlib.contextmanager
+def said_if_malformed() -> Iterator[None]:
+    """A node that cannot be understood is said, and nobody's trouble but its own."""
+    try:
+        yield
+    except nodes.MalformedNodeError as error:
+        logger.error("%s", error)
 
 
 async def prepare(tree: Tree) -> None:
@@ -295,12 +305,14 @@ async def _make_parents(
 async def read_states(
     tree: Tree, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, LeaderAndIsr | None]:
-    """What the state nodes say."""
+    """What the state nodes say; None for one that is not there, or cannot be understood."""
     found = await tree.read_batch([nodes.state_path(tp) for tp in partitions])
-    return {
-        tp: None if node is None else nodes.decode_state(tp, node)
-        for tp, node in zip(partitions, found, strict=True)
-    }
+    states: dict[TopicPartition, LeaderAndIsr | None] = dict.fromkeys(partitions)
+    for tp, node in zip(partitions, found, strict=True):
+        if node is not None:
+            with said_if_malformed():
+                states[tp] = nodes.decode_state(tp, node)
+    return states
 
 
 async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
@@ -317,26 +329,28 @@ async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
 async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str, TopicInfo]:
     """All topics, with their ids and what of their settings the controller goes by.
 
-    One whose node cannot be understood is left out, and said, so that it is nobody else's trouble.
+    One whose node cannot be understood has no partitions, and that is said: it is there, and nobody else's trouble.
     """
     names = await tree.children(nodes.TOPICS)
     assigned = await tree.read_batch([nodes.topic_path(name) for name in names])
     configs = await tree.read_batch([nodes.topic_config_path(name) for name in names])
     ids = await tree.read_batch([nodes.topic_id_path(name) for name in names])
-    topics = {}
-    for name, node, config, topic_id in zip(names, assigned, configs, ids, strict=True):
-        if node is not None:
-            with _logged():
-                topics[name] = _topic(name, node, config, topic_id, unclean_default)
-    return topics
+    return {
+        name: _topic(name, node, config, topic_id, unclean_default)
+        for name, node, config, topic_id in zip(names, assigned, configs, ids, strict=True)
+        if node is not None
+    }
 
 
 def _topic(
     name: str, node: Node, config: Node | None, topic_id: Node | None, unclean_default: bool
 ) -> TopicInfo:
-    settings = _settings(name, config)
+    settings = _settings(name, config) or {}
+    partitions: dict[int, Assignment] = {}
+    with said_if_malformed():
+        partitions = nodes.decode_topic(name, node.data)
     return TopicInfo(
-        partitions=nodes.decode_topic(name, node.data),
+        partitions=partitions,
         id=topic_id.data.decode() if topic_id is not None else None,
         unclean_leader_election=(
             settings.get("unclean.leader.election.enable", str(unclean_default)).lower() == "true"
@@ -344,26 +358,20 @@ def _topic(
     )
 
 
-async def read_topic_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The settings of these topics that are not the cluster's; none if a node is not there, or cannot be understood."""
+async def read_topic_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str] | None]:
+    """The settings of these topics that are not the cluster's: none if a node is not there.
+
+    None in place of those that cannot be understood.
+    """
     found = await tree.read_batch([nodes.topic_config_path(topic) for topic in topics])
     return {topic: _settings(topic, node) for topic, node in zip(topics, found, strict=True)}
 
 
-def _settings(topic: str, node: Node | None) -> dict[str, str]:
-    settings: dict[str, str] = {}
-    with _logged():
+def _settings(topic: str, node: Node | None) -> dict[str, str] | None:
+    settings = None
+    with said_if_malformed():
         settings = nodes.settings_of(topic, node)
     return settings
-
-
-@contextlib.contextmanager
-def _logged() -> Iterator[None]:
-    """A node that cannot be understood is said, and nobody's trouble but its own."""
-    try:
-        yield
-    except nodes.MalformedNodeError as error:
-        logger.error("%s", error)
 
 
 async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterState:
@@ -374,11 +382,11 @@ async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterS
     states = await read_states(tree, partitions)
     # Who writes one of these two by hand, and wrongly, may mend it: the watches tell.
     elections: tuple[TopicPartition, ...] = ()
-    with _logged():
+    with said_if_malformed():
         if (election := await tree.get(nodes.PREFERRED_ELECTION)) is not None:
             elections = nodes.decode_partitions(nodes.PREFERRED_ELECTION, election.data)
     reassignments: dict[TopicPartition, Reassignment] = {}
-    with _logged():
+    with said_if_malformed():
         reassignments = await read_reassignments(tree)
     return ClusterState(
         brokers=brokers,
@@ -409,11 +417,19 @@ async def make_topic_id(tree: Tree, topic: str, new_id: str) -> str:
     return new_id
 
 
-async def delete_topic_nodes(tree: Tree, term: Term, topic: str) -> None:
-    """Remove a topic: its states, then at once the topic, its settings, its id and the mark. May be done again.
+async def read_topic_id(tree: Tree, topic: str) -> str | None:
+    """The id of the topic of this name; None if there is none."""
+    found = await tree.get(nodes.topic_id_path(topic))
+    return None if found is None else found.data.decode()
 
-    Raises: FencedError.
+
+async def delete_topic_nodes(tree: Tree, term: Term, topic: str, topic_id: str | None) -> None:
+    """Remove a topic: its states, then at once the topic, its settings, its id and the mark.
+
+    May be done again: the topic of another id, which was made under its name since, is left alone. Raises: FencedError.
     """
+    if await read_topic_id(tree, topic) not in (topic_id, None):
+        return
     try:
         numbers = await tree.children(nodes.partitions_path(topic))
     except NoNodeError:

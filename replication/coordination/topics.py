@@ -100,6 +100,19 @@ async def is_marked_deleted(tree: Tree, topic: str) -> bool:
     return await tree.get(f"{nodes.DELETED_TOPICS}/{topic}") is not None
 
 
+async def find_gone(tree: Tree, ids: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Which of the topics of these names and ids are not there any more, or are being deleted."""
+    names = list(ids)
+    known = await tree.read_batch([nodes.topic_path(name) for name in names])
+    found = await tree.read_batch([nodes.topic_id_path(name) for name in names])
+    marked = await tree.read_batch([f"{nodes.DELETED_TOPICS}/{name}" for name in names])
+    return tuple(
+        name
+        for name, node, topic_id, mark in zip(names, known, found, marked, strict=True)
+        if node is None or mark is not None or (topic_id is not None and topic_id.data.decode() != ids[name])
+    )
+
+
 async def request_election(tree: Tree, partitions: Sequence[TopicPartition]) -> None:
     """Ask for the preferred replicas of these to lead. Raises: InvalidRequestError: another election is under way."""
     try:

@@ -140,8 +140,10 @@ class _Connection:
 
     @property
     def _may_go_on(self) -> bool:
-        """Has every follower something to ask, or nothing to append?"""
-        return not any(role.jobs and role not in self._waiting for role in self._roles)
+        """Has every follower done what it does to its log, or asks ahead meanwhile?"""
+        return not any(
+            role.jobs and (role not in self._waiting or role.state.ahead is None) for role in self._roles
+        )
 
     def forget(self, role: Following) -> None:
         self._waiting.pop(role, None)
@@ -200,9 +202,10 @@ class _Connection:
         elif fetches:
             await self._fetch(client, fetches, questions)
         if ends and fetches:
-            self._waiting.update(fetches)  # at once, in the next round: with those that were cut
-            for role in fetches:
+            for role, fetch in fetches.items():  # at once, in the next round: with those that were cut
                 del questions[role]
+                if role in self._roles:
+                    self._waiting.setdefault(role, fetch)  # who asked ahead may ask something else by now
 
     def _connected(self) -> Client:
         address = self._fetchers.metadata.address(self._owner.leader)

@@ -134,7 +134,8 @@ class Following:
 
     def fetched(self, epoch: int, offset: int, records: Buffer, high_watermark: int, log_start: int) -> None:
         """The leader's answer to a fetch in this epoch, from this offset."""
-        self._pause_ms = FIRST_PAUSE_MS
+        if not records:  # else when they are in the log: on a full disk they are fetched again and again
+            self._pause_ms = FIRST_PAUSE_MS
         # In sync nothing is asked ahead: what is fetched is not below the HW.
         next_offset = next_offset_of(records, offset) if offset < high_watermark else offset
         self.step(follower.RecordsFetched(epoch, offset, records, next_offset, high_watermark, log_start))
@@ -145,7 +146,7 @@ class Following:
             return
         self._pause(follower.Failed(epoch, self.replica.host.clock.monotonic_ms()))
 
-    def _pause(self, event: follower.Failed | follower.AppendFailed) -> None:
+    def _pause(self, event: follower.Failed | follower.WriteFailed) -> None:
         host = self.replica.host
         host.counters.failed_fetches += 1
         self.step(event)
@@ -189,9 +190,10 @@ class Following:
 
         def then(write: _Write) -> None:
             if write.error is not None:
-                self._pause(follower.AppendFailed(replica.host.clock.monotonic_ms()))
+                self._write_failed(write)
                 return
             replica.host.counters.replication_bytes_in += len(records)
+            self._pause_ms = FIRST_PAUSE_MS
             self.step(follower.Appended(replica.end, write.epochs, leader_high_watermark))
 
         self._submit(act, then)
@@ -203,8 +205,8 @@ class Following:
 
         def act() -> None:
             if offset < log.log_end_offset:
-                host.lower_checkpoints(tp, offset)
-                log.truncate_to(offset)
+                with host.cutting(tp, offset):
+                    log.truncate_to(offset)
 
         self._submit(act, self._truncated)
 
@@ -218,16 +220,20 @@ class Following:
         )
 
         def act() -> None:
-            host.lower_checkpoints(tp, 0)
-            log.start_anew(offset)
+            with host.cutting(tp, 0):
+                log.start_anew(offset)
 
         self._submit(act, self._truncated)
 
     def _truncated(self, write: _Write) -> None:
         if write.error is not None:
-            self.failed(self.state.leader_epoch)
+            self._write_failed(write)
             return
         self.step(follower.Truncated(self.replica.start, self.replica.end, write.epochs))
+
+    def _write_failed(self, write: _Write) -> None:
+        replica, now_ms = self.replica, self.replica.host.clock.monotonic_ms()
+        self._pause(follower.WriteFailed(replica.start, replica.end, write.epochs, now_ms))
 
     def _report(self, lost: follower.ReportLostRecords) -> None:
         self.replica.host.counters.lost_records += lost.end - lost.start

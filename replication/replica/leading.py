@@ -188,6 +188,7 @@ class Leader:
         host.counters.isr_shrinks += not set(before) <= set(after)
         host.counters.isr_expands += not set(after) <= set(before)
         host.isr.changed(tp)
+        self._tell_start()  # who has left is not waited for
 
     # ----------------------------------------------------------------- produce
 

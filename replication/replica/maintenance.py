@@ -72,10 +72,11 @@ class Maintenance:
         """Not behind the others: a compaction may take minutes."""
         while True:
             await asyncio.sleep(self._config.replica_high_watermark_checkpoint_interval_ms / 1000)
+            cuts = self._replicas.dir.cuts()
             offsets = {tp: p.high_watermark for tp, p in self._replicas.partitions.items()}
             if offsets != self._noted:
                 try:
-                    await asyncio.to_thread(self._replicas.dir.note_high_watermarks, offsets)
+                    await asyncio.to_thread(self._replicas.dir.note_high_watermarks, offsets, cuts)
                 except FailedStoreError:
                     self._replicas.disk_failed.set()
                     return

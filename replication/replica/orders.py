@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode as WireCode
 
 from logstore.errors import FailedStoreError, PylogError
+from replication.coordination import topics
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.metadata import BrokerAddress, Metadata, PartitionMetadata, PartitionUpdate
 from replication.model import NO_EPOCH, Assignment, LeaderAndIsr, Replica, TopicPartition, topic_id_of
@@ -63,10 +64,8 @@ class Orders:
         self._log_change = log_change
         # Of replicas that are deleted: the leader epoch of that. What was said before, and comes late, makes none anew.
         self._deleted: dict[tuple[TopicPartition, str], int] = {}
-        self._told_in = (
-            NO_EPOCH,
-            0,
-        )  # in which life of this broker, and by which controller, of the whole cluster
+        # Of the whole cluster: in which life of this broker, and by which controller.
+        self._told_in = NO_EPOCH, 0
         self.changing = asyncio.Lock()  # one request at a time
 
     def _judge(self, request: Request, lines: RequestLines) -> ErrorCode:
@@ -241,7 +240,10 @@ class Orders:
     async def update_metadata(
         self, request: ib.UpdateMetadataRequest, correlation_id: int = 0
     ) -> ib.UpdateMetadataResponse:
-        """Take what the cluster is like. The first word of a controller, and the first in a session, says all of it."""
+        """Take what the cluster is like. The first word of a controller, and the first in a session, says all of it.
+
+        What it does not name is gone, if the tree does not have it either: a controller may not understand its nodes.
+        """
         lines = self._lines(request, correlation_id)
         async with self.changing:
             error = self._judge(request, lines)
@@ -249,14 +251,20 @@ class Orders:
                 return ib.UpdateMetadataResponse(error_code=WireCode(error))
             updates = list(_updates_of(request))
             told_in = request.broker_epoch, request.controller_epoch
-            is_whole, self._told_in = told_in != self._told_in, told_in
-            taken = self._metadata.update(
-                request.controller_id, _brokers_of(request), updates, is_whole=is_whole
-            )
+            is_whole = told_in != self._told_in
+            gone = await self._gone({update.tp.topic for update in updates}) if is_whole else ()
+            self._told_in = told_in
+            taken = self._metadata.update(request.controller_id, _brokers_of(request), updates, gone=gone)
             for update in updates:
                 if update.tp in taken:
                     self._log_change(lines.cached(update.tp, update.metadata.state, update.metadata.replicas))
         return ib.UpdateMetadataResponse(error_code=WireCode(ErrorCode.NONE))
+
+    async def _gone(self, named: Collection[str]) -> Collection[str]:
+        """The topics that are known here, and neither named nor in the tree."""
+        known = {name: topic.id for name, topic in self._metadata.topics().items() if name not in named}
+        tree = self._replicas.tree
+        return await topics.find_gone(tree, known) if known and tree is not None else ()
 
 
 def _lost(news: _News) -> KafkaError:

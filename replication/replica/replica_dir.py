@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +59,7 @@ class ReplicaDir:
         self.topic_ids: dict[TopicPartition, str] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._env = env
-        self._cuts: dict[tuple[str, int], int] = {}  # how often each log was cut
+        self._cuts: dict[tuple[str, int], int] = {}  # see `cuts`
         self._mutex = threading.Lock()  # of what is noted per partition
 
     @classmethod
@@ -151,12 +151,14 @@ class ReplicaDir:
     def create_logs(self, wanted: Mapping[TopicPartition, str]) -> None:
         """Make empty replicas of these topics' ids. What is there of other topics of these names is hidden."""
         self.log_dir.reserve.keep()
-        self.log_dir.forget_recovery_points(wanted)
-        self._forget_high_watermarks(wanted)  # they are of other topics of these names
         with marking_failure(self._env, self.path):
-            for tp, topic_id in wanted.items():
+            for tp in wanted:
                 if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
                     self._hide(tp)
+            # What is noted is of those; whoever flushes one of them notes nothing more, since it is hidden.
+            self.log_dir.forget_recovery_points(wanted)
+            self._forget_high_watermarks(wanted)
+            for tp, topic_id in wanted.items():
                 create(self.log_dir.partition(*tp), topic_id=topic_id, env=self._env)
                 self.topic_ids[tp] = topic_id
             self._env.files.fsync(self.path)
@@ -193,26 +195,48 @@ class ReplicaDir:
 
     # ------------------------------------------------------------- checkpoints
 
-    def note_high_watermarks(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Store the high watermarks of these partitions."""
+    def cuts(self) -> Mapping[tuple[str, int], int]:
+        """A number per log that grows as it begins to be cut, and when it was, or is let go of: odd while it is cut.
+
+        Who looks at logs takes it before, and notes nothing of those of which it is another one, or odd.
+        """
+        return dict(self._cuts)
+
+    def _was_cut(self, tp: tuple[str, int], before: Mapping[tuple[str, int], int]) -> bool:
+        number = before.get(tp, 0)
+        return number % 2 == 1 or self._cuts.get(tp, 0) != number
+
+    def note_high_watermarks(
+        self, offsets: Mapping[TopicPartition, int], cuts: Mapping[tuple[str, int], int]
+    ) -> None:
+        """Store the high watermarks of these partitions; `cuts` as they were before those were looked at."""
         with self._mutex:
-            self.high_watermarks.update(offsets)
+            self.high_watermarks.update(
+                (tp, offset) for tp, offset in offsets.items() if not self._was_cut(tp, cuts)
+            )
             self._write_high_watermarks()
 
-    def lower(self, tp: TopicPartition, offset: int) -> None:
-        """The log is about to be cut at `offset`: note nothing beyond it, before that is done.
+    @contextmanager
+    def cutting(self, tp: TopicPartition, offset: int) -> Iterator[None]:
+        """Cut the log at `offset` inside: before that nothing beyond it is noted any more."""
+        self._count_cut(tp)
+        try:
+            self.log_dir.lower_recovery_point(*tp, offset)
+            with self._mutex:
+                if self.high_watermarks.get(tp, 0) > offset:
+                    self.high_watermarks[tp] = offset
+                    self._write_high_watermarks()
+            yield
+        finally:
+            self._count_cut(tp)
 
-        Whoever makes it durable at this time has its `noting` broken off.
-        """
-        self._cuts[tp] = self._cuts.get(tp, 0) + 1
-        self.log_dir.lower_recovery_point(*tp, offset)
+    def _count_cut(self, tp: TopicPartition) -> None:
         with self._mutex:
-            if self.high_watermarks.get(tp, 0) > offset:
-                self.high_watermarks[tp] = offset
-                self._write_high_watermarks()
+            self._cuts[tp] = self._cuts.get(tp, 0) + 1
 
-    def _forget_high_watermarks(self, tps: Iterable[TopicPartition]) -> None:
+    def _forget_high_watermarks(self, tps: Collection[TopicPartition]) -> None:
         with self._mutex:
+            self._cuts.update({tp: self._cuts.get(tp, 0) + 2 for tp in tps})
             if [self.high_watermarks.pop(tp) for tp in tps if tp in self.high_watermarks]:
                 self._write_high_watermarks()
 
@@ -226,14 +250,12 @@ class ReplicaDir:
     @contextmanager
     def noting(self) -> Iterator[dict[tuple[str, int], tuple[str, int]]]:
         """Note what is put in at the end: partition -> (topic id, how far it is on disk); but of no log cut since."""
-        cuts = dict(self._cuts)
+        cuts = self.cuts()
         points: dict[tuple[str, int], tuple[str, int]] = {}
         try:
             yield points
         finally:
-            self.log_dir.advance_recovery_points(
-                points, was_cut=lambda tp: self._cuts.get(tp) != cuts.get(tp)
-            )
+            self.log_dir.advance_recovery_points(points, was_cut=lambda tp: self._was_cut(tp, cuts))
 
     def flush(self, logs: Iterable[tuple[TopicPartition, Log]]) -> bool:
         """Fsync these logs, and note how far; one that cannot be read keeps only this from being true.

@@ -7,6 +7,7 @@ log go through its lane, in order.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -63,7 +64,7 @@ class Host:
     clock: Clock
     isr: IsrKeeper
     keep_reserve: Callable[[], None]  # raises DiskFullError while no room may be taken
-    lower_checkpoints: Callable[[TopicPartition, int], None]  # before a log is cut
+    cutting: Callable[[TopicPartition, int], AbstractContextManager[None]]  # around the cut of a log
     disk_failed: Callable[[], None]  # an fsync failed: nothing here is to be trusted any more
     counters: ReplicaCounters = field(default_factory=ReplicaCounters)
 

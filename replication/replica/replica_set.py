@@ -27,6 +27,9 @@ from replication.roles import is_replica_lost
 
 logger = logging.getLogger(__name__)
 
+# Of a topic whose settings cannot be understood.
+NOTHING_GOES = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
 
 class ReplicaSet:
     """See the module. `broken` are replicas that could not be recovered, and why."""
@@ -67,7 +70,7 @@ class ReplicaSet:
             clock=self._env.clock,
             isr=self._isr,
             keep_reserve=self.dir.log_dir.reserve.keep,
-            lower_checkpoints=self.dir.lower,
+            cutting=self.dir.cutting,
             disk_failed=self.disk_failed.set,
             counters=self._counters,
         )
@@ -113,7 +116,8 @@ class ReplicaSet:
             for number, replicas in topic.partitions.items()
             if self.broker in replicas
         }
-        is_decided = assigned <= told and self.has_lost_writes
+        is_all_known = all(topics[tp.topic].partitions for tp in self.partitions if tp.topic in topics)
+        is_decided = is_all_known and assigned <= told and self.has_lost_writes
         if is_decided and await cluster.forget_losses(tree, self.broker):
             await asyncio.to_thread(self.dir.note_boot)
 
@@ -122,7 +126,7 @@ class ReplicaSet:
         await self.disk.close()
         offsets = {tp: partition.high_watermark for tp, partition in self.partitions.items()}
         logs = {tp: partition.replica.log for tp, partition in self.partitions.items()}
-        await asyncio.to_thread(self.dir.note_high_watermarks, offsets)
+        await asyncio.to_thread(self.dir.note_high_watermarks, offsets, self.dir.cuts())
         await asyncio.to_thread(self.dir.close, logs)
 
     def leaders(self) -> list[Leader]:
@@ -149,21 +153,22 @@ class ReplicaSet:
     async def learn_configs(self, topics: Iterable[str], *, anew: Collection[str] = ()) -> None:
         """Read the settings of topics that are not known yet, or to be read `anew`: a topic of this name was another.
 
-        One that the tree has wrong has those of the broker.
+        One that the tree has wrong has those of the broker, but nothing of it is deleted by them.
         """
         unknown = sorted(set(topics) - (self._topic_configs.keys() - set(anew)))
         if unknown and self.tree is not None:
             for topic, overrides in (await cluster.read_topic_configs(self.tree, unknown)).items():
                 try:
-                    self.configure(topic, overrides)
+                    self.configure(topic, NOTHING_GOES if overrides is None else overrides)
                 except InvalidConfigError:
-                    self.configure(topic, {})
+                    self.configure(topic, NOTHING_GOES)
 
     # ------------------------------------------------------------- come and go
 
     def is_on_disk(self, tp: TopicPartition, topic_id: str) -> bool:
-        """Is there a replica of this topic, and not of another one of its name?"""
-        return self.dir.topic_ids.get(tp) == topic_id
+        """Is there a replica of this topic, and not of another one of its name? A half made one is none."""
+        is_known = tp in self.partitions or tp in self.broken
+        return is_known and self.dir.topic_ids.get(tp) == topic_id
 
     async def find_or_create(
         self, wanted: Mapping[TopicPartition, str]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 POLL_MS = 200
 FETCH_BYTES = 1024
+WRITE_FAILS = 0.03  # of a follower's appends and cuts
 FOLLOWER_LIMITS = follower.Limits(replica_fetch_backoff_ms=40)
 LEADER_LIMITS = isr.Limits(replica_lag_time_max_ms=400)
 
@@ -250,6 +251,9 @@ class Partition:
         def append() -> None:
             now = self.role
             if isinstance(now, follower.Following) and now.leader_epoch == role.leader_epoch:
+                if world.chance(WRITE_FAILS):
+                    self._write_failed()
+                    return
                 self.log.append_as_follower(records)
                 end, starts = self.log.log_end_offset, _starts(self.log)
                 self.follow_on(follower.Appended(end, starts, leader_high_watermark))
@@ -303,6 +307,20 @@ class Partition:
 
     def _failed(self, epoch: int) -> None:
         self.follow_on(follower.Failed(epoch, self.broker.world.now_ms), epoch)
+        self._resume_later(epoch)
+
+    def _write_failed(self) -> None:
+        """The disk is out of order for a moment."""
+        assert isinstance(self.role, follower.Following)
+        epoch, log = self.role.leader_epoch, self.log
+        self.follow_on(
+            follower.WriteFailed(
+                log.log_start_offset, log.log_end_offset, _starts(log), self.broker.world.now_ms
+            )
+        )
+        self._resume_later(epoch)
+
+    def _resume_later(self, epoch: int) -> None:
         self.broker.world.timer(
             self.broker,
             FOLLOWER_LIMITS.replica_fetch_backoff_ms,
@@ -312,6 +330,9 @@ class Partition:
     def _truncate(self, offset: int) -> None:
         """The checkpoints of recovery point and HW go down first."""
         if offset < self.log.log_end_offset:
+            if self.broker.world.chance(WRITE_FAILS):
+                self._write_failed()
+                return
             self.broker.watcher.truncated(self, offset)
             self.broker.lower(self, offset)
             self.log.truncate_to(offset)

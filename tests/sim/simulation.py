@@ -35,6 +35,7 @@ class Mutant(enum.Enum):
     TRUNCATE_TO_HW = "a follower cuts its log at its high watermark"
     COMMITTED_ISR_ONLY = "the high watermark does not wait for an ISR that is being written"
     NO_CONTROLLER_EPOCH_CHECK = "writes and requests of a former controller count"
+    CUT_IN_THE_DARK = "a follower whose cut failed asks where no epoch ends, and cuts there"
     ASK_AHEAD_OF_THE_HW = "a follower asks for what is behind an append that may fail, wherever that is"
 
 
@@ -404,7 +405,21 @@ def ahead_of_the_hw() -> Any:
         follower._ask_ahead = right
 
 
-_PATCHES = {Mutant.COMMITTED_ISR_ONLY: committed_isr_only, Mutant.ASK_AHEAD_OF_THE_HW: ahead_of_the_hw}
+@contextmanager
+def cut_in_the_dark() -> Any:
+    right = follower._write_failed
+    follower._write_failed = lambda state, event, limits: follower._pause(state, event.now_ms, limits)
+    try:
+        yield
+    finally:
+        follower._write_failed = right
+
+
+_PATCHES = {
+    Mutant.COMMITTED_ISR_ONLY: committed_isr_only,
+    Mutant.CUT_IN_THE_DARK: cut_in_the_dark,
+    Mutant.ASK_AHEAD_OF_THE_HW: ahead_of_the_hw,
+}
 
 
 def simulate(seed: int, mutant: Mutant | None = None) -> Summary:

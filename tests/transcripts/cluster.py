@@ -223,8 +223,8 @@ class Cluster:
                 )
             case events.DeletePreferredElection():
                 self.out.append("preferred election done")
-            case events.DeleteTopicNodes(topic):
-                self._forget(topic)
+            case events.DeleteTopicNodes(topic, topic_id):
+                self._forget(topic, topic_id)
             case events.MakeTopicId(topic):
                 self.out.append(f"topic id of {topic} made")
                 self.topics[topic] = replace(self.topics[topic], id=f"{topic}@1")
@@ -264,12 +264,12 @@ class Cluster:
             results.append(events.WriteResult(tp, accepted, self.stored.get(tp)))
         self._post(events.StatesWritten(tuple(results)))
 
-    def _forget(self, topic: str) -> None:
+    def _forget(self, topic: str, topic_id: str | None) -> None:
         self.out.append(f"nodes of {topic} deleted")
         self.topics.pop(topic, None)
         self.deletions = [name for name in self.deletions if name != topic]
         self.stored = {tp: state for tp, state in self.stored.items() if tp.topic != topic}
-        self._post(events.TopicNodesDeleted(topic))
+        self._post(events.TopicNodesDeleted(topic, topic_id))
 
     def _register(self, broker: int, *, lost_writes: bool) -> None:
         self.brokers[broker] = BrokerInfo(broker, self.next_broker_epoch, lost_writes=lost_writes)

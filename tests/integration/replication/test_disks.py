@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from logstore.env import Env, OsFiles
-from logstore.errors import DiskFullError, FailedStoreError
+from logstore.errors import DiskFullError, FailedStoreError, StorageError
 from replication import broker_process
 from replication.broker import Broker as ClusterBroker
 from replication.config import BrokerConfig
@@ -21,9 +21,14 @@ WAIT_S = 15
 
 
 class BadDisk(OsFiles):
-    """A disk that is full, or whose fsyncs fail, from some time on."""
+    """A disk that is full, whose fsyncs fail, or of which nothing more can be opened, from some time on."""
 
-    is_full = is_failing = False
+    is_full = is_failing = is_shut = False
+
+    def list(self, path):
+        if self.is_shut and str(path).endswith("orders-0"):
+            raise StorageError(f"{path}: too many open files", path=str(path), reason="EMFILE")
+        return super().list(path)
 
     def write(self, path, position, data):
         if self.is_full and str(path).endswith(".log"):
@@ -103,6 +108,21 @@ async def test_the_failed_fsync_of_a_new_replica_ends_the_broker_too(tmp_path):
         assert (await one.produce(b"b")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
+@on_loop
+async def test_a_replica_that_could_not_be_made_is_made_at_the_next_word_of_it(tmp_path):
+    async with Site(tmp_path) as site:
+        one, disk = await on_a_bad_disk(site)
+        (two,) = await site.start(2)
+        disk.is_shut = True
+        await site.create(replicas=(2, 1), isr=(2,))
+        assert T0 not in one.replicas.partitions()
+        disk.is_shut = False
+        await site.elect(2)
+        await until(lambda: two.role.state.isr == (2, 1))
+        assert (await two.produce(b"a")).error_code == ErrorCode.NONE
+        assert one.stored() == [b"a"]
+
+
 def test_the_process_of_a_broker_whose_disk_failed_ends_with_an_error(tmp_path, monkeypatch):
     """R22."""
     brokers = []
@@ -149,6 +169,22 @@ async def test_a_follower_with_a_full_disk_leaves_the_isr_and_comes_back(tmp_pat
         disk.is_full = False
         await until(lambda: 2 in one.role.state.isr)
         assert two.stored() == [b"a", b"b"]
+
+
+@on_loop
+async def test_a_follower_with_a_full_disk_asks_less_and_less_often(tmp_path):
+    """S9: each time it is sent all the records, and writes a line about it, perhaps onto the same disk."""
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        two, disk = await on_a_bad_disk(site, 2, **{"replica.fetch.backoff.ms": 2000})
+        await site.create(replicas=(1, 2))
+        disk.is_full = True
+        await one.produce(b"a", acks=1)
+        counters = two.replicas.counters
+        await until(lambda: counters.failed_fetches)
+        before = counters.failed_fetches
+        await asyncio.sleep(1)
+        assert counters.failed_fetches - before < 8
 
 
 @on_loop

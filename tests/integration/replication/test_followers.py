@@ -2,15 +2,14 @@
 
 import asyncio
 import errno
-import itertools
 import shutil
-import threading
 from dataclasses import replace
 
 import pytest
 
-from replication.coordination import cluster
+from replication.coordination import cluster, nodes
 from replication.errors import ErrorCode
+from replication.model import TopicPartition
 from replication.replica.data_plane import FetchSpec, FetchTerms, Isolation
 from replication.replica.following import Following
 from replication.replica.offsets import Special, for_time
@@ -70,57 +69,6 @@ async def test_a_follower_that_comes_back_catches_up_and_joins_again(tmp_path):
         assert two.end == 502
 
 
-async def far_behind(site):
-    """Broker 1 leads, 2 was away for long and is here again, and is not told yet. Returns them, and the log of 2."""
-    one, two = await site.start(1, 2, **{"replica.fetch.max.bytes": "2000"})
-    await site.create(replicas=(1, 2))
-    await one.produce(b"a")
-    await two.stop()
-    for number in range(50):
-        assert (await one.produce(b"%d" % number * 100, timeout_ms=20_000)).error_code == ErrorCode.NONE
-    await two.start()
-    return one, two, two.replicas.partitions()[T0].replica.log
-
-
-@on_loop
-async def test_while_it_appends_a_follower_that_is_far_behind_asks_for_more_and_counts_for_nothing(tmp_path):
-    async with Site(tmp_path) as site:
-        one, two, log = await far_behind(site)
-        append, may_append = log.append_as_follower, threading.Event()
-
-        def slowly(records):
-            may_append.wait(10)
-            return append(records)
-
-        log.append_as_follower = slowly
-        await site.tell(2, state=await site.stored())
-        await until(lambda: one.role.state.followers[2].log_end_offset > 1)
-        assert two.end == 1
-        assert one.role.state.followers[2].log_end_offset < one.role.high_watermark
-        assert one.role.state.isr == (1,)
-        may_append.set()
-        await until(lambda: 2 in one.role.state.isr)
-        assert two.stored() == one.stored()
-
-
-@on_loop
-async def test_appends_that_fail_are_done_again_whatever_was_asked_ahead(tmp_path):
-    async with Site(tmp_path) as site:
-        one, two, log = await far_behind(site)
-        append, calls = log.append_as_follower, itertools.count()
-
-        def now_and_then(records):
-            if next(calls) % 3 == 1:
-                raise OSError(errno.EIO, "out of order")
-            return append(records)
-
-        log.append_as_follower = now_and_then
-        await site.tell(2, state=await site.stored())
-        await until(lambda: 2 in one.role.state.isr)
-        assert two.stored() == one.stored()
-        assert next(calls) > 6
-
-
 @on_loop
 async def test_a_new_leader_has_all_and_the_old_one_cuts_what_was_not_committed(tmp_path):
     """R1, R2."""
@@ -146,6 +94,32 @@ async def test_a_new_leader_has_all_and_the_old_one_cuts_what_was_not_committed(
         await until(lambda: one.end == 3 and one.stored() == [b"a", b"b", b"c"])
         assert two.stored() == three.stored() == one.stored()
         await until(lambda: 1 in two.role.state.isr)
+
+
+@on_loop
+async def test_a_cut_that_fails_is_made_again_and_takes_nothing_else_along(tmp_path):
+    """R2. It is in the ISR: who cut more would lose what was acknowledged."""
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        await site.create(replicas=(1, 2))
+        await one.produce(b"a", b"b")
+        log = one.replicas.partitions()[T0].replica.log
+        log.append_as_leader(batch(b"lost"), leader_epoch=0)
+        one.replicas.partitions()[T0].replica.note((0, 3))
+        cut, cuts = log.truncate_to, []
+
+        def cut_at_the_second_try(offset):
+            cuts.append(offset)
+            if len(cuts) == 1:
+                raise OSError(errno.EIO, "out of order")
+            cut(offset)
+
+        log.truncate_to = cut_at_the_second_try
+        await site.elect(2, isr=(1, 2))
+        await two.produce(b"c")
+        await until(lambda: one.stored() == two.stored() == [b"a", b"b", b"c"])
+        assert cuts == [2, 2]
+        assert one.replicas.counters.lost_records == 0
 
 
 @on_loop
@@ -185,6 +159,39 @@ async def test_a_replica_that_is_behind_the_leaders_log_begins_anew(tmp_path):
         await until(lambda: two.end == 11 and 2 in one.role.state.isr)
         assert two.replicas.partitions()[T0].replica.start == 8
         assert two.stored()[-3:] == [b"7", b"8", b"9"]
+
+
+@on_loop
+async def test_who_deletes_records_waits_for_no_follower_that_has_left_the_isr(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        await site.create(replicas=(1, 2))
+        await one.produce(b"a", b"b")
+        await two.stop()
+        assert (await one.replicas.delete_records(T0, 1, timeout_ms=6000)) == (ErrorCode.NONE, 1)
+        assert one.role.state.isr == (1,)
+
+
+@on_loop
+async def test_a_follower_that_has_moved_its_start_says_so_when_it_asks_next(tmp_path):
+    """Who deletes records waits for that."""
+    async with Site(tmp_path) as site:
+        one, _ = await site.start(1, 2)
+        await site.create(replicas=(1, 2))
+        await one.produce(*[b"a"] * 4)
+        said, note = [], one.role._note_start
+
+        def noted(replica, offset):
+            said.append(offset)
+            note(replica, offset)
+
+        one.role._note_start = noted
+        late = 0
+        for offset in (1, 2, 3):
+            said.clear()
+            assert (await one.replicas.delete_records(T0, offset, timeout_ms=5000)).low_watermark == offset
+            late += offset - 1 in said
+        assert late <= 1  # it asked in that very moment
 
 
 @on_loop
@@ -315,6 +322,28 @@ def end_session_in_the_middle(replicas, waits_for):
         return await wait(*args, **options)
 
     setattr(waits_for, name, waited)
+
+
+@on_loop
+async def test_a_broker_that_lost_writes_says_so_while_a_topic_of_it_cannot_be_understood(tmp_path):
+    """R19: the ISRs there count on it, and no controller has decided about them."""
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        other = TopicPartition("others", 0)
+        for tp in (T0, other):
+            await site.create(tp, replicas=(1, 2))
+            await one.produce(b"a", tp=tp)
+        await two.stop()
+        node = nodes.topic_path("others")
+        found = await site.tree.get(node)
+        await site.tree.set(node, b"{ not json")
+        await two.start(lost_writes=True)
+        two.replicas._set.dir.has_lost_writes = True
+        await site.elect(1, isr=(1,))
+        assert two.replicas.has_lost_writes
+        await site.tree.set(node, found.data)
+        await site.elect(1, other, isr=(1,))
+        assert not two.replicas.has_lost_writes
 
 
 @on_loop

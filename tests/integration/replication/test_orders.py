@@ -2,14 +2,17 @@
 
 import asyncio
 
+import pytest
+
+from replication.coordination import nodes, topics
 from replication.errors import ErrorCode
-from replication.model import TopicPartition, topic_uuid
+from replication.model import TopicPartition, topic_id_of, topic_uuid
 from replication.protocol import interbroker as ib
 
 from .site import T0, Site, batch, on_loop
 
 
-def update(broker, *topics, controller_epoch=1):
+def update(broker, *names, controller_epoch=1):
     """A word about the cluster: these topics, of one partition."""
     states = tuple(
         ib.UpdateMetadataTopic(
@@ -27,7 +30,7 @@ def update(broker, *topics, controller_epoch=1):
                 ),
             ),
         )
-        for topic in topics
+        for topic in names
     )
     return ib.UpdateMetadataRequest(
         controller_id=1,
@@ -61,6 +64,22 @@ async def test_a_topic_that_was_deleted_while_nobody_told_this_broker_is_not_kno
 
 
 @on_loop
+async def test_a_topic_that_its_controller_cannot_tell_of_is_known_on_as_long_as_it_is_in_the_tree(tmp_path):
+    """Its nodes were written by hand, say. Groups would forget what they have committed in it."""
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        metadata = one.replicas.metadata
+        await topics.create_topic(site.tree, "a", topic_id_of(topic_uuid("a" * 22)), {0: (1,)}, {})
+        await site.tree.set(nodes.topic_path("a"), b"{ not json")
+        await one.replicas.update_metadata(update(one, "a", "b"))
+        await one.replicas.update_metadata(update(one, controller_epoch=2))
+        assert set(metadata.topics()) == {"a"}
+        await topics.mark_deleted(site.tree, "a")
+        await one.replicas.update_metadata(update(one, controller_epoch=3))
+        assert set(metadata.topics()) == set()
+
+
+@on_loop
 async def test_a_topic_made_anew_has_nothing_of_the_settings_of_the_former_one(tmp_path):
     """Every broker hears of all settings; who had no replica of a topic does not hear of its end."""
     async with Site(tmp_path) as site:
@@ -69,6 +88,20 @@ async def test_a_topic_made_anew_has_nothing_of_the_settings_of_the_former_one(t
         await site.create(replicas=(1,), config={"retention.ms": "7000"})
         config = one.replicas.partitions()[T0].replica.config
         assert (config.max_message_bytes, config.retention_ms) == (1_048_588, 7000)
+
+
+@pytest.mark.parametrize("settings", [b"{ not json", nodes.encode_config({"retention.ms": "for ever"})])
+@on_loop
+async def test_no_record_goes_by_settings_that_nobody_understands(tmp_path, settings):
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        await site.create(replicas=(1,), config={"retention.ms": "-1"})
+        await one.stop()
+        await site.tree.set(nodes.topic_config_path("orders"), settings)
+        await one.start()
+        config = one.replicas.partitions()[T0].replica.config
+        assert not config.expires
+        assert not config.is_compacted
 
 
 @on_loop

@@ -47,6 +47,21 @@ def test_settings_that_cannot_be_understood_keep_nobody_from_the_others(tmp_path
     asyncio.run(check())
 
 
+def test_a_notice_that_nobody_understands_hides_no_change(tmp_path):
+    async def check():
+        async with prepared(tmp_path, "t") as tree:
+            await topics.change_config(tree, "t", lambda known: {"retention.ms": "1"})
+            told = {}
+            changes = ConfigChanges(lambda topic, overrides: told.update({topic: dict(overrides)}))
+            await changes.begin(tree)
+            await tree.create(nodes.CONFIG_CHANGE_PREFIX, b"{ not json", sequence=True)
+            await topics.change_config(tree, "t", lambda known: {"retention.ms": "2"})
+            await until(lambda: told == {"t": {"retention.ms": "2"}})
+            await changes.end()
+
+    asyncio.run(check())
+
+
 def test_two_who_change_settings_at_once_lose_nothing(tmp_path):
     async def check():
         async with prepared(tmp_path, "t") as tree:

@@ -69,11 +69,11 @@ class World:
                             self.told[news.tp, news.state.leader_epoch] = news.replicas
                 case events.SendStopReplica(delete=True):
                     self.to_delete.append(effect)
-                case events.DeleteTopicNodes(topic):
+                case events.DeleteTopicNodes(topic, topic_id):
                     self.topics.pop(topic, None)
                     self.deletions = [name for name in self.deletions if name != topic]
                     self.stored = {tp: s for tp, s in self.stored.items() if tp.topic != topic}
-                    self.post(events.TopicNodesDeleted(topic))
+                    self.post(events.TopicNodesDeleted(topic, topic_id))
 
     def check(self, effect) -> None:
         match effect:

@@ -2,14 +2,16 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
+import pytest
 from kio.schema.errors import ErrorCode as WireCode
 
 from logstore.env import SYSTEM
 from replication.controller import Limits
-from replication.controller_loop import ControllerLoop
+from replication.controller_loop import RETRY_S, ControllerLoop
 from replication.coordination import cluster, nodes, open_tree, topics
-from replication.coordination.tree import ConnectionLossError
+from replication.coordination.tree import ConnectionLossError, Delete, ensure_path
 from replication.errors import ErrorCode
 from replication.model import BrokerInfo, LeaderAndIsr, Reassignment, TopicPartition
 from replication.protocol import interbroker as ib
@@ -112,6 +114,47 @@ class LosesAnswers:
         return done
 
 
+class LosesDeletions:
+    """A session whose connection breaks once, behind the end of a topic; who waited for that makes it again."""
+
+    def __init__(self, tree):
+        self.tree, self.lost = tree, 0
+
+    def __getattr__(self, name):
+        return getattr(self.tree, name)
+
+    async def write_batch(self, multis):
+        done = await self.tree.write_batch(multis)
+        if any(step == Delete(nodes.topic_path("t")) for steps in multis for step in steps) and not self.lost:
+            self.lost += 1
+            await topics.create_topic(self.tree, "t", "j" * 21 + "A", {0: (1,)}, {})
+            raise ConnectionLossError("cut")
+        return done
+
+
+def test_a_topic_that_is_made_again_outlives_the_deletion_of_the_former_one(tmp_path):
+    """(R29) The answer to that was lost, so it is done once more."""
+
+    async def check():
+        wrapped = []
+
+        def wrap(tree):
+            wrapped.append(LosesDeletions(tree))
+            return wrapped[0]
+
+        async with site(tmp_path, wrap=wrap) as here:
+            await here.create()
+            await here.until(here.state)
+            await topics.mark_deleted(here.tree, "t")
+            await here.until(lambda: _true(wrapped[0].lost))
+            await asyncio.sleep(3 * RETRY_S)
+            await here.until(here.state)
+            await here.until(lambda: _true(TP in here.loop.state.leadership))
+            assert (await cluster.read_topics(here.tree))["t"].id == "j" * 21 + "A"
+
+    asyncio.run(check())
+
+
 def test_a_write_that_was_done_counts_though_its_answer_was_lost(tmp_path):
     async def check():
         wrapped = []
@@ -132,12 +175,17 @@ def test_a_write_that_was_done_counts_though_its_answer_was_lost(tmp_path):
 
 def test_requests_are_repeated_until_they_are_obeyed_and_keep_their_order(tmp_path):
     async def check():
-        no_answer = (ConnectionResetError("gone"), TimeoutError("slow"), ErrorCode.STALE_BROKER_EPOCH)
+        no_answer = (
+            ConnectionResetError("gone"),
+            TimeoutError("slow"),
+            ConnectionLossError("of this broker, which has to read something"),
+            ErrorCode.STALE_BROKER_EPOCH,
+        )
         async with site(tmp_path, *no_answer) as here:
             await here.create()
             await here.until(lambda: _true(ApiKey.LEADER_AND_ISR in here.asked_for()))
             first = here.asked[0][1]
-            assert [request for _, request in here.asked[:4]] == [first] * 4  # three times in vain
+            assert [request for _, request in here.asked[:5]] == [first] * 5  # four times in vain
             told = here.asked_for().index(ApiKey.LEADER_AND_ISR)
             assert here.asked_for()[:told] == [ApiKey.UPDATE_METADATA] * told
             await here.until(lambda: _true(len(here.asked) > told + 1))
@@ -180,6 +228,72 @@ def test_a_node_that_nobody_understands_stops_no_other_news(tmp_path):
             await here.until(lambda: _is_gone(here.tree, nodes.PREFERRED_ELECTION))
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "never understood"])
+def test_a_topic_that_nobody_understands_is_not_taken_for_one_that_is_gone(tmp_path, is_known):
+    """Or else its deletion would remove its nodes, and tell no broker."""
+    other = TopicPartition("other", 0)
+    good = nodes.encode_topic({0: (1,)})
+
+    async def garble(tree):
+        await topics.create_topic(tree, "t", "i" * 21 + "A", {0: (1,)}, {})
+        if not is_known:
+            await tree.set(nodes.topic_path("t"), b"{ not json")
+
+    async def check():
+        async with site(tmp_path, before=garble) as here:
+            if is_known:
+                await here.until(here.state)
+                await here.tree.set(nodes.topic_path("t"), b"{ not json")
+            await topics.create_topic(here.tree, "other", "o" * 21 + "A", {0: (1,)}, {})
+            await here.until(lambda: _state(here.tree, other))
+            assert (TP in here.loop.state.leadership) == is_known
+            await topics.mark_deleted(here.tree, "t")
+            if not is_known:
+                await here.until(lambda: _true("t" in here.loop.state.delayed_deletions))
+                await here.tree.set(nodes.topic_path("t"), good)
+            await here.until(lambda: _is_gone(here.tree, nodes.topic_path("t")))
+            await here.until(lambda: _is_gone(here.tree, f"{nodes.DELETED_TOPICS}/t"))
+            stops = [request for key, request in here.asked if key is ApiKey.STOP_REPLICA]
+            rows = [r for stop in stops for topic in stop.topic_states for r in topic.partition_states]
+            assert any(row.delete_partition for row in rows)
+
+    asyncio.run(check())
+
+
+def test_a_notice_that_nobody_understands_hides_no_change_of_an_isr(tmp_path):
+    async def check():
+        async with site(tmp_path) as here:
+            await here.create()
+            state = await here.until(here.state)
+            await here.tree.create(nodes.ISR_CHANGE_PREFIX, b"{ not json", sequence=True)
+            changed = replace(state, isr=(1, 2))
+            await here.tree.set(nodes.state_path(TP), nodes.encode_state(changed))
+            await here.tree.create(nodes.ISR_CHANGE_PREFIX, nodes.encode_partitions([TP]), sequence=True)
+            await here.until(lambda: _true(here.loop.state.leadership[TP].isr == (1, 2)))
+            await here.until(lambda: _is_empty(here.tree, nodes.ISR_CHANGES))
+
+    asyncio.run(check())
+
+
+def test_a_state_that_nobody_understands_keeps_no_controller_from_its_office(tmp_path):
+    async def garble(tree):
+        await topics.create_topic(tree, "bad", "b" * 21 + "A", {0: (1,)}, {})
+        await ensure_path(tree, nodes.state_path(TopicPartition("bad", 0)))
+        await tree.set(nodes.state_path(TopicPartition("bad", 0)), b"{ not json")
+
+    async def check():
+        async with site(tmp_path, before=garble) as here:
+            await here.create()
+            await here.until(here.state)
+            assert here.loop.state.epoch == 1
+
+    asyncio.run(check())
+
+
+async def _is_empty(tree, path):
+    return not await tree.children(path)
 
 
 def test_nodes_that_nobody_understands_keep_no_controller_from_its_office(tmp_path):

@@ -7,7 +7,6 @@ from hypothesis import given
 from replication.follower import (
     Append,
     Appended,
-    AppendFailed,
     AskEpochEnd,
     EpochEndAnswered,
     Failed,
@@ -24,6 +23,7 @@ from replication.follower import (
     Ticked,
     Truncated,
     TruncateTo,
+    WriteFailed,
     end_of_epoch,
     follow,
     step,
@@ -218,6 +218,24 @@ def test_after_an_error_it_waits_then_asks_the_same_again():
     assert follower.on(Ticked(1100)) == (AskEpochEnd(1, 9, 1),)
 
 
+def test_a_cut_that_failed_is_asked_for_again_and_no_other_is_made():
+    follower = Follower([1, 1, 1, 1], hw=2)
+    for now_ms in (1000, 2000):
+        assert follower.on(EpochEndAnswered(9, 1, 1, 3)) == (TruncateTo(3),)
+        assert follower.on(Failed(9, now_ms), Ticked(now_ms + 100)) == ()  # of a question that is long over
+        assert follower.on(WriteFailed(0, 4, ((1, 0),), now_ms)) == ()
+        assert follower.on(Ticked(now_ms + 100)) == (AskEpochEnd(1, 9, 1),)
+
+
+def test_after_a_failed_write_it_goes_on_from_the_log_as_it_is():
+    follower = Follower([])
+    follower.on(OutOfRange(9, 0, 7, 20))
+    assert follower.on(WriteFailed(0, 0, (), 1000), Ticked(1100)) == (Fetch(1, 9, 0),)
+    assert follower.state.high_watermark == 0
+    follower.on(answer(0, 10, 50))
+    assert follower.on(WriteFailed(0, 4, ((9, 0),), 2000), Ticked(2100)) == (Fetch(1, 9, 4),)
+
+
 def test_behind_the_leaders_start_it_begins_anew_there():
     """(R15)"""
     follower = Follower([1, 1], hw=2)
@@ -280,7 +298,7 @@ def test_it_never_asks_ahead_for_what_a_leader_may_take_for_committed(hw):
 def test_when_an_append_fails_what_was_asked_ahead_is_dropped():
     follower = Follower([])
     follower.on(answer(0, 10, 50), answer(10, 10, 50))
-    assert follower.on(AppendFailed(1000)) == ()
+    assert follower.on(WriteFailed(0, 0, (), 1000)) == ()
     assert follower.on(Ticked(1100)) == (Fetch(1, 9, 0),)
     fetched = answer(0, 10, 50)
     assert follower.on(answer(10, 10, 50)) == ()  # late

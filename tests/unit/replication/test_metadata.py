@@ -50,11 +50,11 @@ def test_a_deleted_topic_goes_partition_by_partition():
     assert (metadata.topic("t"), metadata.name_of("x" * 22), dict(metadata.topics())) == (None, None, {})
 
 
-def test_what_is_not_in_a_word_about_everything_is_gone():
+def test_a_topic_that_is_gone_takes_its_name_and_id_along():
     metadata = told(news(T0, 1), news(T1, 1), news(TopicPartition("u", 0), 1, topic_id="u" * 22))
-    taken = metadata.update(7, [ONE], [news(T0, 2, version=1)], is_whole=True)
+    taken = metadata.update(7, [ONE], [news(T0, 2, version=1)], gone=["u"])
     assert taken == (T0,)
-    assert {name: list(topic.partitions) for name, topic in metadata.topics().items()} == {"t": [0]}
+    assert {name: list(topic.partitions) for name, topic in metadata.topics().items()} == {"t": [0, 1]}
     assert (metadata.name_of("x" * 22), metadata.name_of("u" * 22)) == ("t", None)
 
 

@@ -40,7 +40,7 @@ def test_a_high_watermark_beyond_the_log_is_lowered_before_the_log_grows(tmp_pat
     log.append_as_leader(batch(b"a"))
     end_of_a = (tmp_path / "orders-0" / "00000000000000000000.log").stat().st_size
     log.append_as_leader(batch(b"b", b"c"))
-    directory.note_high_watermarks({T0: 3})
+    directory.note_high_watermarks({T0: 3}, directory.cuts())
     killed(directory, log)
     with (tmp_path / "orders-0" / "00000000000000000000.log").open("r+b") as file:
         file.truncate(end_of_a)  # the power went, too
@@ -59,12 +59,30 @@ def test_a_high_watermark_goes_with_its_replica(tmp_path):
     directory, _ = opened(tmp_path)
     former, later = new_topic_id(), new_topic_id()
     directory.create_logs({T0: former})
-    directory.note_high_watermarks({T0: 7})
+    directory.note_high_watermarks({T0: 7}, directory.cuts())
     directory.create_logs({T0: later})
     assert noted(tmp_path) == []
-    directory.note_high_watermarks({T0: 7})
+    directory.note_high_watermarks({T0: 7}, directory.cuts())
     directory.delete(T0)
     assert noted(tmp_path) == []
+    directory.log_dir.close()
+
+
+def test_a_high_watermark_that_was_looked_at_before_a_cut_or_another_replica_is_not_noted(tmp_path):
+    """(R30) Or else, after a crash, what comes in the place of what went would count as committed."""
+    directory, _ = opened(tmp_path)
+    directory.create_logs({T0: new_topic_id()})
+    looked = directory.cuts()
+    with directory.cutting(T0, 3):
+        directory.note_high_watermarks({T0: 7}, looked)
+    directory.note_high_watermarks({T0: 7}, looked)
+    assert noted(tmp_path) == []
+    looked = directory.cuts()
+    directory.create_logs({T0: new_topic_id()})
+    directory.note_high_watermarks({T0: 7}, looked)
+    assert noted(tmp_path) == []
+    directory.note_high_watermarks({T0: 7}, directory.cuts())
+    assert noted(tmp_path) == ["orders 0 7"]
     directory.log_dir.close()
 
 
@@ -96,8 +114,8 @@ def test_a_log_that_is_cut_while_logs_are_flushed_is_noted_no_further_than_the_c
             log.append_as_leader(batch(b"a"))
 
     def cut():
-        directory.lower(T0, 2)
-        logs[T0].truncate_to(2)
+        with directory.cutting(T0, 2):
+            logs[T0].truncate_to(2)
 
     files.cut, files.where = cut, where
     assert directory.flush(logs.items())
@@ -107,6 +125,52 @@ def test_a_log_that_is_cut_while_logs_are_flushed_is_noted_no_further_than_the_c
     directory.log_dir.close()
     _, log = opened(tmp_path)
     assert log.log_end_offset == 2
+
+
+def test_a_log_that_is_flushed_in_the_moment_before_it_is_cut_is_noted_no_further_than_the_cut(tmp_path):
+    directory, _ = opened(tmp_path)
+    topic_id = new_topic_id()
+    directory.create_logs({T0: topic_id})
+    log = directory.open_log(T0, topic_id, LogConfig())
+    for _ in range(5):
+        log.append_as_leader(batch(b"a"))
+    with directory.cutting(T0, 2):
+        directory.flush([(T0, log)])
+        log.truncate_to(2)
+    killed(directory, log)
+    directory, log = opened(tmp_path)
+    assert log.log_end_offset == 2
+    killed(directory, log)
+
+
+class FlushMeanwhile(OsFiles):
+    """Another thread makes a replica durable just before it is hidden."""
+
+    flush = None
+
+    def rename(self, source, target):
+        if self.flush is not None and str(target).endswith(".deleted"):
+            flush, self.flush = self.flush, None
+            flush()
+        super().rename(source, target)
+
+
+def test_what_is_noted_of_a_replica_at_last_is_not_the_next_ones_of_its_name(tmp_path):
+    """(R29)"""
+    files = FlushMeanwhile()
+    directory = ReplicaDir.open(tmp_path, Env(files=files))
+    directory.look()
+    former, later = new_topic_id(), new_topic_id()
+    directory.create_logs({T0: former})
+    log = directory.open_log(T0, former, LogConfig())
+    log.append_as_leader(batch(b"a"))
+    files.flush = lambda: directory.flush([(T0, log)])
+    directory.create_logs({T0: later})
+    assert directory.log_dir.recovery_points() == {}
+    killed(directory, log)
+    directory, log = opened(tmp_path)
+    assert log.log_end_offset == 0
+    killed(directory, log)
 
 
 def test_one_log_that_cannot_be_flushed_keeps_the_others_from_nothing_but_a_clean_end(tmp_path, monkeypatch):
