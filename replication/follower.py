@@ -7,9 +7,6 @@
   epoch, it asks again with the next older one. It never cuts at a high watermark.
 - One question is open at a time, and an answer counts only if it is to that question: of this leader epoch, and
   for a fetch of this offset. So whatever is appended begins at the log's end.
-- While it appends, it asks *ahead* for what comes behind, but only below the HW that the leader told. A leader takes
-  the offset of a fetch for what the follower has; nobody is in the ISR, or comes into it, with an offset below the HW,
-  so there nothing is committed by it. The answer waits for the append.
 - The HW is at most the leader's and at most the log's end; it follows an append, and it is lowered by a cut before
   anything else.
 - A cut below the HW is reported with what it takes away, before it is done.
@@ -57,7 +54,6 @@ class Following:
 
     Invariant: high_watermark <= log_end_offset. `asked` is the epoch in question while truncating, `is_asking`
     says that the question of this phase is open; `resume_ms` is when it is asked again after an error.
-    `ahead` is the offset that was asked for while an Append is on its way, `held` the answer.
     """
 
     leader: BrokerId
@@ -70,13 +66,6 @@ class Following:
     asked: int = NO_EPOCH
     is_asking: bool = False
     resume_ms: int | None = None
-    ahead: int | None = None
-    held: RecordsFetched | None = None
-
-    @property
-    def is_appending(self) -> bool:
-        """Is an Append on its way? Otherwise a question is open while fetching, or a pause goes on."""
-        return self.phase is Phase.FETCHING and not self.is_asking and self.resume_ms is None
 
 
 # -------------------------------------------------------------------- events
@@ -106,15 +95,11 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class RecordsFetched:
-    """An answer to the fetch from `offset` in `leader_epoch`: whole batches, perhaps none.
-
-    They end before `next_offset`, which is `offset` where nobody has looked.
-    """
+    """An answer to the fetch from `offset` in `leader_epoch`: whole batches, perhaps none."""
 
     leader_epoch: int
     offset: int
     records: Buffer
-    next_offset: int
     leader_high_watermark: int
     leader_log_start_offset: int
 
@@ -348,16 +333,14 @@ def _ask(state: Following) -> Step:
 def _failed(state: Following, event: Failed | WriteFailed, limits: Limits) -> Step:
     if isinstance(event, WriteFailed):
         return _write_failed(state, event, limits)
-    if event.leader_epoch != state.leader_epoch or state.resume_ms is not None:
+    if event.leader_epoch != state.leader_epoch or not state.is_asking:  # a late one
         return state, ()
-    if not state.is_asking:  # an append or a cut is on its way: behind it is asked again
-        return replace(state, ahead=None, held=None), ()
     return _pause(state, event.now_ms, limits)
 
 
 def _write_failed(state: Following, event: WriteFailed, limits: Limits) -> Step:
     """Go on from the log as it is. A cut that was not made is found again: what was asked for it is answered."""
-    state = replace(_with_log(state, event), ahead=None, held=None)
+    state = _with_log(state, event)
     if state.phase is Phase.TRUNCATING:
         state = _from_newest(state)
     return _pause(state, event.now_ms, limits)
@@ -425,26 +408,13 @@ def _is_answer(state: Following, event: RecordsFetched | OutOfRange) -> bool:
     )
 
 
-def _is_ahead(state: Following, event: RecordsFetched | OutOfRange) -> bool:
-    """Is this the answer to what was asked ahead of the append?"""
-    return (
-        state.is_appending
-        and state.held is None
-        and (event.leader_epoch, event.offset) == (state.leader_epoch, state.ahead)
-    )
-
-
 def _fetched(state: Following, event: RecordsFetched) -> Step:
-    if _is_ahead(state, event):
-        return replace(state, held=event), ()
     if not _is_answer(state, event):
         return state, ()
     start_moved = _log_start(state, event.leader_log_start_offset)
     if event.records:
-        state = replace(state, is_asking=False)
         append = Append(event.records, event.leader_high_watermark)
-        state, question = _ask_ahead(state, event)
-        return state, (append, *start_moved, *question)
+        return replace(state, is_asking=False), (append, *start_moved)
     state, moved = _advance(state, event.leader_high_watermark)
     state, question = _ask(state)
     return state, (*moved, *start_moved, *question)
@@ -455,25 +425,11 @@ def _log_start(state: Following, leader_log_start_offset: int) -> tuple[Effect, 
     return (MoveLogStart(leader_log_start_offset),) if is_behind else ()
 
 
-def _ask_ahead(state: Following, event: RecordsFetched) -> Step:
-    """Ask for what comes behind these records, if that is committed; see the module."""
-    if not event.offset < event.next_offset < event.leader_high_watermark:
-        return state, ()
-    question = Fetch(state.leader, state.leader_epoch, event.next_offset)
-    return replace(state, ahead=event.next_offset), (question,)
-
-
 def _appended(state: Following, event: Appended) -> Step:
-    is_asked, held = state.ahead == event.log_end_offset, state.held
-    state = replace(state, log_end_offset=event.log_end_offset, epochs=event.epochs, ahead=None, held=None)
+    state = replace(state, log_end_offset=event.log_end_offset, epochs=event.epochs)
     state, moved = _advance(state, event.leader_high_watermark)
-    if not is_asked:
-        state, effects = _ask(state)
-    else:  # what was asked ahead is the question of this place
-        state, effects = replace(state, is_asking=True), ()
-        if held is not None:
-            state, effects = _fetched(state, held)
-    return state, (*moved, *effects)
+    state, question = _ask(state)
+    return state, (*moved, *question)
 
 
 def _advance(state: Following, leader_high_watermark: int) -> Step:
@@ -485,8 +441,6 @@ def _advance(state: Following, leader_high_watermark: int) -> Step:
 
 def _out_of_range(state: Following, event: OutOfRange) -> Step:
     """Nothing in common with the leader's log: begin anew. Beyond its end only: reconcile, it has other records."""
-    if _is_ahead(state, event):
-        return replace(state, ahead=None), ()
     if not _is_answer(state, event):
         return state, ()
     start, end = event.leader_log_start_offset, event.leader_log_end_offset

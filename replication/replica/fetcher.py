@@ -2,8 +2,7 @@
 
 Per leader there are `num.replica.fetchers` connections, and one more: while one waits at the leader for records,
 partitions that are new have another. Each takes all questions that wait; after an answer it lets the followers append
-first, so that they go together again, but for those that ask ahead. A question is on one connection only. Belongs to
-the event loop.
+first, so that they go together again. A question is on one connection only. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -135,20 +134,13 @@ class _Connection:
         self._has_work.set()
 
     def settled(self, role: Following) -> None:
-        if role in self._roles and self._may_go_on:
+        if role in self._roles and not any(other.jobs for other in self._roles):
             self._all_appended.set()
-
-    @property
-    def _may_go_on(self) -> bool:
-        """Has every follower done what it does to its log, or asks ahead meanwhile?"""
-        return not any(
-            role.jobs and (role not in self._waiting or role.state.ahead is None) for role in self._roles
-        )
 
     def forget(self, role: Following) -> None:
         self._waiting.pop(role, None)
         self._roles.discard(role)
-        if self._may_go_on:
+        if not any(other.jobs for other in self._roles):
             self._all_appended.set()
 
     def close(self) -> None:
@@ -180,7 +172,7 @@ class _Connection:
 
     async def _let_append(self) -> None:
         """Wait until the followers have done what the answers made of their logs; those that are slow go alone."""
-        if not self._may_go_on:
+        if any(role.jobs for role in self._roles):
             self._all_appended.clear()
             try:
                 async with asyncio.timeout(APPEND_S):
@@ -205,7 +197,7 @@ class _Connection:
             for role, fetch in fetches.items():  # at once, in the next round: with those that were cut
                 del questions[role]
                 if role in self._roles:
-                    self._waiting.setdefault(role, fetch)  # who asked ahead may ask something else by now
+                    self._waiting[role] = fetch
 
     def _connected(self) -> Client:
         address = self._fetchers.metadata.address(self._owner.leader)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from logstore.errors import FailedStoreError, PylogError
-from logstore.records.batch import InvalidBatchError, header_at, whole_bytes
 from replication import follower
 from replication.follower import EpochStarts
 from replication.model import BrokerId, LeaderAndIsr
@@ -136,9 +135,7 @@ class Following:
         """The leader's answer to a fetch in this epoch, from this offset."""
         if not records:  # else when they are in the log: on a full disk they are fetched again and again
             self._pause_ms = FIRST_PAUSE_MS
-        # In sync nothing is asked ahead: what is fetched is not below the HW.
-        next_offset = next_offset_of(records, offset) if offset < high_watermark else offset
-        self.step(follower.RecordsFetched(epoch, offset, records, next_offset, high_watermark, log_start))
+        self.step(follower.RecordsFetched(epoch, offset, records, high_watermark, log_start))
 
     def failed(self, epoch: int) -> None:
         """No answer, or an error that time cures: ask again after a pause, which grows."""
@@ -150,8 +147,6 @@ class Following:
         host = self.replica.host
         host.counters.failed_fetches += 1
         self.step(event)
-        if self.state.resume_ms is None:  # it goes on when its append is done
-            return
         self._timer = host.disk.loop.call_later(self._pause_ms / 1000, self._resume)
         self._pause_ms = min(2 * self._pause_ms, host.config.replica_fetch_backoff_ms)
 
@@ -286,12 +281,3 @@ class Following:
             )
         write.then(write)
         self._asking.settled(self)
-
-
-def next_offset_of(records: Buffer, offset: int) -> int:
-    """Where these records end, as the last batch says, which the append will check; `offset` if it does not say."""
-    end, last = whole_bytes(records, len(records))
-    try:
-        return header_at(records, last).next_offset if 0 < end == len(records) else offset
-    except InvalidBatchError:
-        return offset

@@ -13,7 +13,6 @@ from logstore.log import Log
 from replication import follower, isr, roles
 from replication.controller import events
 from replication.model import LeaderAndIsr, Replica, TopicPartition
-from replication.replica.following import next_offset_of
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
@@ -279,10 +278,7 @@ class Partition:
     def _on_fetched(self, epoch: int, offset: int, answer: Any) -> None:
         match answer:
             case (bytes() as data, int() as high_watermark, int() as start):
-                end = next_offset_of(data, offset)
-                self.follow_on(
-                    follower.RecordsFetched(epoch, offset, data, end, high_watermark, start), epoch
-                )
+                self.follow_on(follower.RecordsFetched(epoch, offset, data, high_watermark, start), epoch)
             case (int() as start, int() as end):
                 self.follow_on(follower.OutOfRange(epoch, offset, start, end), epoch)
             case _:

@@ -36,7 +36,6 @@ class Mutant(enum.Enum):
     COMMITTED_ISR_ONLY = "the high watermark does not wait for an ISR that is being written"
     NO_CONTROLLER_EPOCH_CHECK = "writes and requests of a former controller count"
     CUT_IN_THE_DARK = "a follower whose cut failed asks where no epoch ends, and cuts there"
-    ASK_AHEAD_OF_THE_HW = "a follower asks for what is behind an append that may fail, wherever that is"
 
 
 @dataclass
@@ -396,16 +395,6 @@ def committed_isr_only() -> Any:
 
 
 @contextmanager
-def ahead_of_the_hw() -> Any:
-    right = follower._ask_ahead
-    follower._ask_ahead = lambda state, event: right(state, replace(event, leader_high_watermark=1 << 62))
-    try:
-        yield
-    finally:
-        follower._ask_ahead = right
-
-
-@contextmanager
 def cut_in_the_dark() -> Any:
     right = follower._write_failed
     follower._write_failed = lambda state, event, limits: follower._pause(state, event.now_ms, limits)
@@ -418,7 +407,6 @@ def cut_in_the_dark() -> Any:
 _PATCHES = {
     Mutant.COMMITTED_ISR_ONLY: committed_isr_only,
     Mutant.CUT_IN_THE_DARK: cut_in_the_dark,
-    Mutant.ASK_AHEAD_OF_THE_HW: ahead_of_the_hw,
 }
 
 

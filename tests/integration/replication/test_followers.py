@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import shutil
 from dataclasses import replace
 
@@ -67,6 +68,36 @@ async def test_a_follower_that_comes_back_catches_up_and_joins_again(tmp_path):
         assert 2 in (await site.stored()).isr
         await one.produce(b"z")
         assert two.end == 502
+
+
+async def far_behind(site):
+    """Broker 1 leads, 2 was away for long and is here again, and is not told yet. Returns them, and the log of 2."""
+    one, two = await site.start(1, 2, **{"replica.fetch.max.bytes": "2000"})
+    await site.create(replicas=(1, 2))
+    await one.produce(b"a")
+    await two.stop()
+    for number in range(50):
+        assert (await one.produce(b"%d" % number * 100, timeout_ms=20_000)).error_code == ErrorCode.NONE
+    await two.start()
+    return one, two, two.replicas.partitions()[T0].replica.log
+
+
+@on_loop
+async def test_appends_that_fail_are_done_again(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two, log = await far_behind(site)
+        append, calls = log.append_as_follower, itertools.count()
+
+        def now_and_then(records):
+            if next(calls) % 3 == 1:
+                raise OSError(errno.EIO, "out of order")
+            return append(records)
+
+        log.append_as_follower = now_and_then
+        await site.tell(2, state=await site.stored())
+        await until(lambda: 2 in one.role.state.isr)
+        assert two.stored() == one.stored()
+        assert next(calls) > 6
 
 
 @on_loop

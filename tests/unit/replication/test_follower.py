@@ -89,7 +89,7 @@ class Follower:
                 if offset > len(leader):
                     return OutOfRange(epoch, offset, 0, len(leader))
                 found = bytes(leader[offset : offset + batch])
-                return RecordsFetched(epoch, offset, found, offset + len(found), leader_hw, 0)
+                return RecordsFetched(epoch, offset, found, leader_hw, 0)
             case Append(records, hw):
                 self.log += records
                 return Appended(len(self.log), starts(self.log), hw)
@@ -100,7 +100,7 @@ class Follower:
 
 def answer(offset, count, hw, *, epoch=9, start=0):
     """An answer with so many records."""
-    return RecordsFetched(epoch, offset, b"x" * count, offset + count, hw, start)
+    return RecordsFetched(epoch, offset, b"x" * count, hw, start)
 
 
 def common(a, b):
@@ -264,65 +264,3 @@ def test_the_leaders_log_start_is_passed_on():
         Appended(10, ((9, 0),), 0), answer(10, 0, 0, start=5)
     )  # it was not done
     assert follower.on(LogStartMoved(5), answer(10, 0, 0, start=5)) == (Fetch(1, 9, 10),)
-
-
-# Asking ahead.
-
-
-def test_far_behind_it_asks_for_the_next_records_while_it_appends():
-    follower = Follower([])
-    first, second = answer(0, 10, 50), answer(10, 10, 50)
-    assert follower.on(first) == (Append(first.records, 50), Fetch(1, 9, 10))
-    assert follower.on(second) == ()  # it waits for the append
-    appended = follower.on(Appended(10, ((9, 0),), 50))
-    assert appended == (HighWatermarkMoved(10), Append(second.records, 50), Fetch(1, 9, 20))
-
-
-def test_an_append_that_is_done_first_leaves_the_question_open():
-    follower = Follower([])
-    follower.on(answer(0, 10, 50))
-    assert follower.on(Appended(10, ((9, 0),), 50)) == (HighWatermarkMoved(10),)
-    fetched = answer(10, 10, 50)
-    assert follower.on(fetched) == (Append(fetched.records, 50), Fetch(1, 9, 20))
-
-
-@pytest.mark.parametrize("hw", [0, 9, 10])
-def test_it_never_asks_ahead_for_what_a_leader_may_take_for_committed(hw):
-    """With an offset at the HW a replica may be in the ISR, or come into it."""
-    follower = Follower([])
-    fetched = answer(0, 10, hw)
-    assert follower.on(fetched) == (Append(fetched.records, hw),)
-    assert Fetch(1, 9, 10) in follower.on(Appended(10, ((9, 0),), hw))
-
-
-def test_when_an_append_fails_what_was_asked_ahead_is_dropped():
-    follower = Follower([])
-    follower.on(answer(0, 10, 50), answer(10, 10, 50))
-    assert follower.on(WriteFailed(0, 0, (), 1000)) == ()
-    assert follower.on(Ticked(1100)) == (Fetch(1, 9, 0),)
-    fetched = answer(0, 10, 50)
-    assert follower.on(answer(10, 10, 50)) == ()  # late
-    assert follower.on(fetched) == (Append(fetched.records, 50), Fetch(1, 9, 10))
-
-
-@pytest.mark.parametrize("refused", [Failed(9, 1000), OutOfRange(9, 10, 30, 60)])
-def test_what_was_asked_ahead_and_refused_is_asked_again_behind_the_append(refused):
-    follower = Follower([])
-    follower.on(answer(0, 10, 50))
-    assert follower.on(refused, Ticked(2000)) == ()
-    assert follower.on(answer(10, 10, 50)) == ()  # late
-    assert follower.on(Appended(10, ((9, 0),), 50)) == (HighWatermarkMoved(10), Fetch(1, 9, 10))
-
-
-def test_an_answer_ahead_counts_once():
-    """(R26)"""
-    follower = Follower([])
-    follower.on(answer(0, 10, 50), answer(10, 10, 50))
-    assert follower.on(answer(10, 5, 50)) == ()
-    assert follower.on(Appended(10, ((9, 0),), 50))[1] == Append(b"x" * 10, 50)
-
-
-def test_an_answer_ahead_without_records_is_asked_again():
-    follower = Follower([])
-    follower.on(answer(0, 10, 50), answer(10, 0, 50))
-    assert follower.on(Appended(10, ((9, 0),), 50)) == (HighWatermarkMoved(10), Fetch(1, 9, 10))
