@@ -508,9 +508,7 @@ class Log:
         view = self._files.view
         end = min(offset, place.batch.base_offset) if place else offset
         marks.lower(self._env, self._files.path, end)
-        with (
-            self._cuts_mutex
-        ):  # first, and no flush moves it up before the end: who looks meanwhile sees no damage
+        with self._cuts_mutex:  # first, and for flushes, too: who looks meanwhile sees no damage
             self._cut_at, self.recovery_point = end, min(self.recovery_point, end)
         bases = view.bases[: place.number + 1] if place else ()
         self._producers.cut(place.batch.base_offset if place else -1)
