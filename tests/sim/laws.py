@@ -66,7 +66,7 @@ class Laws:
         self.losses: list[Any] = []
         self.announced: set[str] = set()  # partitions for which a controller has said that data may be lost
         self.excused: list[TopicPartition] = []
-        self.since: dict[TopicPartition, int] = {}  # the leader epoch that began with an excused loss
+        self.since: dict[TopicPartition, int] = {}  # the leader epoch that began with an announced loss
         self.ends_when_left: dict[tuple[TopicPartition, int], int] = {}  # of leader epochs that are over
 
     # ----------------------------------------------------------- what is told
@@ -84,13 +84,13 @@ class Laws:
             return
         end = self.ends_when_left.get((tp, epoch), self.ends[tp])
         has, committed = batches_of(partition.log, 0, end), self._committed_in(tp, 0, end)
+        is_beyond_promise = all((b, tp) in self.tainted for b in stored.isr) and named(tp) in self.announced
+        if is_beyond_promise:  # also where nothing is missed yet: a late leader may still learn who had what
+            self.since[tp] = epoch
         if has != committed:
             missing = next(a for a, b in zip(committed, [*has, None], strict=False) if a != b)
-            is_beyond_promise = (
-                all((b, tp) in self.tainted for b in stored.isr) and named(tp) in self.announced
-            )
             assert is_beyond_promise, f"{tp}: leader {broker} of {stored} lacks committed {missing} and more"
-            self._excuse(partition, missing.base_offset, epoch)
+            self._excuse(partition, missing.base_offset)
         known = min(partition.idle_high_watermark, partition.log.log_end_offset)
         assert known <= self.ends[tp], f"{tp}: {broker} begins with HW {known}, committed are {self.ends[tp]}"
 
@@ -99,14 +99,13 @@ class Laws:
         committed = self.committed[tp]
         return committed[bisect_left(committed, (start,)) : bisect_left(committed, (end,))]
 
-    def _excuse(self, partition: Partition, end: int, leader_epoch: int) -> None:
+    def _excuse(self, partition: Partition, end: int) -> None:
         """Everybody in the ISR has lost writes, and it was said that data may be lost: go on with what is left.
 
         That is what the new leader has below its HW, and what it has of what was committed.
         """
         tp, end = partition.tp, max(end, partition.high_watermark)
         self.excused.append(tp)
-        self.since[tp] = leader_epoch
         self.committed[tp] = batches_of(partition.log, 0, end)
         self.ends[tp] = end
         self.acked = [
@@ -160,7 +159,7 @@ class Laws:
     def lost(self, partition: Partition, effect: follower.ReportLostRecords) -> None:
         """A cut below the HW is reported before it is done; without unclean elections there is none of committed."""
         self.losses.append((partition.tp, partition.broker.id, effect))
-        is_bound = not self.unclean and partition.tp not in self.excused
+        is_bound = not self.unclean and partition.tp not in self.since
         if is_bound and (partition.broker.id, partition.tp) not in self.tainted:
             assert effect.start >= self.ends[partition.tp], f"{partition.tp}: committed records cut: {effect}"
 
