@@ -387,6 +387,7 @@ def _refreshed(state: Leading, stored: LeaderAndIsr) -> Step:
     if (
         stored.leader != state.broker
         or stored.leader_epoch != state.leader_epoch
+        or stored.version < state.version  # it was read before our last write
         or state.proposed is not None
     ):
         return state, ()

@@ -128,6 +128,16 @@ def test_a_refusal_makes_the_leader_read_before_it_writes_again():
     assert leader.on(Fetched(2, 10, 4)) == (WriteIsr((1, 3, 2), 22, ((2, -1),)),)
 
 
+def test_what_was_read_before_the_last_write_means_nothing():
+    """A read that was asked for in a former epoch, say, and answers late."""
+    leader = Leader(1)
+    leader.on(Fetched(2, 10, 1), IsrWritten(5, 22))
+    before = leader.state
+    assert before.isr == (1, 2)
+    assert leader.on(LeadershipRefreshed(LeaderAndIsr(1, 5, (1,), 1, 21))) == ()
+    assert leader.state == before
+
+
 def test_the_outcome_of_a_former_epoch_means_nothing():
     leader = Leader(1)
     leader.on(Fetched(2, 10, 1))
