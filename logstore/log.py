@@ -154,9 +154,10 @@ class Log:
 
     def _seen(self, *, anew: bool = False) -> View:
         """The log as it is now. What was flushed is in it, or it is an error: damage is not the end."""
+        flushed = self.recovery_point  # before the look: other threads append and flush meanwhile, or cut
         view = self._files.look_anew() if anew else self._files.refresh()
-        if view.end < self.recovery_point:
-            raise CorruptLogError(*cut_short(self._files, view.bases, view.tail, self.recovery_point))
+        if view.end < min(flushed, self.recovery_point):
+            raise CorruptLogError(*cut_short(self._files, view.bases, view.tail, flushed))
         return view
 
     @property
@@ -349,8 +350,7 @@ class Log:
         Takes no lock, so that writers of several processes can wait for the disk at the same time; a log that is cut
         meanwhile keeps the point of the cut. Raises: FailedStoreError: what is on disk is unknown; a mark says so.
         """
-        cuts = self._cuts
-        view = self._files.announced(self._seen())
+        cuts, view = self._cuts, self._files.announced(self._seen())
         if view.end > self.recovery_point:
             with self._files.confirmed():
                 self._sync(view)

@@ -533,6 +533,23 @@ def test_a_flush_that_ends_in_the_middle_of_a_cut_makes_no_damage_of_it(tmp_path
     assert log.recovery_point == log.flush() == 2
 
 
+def test_what_another_thread_flushes_after_a_look_is_not_missing_in_it(root, env, monkeypatch):
+    log = make(root, env)
+    log.append_as_leader(batch(b"a"))
+    look = log._files.refresh
+
+    def look_and_wait():
+        view = look()
+        monkeypatch.undo()
+        log.append_as_leader(batch(b"b"))
+        log.flush()
+        return view
+
+    monkeypatch.setattr(log._files, "refresh", look_and_wait)
+    assert log.log_end_offset == 1
+    assert log.log_end_offset == log.recovery_point == 2
+
+
 def test_who_opens_a_log_between_records_and_index_keeps_the_entries_that_come(tmp_path):
     """Or else times are not found, and retention goes by a newest time that is too old."""
     files = Interrupted(lambda kind, path: kind == "write" and path.endswith("index"))
