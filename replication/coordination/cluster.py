@@ -426,9 +426,10 @@ async def read_topic_id(tree: Tree, topic: str) -> str | None:
 async def delete_topic_nodes(tree: Tree, term: Term, topic: str, topic_id: str | None) -> None:
     """Remove a topic: its states, then at once the topic, its settings, its id and the mark.
 
-    May be done again: the topic of another id, which was made under its name since, is left alone. Raises: FencedError.
+    May be done again: one that was made under its name since, and has another id or none yet, is left alone.
+    Raises: FencedError.
     """
-    if await read_topic_id(tree, topic) not in (topic_id, None):
+    if await read_topic_id(tree, topic) != topic_id:
         return
     try:
         numbers = await tree.children(nodes.partitions_path(topic))

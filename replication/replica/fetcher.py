@@ -134,13 +134,18 @@ class _Connection:
         self._has_work.set()
 
     def settled(self, role: Following) -> None:
-        if role in self._roles and not any(other.jobs for other in self._roles):
+        if role in self._roles and not self._is_appending:
             self._all_appended.set()
+
+    @property
+    def _is_appending(self) -> bool:
+        """Is any of the followers still at work on its log?"""
+        return any(role.jobs for role in self._roles)
 
     def forget(self, role: Following) -> None:
         self._waiting.pop(role, None)
         self._roles.discard(role)
-        if not any(other.jobs for other in self._roles):
+        if not self._is_appending:
             self._all_appended.set()
 
     def close(self) -> None:
@@ -172,7 +177,7 @@ class _Connection:
 
     async def _let_append(self) -> None:
         """Wait until the followers have done what the answers made of their logs; those that are slow go alone."""
-        if any(role.jobs for role in self._roles):
+        if self._is_appending:
             self._all_appended.clear()
             try:
                 async with asyncio.timeout(APPEND_S):

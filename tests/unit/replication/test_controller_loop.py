@@ -80,6 +80,17 @@ async def _true(value):
     return value
 
 
+def wrapping(kind):
+    """The trees that `wrap` will have made, and `wrap` for `site`: a tree of this kind around its own."""
+    wrapped = []
+
+    def wrap(tree):
+        wrapped.append(kind(tree))
+        return wrapped[0]
+
+    return wrapped, wrap
+
+
 class LosesMultis:
     """A session whose connection breaks behind every other step that touches the reassignments, which was done."""
 
@@ -136,11 +147,7 @@ def test_a_topic_that_is_made_again_outlives_the_deletion_of_the_former_one(tmp_
     """(R29) The answer to that was lost, so it is done once more."""
 
     async def check():
-        wrapped = []
-
-        def wrap(tree):
-            wrapped.append(LosesDeletions(tree))
-            return wrapped[0]
+        wrapped, wrap = wrapping(LosesDeletions)
 
         async with site(tmp_path, wrap=wrap) as here:
             await here.create()
@@ -157,11 +164,7 @@ def test_a_topic_that_is_made_again_outlives_the_deletion_of_the_former_one(tmp_
 
 def test_a_write_that_was_done_counts_though_its_answer_was_lost(tmp_path):
     async def check():
-        wrapped = []
-
-        def wrap(tree):
-            wrapped.append(LosesAnswers(tree))
-            return wrapped[0]
+        wrapped, wrap = wrapping(LosesAnswers)
 
         async with site(tmp_path, wrap=wrap) as here:
             await here.create()
@@ -335,11 +338,7 @@ async def _state(tree, tp):
 
 def test_a_reassignment_is_begun_and_ended_once_though_the_answers_of_the_store_are_lost(tmp_path):
     async def check():
-        wrapped = []
-
-        def wrap(tree):
-            wrapped.append(LosesMultis(tree))
-            return wrapped[0]
+        wrapped, wrap = wrapping(LosesMultis)
 
         async with site(tmp_path, wrap=wrap) as here:
             await cluster.register_broker(here.tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
