@@ -3,11 +3,16 @@
 Laws: a request goes to the incarnation that it was meant for, or to nobody. No answer, and STALE_BROKER_EPOCH (it does
 not know its epoch yet), are reasons to repeat it. STALE_CONTROLLER_EPOCH ends the term. What is left when the term
 ends is dropped. Metadata that waits behind metadata for the same broker goes with it, in one request.
+
+Orders (LeaderAndIsr, StopReplica) wait for nobody else. Metadata goes beside them, once the leaders that it names have
+obeyed what they were ordered before: or clients would write to a broker that does not know yet that it leads. A
+leader that cannot be reached is not waited for, nor any for longer than `LEADERS_WAIT_S`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -38,6 +43,34 @@ Call: TypeAlias = Callable[[BrokerInfo, ApiKey, Any], Awaitable[Any]]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 REPEAT_S = 0.1
+# A leader that stands still holds up what all others hear; until its session ends, that shall not be for long.
+LEADERS_WAIT_S = 2.0
+
+
+class _Queued:
+    """A request on its way to its broker; metadata goes behind orders: to the same broker, and to leaders."""
+
+    __slots__ = ("due_s", "is_done", "is_settled", "leaders", "own", "request")
+
+    def __init__(self, request: Send, own: _Queued | None = None, leaders: Iterable[_Queued] = ()) -> None:
+        self.request = request
+        self.own, self.leaders = own, tuple(leaders)
+        self.is_done = asyncio.Event()  # it was obeyed, or its broker is gone
+        self.is_settled = asyncio.Event()  # that, or its broker cannot be reached
+        self.due_s = asyncio.get_running_loop().time() + LEADERS_WAIT_S
+
+    async def ripe(self) -> None:
+        """Wait for those that have to obey first."""
+        if self.own is not None:
+            await self.own.is_done.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self.due_s):
+                for order in self.leaders:
+                    await order.is_settled.wait()
+
+
+# Orders and metadata for one broker go side by side.
+_Lane: TypeAlias = tuple[BrokerId, bool]
 
 
 class Channels:
@@ -58,23 +91,34 @@ class Channels:
         self._log = log
         self._answered = answered  # with None: a broker knows a later controller
         self._spawn = spawn
-        self._waiting: dict[BrokerId, deque[Send]] = {}
-        self._senders: dict[BrokerId, asyncio.Task[None]] = {}
+        self._waiting: dict[_Lane, deque[_Queued]] = {}
+        self._senders: dict[_Lane, asyncio.Task[None]] = {}
 
     def send(self, request: Send) -> None:
-        """Have it sent, behind all that goes to the same broker."""
+        """Have it sent, behind all that goes the same way."""
         for line in _lines_of(self._lines, request):
             self._log(line)
-        waiting = self._waiting.setdefault(request.broker, deque())
-        last = waiting[-1] if len(waiting) > 1 else None  # the first one is under way
-        if isinstance(request, SendUpdateMetadata) and isinstance(last, SendUpdateMetadata):
-            news = {item.tp: item for item in (*last.partitions, *request.partitions)}
-            if last.broker_epoch == request.broker_epoch:
+        lane = request.broker, isinstance(request, SendUpdateMetadata)
+        waiting = self._waiting.setdefault(lane, deque())
+        if isinstance(request, SendUpdateMetadata):
+            last = waiting[-1].request if len(waiting) > 1 else None  # the first one is under way
+            if isinstance(last, SendUpdateMetadata) and last.broker_epoch == request.broker_epoch:
+                news = {item.tp: item for item in (*last.partitions, *request.partitions)}
                 request = replace(request, partitions=tuple(news.values()))
                 waiting.pop()
-        waiting.append(request)
-        if request.broker not in self._senders:
-            self._senders[request.broker] = self._spawn(self._send_all(request.broker))
+            leaders = {item.state.leader for item in request.partitions}
+            orders = filter(None, map(self._last_order, leaders))
+            queued = _Queued(request, self._last_order(request.broker), orders)
+        else:
+            queued = _Queued(request)
+        waiting.append(queued)
+        if lane not in self._senders:
+            self._senders[lane] = self._spawn(self._send_all(lane))
+
+    def _last_order(self, broker: BrokerId) -> _Queued | None:
+        """The last order to a broker that is still on its way, behind all others."""
+        orders = self._waiting.get((broker, False))
+        return orders[-1] if orders else None
 
     def close(self) -> None:
         """The term is over."""
@@ -83,30 +127,38 @@ class Channels:
         self._senders.clear()
         self._waiting.clear()
 
-    async def _send_all(self, broker: BrokerId) -> None:
-        waiting = self._waiting[broker]
-        repeated: Send | None = None
+    async def _send_all(self, lane: _Lane) -> None:
+        waiting = self._waiting[lane]
+        is_again = False
         while waiting:
-            request = waiting[0]
-            info = self._find(broker)
+            queued = waiting[0]
+            await queued.ripe()
+            info = self._find(lane[0])
             if (
                 info is None
-                or info.epoch != request.broker_epoch
-                or await self._is_done(info, request, is_again=repeated is request)
+                or info.epoch != queued.request.broker_epoch
+                or await self._is_done(info, queued, is_again=is_again)
             ):
                 waiting.popleft()
+                queued.is_done.set()
+                queued.is_settled.set()
+                is_again = False
             else:
+                is_again = True
                 await asyncio.sleep(REPEAT_S)
-        del self._senders[broker]
+        del self._senders[lane]
 
-    async def _is_done(self, info: BrokerInfo, request: Send, *, is_again: bool) -> bool:
+    async def _is_done(self, info: BrokerInfo, queued: _Queued, *, is_again: bool) -> bool:
         """Send it once; has the broker obeyed?"""
+        request = queued.request
         key, body = _message(request, self._lines.broker, self._find)
         try:
             response = await self._call(info, key, body)
         except (OSError, TimeoutError, KafkaError, ProtocolError, CoordinationError) as error:
             if not is_again:
                 logger.warning("broker=%d %s will be repeated: %s", info.id, key.name, error)
+            if isinstance(error, OSError):
+                queued.is_settled.set()
             return False
         code = int(response.error_code)
         if code == ErrorCode.STALE_CONTROLLER_EPOCH:

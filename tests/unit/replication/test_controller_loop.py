@@ -178,21 +178,20 @@ def test_a_write_that_was_done_counts_though_its_answer_was_lost(tmp_path):
 
 def test_requests_are_repeated_until_they_are_obeyed_and_keep_their_order(tmp_path):
     async def check():
-        no_answer = (
-            ConnectionResetError("gone"),
-            TimeoutError("slow"),
-            ConnectionLossError("of this broker, which has to read something"),
-            ErrorCode.STALE_BROKER_EPOCH,
-        )
-        async with site(tmp_path, *no_answer) as here:
+        async with site(tmp_path) as here:
+            await here.until(lambda: _true(here.asked))
+            here.asked.clear()
+            here.answers += [
+                ConnectionResetError("gone"),
+                TimeoutError("slow"),
+                ConnectionLossError("of this broker, which has to read something"),
+                ErrorCode.STALE_BROKER_EPOCH,
+            ]
             await here.create()
-            await here.until(lambda: _true(ApiKey.LEADER_AND_ISR in here.asked_for()))
-            first = here.asked[0][1]
-            assert [request for _, request in here.asked[:5]] == [first] * 5  # four times in vain
-            told = here.asked_for().index(ApiKey.LEADER_AND_ISR)
-            assert here.asked_for()[:told] == [ApiKey.UPDATE_METADATA] * told
-            await here.until(lambda: _true(len(here.asked) > told + 1))
-            assert here.asked_for()[told + 1] == ApiKey.UPDATE_METADATA
+            await here.until(lambda: _true(ApiKey.UPDATE_METADATA in here.asked_for()))
+            orders = [request for _, request in here.asked[:5]]
+            assert orders == [orders[0]] * 5  # four times in vain
+            assert here.asked_for() == [ApiKey.LEADER_AND_ISR] * 5 + [ApiKey.UPDATE_METADATA]
 
     asyncio.run(check())
 

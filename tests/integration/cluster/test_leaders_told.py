@@ -1,0 +1,92 @@
+"""Whom clients are told to write to leads already: three whole brokers, one of which takes its time to obey."""
+
+import asyncio
+import time
+import warnings
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.integration.cluster.in_process import brokers_in_process
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # of its own way to read its files
+    import kafka
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated. Use files:DeprecationWarning")
+SLOW_S = 0.4
+COUNT = 20
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory):
+    with brokers_in_process(tmp_path_factory.mktemp("told")) as running:
+        yield running
+
+
+@pytest.fixture
+def slow(brokers):
+    """Has a broker obey LeaderAndIsr later, by `SLOW_S` or what else is said."""
+    told = []
+
+    def make_slow(number, slow_s=SLOW_S):
+        replicas = brokers.brokers[number].replicas
+        become = replicas.become
+        told.append((replicas, become))
+
+        async def later(request, correlation_id=0):
+            await asyncio.sleep(slow_s)
+            return await become(request, correlation_id)
+
+        replicas.become = later
+
+    yield make_slow
+    for replicas, become in told:
+        replicas.become = become
+
+
+def create(brokers, topic, *assignments):
+    """By way of the first broker, which hears of it first."""
+    admin = AdminClient({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
+    new = NewTopic(topic, len(assignments), replica_assignment=[list(row) for row in assignments])
+    admin.create_topics([new], operation_timeout=20)[topic].result(30)
+
+
+def confluent(bootstrap, topic, acks):
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "acks": acks, "retries": 0, "log_level": 0}
+    )
+    for number in range(COUNT):
+        producer.produce(topic, str(number).encode(), partition=0)
+    assert producer.flush(20) == 0
+
+
+def kafka_python(bootstrap, topic, acks):
+    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, acks=int(acks), retries=0)
+    for number in range(COUNT):
+        producer.send(topic, str(number).encode(), partition=0)
+    producer.flush(20)
+    producer.close(20)
+
+
+def end_of(brokers, topic, leader):
+    found = brokers.brokers[leader].replicas.partitions().get((topic, 0))
+    return 0 if found is None else found.replica.end
+
+
+def until_end(brokers, topic, leader):
+    until_s = time.monotonic() + 10
+    while (found := end_of(brokers, topic, leader)) < COUNT and time.monotonic() < until_s:
+        time.sleep(0.02)
+    return found
+
+
+@pytest.mark.parametrize("write", [confluent, kafka_python], ids=["confluent", "kafka-python"])
+@pytest.mark.parametrize("acks", ["0", "1"])
+def test_the_first_records_of_a_new_topic_arrive_without_being_sent_again(brokers, slow, write, acks):
+    topic = f"new-{write.__name__}-{acks}"
+    slow(2)
+    create(brokers, topic, (2, 1))
+    write(brokers.bootstrap, topic, acks)
+    assert until_end(brokers, topic, 2) == COUNT
