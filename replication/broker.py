@@ -219,6 +219,7 @@ class Broker:
             now_ms=self.env.clock.now_ms(),
             wait_ms=3 * self.config.zookeeper_session_timeout_ms,
             former=self._former_token(),
+            offline=self.replicas.offline.said(),
         )
         self._keep_token(tree.token)
         self.replicas.connect(tree, self.epoch)

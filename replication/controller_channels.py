@@ -270,7 +270,7 @@ def _metadata(
         isr=news.state.isr,
         zk_version=news.state.version,
         replicas=news.replicas,
-        offline_replicas=tuple(broker for broker in news.replicas if find(broker) is None),
+        offline_replicas=tuple(b for b in news.replicas if b in news.offline or find(b) is None),
     )
 
 

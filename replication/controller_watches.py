@@ -5,11 +5,13 @@ Every look sets its watch first and reads then, so that no change is missed.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from replication.controller import events
 from replication.coordination import cluster, nodes
+from replication.coordination.offline import read_offline
 from replication.coordination.tree import Change, NoNodeError, Tree, Watch
 from replication.model import TopicPartition
 
@@ -24,11 +26,13 @@ class Watches:
         self._tree = tree
         self._unclean_default = unclean_default
         self._watched_topics: set[str] = set()
+        self._reading_offline = asyncio.Lock()  # what is read later is told later
 
     def looks(self) -> tuple[Look, ...]:
         """All that is to be watched."""
         return (
             self.brokers,
+            self.offline,
             self.topics,
             self.configs,
             self.deletions,
@@ -42,10 +46,17 @@ class Watches:
         self._watched_topics.clear()
 
     async def brokers(self, watch: Watch) -> tuple[events.Event, ...]:
-        """Who is registered."""
+        """Who is registered, and what of them is offline: read after that, so as not to miss what they begin with."""
         await self._tree.children(nodes.BROKER_IDS, watch)
-        found = await cluster.read_brokers(self._tree)
-        return (events.BrokersChanged(tuple(found[broker] for broker in sorted(found))),)
+        async with self._reading_offline:
+            found = await cluster.read_brokers(self._tree)
+            offline = await read_offline(self._tree)
+            return (events.BrokersChanged(tuple(found[broker] for broker in sorted(found)), offline),)
+
+    async def offline(self, watch: Watch) -> tuple[events.Event, ...]:
+        """Which replicas their brokers cannot serve or write."""
+        async with self._reading_offline:
+            return (events.OfflineReplicasChanged(await read_offline(self._tree, watch)),)
 
     async def topics(self, watch: Watch) -> tuple[events.Event, ...]:
         """Which topics there are, and their partitions."""

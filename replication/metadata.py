@@ -1,8 +1,8 @@
 """Metadata: what a controller has told this broker of the cluster, for its clients and for itself.
 
 Invariant: what is known of a partition only ever becomes newer (leader epoch, then version of its state), whatever
-order the news comes in; a topic that was created anew takes the place of the former one of its name. Belongs to the
-event loop.
+order the news comes in; of the same state, what was heard last of its offline replicas counts. A topic that was created
+anew takes the place of the former one of its name. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -142,10 +142,12 @@ class Metadata:
             if update.topic_id is not None:
                 self._names[update.topic_id] = tp.topic
         known = topic.partitions.get(tp.partition)
-        if not is_news(known.state if known is not None else None, metadata.state):
-            return False
-        topic.partitions[tp.partition] = metadata
-        return True
+        if is_news(known.state if known is not None else None, metadata.state):
+            topic.partitions[tp.partition] = metadata
+            return True
+        if known is not None and known.state == metadata.state:  # what is offline changes without it
+            topic.partitions[tp.partition] = metadata
+        return False
 
     def _forget(self, topic: TopicMetadata) -> None:
         del self._topics[topic.name]

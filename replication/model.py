@@ -76,6 +76,18 @@ class BrokerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Offline:
+    """The replicas that a live broker cannot serve or write, with the reason: all that it has, or these partitions."""
+
+    everything: str | None = None
+    partitions: Mapping[TopicPartition, str] = field(default_factory=dict)
+
+    def reason(self, tp: TopicPartition) -> str | None:
+        """Why the broker's replica of this partition is offline; None if it is not."""
+        return self.partitions.get(tp, self.everything)
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
     """The content of a partition's state node, and the node's version.
 
@@ -165,3 +177,4 @@ class ClusterState:
     deletions: tuple[str, ...] = ()
     preferred_elections: tuple[TopicPartition, ...] = ()
     reassignments: Mapping[TopicPartition, Reassignment] = field(default_factory=dict)
+    offline: Mapping[BrokerId, Offline] = field(default_factory=dict)

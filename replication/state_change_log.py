@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from replication.model import BrokerId, LeaderAndIsr, Replica, TopicPartition
+from replication.model import BrokerId, LeaderAndIsr, Offline, Replica, TopicPartition
 
 LOGGER_NAME = "state.change.logger"
 
@@ -116,6 +116,14 @@ class ControllerLines(NamedTuple):
             f"Controller {self.broker} epoch {self.epoch} elected leader {leader} for partition {named(tp)} though "
             f"no broker in ISR {members} has all its data. There's potential data loss.",
         )
+
+    def replicas_offline(self, broker: BrokerId, offline: Offline | None) -> StateChange:
+        """A broker says which replicas it cannot serve or write now."""
+        if offline is None:
+            return self._trace(f"learned that no replica of broker {broker} is offline any more")
+        some = [f"{named(tp)} ({reason})" for tp, reason in sorted(offline.partitions.items())]
+        rows = some if offline.everything is None else [f"all ({offline.everything})", *some]
+        return self._trace(f"learned that these replicas of broker {broker} are offline: {', '.join(rows)}")
 
     def reassignment_started(
         self, tp: TopicPartition, before: Iterable[BrokerId], target: Iterable[BrokerId]

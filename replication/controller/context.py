@@ -12,6 +12,7 @@ from replication.model import (
     BrokerId,
     BrokerInfo,
     LeaderAndIsr,
+    Offline,
     Reassignment,
     Replica,
     TopicInfo,
@@ -74,6 +75,7 @@ class Controller:
     epoch: int = 0
     is_active: bool = False
     brokers: Mapping[BrokerId, BrokerInfo] = field(default_factory=dict)
+    offline: Mapping[BrokerId, Offline] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     leadership: Mapping[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     partition_states: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
@@ -82,6 +84,8 @@ class Controller:
     # Brokers that died, left or lost writes, and are still to be taken out of the ISR.
     removals: Mapping[TopicPartition, frozenset[BrokerId]] = field(default_factory=dict)
     preferred: frozenset[TopicPartition] = frozenset()
+    # Led by others only since the preferred replica was offline: it leads again once it is in sync.
+    to_return: frozenset[TopicPartition] = frozenset()
     has_preferred_node: bool = False
     shutting_down: frozenset[BrokerId] = frozenset()
     shutdowns: Mapping[BrokerId, Shutdown] = field(default_factory=dict)

@@ -34,6 +34,7 @@ from replication.model import (
     BrokerId,
     BrokerInfo,
     LeaderAndIsr,
+    Offline,
     Replica,
     TopicInfo,
     TopicPartition,
@@ -49,6 +50,7 @@ class Draft:
         self.epoch = state.epoch
         self.is_active = state.is_active
         self.brokers: dict[BrokerId, BrokerInfo] = dict(state.brokers)
+        self.offline: dict[BrokerId, Offline] = dict(state.offline)
         self.topics: dict[str, TopicInfo] = dict(state.topics)
         self.leadership: dict[TopicPartition, LeaderAndIsr] = dict(state.leadership)
         self.partition_states: dict[TopicPartition, PartitionState] = dict(state.partition_states)
@@ -56,6 +58,7 @@ class Draft:
         self.pending: dict[TopicPartition, Pending] = dict(state.pending)
         self.removals: dict[TopicPartition, frozenset[BrokerId]] = dict(state.removals)
         self.preferred: set[TopicPartition] = set(state.preferred)
+        self.to_return: set[TopicPartition] = set(state.to_return)
         self.has_preferred_node = state.has_preferred_node
         self.shutting_down: set[BrokerId] = set(state.shutting_down)
         self.shutdowns: dict[BrokerId, Shutdown] = dict(state.shutdowns)
@@ -79,6 +82,7 @@ class Draft:
             epoch=self.epoch,
             is_active=self.is_active,
             brokers=self.brokers,
+            offline=self.offline,
             topics=self.topics,
             leadership=self.leadership,
             partition_states=self.partition_states,
@@ -86,6 +90,7 @@ class Draft:
             pending=self.pending,
             removals=self.removals,
             preferred=frozenset(self.preferred),
+            to_return=frozenset(self.to_return),
             has_preferred_node=self.has_preferred_node,
             shutting_down=frozenset(self.shutting_down),
             shutdowns=self.shutdowns,
@@ -116,9 +121,14 @@ class Draft:
         topic = self.topics.get(tp.topic)
         return () if topic is None else topic.partitions.get(tp.partition, ())
 
+    def offline_of(self, tp: TopicPartition) -> frozenset[BrokerId]:
+        """The brokers that cannot serve or write their replica of this partition."""
+        return frozenset(broker for broker, offline in self.offline.items() if offline.reason(tp) is not None)
+
     def available(self, tp: TopicPartition) -> frozenset[BrokerId]:
-        """Who may be elected: alive, not about to leave, and not to be taken out of this ISR first."""
-        return frozenset(self.brokers) - self.shutting_down - self.removals.get(tp, frozenset())
+        """Who may be elected: alive, able, not about to leave, and not to be taken out of this ISR first."""
+        gone = self.removals.get(tp, frozenset()) | self.offline_of(tp)
+        return frozenset(self.brokers) - self.shutting_down - gone
 
     # --------------------------------------------------------------- changing
 
@@ -227,7 +237,9 @@ class Draft:
             self._stops_for.setdefault((broker, delete), {})[tp] = Stop(tp, topic_id, leader_epoch)
 
     def _news(self, tp: TopicPartition, state: LeaderAndIsr, *, is_new: bool = False) -> PartitionNews:
-        return PartitionNews(tp, self.topics[tp.topic].id or "", state, self.replicas_of(tp), is_new)
+        replicas, gone = self.replicas_of(tp), self.offline_of(tp)
+        offline = tuple(broker for broker in replicas if broker in gone) if gone else ()
+        return PartitionNews(tp, self.topics[tp.topic].id or "", state, replicas, is_new, offline)
 
     def _told(self) -> Iterable[Effect]:
         for broker, told in sorted(self._leadership_for.items()):

@@ -1,8 +1,13 @@
 """What is next for one partition: the one place where a controller decides who leads, and who is in sync.
 
 `drive` looks at what stands and at what is wanted, and proposes at most one write; when the outcome is known, it is
-called again. In this order: a first leader; a leader in the place of one that is gone, or is about to go; members
-out of the ISR, one per write; the next step of a reassignment; the preferred leader.
+called again. In this order: a first leader; a leader in the place of one that is gone, is about to go, or cannot serve
+its replica; members out of the ISR, one per write; the next step of a reassignment; the preferred leader.
+
+An *offline* replica (its broker lives, and cannot serve or write it) is as good as dead, with one exception: it has
+all that is committed, perhaps damaged. So the ISR never loses its last member for that: who leads alone goes on, and
+where nobody leads, and all of the ISR lives and is offline, one of them does. While a member that is not offline may
+come back, that one is waited for.
 """
 
 from __future__ import annotations
@@ -42,6 +47,7 @@ def drive(draft: Draft, tp: TopicPartition) -> None:
     else:
         is_asked = (
             _move_off(draft, tp, current)
+            or _leave_offline(draft, tp, current)
             or _remove_one(draft, tp, current)
             or reassignment.advance(draft, tp, current)
             or _prefer(draft, tp, current)
@@ -132,20 +138,24 @@ def _choose(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> tuple[Ch
     """A leader, and whether it may lack committed records.
 
     The best is a member of the ISR that was alive all the time; then one that came back with everything. One that
-    lost writes leads only if the whole ISR did: then nobody is known to have more. Then, where the topic allows it,
-    anybody.
+    lost writes leads only if the whole ISR did: then nobody is known to have more. So with those that are offline, if
+    all others of the ISR are, too. Then, where the topic allows it, anybody, best one that is not offline.
     """
     replicas, removed = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
+    offline = draft.offline_of(tp)
     present = frozenset(draft.brokers) - draft.shutting_down
     suspects = frozenset(broker for broker in removed & present if draft.brokers[broker].lost_writes)
     kept = frozenset(current.isr) - suspects
-    for candidates in (draft.available(tp), present - suspects, frozenset() if kept else present):
+    able = present - offline
+    last = kept if kept <= present & offline else frozenset()
+    for candidates in (draft.available(tp), able - suspects, last, frozenset() if kept else present):
         if any(broker in candidates for broker in current.isr):
             choice = elect_offline(current, replicas, candidates, unclean=False)
             return choice, choice.leader in suspects
     unclean = draft.topics[tp.topic].unclean_leader_election
     rest = replace(current, isr=tuple(broker for broker in current.isr if broker in kept))
-    choice = elect_offline(rest, replicas, present, unclean=unclean)
+    candidates = able if not unclean or able.intersection(replicas) else present
+    choice = elect_offline(rest, replicas, candidates, unclean=unclean)
     return choice, choice.is_unclean
 
 
@@ -187,10 +197,30 @@ def _move_off(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     if shutdown is None or tp not in shutdown.waiting:
         return False
     replicas, removing = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
-    leaving = sorted(draft.shutting_down | removing)
+    leaving = sorted(draft.shutting_down | removing | draft.offline_of(tp))
     return draft.elect(
         tp, lambda: elect_for_shutdown(current, replicas, draft.brokers, leaving=leaving), removing=removing
     )
+
+
+def _leave_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+    """Take those that are offline out of the ISR, and the lead from one that is, if somebody else is left for that."""
+    offline = draft.offline_of(tp)
+    if not offline.intersection(current.isr):
+        return False
+    replicas, gone = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
+    if current.leader not in offline:
+        state = current.next_term(
+            current.leader, tuple(b for b in current.isr if b not in offline), draft.epoch
+        )
+        draft.propose(tp, state, "removal", removing=gone & offline)
+        return True
+    candidates = draft.available(tp)
+    if not candidates.intersection(current.isr):
+        return False
+    if current.leader == replicas[0] and draft.limits.auto_leader_rebalance_enable:
+        draft.to_return.add(tp)
+    return draft.elect(tp, lambda: elect_offline(current, replicas, candidates, unclean=False), removing=gone)
 
 
 def _remove_one(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
@@ -209,6 +239,12 @@ def _remove_one(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool
 def _prefer(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     """Have the preferred replica lead, if that was asked for and costs nothing."""
     replicas = draft.replicas_of(tp)
-    if tp not in draft.preferred or current.leader == replicas[0]:
+    if current.leader == replicas[0]:
+        draft.to_return.discard(tp)
         return False
-    return draft.elect(tp, lambda: elect_preferred(current, replicas, draft.available(tp)))
+    available = draft.available(tp)
+    if tp in draft.to_return and replicas[0] in available.intersection(current.isr):
+        draft.preferred.add(tp)
+    if tp not in draft.preferred:
+        return False
+    return draft.elect(tp, lambda: elect_preferred(current, replicas, available))

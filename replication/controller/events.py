@@ -12,6 +12,7 @@ from replication.model import (
     BrokerInfo,
     ClusterState,
     LeaderAndIsr,
+    Offline,
     Reassignment,
     ReassignmentWrite,
     ReassignmentWritten,
@@ -45,9 +46,21 @@ class Resigned:
 
 @dataclass(frozen=True, slots=True)
 class BrokersChanged:
-    """All who are registered now, with their incarnations."""
+    """All who are registered now, with their incarnations.
+
+    `offline` as in OfflineReplicasChanged, read after them: what a broker began with is known when the broker is. None:
+    nothing is said of it.
+    """
 
     live: tuple[BrokerInfo, ...]
+    offline: Mapping[BrokerId, Offline] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OfflineReplicasChanged:
+    """Which replicas brokers cannot serve or write now; those that are not named have none."""
+
+    offline: Mapping[BrokerId, Offline]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +165,7 @@ Event: TypeAlias = (
     | ContextLoaded
     | Resigned
     | BrokersChanged
+    | OfflineReplicasChanged
     | TopicsChanged
     | StatesWritten
     | Fenced
@@ -201,13 +215,17 @@ class MakeTopicId:
 
 @dataclass(frozen=True, slots=True)
 class PartitionNews:
-    """What a broker is told of a partition. `is_new`: the replica may be made if it is not there."""
+    """What a broker is told of a partition. `is_new`: the replica may be made if it is not there.
+
+    `offline` are the replicas whose brokers live, and cannot serve or write them.
+    """
 
     tp: TopicPartition
     topic_id: str
     state: LeaderAndIsr
     replicas: Assignment
     is_new: bool = False
+    offline: Assignment = ()
 
 
 @dataclass(frozen=True, slots=True)

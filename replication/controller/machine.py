@@ -15,7 +15,7 @@ rebalance task (11), and resumes deletions (12), reassignments and preferred ele
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import assert_never
 
 from replication.controller import deletion, reassignment, rebalance
@@ -42,6 +42,7 @@ from replication.controller.events import (
     IsrChanged,
     LoadContext,
     MakeTopicId,
+    OfflineReplicasChanged,
     PreferredElectionRequested,
     ReassignmentsRequested,
     ReplicasDeleted,
@@ -58,7 +59,7 @@ from replication.controller.states import PartitionState, ReplicaState
 from replication.model import (
     NO_LEADER,
     BrokerId,
-    BrokerInfo,
+    Offline,
     ReassignmentWritten,
     Replica,
     TopicInfo,
@@ -94,12 +95,12 @@ def _work(draft: Draft, event: Event) -> None:
     match event:
         case ContextLoaded():
             _take_over(draft, event)
-        case BrokersChanged(live):
-            _brokers_changed(draft, live)
+        case BrokersChanged():
+            _brokers_changed(draft, event)
+        case OfflineReplicasChanged(offline):
+            _drive_and_tell_back(draft, _note_offline(draft, offline))
         case TopicsChanged(topics):
-            for tp in _note_topics(draft, topics):
-                drive(draft, tp)
-            _begin_delayed_deletions(draft)
+            _topics_changed(draft, topics)
         case StatesWritten(results):
             for result in results:
                 _written(draft, result)
@@ -161,6 +162,7 @@ def _take_over(draft: Draft, event: ContextLoaded) -> None:
     cluster = event.cluster
     draft.is_active = True
     draft.brokers = dict(cluster.brokers)
+    draft.offline = dict(cluster.offline)
     draft.leadership = dict(cluster.leadership)
     tps = _note_topics(draft, dict(cluster.topics))
     reassignment.note(draft, cluster.reassignments)
@@ -176,12 +178,13 @@ def _take_over(draft: Draft, event: ContextLoaded) -> None:
 # ------------------------------------------------------------------- brokers
 
 
-def _brokers_changed(draft: Draft, live: tuple[BrokerInfo, ...]) -> None:
+def _brokers_changed(draft: Draft, event: BrokersChanged) -> None:
     """Brokers died, or started; one with another epoch did both, faster than anybody looked."""
-    now = {broker.id: broker for broker in live}
+    now = {broker.id: broker for broker in event.live}
     dead = sorted(b for b, info in draft.brokers.items() if b not in now or now[b].epoch != info.epoch)
     started = sorted(b for b, i in now.items() if b not in draft.brokers or draft.brokers[b].epoch != i.epoch)
     draft.brokers = now
+    changed = {} if event.offline is None else _note_offline(draft, event.offline)
     if dead:
         _failed(draft, dead)
     if started:
@@ -192,6 +195,35 @@ def _brokers_changed(draft: Draft, live: tuple[BrokerInfo, ...]) -> None:
         for tp, move in list(draft.moves.items()):
             if move.is_leaving:
                 drive(draft, tp)  # with those that are no replicas any more
+    _drive_and_tell_back(draft, changed)
+
+
+def _note_offline(
+    draft: Draft, offline: Mapping[BrokerId, Offline]
+) -> dict[TopicPartition, tuple[BrokerId, ...]]:
+    """Know what is offline now, and tell all. The partitions where that changed, with who can serve them again."""
+    before, draft.offline = draft.offline, dict(offline)
+    none = Offline()
+    brokers = [b for b in sorted({*before, *offline}) if before.get(b, none) != offline.get(b, none)]
+    for broker in brokers:
+        draft.log(draft.lines.replicas_offline(broker, offline.get(broker)))
+    changed: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+    for tp in draft.partitions_on(brokers):
+        held = [broker for broker in brokers if broker in draft.replicas_of(tp)]
+        was = {broker for broker in held if before.get(broker, none).reason(tp) is not None}
+        now = {broker for broker in held if offline.get(broker, none).reason(tp) is not None}
+        if was != now:
+            changed[tp] = tuple(sorted(was - now))
+    draft.tell_metadata(changed)
+    return changed
+
+
+def _drive_and_tell_back(draft: Draft, changed: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
+    """Decide anew about these; who can serve its replica again may have missed what it was told of it meanwhile."""
+    for tp, back in changed.items():
+        drive(draft, tp)
+        if tp not in draft.pending:
+            draft.tell_replicas(tp, back)
 
 
 def _drive_and_tell(draft: Draft, tps: list[TopicPartition], receivers: Collection[BrokerId]) -> None:
@@ -207,6 +239,7 @@ def _drive_and_tell(draft: Draft, tps: list[TopicPartition], receivers: Collecti
 
 def _failed(draft: Draft, dead: list[BrokerId]) -> None:
     draft.shutting_down -= set(dead)
+    draft.to_return -= {tp for tp in draft.to_return if draft.replicas_of(tp)[0] in dead}
     for broker in dead:
         draft.shutdowns.pop(broker, None)
     deletion.brokers_gone(draft, dead)
@@ -265,6 +298,12 @@ def _shut_down(draft: Draft, broker: BrokerId, request: int) -> None:
 
 
 # -------------------------------------------------------------------- topics
+
+
+def _topics_changed(draft: Draft, topics: dict[str, TopicInfo]) -> None:
+    for tp in _note_topics(draft, topics):
+        drive(draft, tp)
+    _begin_delayed_deletions(draft)
 
 
 def _note_topics(draft: Draft, topics: dict[str, TopicInfo]) -> list[TopicPartition]:

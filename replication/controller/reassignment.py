@@ -179,9 +179,11 @@ def _store(
 def _is_ready(draft: Draft, tp: TopicPartition, move: Move, current: LeaderAndIsr) -> bool:
     """May the others go? Only if all that stay live, and have everything; of a cancelled one, all that live.
 
+    What is offline counts as dead here.
+
     While nobody leads, only those in the ISR are waited for: if all of them stay, the others are of no use.
     """
-    plan, live = move.plan, frozenset(draft.brokers)
+    plan, live = move.plan, frozenset(draft.brokers) - draft.offline_of(tp)
     if current.leader == NO_LEADER:
         return plan.target == plan.original and frozenset(plan.target).issuperset(current.isr)
     needed = live.intersection(plan.target) if plan.target == plan.original else frozenset(plan.target)

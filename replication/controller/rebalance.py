@@ -38,5 +38,7 @@ def _missed_by_broker(draft: Draft) -> list[list[TopicPartition]]:
         missed = [tp for tp in tps if draft.leadership[tp].leader != broker]
         is_too_much = len(missed) * 100 > draft.limits.leader_imbalance_per_broker_percentage * len(tps)
         if is_too_much and broker in draft.brokers and broker not in draft.shutting_down:
-            found.append([tp for tp in missed if broker in draft.leadership[tp].isr])
+            found.append(
+                [tp for tp in missed if broker in draft.available(tp).intersection(draft.leadership[tp].isr)]
+            )
     return found

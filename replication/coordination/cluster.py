@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from replication.coordination import nodes
+from replication.coordination.offline import read_offline
 from replication.coordination.tree import (
     BatchResult,
     Change,
@@ -40,6 +41,7 @@ from replication.model import (
     BrokerInfo,
     ClusterState,
     LeaderAndIsr,
+    Offline,
     Reassignment,
     TopicInfo,
     TopicPartition,
@@ -127,12 +129,19 @@ async def read_cluster_id(tree: Tree, new_id: str) -> str:
 
 
 async def register_broker(
-    tree: Tree, broker: BrokerInfo, *, now_ms: int, wait_ms: int, former: bytes | None = None
+    tree: Tree,
+    broker: BrokerInfo,
+    *,
+    now_ms: int,
+    wait_ms: int,
+    former: bytes | None = None,
+    offline: Offline | None = None,
 ) -> int:
     """Register the broker for as long as this session lives; return its epoch.
 
     `former` is the token of the session of its former life, which is ended at once. Without it, a registration that
-    is there is waited for, up to `wait_ms`: it is gone a session timeout after that life ended.
+    is there is waited for, up to `wait_ms`: it is gone a session timeout after that life ended. `offline` are the
+    replicas that it cannot serve: said in the same step.
 
     Raises: BrokerIdTakenError: it did not go.
     """
@@ -144,6 +153,8 @@ async def register_broker(
         Create(path, nodes.encode_broker(broker, now_ms), ephemeral=True),
         SetData(nodes.incarnation_path(broker.id), b""),
     ]
+    if offline is not None:
+        steps.append(Create(nodes.offline_path(broker.id), nodes.encode_offline(offline), ephemeral=True))
     try:
         async with asyncio.timeout(wait_ms / 1000):
             is_said = False
@@ -395,6 +406,7 @@ async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterS
         deletions=await tree.children(nodes.DELETED_TOPICS),
         preferred_elections=elections,
         reassignments=reassignments,
+        offline=await read_offline(tree),
     )
 
 

@@ -18,6 +18,7 @@ from replication.model import (
     BrokerId,
     BrokerInfo,
     LeaderAndIsr,
+    Offline,
     Reassignment,
     TopicPartition,
 )
@@ -38,6 +39,9 @@ TOPIC_IDS = "/pylog/topic_ids"
 INCARNATIONS = (
     "/pylog/incarnations"  # per broker: written at each registration, so its version names one life
 )
+# Per broker, while it has any: the replicas that it cannot serve or write. Of the session of its registration, and made
+# with that, so that nobody sees the broker without it.
+OFFLINE_REPLICAS = "/pylog/offline_replicas"
 
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
 ISR_CHANGE_PREFIX = f"{ISR_CHANGES}/isr_change_"
@@ -55,6 +59,7 @@ PERSISTENT_PATHS = (
     "/consumers",
     TOPIC_IDS,
     INCARNATIONS,
+    OFFLINE_REPLICAS,
 )
 
 
@@ -89,6 +94,11 @@ def broker_path(broker: BrokerId) -> str:
 def incarnation_path(broker: BrokerId) -> str:
     """/pylog/incarnations/[id]."""
     return f"{INCARNATIONS}/{broker}"
+
+
+def offline_path(broker: BrokerId) -> str:
+    """/pylog/offline_replicas/[id]."""
+    return f"{OFFLINE_REPLICAS}/{broker}"
 
 
 def topic_path(topic: str) -> str:
@@ -158,6 +168,28 @@ def registered_ms(data: bytes) -> int:
     """When a broker was registered, as its registration says."""
     text = str(_Reader(BROKER_IDS, data).value.get("timestamp", "0"))
     return int(text) if text.isdecimal() else 0
+
+
+def encode_offline(offline: Offline) -> bytes:
+    """/pylog/offline_replicas/[id]. It names no life of the broker: it is of the session of its registration."""
+    topics: dict[str, dict[str, str]] = {}
+    for tp, reason in sorted(offline.partitions.items()):
+        topics.setdefault(tp.topic, {})[str(tp.partition)] = reason
+    return _encode({"version": 1, "all": offline.everything, "partitions": topics})
+
+
+def decode_offline(broker: BrokerId, data: bytes) -> Offline:
+    """/pylog/offline_replicas/[id]."""
+    at = _Reader(offline_path(broker), data)
+    everything = at.value.get("all")
+    if everything is not None and not isinstance(everything, str):
+        raise at.error(f"all must be a text or null, and is {everything!r:.60}")
+    found: dict[TopicPartition, str] = {}
+    for topic, rows in at.typed("partitions", dict).items():
+        if not isinstance(rows, dict) or not all(number.isdecimal() for number in rows):
+            raise at.error(f"partitions of {topic} must have numbers for names, and are {rows!r:.60}")
+        found.update((TopicPartition(topic, int(number)), str(reason)) for number, reason in rows.items())
+    return Offline(everything, found)
 
 
 def encode_controller(broker: BrokerId, now_ms: int) -> bytes:

@@ -124,6 +124,7 @@ class Following:
         state = self.state
         return (
             not self.is_over
+            and not self._is_offline
             and state.is_asking
             and state.phase is follower.Phase.FETCHING
             and (question.leader_epoch, question.offset) == (state.leader_epoch, state.log_end_offset)
@@ -141,11 +142,22 @@ class Following:
         """No answer, or an error that time cures: ask again after a pause, which grows."""
         if self.is_over or epoch != self.state.leader_epoch or self.state.resume_ms is not None:
             return
+        self.replica.host.counters.failed_fetches += 1
         self._pause(follower.Failed(epoch, self.replica.host.clock.monotonic_ms()))
+
+    @property
+    def _is_offline(self) -> bool:
+        """Then it asks nothing: a leader that hears of it takes it into the ISR."""
+        return self.replica.host.offline.reason(self.replica.tp) is not None
+
+    def _ask(self, question: follower.Fetch | follower.AskEpochEnd) -> None:
+        if self._is_offline:
+            self._pause(follower.Failed(question.leader_epoch, self.replica.host.clock.monotonic_ms()))
+        else:
+            self._asking.ask(self, question)
 
     def _pause(self, event: follower.Failed | follower.WriteFailed) -> None:
         host = self.replica.host
-        host.counters.failed_fetches += 1
         self.step(event)
         self._timer = host.disk.loop.call_later(self._pause_ms / 1000, self._resume)
         self._pause_ms = min(2 * self._pause_ms, host.config.replica_fetch_backoff_ms)
@@ -162,7 +174,7 @@ class Following:
         for effect in effects:
             match effect:
                 case follower.Fetch() | follower.AskEpochEnd():
-                    self._asking.ask(self, effect)
+                    self._ask(effect)
                 case follower.Append(records, leader_high_watermark):
                     self._append(records, leader_high_watermark)
                 case follower.TruncateTo(offset):
@@ -228,6 +240,7 @@ class Following:
 
     def _write_failed(self, write: _Write) -> None:
         replica, now_ms = self.replica, self.replica.host.clock.monotonic_ms()
+        replica.host.counters.failed_fetches += 1
         self._pause(follower.WriteFailed(replica.start, replica.end, write.epochs, now_ms))
 
     def _report(self, lost: follower.ReportLostRecords) -> None:

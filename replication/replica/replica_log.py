@@ -19,6 +19,7 @@ from replication.isr import Event, WriteIsr
 from replication.model import BrokerId, TopicPartition, topic_uuid
 from replication.protocol.messages import Aborted
 from replication.replica.disk import Disk, Job
+from replication.replica.offline import OfflineReplicas
 
 Found = TypeVar("Found")
 
@@ -63,6 +64,7 @@ class Host:
     disk: Disk
     clock: Clock
     isr: IsrKeeper
+    offline: OfflineReplicas
     keep_reserve: Callable[[], None]  # raises DiskFullError while no room may be taken
     cutting: Callable[[TopicPartition, int], AbstractContextManager[None]]  # around the cut of a log
     disk_failed: Callable[[], None]  # an fsync failed: nothing here is to be trusted any more

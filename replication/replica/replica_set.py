@@ -20,6 +20,7 @@ from replication.replica import adoption
 from replication.replica.disk import Disk
 from replication.replica.following import Asking
 from replication.replica.leading import Leader
+from replication.replica.offline import OfflineReplicas
 from replication.replica.partition import Partition
 from replication.replica.replica_dir import ReplicaDir
 from replication.replica.replica_log import Host, IsrKeeper, ReplicaCounters
@@ -32,11 +33,12 @@ NOTHING_GOES = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.byt
 
 
 class ReplicaSet:
-    """See the module. `broken` are replicas that could not be recovered, and why."""
+    """See the module. `broken` are replicas that could not be recovered, and why; `offline` as its module has it."""
 
     def __init__(
         self, config: BrokerConfig, env: Env, isr: IsrKeeper, asking: Asking, counters: ReplicaCounters
     ) -> None:
+        self.offline = OfflineReplicas(config.broker_id)
         self.broker = config.broker_id
         self.partitions: dict[TopicPartition, Partition] = {}
         self.broken: dict[TopicPartition, PylogError] = {}
@@ -69,6 +71,7 @@ class ReplicaSet:
             disk=self.disk,
             clock=self._env.clock,
             isr=self._isr,
+            offline=self.offline,
             keep_reserve=self.dir.log_dir.reserve.keep,
             cutting=self.dir.cutting,
             disk_failed=self.disk_failed.set,

@@ -37,6 +37,7 @@ from replication.replica.fetcher import Fetchers
 from replication.replica.isr_changes import IsrChanges
 from replication.replica.leading import Append, Leader
 from replication.replica.maintenance import Maintenance
+from replication.replica.offline import OfflineReplicas
 from replication.replica.orders import LogChange, Orders
 from replication.replica.partition import Partition
 from replication.replica.purgatory import Countdown
@@ -85,11 +86,17 @@ class Replicas:
         """Must this broker register as one that may have lost what it had not flushed?"""
         return self._set.has_lost_writes
 
+    @property
+    def offline(self) -> OfflineReplicas:
+        """The replicas that cannot be served or written now."""
+        return self._set.offline
+
     def connect(self, tree: Tree, broker_epoch: int) -> None:
         """This broker is registered, in this session and with this epoch."""
         self._set.tree = tree
         self._orders.broker_epoch = broker_epoch
         self._isr.connect(tree)
+        self._set.offline.connect(tree)
 
     def suspend(self) -> None:
         """The coordination store does not answer."""
@@ -105,6 +112,7 @@ class Replicas:
         """The session is over: this broker leads and follows nothing until it is told anew."""
         self._set.tree, self._orders.broker_epoch = None, NO_EPOCH
         self._isr.disconnect()
+        self._set.offline.disconnect()
         for partition in self._set.partitions.values():
             partition.forget()
         self._fetchers.close()

@@ -6,7 +6,8 @@ Commands (one a line; what they print stands below them in the transcript):
     elect 3                           broker 3 becomes the controller, in the next controller epoch
     create bar 1:2:3 2:3:1            a topic, replicas of each partition; `unclean=yes` lets anybody lead
     kill 1 2                          their sessions end in one look at the tree
-    bounce 1                          it died and came back between two looks
+    bounce 1                          it died and came back between two looks; `1~`: all that it has is offline
+    offline 2 bar-0 | offline 2 all   broker 2 cannot serve or write these replicas; `offline 2`: all is well
     isr bar-0 2,3,1                   the leader writes this ISR, and the controller hears of it
     shutdown 1                        it asks to stop
     prefer bar-0 bar-1 | prefer all   a preferred replica election is asked for
@@ -23,6 +24,7 @@ Commands (one a line; what they print stands below them in the transcript):
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -31,6 +33,7 @@ from replication.model import (
     BrokerInfo,
     ClusterState,
     LeaderAndIsr,
+    Offline,
     Reassignment,
     TopicInfo,
     TopicPartition,
@@ -55,6 +58,7 @@ class Cluster:
         self.held: list[Order] = []
         self.plans: dict[TopicPartition, Reassignment] = {}
         self.deletions: list[str] = []
+        self.offline: dict[int, Offline] = {}
         self.out: list[str] = []
         self.log: list[StateChange] = []
         self.queue: deque[events.Event] = deque()
@@ -75,14 +79,20 @@ class Cluster:
     def do_kill(self, *words: str) -> None:
         for word in words:
             del self.brokers[int(word)]
+            self.offline.pop(int(word), None)
         if self.state.broker not in self.brokers:
             self._post(events.Resigned())
         self._post(events.BrokersChanged(self._live()))
 
     def do_bounce(self, *words: str) -> None:
         for word in words:
-            self._register(int(word.strip("!")), lost_writes="!" in word)
-        self._post(events.BrokersChanged(self._live()))
+            self._register(int(word.strip("!~")), lost_writes="!" in word)
+            self._say_offline(int(word.strip("!~")), ["all"] if "~" in word else [])
+        self._post(events.BrokersChanged(self._live(), dict(self.offline)))
+
+    def do_offline(self, word: str, *names: str) -> None:
+        self._say_offline(int(word), names)
+        self._post(events.OfflineReplicasChanged(dict(self.offline)))
 
     def do_elect(self, word: str) -> None:
         self.state = Controller(broker=int(word))
@@ -200,6 +210,7 @@ class Cluster:
                     dict(self.stored),
                     tuple(self.deletions),
                     reassignments=dict(self.plans),
+                    offline=dict(self.offline),
                 )
                 self._post(events.ContextLoaded(cluster, self.now_ms))
             case events.SendLeaderAndIsr():
@@ -275,6 +286,12 @@ class Cluster:
         self.brokers[broker] = BrokerInfo(broker, self.next_broker_epoch, lost_writes=lost_writes)
         self.next_broker_epoch += 1
 
+    def _say_offline(self, broker: int, names: Iterable[str]) -> None:
+        self.offline.pop(broker, None)
+        if names:
+            tps = {partition(name): "damaged" for name in names if name != "all"}
+            self.offline[broker] = Offline("disk full" if "all" in names else None, tps)
+
     def _live(self) -> tuple[BrokerInfo, ...]:
         return tuple(self.brokers.values())
 
@@ -295,5 +312,7 @@ def written(state: LeaderAndIsr) -> str:
 def told(news: tuple[events.PartitionNews, ...]) -> str:
     groups = defaultdict(list)
     for item in news:
-        groups[item.state.leader].append(f"{item.tp}@{item.state.leader_epoch}{'*' if item.is_new else ''}")
+        offline = f"~{row(item.offline)}" if item.offline else ""
+        told = f"{item.tp}@{item.state.leader_epoch}{'*' if item.is_new else ''}{offline}"
+        groups[item.state.leader].append(told)
     return "; ".join(f"{leader} leads {' '.join(tps)}" for leader, tps in groups.items()) or "nothing else"

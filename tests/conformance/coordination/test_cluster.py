@@ -18,8 +18,9 @@ from replication.coordination.cluster import (
     resign,
     write_states,
 )
+from replication.coordination.offline import read_offline, say_offline
 from replication.coordination.tree import Change, ChangeKind, SessionEvent
-from replication.model import NO_LEADER, BrokerInfo, LeaderAndIsr, TopicInfo, TopicPartition
+from replication.model import NO_LEADER, BrokerInfo, LeaderAndIsr, Offline, TopicInfo, TopicPartition
 
 from .room import Seen, on_loop
 
@@ -71,6 +72,42 @@ async def test_a_broker_that_bounces_is_another_incarnation_and_the_controller_i
     assert epoch > former["epoch"]
     assert await seen.change() == Change(ChangeKind.CHILDREN, nodes.BROKER_IDS)
     assert (await read_brokers(tree))[1].epoch == epoch
+
+
+@on_loop
+async def test_what_is_offline_comes_and_goes_with_the_registration_and_changes_meanwhile(room):
+    tree, other = await room.tree(), await room.tree()
+    await prepare(tree)
+    damaged, full = Offline(None, {T0: "damaged"}), Offline("disk full", {T1: "damaged"})
+    seen = Seen()
+    assert await tree.children(nodes.BROKER_IDS, seen) == ()
+    await register(other, broker(2), offline=damaged)
+    await seen.change()
+    assert await read_offline(tree) == {2: damaged}
+    for said in (full, full, damaged):
+        changed = Seen()
+        await read_offline(tree, changed)
+        await say_offline(other, 2, said)
+        assert await read_offline(tree) == {2: said}
+        assert changed.all or said is full
+    await say_offline(other, 2, None)
+    await say_offline(other, 2, None)
+    assert await read_offline(tree) == {}
+    await say_offline(other, 2, full)
+    assert (await read_cluster(tree)).offline == {2: full}
+    await other.close()
+    assert await read_offline(tree) == {}
+
+
+@on_loop
+async def test_an_offline_node_that_cannot_be_understood_is_said_and_nobodys_trouble(room, caplog):
+    tree = await room.tree()
+    await prepare(tree)
+    await tree.create(f"{nodes.OFFLINE_REPLICAS}/1", b"nonsense")
+    await tree.create(f"{nodes.OFFLINE_REPLICAS}/x", b"{}")
+    await register(tree, broker(2), offline=Offline("disk full"))
+    assert await read_offline(tree) == {2: Offline("disk full")}
+    assert "/pylog/offline_replicas/1" in caplog.text
 
 
 @on_loop

@@ -14,6 +14,7 @@ from replication.model import (
     Assignment,
     BrokerInfo,
     LeaderAndIsr,
+    Offline,
     Reassignment,
     ReassignmentWrite,
     ReassignmentWritten,
@@ -39,6 +40,7 @@ class World:
         self.stored: dict[TopicPartition, LeaderAndIsr] = {}
         self.topics = {"t": TopicInfo({0: (1, 2, 3)}, "t@1", unclean)}
         self.deletions: list[str] = []
+        self.offline: dict[int, Offline] = {}
         self.orders: list[events.WriteStates | events.WriteReassignment] = []
         self.plans: dict[TopicPartition, Reassignment] = {}
         self.told: dict[
@@ -60,7 +62,9 @@ class World:
                     self.orders.append(effect)
                 case events.LoadContext():
                     cluster = (dict(self.live), dict(self.topics), dict(self.stored), tuple(self.deletions))
-                    found = events.ClusterState(*cluster, reassignments=dict(self.plans))
+                    found = events.ClusterState(
+                        *cluster, reassignments=dict(self.plans), offline=dict(self.offline)
+                    )
                     self.post(events.ContextLoaded(found, self.now_ms))
                     return
                 case events.SendLeaderAndIsr():
@@ -120,8 +124,21 @@ class World:
             assert after.leader in self.state.brokers
             is_clean = set(after.isr) <= set(before.isr)
             assert is_clean or (self.unclean and after.isr == (after.leader,))
+            self.check_offline(write.tp, before, after)
         elif not self.unclean and write.tp.topic not in self.state.deletions:
             assert after.isr, "who was in sync last is kept"
+
+    def check_offline(self, tp: TopicPartition, before: LeaderAndIsr, after: LeaderAndIsr) -> None:
+        """Who is offline takes no lead, unless nobody else of the ISR is left."""
+        offline = {broker for broker, said in self.state.offline.items() if said.reason(tp)}
+        if after.leader in offline and after.leader != before.leader and not self.unclean:
+            kept = {
+                b for b in before.isr if b not in self.state.brokers or not self.state.brokers[b].lost_writes
+            }
+            assert kept <= offline & set(self.state.brokers) or not kept
+        if after.isr and set(after.isr) <= offline and not self.unclean:
+            lead_anew = before.leader not in self.state.brokers or before.leader == NO_LEADER
+            assert before.leader in offline or lead_anew, "a sound leader stays in the ISR"
 
     def write(self, order: events.WriteStates | events.WriteReassignment) -> None:
         if order.controller_epoch != self.epoch:
@@ -151,6 +168,12 @@ def register(world: World, broker: int, *, lost_writes: bool) -> None:
     world.next_epoch += 1
 
 
+def say_offline(world: World, broker: int, offline: Offline | None) -> None:
+    world.offline.pop(broker, None)
+    if offline is not None:
+        world.offline[broker] = offline
+
+
 def elect(world: World) -> None:
     world.epoch += 1
     world.orders = []
@@ -171,10 +194,15 @@ def act(world: World, action) -> None:
     match action:
         case ("dies", broker):
             world.live.pop(broker, None)
-            world.post(events.BrokersChanged(tuple(world.live.values())))
-        case ("starts", broker, lost):
+            world.offline.pop(broker, None)
+            world.post(events.BrokersChanged(tuple(world.live.values()), dict(world.offline)))
+        case ("starts", broker, lost, offline):
             register(world, broker, lost_writes=lost)
-            world.post(events.BrokersChanged(tuple(world.live.values())))
+            say_offline(world, broker, offline)
+            world.post(events.BrokersChanged(tuple(world.live.values()), dict(world.offline)))
+        case ("offline", broker, offline) if broker in world.live:
+            say_offline(world, broker, offline)
+            world.post(events.OfflineReplicasChanged(dict(world.offline)))
         case ("registers unseen", broker, lost):
             register(world, broker, lost_writes=lost)
         case ("writes", number) if world.orders:
@@ -229,10 +257,12 @@ def move(world: World, action) -> None:
 
 BROKER = st.sampled_from(ALL)
 TP = st.sampled_from([T0, U0])
+OFFLINE = st.sampled_from([None, None, Offline("disk full"), Offline(None, {T0: "damaged"})])
 ROW = st.lists(BROKER, unique=True, min_size=1, max_size=3).map(tuple)
 ACTIONS = st.one_of(
     st.tuples(st.just("dies"), BROKER),
-    st.tuples(st.just("starts"), BROKER, st.booleans()),
+    st.tuples(st.just("starts"), BROKER, st.booleans(), OFFLINE),
+    *[st.tuples(st.just("offline"), BROKER, OFFLINE)] * 2,
     st.tuples(st.just("registers unseen"), BROKER, st.booleans()),
     *[st.tuples(st.just("writes"), st.integers(0, 3))] * 4,
     *[st.tuples(st.just("isr"), st.permutations(ALL).map(tuple), st.booleans())] * 2,
@@ -253,12 +283,13 @@ def refused(world: World) -> set[TopicPartition]:
 
 def become_well(world: World, *, anew: bool) -> None:
     """Everybody lives, and the controller knows everything: another one, or the one that there is."""
+    world.offline = {}
     for broker in ALL:
         register(world, broker, lost_writes=False)
     if anew or not world.state.is_active or world.state.epoch != world.epoch:
         elect(world)
         return
-    world.post(events.BrokersChanged(tuple(world.live.values())))
+    world.post(events.BrokersChanged(tuple(world.live.values()), {}))
     world.post(events.TopicsChanged(dict(world.topics)))
     world.post(events.IsrChanged(tuple(world.stored.items())))
     world.post(events.ReassignmentsRequested(dict(world.plans)))

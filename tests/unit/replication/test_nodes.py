@@ -5,7 +5,7 @@ import pytest
 from replication.coordination import nodes
 from replication.coordination.nodes import MalformedNodeError
 from replication.coordination.tree import Node
-from replication.model import NO_LEADER, BrokerInfo, LeaderAndIsr, Reassignment, TopicPartition
+from replication.model import NO_LEADER, BrokerInfo, LeaderAndIsr, Offline, Reassignment, TopicPartition
 
 T0 = TopicPartition("first", 0)
 STATE = b'{"controller_epoch":1,"leader":2,"version":1,"leader_epoch":0,"isr":[2,3]}'
@@ -85,6 +85,9 @@ def test_what_is_written_is_read_back():
     assert nodes.decode_config_change("/x", nodes.encode_config_change("t")) == "t"
     assert nodes.decode_controller(nodes.encode_controller(8, 5)) == nodes.ControllerNode(8, 5)
     assert nodes.decode_controller_epoch(b"29") == 29
+    some = {TopicPartition("t", 1): "damaged at 7", TopicPartition("u", 10): "ü"}
+    for offline in (Offline("disk full"), Offline(None, some), Offline("disk full", some)):
+        assert nodes.decode_offline(3, nodes.encode_offline(offline)) == offline
 
 
 def test_news_of_clients_is_of_no_topic():
@@ -117,6 +120,9 @@ def test_a_node_that_cannot_be_understood_is_named(data):
         lambda: nodes.decode_controller_epoch(b"one"),
         lambda: nodes.decode_topic("t", b'{"version":1,"partitions":{"x":[1]}}'),
         lambda: nodes.decode_topic("t", b'{"version":1,"partitions":[]}'),
+        lambda: nodes.decode_offline(1, b'{"version":1,"all":7,"partitions":{}}'),
+        lambda: nodes.decode_offline(1, b'{"version":1,"all":null,"partitions":{"t":{"x":"full"}}}'),
+        lambda: nodes.decode_offline(1, b'{"version":1,"all":null}'),
         lambda: nodes.decode_partitions("/x", b'{"partitions":[7]}'),
         lambda: nodes.decode_reassignment(b'{"partitions":[{"topic":"t","partition":0}]}'),
     ],

@@ -1,0 +1,48 @@
+"""Offline replicas in the tree: what a broker says of those that it cannot serve or write, and who reads it.
+
+/pylog/offline_replicas/[broker] is there only while something is offline. It is a state and no event: every later
+controller reads the same. Ephemeral, and of the session of the broker's registration: made in one step with that
+(`cluster.register_broker`), so that a broker that begins with a damaged replica is never elected for it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from replication.coordination import nodes
+from replication.coordination.tree import RefusedError, Tree, Watch
+from replication.model import BrokerId, Offline
+
+logger = logging.getLogger(__name__)
+
+
+async def say_offline(tree: Tree, broker: BrokerId, offline: Offline | None) -> None:
+    """Have the tree say that these replicas of this session's broker are offline; None: none of them is."""
+    path = nodes.offline_path(broker)
+    while True:
+        found = await tree.get(path)
+        try:
+            if offline is None:
+                if found is not None and found.owner == tree.session:
+                    await tree.delete(path, found.version)
+            elif found is None:
+                await tree.create(path, nodes.encode_offline(offline), ephemeral=True)
+            elif found.data != (data := nodes.encode_offline(offline)):
+                await tree.set(path, data, found.version)
+        except RefusedError:
+            continue  # a call of ours whose answer was lost
+        return
+
+
+async def read_offline(tree: Tree, watch: Watch | None = None) -> dict[BrokerId, Offline]:
+    """Which replicas live brokers cannot serve or write. A node that cannot be understood says nothing."""
+    names = await tree.children(nodes.OFFLINE_REPLICAS, watch)
+    found: dict[BrokerId, Offline] = {}
+    for broker in sorted(int(name) for name in names if name.isdecimal()):
+        node = await tree.get(nodes.offline_path(broker), watch)
+        if node is not None:
+            try:
+                found[broker] = nodes.decode_offline(broker, node.data)
+            except nodes.MalformedNodeError as error:
+                logger.error("%s", error)
+    return found
