@@ -27,7 +27,7 @@ from replication.config import BrokerConfig, Endpoint
 from replication.config_changes import ConfigChanges
 from replication.controller import Limits
 from replication.controller_loop import ControlledShutdownError, ControllerLoop
-from replication.coordination import cluster, nodes, open_tree
+from replication.coordination import cluster, nodes, open_tree, registration
 from replication.coordination.tree import CoordinationError, SessionEvent, Tree
 from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.group_coordinator import GroupCoordinator
@@ -40,6 +40,7 @@ from replication.handlers.groups import GroupHandlers
 from replication.handlers.inter import InterHandlers, obey
 from replication.handlers.positions import PositionHandlers
 from replication.handlers.reassignments import ReassignmentHandlers
+from replication.handlers.strangers import Strangers
 from replication.handlers.topics import TopicHandlers
 from replication.metadata import BrokerAddress
 from replication.metrics import Metrics, MetricsEndpoint
@@ -167,10 +168,11 @@ class Broker:
 
     def _handlers(self, cluster_id: str) -> Mapping[ApiKey, Handler]:
         metadata = self.replicas.metadata
+        strangers = Strangers()
         families = (
-            DataHandlers(self.config, self.replicas),
+            DataHandlers(self.config, self.replicas, strangers),
             PositionHandlers(self.config, self.replicas, self._connected_tree),
-            InterHandlers(self.replicas, self.controller),
+            InterHandlers(self.replicas, self.controller, strangers),
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),
             TopicHandlers(self.config, metadata, self.admin),
             ReassignmentHandlers(self.controller, metadata, self._connected_tree),
@@ -213,13 +215,14 @@ class Broker:
             self.config.broker_rack or None,
             self.replicas.has_lost_writes,
         )
-        self.epoch = await cluster.register_broker(
+        self.epoch = await registration.register_broker(
             tree,
             me,
             now_ms=self.env.clock.now_ms(),
             wait_ms=3 * self.config.zookeeper_session_timeout_ms,
             former=self._former_token(),
             offline=self.replicas.offline.said(),
+            env=self.env,
         )
         self._keep_token(tree.token)
         self.replicas.connect(tree, self.epoch)

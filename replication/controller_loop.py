@@ -43,6 +43,13 @@ class ControlledShutdownError(CoordinationError):
     """Nobody can say what became of a controlled shutdown: ask the controller again."""
 
 
+class StaleBrokerError(CoordinationError):
+    """Who wants a broker to stop does not name the epoch in which it lives."""
+
+    def __init__(self, broker: BrokerId) -> None:
+        super().__init__(f"broker {broker} does not live in this epoch", broker=broker)
+
+
 class _Term:
     """What one term of this broker as the controller has begun."""
 
@@ -265,13 +272,13 @@ class ControllerLoop:
     async def shut_down(self, broker: BrokerId, broker_epoch: int) -> tuple[TopicPartition, ...]:
         """A broker wants to stop: move its leaderships away; return what it leads still.
 
-        Raises: ControlledShutdownError: this broker is not the controller (any more).
+        Raises: ControlledShutdownError: this broker is not the controller (any more); StaleBrokerError.
         """
         if self._term is None or not self.is_active:
             raise ControlledShutdownError("this broker is not the controller")
         live = self.state.brokers.get(broker)
-        if live is not None and live.epoch != broker_epoch:
-            return ()  # an old request: that life of it is over
+        if live is None or live.epoch != broker_epoch:
+            raise StaleBrokerError(broker)  # an old request, or that of a stranger
         logger.info("[Controller %d]: Shutting down broker %d", self.broker, broker)
         request = next(self._requests)
         answer = asyncio.get_running_loop().create_future()

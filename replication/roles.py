@@ -1,7 +1,8 @@
 """What a broker makes of a controller's word: which request counts, and which role it gives per partition.
 
-Laws: a broker obeys no controller older than the newest it has heard of, nothing that was meant for a former life
-of it, and per partition only a greater leader epoch. (An equal one is a repetition: what it said is done.)
+Laws: a broker obeys only who names its present life, which is a secret between it and the tree, and only in the
+controller epoch that the tree has: what another one says is looked up there first. Per partition only a greater
+leader epoch counts. (An equal one is a repetition: what it said is done.)
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from replication.model import BrokerId, LeaderAndIsr, Replica
 class RequestVerdict(enum.StrEnum):
     """Does a request of a controller count? Everything but OK is the answer to the whole of it.
 
-    STALE_BROKER_EPOCH is also what a broker says that has not heard yet which epoch its registration got: the
-    controller repeats the request as long as it believes that incarnation to live.
+    STALE_BROKER_EPOCH is also what a broker says that has not heard yet which epoch its registration got, or that
+    cannot look up a controller epoch: the controller repeats the request as long as it believes that incarnation to
+    live. OTHER_CONTROLLER_EPOCH is no answer yet: look up what the tree has, and judge again.
     """
 
     OK = "OK"
+    OTHER_CONTROLLER_EPOCH = "OTHER_CONTROLLER_EPOCH"
     STALE_CONTROLLER_EPOCH = "STALE_CONTROLLER_EPOCH"
     STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH"
 
@@ -35,14 +38,27 @@ class Role(enum.StrEnum):
 
 
 def judge_request(
-    *, known_controller_epoch: int, controller_epoch: int, own_broker_epoch: int, broker_epoch: int
+    *,
+    known_controller_epoch: int,
+    controller_epoch: int,
+    own_broker_epoch: int,
+    broker_epoch: int,
+    is_looked_up: bool,
 ) -> RequestVerdict:
-    """May this request of a controller be obeyed? The caller remembers the controller epoch of one that may."""
-    if controller_epoch < known_controller_epoch:
-        return RequestVerdict.STALE_CONTROLLER_EPOCH
+    """May this request of a controller be obeyed? `is_looked_up`: the known epoch is what the tree says now.
+
+    An epoch that is ahead of the tree is nobody's, or the read was behind: it is not believed, and no controller is
+    told by it that its term is over. A known one that is ahead of the tree is forgotten with the look-up.
+    """
     if broker_epoch != own_broker_epoch:
         return RequestVerdict.STALE_BROKER_EPOCH
-    return RequestVerdict.OK
+    if controller_epoch == known_controller_epoch:
+        return RequestVerdict.OK
+    if not is_looked_up:
+        return RequestVerdict.OTHER_CONTROLLER_EPOCH
+    if controller_epoch < known_controller_epoch:
+        return RequestVerdict.STALE_CONTROLLER_EPOCH
+    return RequestVerdict.STALE_BROKER_EPOCH
 
 
 def judge_leadership(

@@ -1,25 +1,21 @@
-"""What brokers do on the tree: register, run for controller, write states, read the cluster.
+"""What brokers do on the tree, once they are registered: run for controller, write states, read the cluster.
 
-- A broker's registration is the node of one session; a later life of the broker comes after the former one has ended,
-  so that nobody mistakes one for the other (its epoch, the node's creation, grows).
-- Who becomes the controller makes /controller and counts up /controller_epoch in one step. Every write of a controller
-  checks the version of /controller_epoch in the same step, so that a controller that was replaced writes nothing any
-  more, whatever it still believes.
+Who becomes the controller makes /controller and counts up /controller_epoch in one step. Every write of a controller
+checks the version of /controller_epoch in the same step, so that a controller that was replaced writes nothing any
+more, whatever it still believes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from replication.coordination import nodes
 from replication.coordination.offline import read_offline
 from replication.coordination.tree import (
     BatchResult,
-    Change,
     Check,
     CoordinationError,
     Create,
@@ -35,33 +31,19 @@ from replication.coordination.tree import (
     ensure_path,
 )
 from replication.model import (
+    NO_EPOCH,
     NO_NODE,
     Assignment,
     BrokerId,
     BrokerInfo,
     ClusterState,
     LeaderAndIsr,
-    Offline,
     Reassignment,
     TopicInfo,
     TopicPartition,
 )
 
 logger = logging.getLogger(__name__)
-
-LOOK_AGAIN_S = 0.5
-
-
-class BrokerIdTakenError(CoordinationError):
-    """Another broker of this id is alive."""
-
-    broker: BrokerId
-
-    def __init__(self, broker: BrokerId, waited_ms: int) -> None:
-        super().__init__(
-            f"a broker with id {broker} is registered, and still was after {waited_ms} ms: give each broker its own id",
-            broker=broker,
-        )
 
 
 class FencedError(CoordinationError):
@@ -128,72 +110,6 @@ async def read_cluster_id(tree: Tree, new_id: str) -> str:
     return nodes.decode_cluster_id(found.data)
 
 
-async def register_broker(
-    tree: Tree,
-    broker: BrokerInfo,
-    *,
-    now_ms: int,
-    wait_ms: int,
-    former: bytes | None = None,
-    offline: Offline | None = None,
-) -> int:
-    """Register the broker for as long as this session lives; return its epoch.
-
-    `former` is the token of the session of its former life, which is ended at once. Without it, a registration that
-    is there is waited for, up to `wait_ms`: it is gone a session timeout after that life ended. `offline` are the
-    replicas that it cannot serve: said in the same step.
-
-    Raises: BrokerIdTakenError: it did not go.
-    """
-    if former is not None:
-        await tree.end_session(former)
-    path = nodes.broker_path(broker.id)
-    await ensure_path(tree, nodes.incarnation_path(broker.id))
-    steps: list[Step] = [
-        Create(path, nodes.encode_broker(broker, now_ms), ephemeral=True),
-        SetData(nodes.incarnation_path(broker.id), b""),
-    ]
-    if offline is not None:
-        steps.append(Create(nodes.offline_path(broker.id), nodes.encode_offline(offline), ephemeral=True))
-    try:
-        async with asyncio.timeout(wait_ms / 1000):
-            is_said = False
-            while True:
-                try:
-                    await tree.multi(steps)
-                except NodeExistsError:
-                    changed = asyncio.Event()
-                    found = await tree.get(path, _setting(changed))
-                    if found is not None and found.owner != tree.session:
-                        if not is_said:
-                            logger.warning(
-                                "a broker with id %d is registered: waiting for that to end, up to %g s",
-                                broker.id,
-                                wait_ms / 1000,
-                            )
-                            is_said = True
-                        with contextlib.suppress(TimeoutError):  # the watch may be lost with the connection
-                            await asyncio.wait_for(changed.wait(), LOOK_AGAIN_S)
-                        continue
-                else:
-                    found = await tree.get(path)
-                if found is not None:
-                    return found.creation
-    except TimeoutError:
-        raise BrokerIdTakenError(broker.id, wait_ms) from None
-
-
-async def forget_losses(tree: Tree, broker: BrokerId) -> bool:
-    """Rewrite the registration of this session's broker as one that has lost nothing; False if it has none."""
-    path = nodes.broker_path(broker)
-    found = await tree.get(path)
-    if found is None or found.owner != tree.session:
-        return False
-    info = replace(nodes.decode_broker(broker, found), lost_writes=False)
-    await tree.set(path, nodes.encode_broker(info, nodes.registered_ms(found.data)), found.version)
-    return True
-
-
 async def become_controller(tree: Tree, broker: BrokerId, now_ms: int) -> Term | None:
     """Begin a term as the controller; None if there is one already (it may be this session: see `resign`)."""
     while True:
@@ -214,6 +130,12 @@ async def become_controller(tree: Tree, broker: BrokerId, now_ms: int) -> Term |
                 return None
             continue  # another was elected and has gone since the epoch was read
         return Term(epoch, Check(nodes.CONTROLLER_EPOCH, done[1].version))
+
+
+async def read_controller_epoch(tree: Tree) -> int:
+    """How many terms of controllers there have been; 0 before the first."""
+    found = await tree.get(nodes.CONTROLLER_EPOCH)
+    return 0 if found is None else nodes.decode_controller_epoch(found.data)
 
 
 async def resign(tree: Tree) -> None:
@@ -301,8 +223,15 @@ async def _checks_of_lives(
             Check(nodes.broker_path(broker), node.version),
         )
         for (broker, epoch), incarnation, node in zip(lives, incarnations, registered, strict=True)
-        if incarnation is not None and node is not None and node.creation == epoch
+        if incarnation is not None and node is not None and _epoch_of(broker, node) == epoch
     }
+
+
+def _epoch_of(broker: BrokerId, registration: Node) -> int:
+    epoch = NO_EPOCH
+    with said_if_malformed():
+        epoch = nodes.decode_broker(broker, registration).epoch
+    return epoch
 
 
 async def _make_parents(
@@ -473,10 +402,3 @@ def _raise_unless_gone(result: BatchResult, term: Term) -> None:
             raise FencedError(term.controller_epoch)
         if not isinstance(result, NoNodeError):
             raise result
-
-
-def _setting(event: asyncio.Event) -> Watch:
-    def fired(change: Change) -> None:
-        event.set()
-
-    return fired

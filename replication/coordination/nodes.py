@@ -1,8 +1,8 @@
 """Paths and contents of the tree, as Kafka 0.9 has them: its tools read our nodes, and we read what they write.
 
 What we write is byte for byte what Kafka 0.9 writes, where it has an order; keys that are new (`rack`, `lost_writes`,
-`original_replicas`, /pylog) stand where its tools ignore them. What we read may have any order, and keys that we do not
-know.
+`broker_epoch`, `original_replicas`, /pylog) stand where its tools ignore them. What we read may have any order, and
+keys that we do not know.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def topic_id_path(topic: str) -> str:
 
 
 def encode_broker(broker: BrokerInfo, now_ms: int) -> bytes:
-    """The registration of a broker. Its epoch is not in it: that is the node's creation."""
+    """The registration of a broker, in the life that its epoch names."""
     value: dict[str, Any] = {
         "jmx_port": -1,
         "timestamp": str(now_ms),
@@ -148,15 +148,19 @@ def encode_broker(broker: BrokerInfo, now_ms: int) -> bytes:
         value["rack"] = broker.rack
     if broker.lost_writes:
         value["lost_writes"] = True
+    value["broker_epoch"] = broker.epoch
     return _encode(value)
 
 
 def decode_broker(broker: BrokerId, node: Node) -> BrokerInfo:
-    """The broker, in the incarnation that this node stands for."""
+    """The broker, in the life that this node stands for.
+
+    What an earlier version of this code wrote says no epoch: there it is the node's creation.
+    """
     at = _Reader(broker_path(broker), node.data)
     return BrokerInfo(
         id=broker,
-        epoch=node.creation,
+        epoch=at.number("broker_epoch") if "broker_epoch" in at.value else node.creation,
         host=at.text("host"),
         port=at.number("port"),
         rack=at.value.get("rack"),

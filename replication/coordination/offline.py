@@ -2,7 +2,7 @@
 
 /pylog/offline_replicas/[broker] is there only while something is offline. It is a state and no event: every later
 controller reads the same. Ephemeral, and of the session of the broker's registration: made in one step with that
-(`cluster.register_broker`), so that a broker that begins with a damaged replica is never elected for it.
+(`registration.register_broker`), so that a broker that begins with a damaged replica is never elected for it.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from logstore.records.compression import Codec
 from replication.config import BrokerConfig
 from replication.errors import ErrorCode, ProtocolError
 from replication.handlers.context import Handler, RequestContext
+from replication.handlers.strangers import Strangers
 from replication.metadata import Metadata
 from replication.model import INTERNAL_TOPICS, TopicPartition, topic_id_of
 from replication.protocol.apis import ApiKey
@@ -54,9 +55,10 @@ _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 class DataHandlers:
     """See the module."""
 
-    def __init__(self, config: BrokerConfig, replicas: Replicas) -> None:
+    def __init__(self, config: BrokerConfig, replicas: Replicas, strangers: Strangers) -> None:
         self._config = config
         self._replicas = replicas
+        self._strangers = strangers
         self._metadata: Metadata = replicas.metadata
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
@@ -162,6 +164,10 @@ class DataHandlers:
             isolation=request.isolation,
             room_bytes=lambda: max(ROOM_BYTES_MIN, UNSENT_BYTES_MAX - context.unsent_bytes()),
         )
+        if request.replica_id >= 0 and ErrorCode.STALE_BROKER_EPOCH in {
+            each.error_code for each in found.values()
+        }:
+            self._strangers.note_wrong(context)
         return self._fetched(version, topics, failed, found)
 
     def _fetched(

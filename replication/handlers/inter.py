@@ -7,9 +7,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode as WireCode
 
-from replication.controller_loop import ControlledShutdownError, ControllerLoop
+from replication.controller_loop import ControlledShutdownError, ControllerLoop, StaleBrokerError
 from replication.errors import ErrorCode
 from replication.handlers.context import Handler, RequestContext
+from replication.handlers.strangers import Strangers
+from replication.model import NO_EPOCH
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 from replication.replica.replicas import Replicas
@@ -18,9 +20,10 @@ from replication.replica.replicas import Replicas
 class InterHandlers:
     """See the module."""
 
-    def __init__(self, replicas: Replicas, controller: ControllerLoop) -> None:
+    def __init__(self, replicas: Replicas, controller: ControllerLoop, strangers: Strangers) -> None:
         self._replicas = replicas
         self._controller = controller
+        self._strangers = strangers
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         """What is answered here."""
@@ -32,7 +35,9 @@ class InterHandlers:
         }
 
     async def obey(self, context: RequestContext, body: Any) -> Any:
-        """Do what a controller says."""
+        """Do what a controller says, if it is one: see `replication.roles`."""
+        if NO_EPOCH != self._replicas.broker_epoch != body.broker_epoch:
+            self._strangers.note_wrong(context)
         return await obey(self._replicas, body, context.correlation_id)
 
     async def shut_down(self, context: RequestContext, body: Any) -> ib.ControlledShutdownResponse:
@@ -40,13 +45,18 @@ class InterHandlers:
         try:
             remaining = await self._controller.shut_down(body.broker_id, body.broker_epoch)
         except ControlledShutdownError:
-            return ib.ControlledShutdownResponse(
-                error_code=WireCode(ErrorCode.NOT_CONTROLLER), remaining_partitions=()
-            )
+            return _not_handed_over(ErrorCode.NOT_CONTROLLER)
+        except StaleBrokerError:
+            self._strangers.note_wrong(context)
+            return _not_handed_over(ErrorCode.STALE_BROKER_EPOCH)
         rows = tuple(
             ib.RemainingPartition(topic_name=tp.topic, partition_index=tp.partition) for tp in remaining
         )
         return ib.ControlledShutdownResponse(error_code=WireCode(ErrorCode.NONE), remaining_partitions=rows)
+
+
+def _not_handed_over(code: ErrorCode) -> ib.ControlledShutdownResponse:
+    return ib.ControlledShutdownResponse(error_code=WireCode(code), remaining_partitions=())
 
 
 async def obey(replicas: Replicas, body: Any, correlation_id: int) -> Any:

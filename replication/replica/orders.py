@@ -1,8 +1,8 @@
 """Orders: what controllers tell this broker: whom to lead and follow, what to let go of, what the cluster is like.
 
-Laws: requests are obeyed one after the other; none of a controller older than the newest that was heard of, none that
-was meant for a former life of this broker. Per partition only a greater leader epoch counts. Every transition is a
-line of state-change.log. Belongs to the event loop.
+Laws: requests are obeyed one after the other; none that does not name the present life of this broker, and none of
+another controller epoch than the tree has. Per partition only a greater leader epoch counts. Every transition is a line
+of state-change.log. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import NamedTuple, TypeAlias
 from kio.schema.errors import ErrorCode as WireCode
 
 from logstore.errors import FailedStoreError, PylogError
-from replication.coordination import topics
+from replication.coordination import cluster, topics
+from replication.coordination.tree import CoordinationError
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.metadata import BrokerAddress, Metadata, PartitionMetadata, PartitionUpdate
 from replication.model import NO_EPOCH, Assignment, LeaderAndIsr, Replica, TopicPartition, topic_id_of
@@ -68,21 +69,44 @@ class Orders:
         self._told_in = NO_EPOCH, 0
         self.changing = asyncio.Lock()  # one request at a time
 
-    def _judge(self, request: Request, lines: RequestLines) -> ErrorCode:
-        """May it be obeyed? Then its controller is remembered."""
+    async def _judge(self, request: Request, lines: RequestLines) -> ErrorCode:
+        """May it be obeyed? Then its controller is the one that the tree has."""
+        verdict = self._verdict(request, is_looked_up=False)
+        if verdict is RequestVerdict.OTHER_CONTROLLER_EPOCH:
+            try:
+                await self._look_up_controller()
+            except CoordinationError as error:
+                logger.warning("controller epoch %d cannot be looked up: %s", request.controller_epoch, error)
+                return ErrorCode.STALE_BROKER_EPOCH
+            verdict = self._verdict(request, is_looked_up=True)
+        if verdict is RequestVerdict.STALE_CONTROLLER_EPOCH:
+            self._log_change(lines.ignored_controller(self.controller_epoch))
+        return _VERDICTS[verdict]
+
+    def _verdict(self, request: Request, *, is_looked_up: bool) -> RequestVerdict:
         if self.broker_epoch == NO_EPOCH:
-            return ErrorCode.STALE_BROKER_EPOCH
-        verdict = judge_request(
+            return RequestVerdict.STALE_BROKER_EPOCH
+        return judge_request(
             known_controller_epoch=self.controller_epoch,
             controller_epoch=request.controller_epoch,
             own_broker_epoch=self.broker_epoch,
             broker_epoch=request.broker_epoch,
+            is_looked_up=is_looked_up,
         )
-        if verdict is RequestVerdict.OK:
-            self.controller_epoch = request.controller_epoch
-        elif verdict is RequestVerdict.STALE_CONTROLLER_EPOCH:
-            self._log_change(lines.ignored_controller(self.controller_epoch))
-        return _VERDICTS[verdict]
+
+    async def _look_up_controller(self) -> None:
+        """Know the controller epoch that the tree has, be it smaller than the one that was known."""
+        tree = self._replicas.tree
+        if tree is None:
+            return  # the session has just ended, and with it the epoch of this broker
+        found = await cluster.read_controller_epoch(tree)
+        if found < self.controller_epoch:
+            logger.warning(
+                "controller epoch %d was known, and the tree has %d: that counts",
+                self.controller_epoch,
+                found,
+            )
+        self.controller_epoch = found
 
     def _lines(self, request: Request, correlation_id: int) -> RequestLines:
         broker = self._replicas.broker
@@ -96,7 +120,7 @@ class Orders:
         """Lead and follow as it says."""
         lines = self._lines(request, correlation_id)
         async with self.changing:
-            error = self._judge(request, lines)
+            error = await self._judge(request, lines)
             if error is not ErrorCode.NONE:
                 return ib.LeaderAndIsrResponse(error_code=WireCode(error), topics=())
             leaders = (BrokerAddress(b.broker_id, b.host_name, b.port) for b in request.live_leaders)
@@ -201,7 +225,7 @@ class Orders:
         """Let go of replicas; delete those that it says."""
         lines = self._lines(request, correlation_id)
         async with self.changing:
-            error = self._judge(request, lines)
+            error = await self._judge(request, lines)
             if error is not ErrorCode.NONE:
                 return ib.StopReplicaResponse(error_code=WireCode(error), partition_errors=())
             errors = [
@@ -246,7 +270,7 @@ class Orders:
         """
         lines = self._lines(request, correlation_id)
         async with self.changing:
-            error = self._judge(request, lines)
+            error = await self._judge(request, lines)
             if error is not ErrorCode.NONE:
                 return ib.UpdateMetadataResponse(error_code=WireCode(error))
             updates = list(_updates_of(request))

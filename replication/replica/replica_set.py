@@ -13,7 +13,7 @@ from logstore.env import Env
 from logstore.errors import InvalidConfigError, PylogError
 from logstore.log import Log
 from replication.config import BrokerConfig
-from replication.coordination import cluster
+from replication.coordination import cluster, registration
 from replication.coordination.tree import Tree
 from replication.model import Replica, TopicPartition
 from replication.replica import adoption
@@ -121,7 +121,7 @@ class ReplicaSet:
         }
         is_all_known = all(topics[tp.topic].partitions for tp in self.partitions if tp.topic in topics)
         is_decided = is_all_known and assigned <= told and self.has_lost_writes
-        if is_decided and await cluster.forget_losses(tree, self.broker):
+        if is_decided and await registration.forget_losses(tree, self.broker):
             await asyncio.to_thread(self.dir.note_boot)
 
     async def close(self) -> None:

@@ -36,6 +36,7 @@ from replication.replica.data_plane import (
 from replication.replica.fetcher import Fetchers
 from replication.replica.isr_changes import IsrChanges
 from replication.replica.leading import Append, Leader
+from replication.replica.lives import Lives
 from replication.replica.maintenance import Maintenance
 from replication.replica.offline import OfflineReplicas
 from replication.replica.orders import LogChange, Orders
@@ -60,6 +61,7 @@ class Replicas:
         self._fetchers = Fetchers(config, self.metadata, lambda: self._orders.broker_epoch)
         self._set = ReplicaSet(config, env, self._isr, self._fetchers, self.counters)
         self._orders = Orders(self._set, self.metadata, log_change)
+        self._lives = Lives()
         self._maintenance = Maintenance(config, self._set)
         self._ticker: asyncio.TimerHandle | None = None
 
@@ -97,6 +99,7 @@ class Replicas:
         self._orders.broker_epoch = broker_epoch
         self._isr.connect(tree)
         self._set.offline.connect(tree)
+        self._lives.connect(tree)
 
     def suspend(self) -> None:
         """The coordination store does not answer."""
@@ -113,6 +116,7 @@ class Replicas:
         self._set.tree, self._orders.broker_epoch = None, NO_EPOCH
         self._isr.disconnect()
         self._set.offline.disconnect()
+        self._lives.disconnect()
         for partition in self._set.partitions.values():
             partition.forget()
         self._fetchers.close()
@@ -137,6 +141,11 @@ class Replicas:
     def partitions(self) -> Mapping[TopicPartition, Partition]:
         """Every replica of this broker."""
         return self._set.partitions
+
+    @property
+    def broker_epoch(self) -> int:
+        """That of this broker's registration; NO_EPOCH while there is none."""
+        return self._orders.broker_epoch
 
     def broken(self) -> Mapping[TopicPartition, PylogError]:
         """The replicas of this broker that could not be recovered, and why."""
@@ -217,7 +226,12 @@ class Replicas:
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         room_bytes: Callable[[], int] = unlimited,
     ) -> dict[TopicPartition, FetchedPartition]:
-        """Read partitions: see `replication.replica.fetches`. Consumers see what is committed; followers, all."""
+        """Read partitions: see `replication.replica.fetches`. Consumers see what is committed; followers, all.
+
+        STALE_BROKER_EPOCH for who asks as a follower, and names no life that is registered.
+        """
+        if replica_id >= 0 and not await self._lives.is_life(replica_id, replica_epoch):
+            return {TopicPartition(*tp): FetchedPartition(ErrorCode.STALE_BROKER_EPOCH) for tp in wanted}
         terms = FetchTerms(
             replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation, room_bytes
         )

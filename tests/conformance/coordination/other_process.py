@@ -6,7 +6,7 @@ import sqlite3
 import sys
 
 from replication.coordination import open_tree
-from replication.coordination.cluster import register_broker
+from replication.coordination.registration import register_broker
 from replication.coordination.tree import BadVersionError, CoordinationError, SessionEvent, SetData
 from replication.model import BrokerInfo
 

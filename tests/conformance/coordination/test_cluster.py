@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from logstore.env import SYSTEM
 from replication.coordination import nodes
 from replication.coordination.cluster import (
-    BrokerIdTakenError,
     FencedError,
     become_controller,
     make_topic_id,
@@ -14,12 +14,18 @@ from replication.coordination.cluster import (
     read_brokers,
     read_cluster,
     read_states,
-    register_broker,
     resign,
     write_states,
 )
 from replication.coordination.offline import read_offline, say_offline
-from replication.coordination.tree import Change, ChangeKind, SessionEvent
+from replication.coordination.registration import (
+    LIVES_MAX,
+    SECRET_BITS,
+    BrokerIdTakenError,
+    new_epoch,
+    register_broker,
+)
+from replication.coordination.tree import Change, ChangeKind, CoordinationError, SessionEvent
 from replication.model import NO_LEADER, BrokerInfo, LeaderAndIsr, Offline, TopicInfo, TopicPartition
 
 from .room import Seen, on_loop
@@ -48,7 +54,6 @@ async def test_brokers_register_and_are_read(room):
     await asyncio.gather(prepare(tree), prepare(other))
     first = await register(tree, broker(1, rack="r"))
     second = await register(other, broker(2, lost_writes=True))
-    assert first < second
     assert await read_brokers(tree) == {
         1: BrokerInfo(1, first, "localhost", 9091, rack="r"),
         2: BrokerInfo(2, second, "localhost", 9092, lost_writes=True),
@@ -111,6 +116,24 @@ async def test_an_offline_node_that_cannot_be_understood_is_said_and_nobodys_tro
 
 
 @on_loop
+async def test_the_epochs_of_a_broker_grow_from_life_to_life_and_nobody_can_guess_them(room):
+    """(R18) And they fit where messages have them: into an int64 that is not negative."""
+    tree = await room.tree()
+    await prepare(tree)
+    epochs = []
+    for _ in range(5):
+        life = await room.tree()
+        epochs.append(await register(life, broker(1)))
+        await life.close()
+    assert epochs == sorted(set(epochs))
+    assert len({epoch % (1 << SECRET_BITS) for epoch in epochs}) == 5
+    assert [epoch >> SECRET_BITS for epoch in epochs] == [1, 2, 3, 4, 5]
+    assert new_epoch(LIVES_MAX - 1, SYSTEM) < 2**63
+    with pytest.raises(CoordinationError, match="remove its node"):
+        new_epoch(LIVES_MAX, SYSTEM)
+
+
+@on_loop
 async def test_without_its_token_a_broker_waits_until_its_former_session_is_over(room):
     # (R18) never two incarnations at once
     tree = await room.tree()
@@ -128,7 +151,7 @@ async def test_two_brokers_of_one_id_cannot_both_register(room, caplog):
     epoch = await register(tree, broker(1))
     with pytest.raises(BrokerIdTakenError, match="give each broker its own id"):
         await register(other, broker(1), wait_ms=700)
-    said = [each.getMessage() for each in caplog.records if each.name.endswith("coordination.cluster")]
+    said = [each.getMessage() for each in caplog.records if each.name.endswith("coordination.registration")]
     assert said == ["a broker with id 1 is registered: waiting for that to end, up to 0.7 s"]
     assert (await read_brokers(tree))[1].epoch == epoch
 

@@ -8,12 +8,13 @@ from logstore.catalog import new_topic_id
 from logstore.env import Env
 from logstore.records.batch import Record, batches, build, records
 from replication.config import BrokerConfig
-from replication.coordination import cluster, nodes
+from replication.coordination import cluster, nodes, registration
 from replication.coordination.embedded import SqliteTree
 from replication.coordination.tree import ensure_path
 from replication.errors import ErrorCode
 from replication.handlers.data import DataHandlers
 from replication.handlers.positions import PositionHandlers
+from replication.handlers.strangers import Strangers
 from replication.model import BrokerInfo, LeaderAndIsr, TopicPartition, topic_uuid
 from replication.protocol import interbroker as ib
 from replication.replica.data_plane import FetchSpec
@@ -72,7 +73,7 @@ class Broker:
         self.replicas = Replicas(self.config, self.env)
         await self.replicas.open(self.tree)
         families = (
-            DataHandlers(self.config, self.replicas),
+            DataHandlers(self.config, self.replicas, Strangers()),
             PositionHandlers(self.config, self.replicas, lambda: self.tree),
         )
         self.server = Server({key: handler for f in families for key, handler in f.handlers().items()})
@@ -80,7 +81,7 @@ class Broker:
         if lost_writes is None:
             lost_writes = self.replicas.has_lost_writes
         info = BrokerInfo(self.id, -1, "127.0.0.1", self.port, lost_writes=lost_writes)
-        self.epoch = await cluster.register_broker(self.tree, info, now_ms=1, wait_ms=10_000)
+        self.epoch = await registration.register_broker(self.tree, info, now_ms=1, wait_ms=10_000)
         self.replicas.connect(self.tree, self.epoch)
         return self
 
@@ -139,17 +140,24 @@ class Site:
         self.topic_ids = {}
         self.states = {}
         self.replicas = {}
-        self.controller_epoch = 1
+        self.controller_epoch = 0
 
     async def __aenter__(self):
         self.tree = await SqliteTree.open(self.path / "tree.db", on_session=lambda event: None)
         await cluster.prepare(self.tree)
+        await self.begin_term(1)
         return self
 
     async def __aexit__(self, *error):
         for broker in list(self.brokers.values()):
             await broker.stop()
         await self.tree.close()
+
+    async def begin_term(self, controller_epoch):
+        """Be the controller, in this epoch."""
+        await ensure_path(self.tree, nodes.CONTROLLER_EPOCH)
+        await self.tree.set(nodes.CONTROLLER_EPOCH, b"%d" % controller_epoch)
+        self.controller_epoch = controller_epoch
 
     async def start(self, *numbers, **properties):
         for number in numbers:

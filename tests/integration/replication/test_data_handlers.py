@@ -12,6 +12,7 @@ from replication.errors import ErrorCode
 from replication.groups.records import OFFSETS_TOPIC
 from replication.handlers.data import DataHandlers
 from replication.handlers.positions import PositionHandlers
+from replication.handlers.strangers import Strangers
 from replication.model import TopicPartition, topic_uuid
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import SERVED, ApiKey
@@ -105,7 +106,7 @@ async def client_of(tmp_path, *, brokers=(1,), **config):
         one = (await site.start(*brokers, **config))[0]
         for tp in (T0, T1):
             await site.create(tp, replicas=(1,))
-        handlers = DataHandlers(one.config, one.replicas).handlers()
+        handlers = DataHandlers(one.config, one.replicas, Strangers()).handlers()
         handlers = {**handlers, **PositionHandlers(one.config, one.replicas, lambda: one.tree).handlers()}
         async with serving(handlers) as (server, port):
             client = (await Client.connect(port)).keep(site)

@@ -298,7 +298,7 @@ async def test_requests_of_former_controllers_and_for_former_lives_are_refused(t
         one, *_ = await with_three(site)
         assert await site.tell(1, epoch=one.epoch - 1) == ErrorCode.STALE_BROKER_EPOCH
         assert await site.tell(1) == ErrorCode.STALE_CONTROLLER_EPOCH  # the same leader epoch again
-        site.controller_epoch = 5
+        await site.begin_term(5)
         await site.elect(2)
         site.controller_epoch = 4
         assert await site.tell(1) == ErrorCode.STALE_CONTROLLER_EPOCH

@@ -55,6 +55,7 @@ async def test_a_topic_that_was_deleted_while_nobody_told_this_broker_is_not_kno
         one.replicas.connect(one.tree, one.epoch)
         await one.replicas.update_metadata(update(one, "a", "c"))
         assert set(metadata.topics()) == {"a", "c"}
+        await site.begin_term(2)
         await one.replicas.update_metadata(
             update(one, "c", controller_epoch=2)
         )  # the former one died over it
@@ -72,9 +73,11 @@ async def test_a_topic_that_its_controller_cannot_tell_of_is_known_on_as_long_as
         await topics.create_topic(site.tree, "a", topic_id_of(topic_uuid("a" * 22)), {0: (1,)}, {})
         await site.tree.set(nodes.topic_path("a"), b"{ not json")
         await one.replicas.update_metadata(update(one, "a", "b"))
+        await site.begin_term(2)
         await one.replicas.update_metadata(update(one, controller_epoch=2))
         assert set(metadata.topics()) == {"a"}
         await topics.mark_deleted(site.tree, "a")
+        await site.begin_term(3)
         await one.replicas.update_metadata(update(one, controller_epoch=3))
         assert set(metadata.topics()) == set()
 

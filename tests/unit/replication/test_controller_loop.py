@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode as WireCode
 from logstore.env import SYSTEM
 from replication.controller import Limits
 from replication.controller_loop import RETRY_S, ControllerLoop
-from replication.coordination import cluster, nodes, open_tree, topics
+from replication.coordination import cluster, nodes, open_tree, registration, topics
 from replication.coordination.tree import ConnectionLossError, Delete, ensure_path
 from replication.errors import ErrorCode
 from replication.model import BrokerInfo, LeaderAndIsr, Reassignment, TopicPartition
@@ -53,7 +53,7 @@ async def site(tmp_path, *answers, wrap=lambda tree: tree, before=None):
     tree = await open_tree(f"sqlite:{tmp_path}/tree.db", on_session=lambda event: None)
     await cluster.prepare(tree)
     me = BrokerInfo(1, -1, "h", 1)
-    await cluster.register_broker(tree, me, now_ms=0, wait_ms=1000)
+    await registration.register_broker(tree, me, now_ms=0, wait_ms=1000)
     if before is not None:
         await before(tree)
     asked, left = [], list(answers)
@@ -308,7 +308,7 @@ def test_nodes_that_nobody_understands_keep_no_controller_from_its_office(tmp_pa
         await tree.set(nodes.topic_config_path("t"), b"{ not json")
         await tree.create(nodes.PREFERRED_ELECTION, b"{ not json")
         wanted = {TP: Reassignment((2,))}
-        await cluster.register_broker(tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
+        await registration.register_broker(tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
         await tree.create(nodes.REASSIGNMENT, nodes.encode_reassignment(wanted))
 
     async def check():
@@ -340,7 +340,7 @@ def test_a_reassignment_is_begun_and_ended_once_though_the_answers_of_the_store_
         wrapped, wrap = wrapping(LosesMultis)
 
         async with site(tmp_path, wrap=wrap) as here:
-            await cluster.register_broker(here.tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
+            await registration.register_broker(here.tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
             await topics.create_topic(here.tree, "t", "i" * 21 + "A", {0: (1, 2)}, {})
             await here.until(here.state)
             await here.tree.create(nodes.REASSIGNMENT, b"{")  # nobody understands that

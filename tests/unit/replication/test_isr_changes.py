@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 
-from replication.coordination import cluster, nodes
+from replication.coordination import cluster, nodes, registration
 from replication.coordination.embedded import SqliteTree
 from replication.coordination.tree import ConnectionLossError, ensure_path
 from replication.isr import IsrRefused, IsrWritten, LeadershipRefreshed, WriteIsr
@@ -98,7 +98,7 @@ async def test_writes_of_one_moment_go_together_and_each_has_its_answer(room):
 async def test_who_joins_must_live_in_the_life_that_was_seen(room):
     """R10, R21."""
     info = BrokerInfo(2, -1, "localhost", 9)
-    life = await cluster.register_broker(room.other, info, now_ms=1, wait_ms=1000)
+    life = await registration.register_broker(room.other, info, now_ms=1, wait_ms=1000)
     room.write(joining=((2, life - 1),))
     assert await room.answered() == [IsrRefused(3)]
     room.write(joining=((2, life),))
@@ -112,7 +112,7 @@ async def test_who_joins_must_live_in_the_life_that_was_seen(room):
 async def test_a_life_that_ends_between_the_look_and_the_write_does_not_join(room):
     """R10: the new registration has the version that the old one had."""
     info = BrokerInfo(2, -1, "localhost", 9)
-    life = await cluster.register_broker(room.other, info, now_ms=1, wait_ms=1000)
+    life = await registration.register_broker(room.other, info, now_ms=1, wait_ms=1000)
     write = cluster.IsrWrite(T0, LeaderAndIsr(1, 3, (1, 2), 7, version=0), ((2, life),))
     read_batch = room.tree.tree.read_batch
 
@@ -120,7 +120,7 @@ async def test_a_life_that_ends_between_the_look_and_the_write_does_not_join(roo
         found = await read_batch(paths)
         if paths == [nodes.broker_path(2)]:
             await room.other.delete(nodes.broker_path(2))
-            await cluster.register_broker(room.other, info, now_ms=1, wait_ms=1000)
+            await registration.register_broker(room.other, info, now_ms=1, wait_ms=1000)
         return found
 
     room.tree.read_batch = bouncing

@@ -17,8 +17,13 @@ BROKER = (
 
 def test_a_registration_is_that_of_kafka():
     info = BrokerInfo(1, 19, "127.0.0.1", 22001)
-    assert nodes.encode_broker(info, 1795231745954) == BROKER
-    assert nodes.decode_broker(1, Node(BROKER, 0, 19)) == info
+    assert nodes.encode_broker(info, 1795231745954) == BROKER[:-1] + b',"broker_epoch":19}'
+    assert nodes.decode_broker(1, Node(BROKER, 0, 19)) == info  # of a version that wrote no epoch
+
+
+def test_the_epoch_of_a_broker_is_the_one_that_it_wrote():
+    info = BrokerInfo(1, 2**62 + 5, "h", 1)
+    assert nodes.decode_broker(1, Node(nodes.encode_broker(info, 7), 0, 19)) == info
 
 
 def test_rack_and_lost_writes_survive():

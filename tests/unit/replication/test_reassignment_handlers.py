@@ -8,7 +8,7 @@ from logstore.env import SYSTEM
 from replication.config import BrokerConfig
 from replication.controller import Limits
 from replication.controller_loop import ControllerLoop
-from replication.coordination import cluster, topics
+from replication.coordination import cluster, registration, topics
 from replication.errors import ErrorCode, KafkaError
 from replication.handlers.context import RequestContext
 from replication.handlers.reassignments import ReassignmentHandlers
@@ -102,7 +102,7 @@ def test_what_is_asked_for_is_begun_listed_and_taken_back(tmp_path):
             await here.until(lambda: is_idle(here.tree))
             assert await codes(handlers, {TP: None}) == {TP: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
 
-            await cluster.register_broker(here.tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
+            await registration.register_broker(here.tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
             await here.until(lambda: _true(2 in here.loop.state.brokers))
             assert await codes(handlers, {TP: (2,)}) == {TP: ErrorCode.NONE}
             await here.until(lambda: _true(TP in here.loop.state.moves and replicas(here) == (1, 2)))
@@ -149,7 +149,7 @@ def test_a_topic_that_waits_for_its_reassignment_is_said_not_to_be_deleted_and_c
             handlers = ReassignmentHandlers(here.loop, metadata, lambda: here.tree)
             await here.create()
             await here.until(here.state)
-            await cluster.register_broker(here.tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
+            await registration.register_broker(here.tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
             await here.until(lambda: _true(2 in here.loop.state.brokers))
             assert await codes(handlers, {TP: (2,)}) == {TP: ErrorCode.NONE}
             await here.until(lambda: _true(TP in here.loop.state.moves))

@@ -21,17 +21,21 @@ def state(leader, epoch=5, version=3, isr=(2, 3)):
 
 
 @pytest.mark.parametrize(
-    ("controller_epoch", "broker_epoch", "verdict"),
+    ("controller_epoch", "broker_epoch", "is_looked_up", "verdict"),
     [
-        (6, 9, RequestVerdict.STALE_CONTROLLER_EPOCH),
-        (7, 9, RequestVerdict.OK),
-        (8, 9, RequestVerdict.OK),
-        (7, 8, RequestVerdict.STALE_BROKER_EPOCH),
-        (7, 10, RequestVerdict.STALE_BROKER_EPOCH),
+        (7, 9, False, RequestVerdict.OK),
+        (7, 9, True, RequestVerdict.OK),
+        (6, 9, False, RequestVerdict.OTHER_CONTROLLER_EPOCH),
+        (8, 9, False, RequestVerdict.OTHER_CONTROLLER_EPOCH),
+        (6, 9, True, RequestVerdict.STALE_CONTROLLER_EPOCH),
+        (8, 9, True, RequestVerdict.STALE_BROKER_EPOCH),  # ahead of the tree: nobody's term ends over it
+        (7, 8, False, RequestVerdict.STALE_BROKER_EPOCH),
+        (7, 10, False, RequestVerdict.STALE_BROKER_EPOCH),
+        (2**31 - 1, 10, False, RequestVerdict.STALE_BROKER_EPOCH),  # whoever guesses makes nobody look it up
     ],
 )
-def test_a_request_counts_if_it_is_of_the_newest_controller_and_for_this_life(
-    controller_epoch, broker_epoch, verdict
+def test_a_request_counts_if_it_is_of_the_controller_that_the_tree_has_and_for_this_life(
+    controller_epoch, broker_epoch, is_looked_up, verdict
 ):
     """(R10, R23)"""
     assert (
@@ -40,6 +44,7 @@ def test_a_request_counts_if_it_is_of_the_newest_controller_and_for_this_life(
             controller_epoch=controller_epoch,
             own_broker_epoch=9,
             broker_epoch=broker_epoch,
+            is_looked_up=is_looked_up,
         )
         is verdict
     )
