@@ -1,16 +1,18 @@
 """A coordination tree in a SQLite file, for brokers on one host. Nothing to install, nothing to run.
 
-- Every call is one short SQLite transaction, durable (fsync) when it returns; a batch is cut into transactions of
-  WRITES_PER_TRANSACTION. A process that is stopped in the middle of one holds up all who write until it goes on or
-  dies: they become SUSPENDED after a third of their session timeout, and CONNECTED again afterwards. Nobody's session
-  ends by that (see `leases`). A process that is killed leaves nothing half done.
+- Every call is one short SQLite transaction; a batch is cut into transactions of WRITES_PER_TRANSACTION. What a call
+  wrote or has seen is on disk (fsync) when it returns. The fsync comes after the lock was let go, since one may take
+  seconds on a busy disk: its caller waits for it, and nobody else (decision 49).
+- A process that is stopped in the middle of a transaction holds up all who write until it goes on or dies: they become
+  SUSPENDED after a third of their session timeout, and CONNECTED again afterwards. Nobody's session ends by that (see
+  `leases`). A process that is killed leaves nothing half done.
 - A session is a row that its owner counts up every BEAT_MS or eighth of its timeout, and that any other removes
   after a timeout of silence. When nobody is there to look, nobody is removed.
 - A change by another process is seen within POLL_MS, or with the next call. A node that comes and goes between two
   looks is not seen.
 
-All of SQLite happens in one thread per Tree. Results and watches are posted to the event loop in the order in which
-the thread came by them, which is why a watch is called before newer data is seen.
+All of SQLite happens in one thread per Tree, and its fsyncs in another. Results and watches are posted to the event loop in the order in which
+the first came by them, which is why a watch is called before newer data is seen.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from logstore.env import Env
+from logstore.errors import StorageError
 from replication.coordination.leases import Leases
+from replication.coordination.syncing import Answer, Syncer
 from replication.coordination.table import Look, NodeTable, change_between, connect
 from replication.coordination.tree import (
     ANY_VERSION,
@@ -56,7 +60,7 @@ _T = TypeVar("_T")
 
 POLL_MS = 25
 BEAT_MS = 500
-# About 5 ms of holding the lock.
+# About 2 ms of holding the lock.
 WRITES_PER_TRANSACTION = 64
 BUSY_PAUSE_MS = 1  # between two tries to get the lock: less than SQLite's own, which lets the luckier one win
 
@@ -74,16 +78,24 @@ class _Job:
     future: asyncio.Future[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _SyncFailed:
+    """What was written may not be on disk."""
+
+    reason: str
+
+
 class SqliteTree:
     """A session with the store in a SQLite file: see `replication.coordination.tree.Tree`."""
 
     def __init__(self, path: Path, session_timeout_ms: int, on_session: OnSession, env: Env) -> None:
         self._path = path
+        self._log = path.with_name(f"{path.name}-wal")
         self._timeout_ms = session_timeout_ms
         self._on_session = on_session
         self._env = env
         self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | _SyncFailed | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"coordination {path.name}", daemon=True)
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._closed = False
@@ -98,6 +110,7 @@ class SqliteTree:
         self._last_beat_ms = 0
         self._watches: dict[tuple[str, bool, Watch], Look | None] = {}
         self._seen_number = -1
+        self._syncer: Syncer
 
     @classmethod
     async def open(
@@ -211,11 +224,13 @@ class SqliteTree:
             self._maybe_beat()
             if isinstance(job, _Job):
                 self._perform(job)
+            elif isinstance(job, _SyncFailed):
+                self._suspend(job.reason)
             elif self._state is SessionEvent.CONNECTED:
                 self._in_session(self._look)
         self._end()
 
-    def _next_job(self) -> _Job | bool | None:
+    def _next_job(self) -> _Job | _SyncFailed | bool | None:
         """The next call; True if there is none for POLL_MS; None at the end."""
         try:
             return self._jobs.get(timeout=POLL_MS / 1000)
@@ -231,14 +246,21 @@ class SqliteTree:
             )
         lock = files.lock(f"{self._path}.lock")
         try:
+            is_new = files.stat(self._path) is None
             self._db = connect(self._path)
+            if is_new:
+                files.fsync(self._path.parent)
         finally:
             if lock is not None:
                 lock.release()
+        files.forget(self._log)  # there may have been another one, in this process, of a file that is no more
         self._table = NodeTable(self._db)
         begun_ms = self._env.clock.monotonic_ms()
         self._transact(lambda table: table.open_session(self.session, self._timeout_ms))
         self._renewed(begun_ms)
+        self._syncer = Syncer(
+            self._sync, lambda reason: self._jobs.put(_SyncFailed(reason)), f"sync {self._path.name}"
+        )
 
     def _perform(self, job: _Job) -> None:
         if self._state is SessionEvent.EXPIRED:
@@ -258,7 +280,7 @@ class SqliteTree:
             self._watches.clear()
             self._become(SessionEvent.EXPIRED)
             error = SessionExpiredError()
-        except sqlite3.Error as reason:
+        except (sqlite3.Error, StorageError) as reason:
             self._suspend(str(reason))
             error = ConnectionLossError(str(reason))
         if future is not None:
@@ -276,11 +298,28 @@ class SqliteTree:
             result = self._transact(work, writes=job.writes)
         except RefusedError as refused:
             self._look()
-            self._post(_fail, job.future, refused)
+            self._tell(_fail, job.future, refused)
             return
         if job.writes:
             self._look()
-        self._post(_resolve, job.future, result)
+        self._tell(_resolve, job.future, result)
+
+    def _tell(self, act: Callable[..., None], future: asyncio.Future[Any], found: Any) -> None:
+        """Answer a call once all that it wrote or has seen is on disk."""
+
+        def refuse(reason: str) -> None:
+            self._post(_fail, future, ConnectionLossError(reason))
+
+        self._syncer.answer(Answer(self._seen_number, lambda: self._post(act, future, found), refuse))
+
+    def _sync(self) -> None:
+        """Have on disk all that was written before.
+
+        SQLite itself syncs the log of its changes only when it moves them into the file. They stand in it in their
+        order, so what is on disk is always what was true once.
+        """
+        with contextlib.suppress(FileNotFoundError):  # removed under us: there is nothing to keep it in
+            self._env.files.fsync(self._log)
 
     def _transact(self, work: Callable[[NodeTable], _T], *, writes: bool = True) -> _T:
         """All of it or nothing, tried again for a third of the session timeout while others have the lock."""
@@ -347,15 +386,11 @@ class SqliteTree:
                 _log.info("session=%d was silent for its timeout: ended", silent)
                 table.end_session(silent)
 
-        def beat_cheaply() -> None:
-            self._db.execute("PRAGMA synchronous = NORMAL")  # a beat need not survive a loss of power
-            try:
-                self._transact(beat)
-            finally:
-                self._db.execute("PRAGMA synchronous = FULL")
+        def beat_and_renew() -> None:  # a beat need not survive a loss of power
+            self._transact(beat)
             self._renewed(begun_ms)
 
-        self._in_session(beat_cheaply)
+        self._in_session(beat_and_renew)
 
     def _renewed(self, begun_ms: int) -> None:
         self._last_beat_ms = begun_ms
@@ -377,9 +412,10 @@ class SqliteTree:
         if self._state is not SessionEvent.EXPIRED:
             with contextlib.suppress(sqlite3.Error):  # then it ends by its timeout
                 self._transact(lambda table: table.end_session(self.session))
+        self._syncer.close()
         self._db.close()
         while not self._jobs.empty():
-            if (job := self._jobs.get()) is not None:
+            if isinstance(job := self._jobs.get(), _Job):
                 self._post(_fail, job.future, SessionExpiredError())
 
     def _post(self, act: Callable[..., None], *args: Any) -> None:
