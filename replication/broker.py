@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,9 @@ from replication.handlers.positions import PositionHandlers
 from replication.handlers.reassignments import ReassignmentHandlers
 from replication.handlers.strangers import Strangers
 from replication.handlers.topics import TopicHandlers
-from replication.metadata import BrokerAddress
+from replication.leaders import Leaders
 from replication.metrics import Metrics, MetricsEndpoint
-from replication.model import BrokerId, BrokerInfo, TopicPartition
+from replication.model import BrokerInfo, TopicPartition
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 from replication.replica.replicas import Replicas
@@ -59,7 +59,6 @@ SESSION_TOKEN = "session"  # of the last session, to end it if this process is k
 COORDINATION_FILE = "coordination.db"
 RETRY_S = 0.5
 ADOPTION_S = 10.0  # for the first election in what a directory brought
-LATEST, CONSUMER = -1, -1  # in ListOffsets: the time that asks for the end, and who asks
 GRACE_S = 5.0  # for what is in work when the broker stops
 
 
@@ -81,14 +80,15 @@ class Broker:
             env.clock,
             unclean_default=config.unclean_leader_election_enable,
         )
-        self.admin = TopicAdmin(config, self.replicas.metadata, self._connected_tree, env)
+        self._clients = Clients(f"broker-{config.broker_id}", timeout_ms=config.replica_socket_timeout_ms)
+        leaders = Leaders(config.broker_id, self.replicas, self._clients)
+        self.admin = TopicAdmin(config, self.replicas.metadata, self._connected_tree, leaders.all_lead, env)
         self.configs = ConfigChanges(self.replicas.configure)
         self.groups = GroupCoordinator(config, self.replicas, env)
-        self.metrics = Metrics(self.replicas, self.controller, self.groups, self._ends)
+        self.metrics = Metrics(self.replicas, self.controller, self.groups, leaders.ends)
         self._endpoint = MetricsEndpoint(self.metrics.page)
         self.server: Server | None = None
         self.epoch = -1
-        self._clients = Clients(f"broker-{config.broker_id}", timeout_ms=config.replica_socket_timeout_ms)
         self._tree: Tree | None = None
         self._is_registered = False
         self._session = 0  # counts: events of former ones mean nothing
@@ -293,36 +293,6 @@ class Broker:
         if broker.id == self.config.broker_id:
             return await obey(self.replicas, request, next(self._correlation))
         return await self._clients.call(broker.host, broker.port, key, request)
-
-    async def _ends(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The high watermarks of partitions that others lead, as far as those answer."""
-        by_leader: dict[BrokerId, list[TopicPartition]] = {}
-        for tp in tps:
-            by_leader.setdefault(self.replicas.metadata.leader(*tp) or 0, []).append(tp)
-        found: dict[TopicPartition, int] = {}
-        for broker, address in self.replicas.metadata.brokers().items():
-            if broker in by_leader and broker != self.config.broker_id:
-                try:
-                    found.update(await self._ends_at(address, by_leader[broker]))
-                except (OSError, TimeoutError, ProtocolError) as error:
-                    logger.info("broker=%d tells no offsets: %s", broker, error)
-        return found
-
-    async def _ends_at(
-        self, address: BrokerAddress, tps: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, int]:
-        asked = [
-            {"name": tp.topic, "partitions": [{"partition_index": tp.partition, "timestamp": LATEST}]}
-            for tp in tps
-        ]
-        request = {"replica_id": CONSUMER, "isolation_level": 0, "topics": asked}
-        answer = await self._clients.call(address.host, address.port, ApiKey.LIST_OFFSETS, request)
-        return {
-            TopicPartition(topic.name, row.partition_index): row.offset
-            for topic in answer.topics
-            for row in topic.partitions
-            if row.offset >= 0
-        }
 
     async def _hand_over(self) -> None:
         """Ask the controller to move leadership away, as often as is allowed."""

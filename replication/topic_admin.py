@@ -1,7 +1,7 @@
 """TopicAdmin: topics as clients and brokers ask for them: checked, placed, made, grown, deleted, and waited for.
 
-What is returned is usable: the cluster's metadata has come back to this broker, with a leader for every partition (or
-the time was up). Errors are exceptions with codes, for whoever answers.
+What is returned is usable: the cluster's metadata has come back to this broker, with a leader for every partition, each
+of which says itself that it is (or the time was up). Errors are exceptions with codes, for whoever answers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from logstore.catalog import check_topic_name, new_topic_id
@@ -26,7 +27,7 @@ from replication.model import INTERNAL_TOPICS, NO_LEADER, Assignment, BrokerInfo
 PARTITIONS_MAX = 100_000
 TOLD_S = 1.0  # what is written is known to this broker soon after
 POLL_S = 1.0  # the metadata tells when it has changed; this is for the case that it did so unseen
-DELETION_POLL_S = 0.1
+DELETION_POLL_S = LEADERS_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +42,23 @@ class NewTopic:
 
 
 class TopicAdmin:
-    """See the module. `tree` returns the session's tree; raises KafkaError while there is none."""
+    """See the module. `tree` returns the session's tree; raises KafkaError while there is none.
 
-    def __init__(self, config: BrokerConfig, metadata: Metadata, tree: Callable[[], Tree], env: Env) -> None:
+    `do_lead` asks those that are named as leaders whether they are.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: Metadata,
+        tree: Callable[[], Tree],
+        do_lead: Callable[[Sequence[TopicPartition]], Awaitable[bool]],
+        env: Env,
+    ) -> None:
         self._config = config
         self._metadata = metadata
         self._tree = tree
+        self._do_lead = do_lead
         self._random = env.random
         self._creating = asyncio.Lock()
         self._changed = asyncio.Event()
@@ -168,7 +180,8 @@ class TopicAdmin:
             _check_replicas(planned, self._metadata.brokers())
         if timeout_s:
             await topics.grow_topic(self._tree(), name, planned)
-            await self.ready(name, count, timeout_s=timeout_s)
+            if await self.ready(name, count, timeout_s=timeout_s) is None:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the partitions are made, and not all led yet")
 
     async def delete(self, name: str, *, timeout_s: float) -> None:
         """Have a topic deleted, and wait until it is. Raises: KafkaError: it will be, but is not yet."""
@@ -207,7 +220,18 @@ class TopicAdmin:
         await self._until(are_led, min(timeout_s, TOLD_S))
 
     async def ready(self, name: str, partitions: int, *, timeout_s: float) -> TopicMetadata | None:
-        """The topic, once so many partitions are led; None if the time is up before."""
+        """The topic, once so many partitions are led, by those that are named; None if the time is up before."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    known = await self._led(name, partitions)
+                    if await self._do_lead([TopicPartition(name, number) for number in known.partitions]):
+                        return known
+                    await asyncio.sleep(LEADERS_POLL_S)
+        return None
+
+    async def _led(self, name: str, partitions: int) -> TopicMetadata:
+        """The topic, once so many partitions are led as the metadata has it."""
 
         def is_ready() -> bool:
             known = self._metadata.topic(name)
@@ -217,8 +241,8 @@ class TopicAdmin:
                 and all(found.state.leader != NO_LEADER for found in known.partitions.values())
             )
 
-        await self._until(is_ready, timeout_s)
-        return self._metadata.topic(name) if is_ready() else None
+        await self._until(is_ready, math.inf)
+        return self._known(name)
 
     def _known(self, name: str) -> TopicMetadata:
         known = self._metadata.topic(name)

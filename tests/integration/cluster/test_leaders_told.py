@@ -7,7 +7,11 @@ import warnings
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.errors import ErrorCode as WireCode
 
+from replication import topic_admin
+from replication.errors import ErrorCode
+from replication.protocol import interbroker as ib
 from tests.integration.cluster.in_process import brokers_in_process
 
 with warnings.catch_warnings():
@@ -68,6 +72,45 @@ def kafka_python(bootstrap, topic, acks):
         producer.send(topic, str(number).encode(), partition=0)
     producer.flush(20)
     producer.close(20)
+
+
+@pytest.fixture
+def refusing(brokers):
+    """Has a broker that lives refuse to lead, whatever a controller says: a full disk, say."""
+    told = []
+
+    def make_refuse(number):
+        replicas = brokers.brokers[number].replicas
+        told.append((replicas, replicas.become))
+
+        async def become(request, correlation_id=0):
+            rows = tuple(
+                ib.LeaderAndIsrTopicError(
+                    topic_id=topic.topic_id,
+                    partition_errors=tuple(
+                        ib.LeaderAndIsrPartitionError(
+                            partition_index=state.partition_index,
+                            error_code=WireCode(ErrorCode.KAFKA_STORAGE_ERROR),
+                        )
+                        for state in topic.partition_states
+                    ),
+                )
+                for topic in request.topic_states
+            )
+            return ib.LeaderAndIsrResponse(error_code=WireCode(ErrorCode.NONE), topics=rows)
+
+        replicas.become = become
+
+    yield make_refuse
+    for replicas, become in told:
+        replicas.become = become
+
+
+def test_a_topic_is_not_said_to_be_made_before_it_can_be_written(brokers, refusing):
+    refusing(2)
+    for asked in (1, 2):  # another broker leads, or the one that was asked
+        new = topic_admin.NewTopic(name=f"asked-{asked}", assignment={0: (1, 2), 1: (2, 1)})
+        assert brokers.do(brokers.brokers[asked].admin.create(new, timeout_s=1.5)) is None
 
 
 def end_of(brokers, topic, leader):

@@ -153,7 +153,7 @@ def test_a_topic_that_waits_for_its_reassignment_is_said_not_to_be_deleted_and_c
             await here.until(lambda: _true(2 in here.loop.state.brokers))
             assert await codes(handlers, {TP: (2,)}) == {TP: ErrorCode.NONE}
             await here.until(lambda: _true(TP in here.loop.state.moves))
-            admin = TopicAdmin(BrokerConfig(), metadata, lambda: here.tree, SYSTEM)
+            admin = TopicAdmin(BrokerConfig(), metadata, lambda: here.tree, None, SYSTEM)
             with pytest.raises(KafkaError, match="not deleted yet") as raised:
                 await admin.delete("t", timeout_s=0.3)
             assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
