@@ -156,8 +156,9 @@ def _is_overtaken(state: Controller, event: StatesWritten) -> bool:
 def _take_over(draft: Draft, event: ContextLoaded) -> None:
     """Begin a term with what the tree says.
 
-    Leaders that are gone are replaced at once. Followers that are gone stay in the ISR until their leaders find
-    them too slow; those that lost writes leave it, since no leader would know.
+    It does what its predecessor had to do when brokers died, and could not, perhaps since it was one of them: leaders
+    that are gone are replaced, and followers that are gone leave the ISR, so that nothing waits until their leaders find
+    them too slow. So do those that lost writes, since no leader would know.
     """
     cluster = event.cluster
     draft.is_active = True
@@ -167,6 +168,8 @@ def _take_over(draft: Draft, event: ContextLoaded) -> None:
     tps = _note_topics(draft, dict(cluster.topics))
     reassignment.note(draft, cluster.reassignments)
     draft.tell_metadata(tps)
+    in_sync = {member for state in draft.leadership.values() for member in state.isr}
+    _note_removals(draft, in_sync - draft.brokers.keys())
     _note_removals(draft, [broker.id for broker in draft.brokers.values() if broker.lost_writes])
     deletion.begin(draft, cluster.deletions)
     _drive_and_tell(draft, tps, draft.brokers)
