@@ -157,8 +157,8 @@ def _take_over(draft: Draft, event: ContextLoaded) -> None:
     """Begin a term with what the tree says.
 
     It does what its predecessor had to do when brokers died, and could not, perhaps since it was one of them: leaders
-    that are gone are replaced, and followers that are gone leave the ISR, so that nothing waits until their leaders find
-    them too slow. So do those that lost writes, since no leader would know.
+    that are gone are replaced, and followers that are gone leave the ISR, so that nothing waits until their leaders
+    find them too slow. So do those that lost writes, since no leader would know.
     """
     cluster = event.cluster
     draft.is_active = True
