@@ -59,6 +59,8 @@ SESSION_TOKEN = "session"  # of the last session, to end it if this process is k
 COORDINATION_FILE = "coordination.db"
 RETRY_S = 0.5
 ADOPTION_S = 10.0  # for the first election in what a directory brought
+CONTROLLER_LOOK_S = 0.1  # how often a broker that stops looks whether there is a controller again
+_BETWEEN_CONTROLLERS = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH)
 GRACE_S = 5.0  # for what is in work when the broker stops
 
 
@@ -154,6 +156,7 @@ class Broker:
         await self.configs.end()
         self.groups.end()
         self.replicas.disconnect()
+        await self._resign()
         if self.server is not None:
             await self.server.close(grace_s=GRACE_S)
         await self._endpoint.close()
@@ -296,11 +299,12 @@ class Broker:
 
     async def _hand_over(self) -> None:
         """Ask the controller to move leadership away, as often as is allowed."""
+        remaining: tuple[TopicPartition, ...] | None = None
         for attempt in range(self.config.controlled_shutdown_max_retries):
             if attempt:
                 await asyncio.sleep(self.config.controlled_shutdown_retry_backoff_ms / 1000)
             try:
-                remaining = await self._ask_to_leave()
+                remaining = await self._ask_who_is_controller()
             except (CoordinationError, KafkaError, ProtocolError, OSError, TimeoutError) as error:
                 logger.warning("broker=%d controlled shutdown failed: %s", self.config.broker_id, error)
                 continue
@@ -310,9 +314,30 @@ class Broker:
             names = ",".join(map(str, remaining))
             logger.info("[Kafka Server %d], Remaining partitions to move: %s", self.config.broker_id, names)
         logger.warning(
-            "[Kafka Server %d], Proceeding to do an unclean shutdown as all the controlled shutdown attempts failed",
+            "[Kafka Server %d], Proceeding though all the controlled shutdown attempts failed: nobody leads %s until "
+            "this broker is back",
             self.config.broker_id,
+            "what it leads" if remaining is None else ",".join(map(str, remaining)),
         )
+
+    async def _ask_who_is_controller(self) -> tuple[TopicPartition, ...]:
+        """Ask; while the controller is one that stops, too, wait for the next, up to a session timeout."""
+        clock = self.env.clock
+        give_up_ms = clock.monotonic_ms() + self.config.zookeeper_session_timeout_ms
+        while True:
+            try:
+                return await self._ask_to_leave()
+            except (ControlledShutdownError, KafkaError, ProtocolError, OSError) as error:
+                is_between = not isinstance(error, KafkaError) or error.code in _BETWEEN_CONTROLLERS
+                if not is_between or clock.monotonic_ms() >= give_up_ms:
+                    raise
+            await asyncio.sleep(CONTROLLER_LOOK_S)
+
+    async def _resign(self) -> None:
+        """Let another be the controller now, and not when the last request is answered: others may want to stop."""
+        if self._tree is not None:
+            with contextlib.suppress(CoordinationError):  # then it goes with the session
+                await cluster.resign(self._tree)
 
     async def _ask_to_leave(self) -> tuple[TopicPartition, ...]:
         tree = self._connected_tree()

@@ -77,10 +77,14 @@ def maybe_end_preferred(draft: Draft) -> None:
 
 
 def answer_shutdown(draft: Draft, broker: int) -> None:
-    """Tell a broker that wants to stop what it leads still; partitions that it has alone are not counted."""
+    """Tell a broker that wants to stop what it leads still, and somebody else might take: one that lives and stays.
+
+    What nobody else can take is not counted, since no further try would move it.
+    """
     shutdown = draft.shutdowns.pop(broker)
+    staying = draft.brokers.keys() - draft.shutting_down
     led = [tp for tp, state in draft.leadership.items() if state.leader == broker]
-    remaining = tuple(sorted(tp for tp in led if len(draft.replicas_of(tp)) > 1))
+    remaining = tuple(sorted(tp for tp in led if not staying.isdisjoint(draft.replicas_of(tp))))
     draft.also(AnswerControlledShutdown(shutdown.request, remaining))
 
 

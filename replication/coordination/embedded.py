@@ -11,8 +11,8 @@
 - A change by another process is seen within POLL_MS, or with the next call. A node that comes and goes between two
   looks is not seen.
 
-All of SQLite happens in one thread per Tree, and its fsyncs in another. Results and watches are posted to the event loop
-in the order in which the first came by them, which is why a watch is called before newer data is seen.
+All of SQLite happens in one thread per Tree, and its fsyncs in another. Results and watches are posted to the event
+loop in the order in which the first came by them, which is why a watch is called before newer data is seen.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ main()
 
 
 @contextmanager
-def pylog(group, *arguments):
+def pylog(group, *arguments, **options):
     """A command in the foreground, and its first line."""
     process = subprocess.Popen(
         [sys.executable, "-c", PYLOG, group, *map(str, arguments)],
@@ -39,6 +39,7 @@ def pylog(group, *arguments):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        **options,
     )
     try:
         yield process, process.stdout.readline().strip()
@@ -91,6 +92,23 @@ def test_a_cluster_says_where_it_is_and_stops_whole_at_sigterm(tmp_path):
         assert process.wait(30) == 0
         assert all(map(is_refused, addresses))
         assert (tmp_path / "broker-1" / ".kafka_cleanshutdown").exists()
+
+
+def test_ctrl_c_stops_all_brokers_at_once_and_each_of_them_cleanly(tmp_path):
+    """They all hear it, as a terminal's processes do. Nobody can take what the last ones lead, and nobody waits for that."""
+    patient = ["controlled.shutdown.max.retries=3", "controlled.shutdown.retry.backoff.ms=120000"]
+    settings = [*patient, "default.replication.factor=3", "num.partitions=12"]
+    options = [word for each in settings for word in ("--set", each)]
+    with pylog("cluster", "start", "--dir", tmp_path, *options, start_new_session=True) as (process, line):
+        produce(line.partition("=")[2], "everywhere", [b"x"])
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(60) == 0
+        assert "killed" not in process.stderr.read()
+    for broker in tmp_path.glob("broker-?"):
+        said = (broker / "broker" / "server.log").read_text()
+        assert "Controlled shutdown succeeded" in said
+        assert "Proceeding" not in said
+        assert (broker / ".kafka_cleanshutdown").exists()
 
 
 def test_brokers_end_when_the_process_that_started_them_is_killed(tmp_path):
