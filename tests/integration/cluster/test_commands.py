@@ -95,7 +95,7 @@ def test_a_cluster_says_where_it_is_and_stops_whole_at_sigterm(tmp_path):
 
 
 def test_ctrl_c_stops_all_brokers_at_once_and_each_of_them_cleanly(tmp_path):
-    """They all hear it, as a terminal's processes do. Nobody can take what the last ones lead, and nobody waits for that."""
+    """They all hear it, as in a terminal. Nobody can take what the last ones lead, and nobody waits for that."""
     patient = ["controlled.shutdown.max.retries=3", "controlled.shutdown.retry.backoff.ms=120000"]
     settings = [*patient, "default.replication.factor=3", "num.partitions=12"]
     options = [word for each in settings for word in ("--set", each)]
