@@ -1,8 +1,11 @@
 """Fetchers: take the questions of this broker's followers to their leaders, many partitions in one request.
 
-Per leader there are `num.replica.fetchers` connections, and one more: while one waits at the leader for records,
-partitions that are new have another. Each takes all questions that wait; after an answer it lets the followers append
-first, so that they go together again. A question is on one connection only. Belongs to the event loop.
+Per leader there are `num.replica.fetchers` connections, and a spare one. Each takes all questions that wait; after an
+answer it lets the followers append first, so that they go together again. A question is on one connection only.
+
+While all others wait at the leader for records, the spare one takes what is new. It waits for moments only, so that
+what comes next is not held up by what came just before, and gives its followers away as soon as another one is back.
+Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -26,6 +29,9 @@ logger = logging.getLogger(__name__)
 # What the followers of one answer have for appending it; those that take longer ask later, on their own.
 APPEND_S = 1.0
 IDLE_WAITS = 4
+# How long the spare connection waits, and another one that is to take over: for a moment, and longer with many
+# partitions, since it asks again and again. A question costs some 15 µs per partition.
+SPARE_WAIT_MS, SPARE_PARTITIONS_PER_MS = 20, 20
 
 _Questions = dict[Following, AskEpochEnd | Fetch]
 
@@ -73,13 +79,19 @@ class _LeaderFetcher:
         self.leader = leader
         self._roles: set[Following] = set()  # all that follow this leader
         self._waiting: _Questions = {}
-        self._connections = [_Connection(self) for _ in range(fetchers.config.num_replica_fetchers + 1)]
+        self._connections = [_Connection(self) for _ in range(fetchers.config.num_replica_fetchers)]
+        self._spare = _Connection(self, is_spare=True)
+        self._connections.append(self._spare)
+        self._is_spare_needed = True
 
     def ask(self, role: Following, question: AskEpochEnd | Fetch) -> None:
         """Those that were on a connection last go with it again; others with the first that has nothing to do."""
         self._roles.add(role)
-        if any(connection.keep(role, question) for connection in self._connections):
-            return
+        if not any(connection.keep(role, question) for connection in self._connections):
+            self.offer(role, question)
+
+    def offer(self, role: Following, question: AskEpochEnd | Fetch) -> None:
+        """Whoever is first may take it."""
         self._waiting[role] = question
         for connection in self._connections:
             if connection.is_idle:
@@ -98,10 +110,22 @@ class _LeaderFetcher:
             connection.forget(role)
         return not self._roles
 
-    def take(self) -> _Questions:
-        """All that waits for any connection."""
+    def take(self, taker: _Connection) -> _Questions:
+        """All that waits for any connection. The spare one gets nothing once another is back, or has nothing to do."""
+        if taker is not self._spare:
+            self._is_spare_needed = self._spare.is_idle
+        elif not self._is_spare_needed or any(other.is_idle for other in self._connections):
+            self._is_spare_needed = True  # from now on, if anything new comes
+            return {}
         taken, self._waiting = self._waiting, {}
+        if taker is not self._spare:
+            self._spare.let_go(taken)
         return taken
+
+    @property
+    def is_gathering(self) -> bool:
+        """Has the spare connection something that another one is to take over?"""
+        return not self._spare.is_idle
 
     def close(self) -> None:
         for connection in self._connections:
@@ -111,9 +135,10 @@ class _LeaderFetcher:
 class _Connection:
     """One connection to a leader, and the followers that are on it: from their question to what they ask next."""
 
-    def __init__(self, owner: _LeaderFetcher) -> None:
+    def __init__(self, owner: _LeaderFetcher, *, is_spare: bool = False) -> None:
         self.is_idle = False
         self._owner = owner
+        self._is_spare = is_spare
         self._fetchers = owner.fetchers
         self._roles: set[Following] = set()
         self._waiting: _Questions = {}
@@ -127,7 +152,10 @@ class _Connection:
         """Take the question, if the role is on this connection."""
         if role not in self._roles:
             return False
-        self._waiting[role] = question
+        if self._is_spare:
+            self._owner.offer(role, question)
+        else:
+            self._waiting[role] = question
         return True
 
     def wake(self) -> None:
@@ -144,7 +172,11 @@ class _Connection:
 
     def forget(self, role: Following) -> None:
         self._waiting.pop(role, None)
-        self._roles.discard(role)
+        self.let_go((role,))
+
+    def let_go(self, roles: Iterable[Following]) -> None:
+        """They are on this connection no more."""
+        self._roles.difference_update(roles)
         if not self._is_appending:
             self._all_appended.set()
 
@@ -157,7 +189,7 @@ class _Connection:
 
     async def _run(self) -> None:
         while True:
-            questions = {**self._waiting, **self._owner.take()}
+            questions = {**self._waiting, **self._owner.take(self)}
             self._waiting, self._roles = {}, set(questions)
             if not questions:
                 self.is_idle = True
@@ -201,8 +233,7 @@ class _Connection:
         if ends and fetches:
             for role, fetch in fetches.items():  # at once, in the next round: with those that were cut
                 del questions[role]
-                if role in self._roles:
-                    self._waiting[role] = fetch
+                self.keep(role, fetch)
 
     def _connected(self) -> Client:
         address = self._fetchers.metadata.address(self._owner.leader)
@@ -265,7 +296,7 @@ class _Connection:
                     del questions[role]
                     asked = fetches[role]
                     if not row.records and role.is_no_news(asked, row.high_watermark, row.log_start_offset):
-                        self._waiting[role] = asked
+                        self.keep(role, asked)
                         continue
                     self._empty_answers = 0
                     role.fetched(
@@ -294,7 +325,7 @@ class _Connection:
             )
             topics.append(FetchTopic(name, group[0].replica.topic_uuid, rows))
         return FetchRequest(
-            self._wait_ms(),
+            self._wait_ms(len(fetches)),
             config.replica_fetch_min_bytes,
             tuple(topics),
             max_bytes=config.replica_fetch_response_max_bytes,
@@ -302,9 +333,12 @@ class _Connection:
             replica_epoch=self._fetchers.broker_epoch(),
         )
 
-    def _wait_ms(self) -> int:
+    def _wait_ms(self, partitions: int) -> int:
         """How long the leader may wait. While nothing comes, up to `IDLE_WAITS` times as long: news end it at once."""
         config = self._fetchers.config
+        if self._owner.is_gathering:
+            moment_ms = SPARE_WAIT_MS + partitions // SPARE_PARTITIONS_PER_MS
+            return min(moment_ms, config.replica_fetch_wait_max_ms)
         longest_ms = max(config.replica_fetch_wait_max_ms, config.replica_lag_time_max_ms // 4)
         return min(config.replica_fetch_wait_max_ms * min(1 + self._empty_answers, IDLE_WAITS), longest_ms)
 

@@ -2,6 +2,7 @@
 
 A fetch is answered at once if it may not wait, asks for nothing, finds `min_bytes`, or an error. Otherwise it is parked
 on its partitions, and looks again when one of them has more; at the end of its time it is answered with what there is.
+A follower is also answered when a log has another start.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ Found = dict[TopicPartition, FetchedPartition]
 class _Reading:
     """One partition of a fetch. What the reader thread finds is kept here."""
 
-    __slots__ = ("aborted", "error", "leader", "result", "spec", "stable_end", "tp", "upper")
+    __slots__ = ("aborted", "error", "leader", "result", "spec", "stable_end", "start", "tp", "upper")
 
     def __init__(self, tp: TopicPartition, spec: FetchSpec, leader: Leader) -> None:
         self.tp = tp
         self.spec = spec
         self.leader = leader
+        self.start = leader.replica.start
         self.upper = 0
         self.stable_end = -1
         self.result: ReadResult | None = None
@@ -60,6 +62,11 @@ class _Reading:
     def has_more(self, terms: FetchTerms) -> bool:
         """Has the partition grown, or changed hands, since `look`?"""
         return self.leader.is_over or self.leader.readable_end(terms) > self.upper
+
+    def must_answer(self, terms: FetchTerms) -> bool:
+        """Is there something to tell besides records?"""
+        has_other_start = terms.is_follower and self.leader.replica.start > self.start
+        return self.error is not None or self.leader.is_over or has_other_start
 
     def read(self, max_bytes: int, isolation: Isolation) -> None:
         """In a reader thread: read, and look at transactions if they matter."""
@@ -156,9 +163,7 @@ def _read_disk(readings: Sequence[_Reading], terms: FetchTerms, left_bytes: int)
 
 def _is_enough(readings: Sequence[_Reading], terms: FetchTerms) -> bool:
     size_bytes = sum(reading.size_bytes for reading in readings)
-    return size_bytes >= terms.min_bytes or any(
-        reading.error is not None or reading.leader.is_over for reading in readings
-    )
+    return size_bytes >= terms.min_bytes or any(reading.must_answer(terms) for reading in readings)
 
 
 async def _woken(readings: Sequence[_Reading], terms: FetchTerms, deadline_s: float) -> bool:

@@ -104,6 +104,7 @@ async def delete_records(leader: Leader, offset: int, *, timeout_ms: int) -> Del
         return DeletedRecords(ErrorCode.POLICY_VIOLATION if code is ErrorCode.INVALID_REQUEST else code)
     except (PylogError, OSError) as failure:
         return DeletedRecords(code_of(failure))
+    replica.wake_followers()  # they hear of it now, and not when they ask next
     deadline_s = replica.host.disk.loop.time() + timeout_ms / 1000
     while leader.low_watermark < offset and not leader.is_over:
         left_s = deadline_s - replica.host.disk.loop.time()

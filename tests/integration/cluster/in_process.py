@@ -40,6 +40,7 @@ def brokers_in_process(directory, numbers=(1, 2, 3), **properties):
                     "coordination": f"sqlite:{directory / 'tree.db'}",
                     "num.io.threads": 2,
                     "auto.leader.rebalance.enable": "false",
+                    "controlled.shutdown.enable": "false",  # all of them stop
                     **{key.replace("_", "."): value for key, value in properties.items()},
                 }
             )

@@ -225,6 +225,37 @@ async def test_a_follower_that_has_moved_its_start_says_so_when_it_asks_next(tmp
         assert late <= 1  # it asked in that very moment
 
 
+# What has to wait until a follower asks again takes longer than a test.
+PATIENT = {"replica_fetch_wait_max_ms": 60_000, "replica_lag_time_max_ms": 120_000}
+
+
+@on_loop
+async def test_a_partition_that_comes_while_others_wait_at_the_leader_is_copied_at_once(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2, **PATIENT)
+        for name in ("a", "b", "c", "d"):
+            tp = TopicPartition(name, 0)
+            await site.create(tp, replicas=(1, 2))
+            await until(lambda tp=tp: one.replicas.leader(tp).replica.followers)
+            assert (await one.produce(b"1", tp=tp, timeout_ms=5000)).error_code == ErrorCode.NONE
+        (fetcher,) = two.replicas._fetchers._leaders.values()
+        main, spare = fetcher._connections
+        await one.produce(b"2", tp=TopicPartition("a", 0))  # the first connection is back, and takes over
+        await until(lambda: spare.is_idle and len(main._roles) == 4)
+
+
+@on_loop
+async def test_followers_hear_at_once_where_a_log_begins_now(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2, **PATIENT)
+        await site.create(replicas=(1, 2))
+        await one.produce(b"a", b"b", b"c")
+        await until(lambda: one.replicas.leader(T0).replica.followers)
+        done = await one.replicas.delete_records(T0, 2, timeout_ms=5000)
+        assert (done.error_code, done.low_watermark) == (ErrorCode.NONE, 2)
+        assert two.replicas.partitions()[T0].replica.start == 2
+
+
 @on_loop
 async def test_a_deleted_replica_is_gone_and_can_be_made_again_under_the_same_name(tmp_path):
     """R29."""

@@ -1,4 +1,4 @@
-"""Whom clients are told to write to leads already: three whole brokers, one of which takes its time to obey."""
+"""What clients do with a topic that is just made: three whole brokers; one obeys late, all wait for long."""
 
 import asyncio
 import time
@@ -25,7 +25,9 @@ COUNT = 20
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory):
-    with brokers_in_process(tmp_path_factory.mktemp("told")) as running:
+    # So that what has to wait until a follower asks again takes longer than any test.
+    patient = {"replica_fetch_wait_max_ms": 60_000, "replica_lag_time_max_ms": 120_000}
+    with brokers_in_process(tmp_path_factory.mktemp("new"), **patient) as running:
         yield running
 
 
@@ -133,3 +135,43 @@ def test_the_first_records_of_a_new_topic_arrive_without_being_sent_again(broker
     create(brokers, topic, (2, 1))
     write(brokers.bootstrap, topic, acks)
     assert until_end(brokers, topic, 2) == COUNT
+
+
+def consume(bootstrap, topic, count):
+    """So many of its records, or what comes within seconds, from the first on."""
+    consumer = kafka.KafkaConsumer(
+        topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=5000
+    )
+    found = []
+    for record in consumer:
+        found.append(int(record.value))
+        if len(found) == count:
+            break
+    consumer.close()
+    return sorted(found)
+
+
+def test_records_of_topics_that_are_made_one_after_the_other_are_read_at_once(brokers):
+    """Their followers ask for them, though all that they asked before waits at the leaders."""
+    producer = kafka.KafkaProducer(bootstrap_servers=brokers.bootstrap, acks=1)
+    for round_ in range(3):
+        topic = f"plain-{round_}"
+        create(brokers, topic, (1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 3, 2))
+        for number in range(100):
+            producer.send(topic, str(number).encode(), partition=number % 4)
+        producer.flush(20)
+        assert consume(brokers.bootstrap, topic, 100) == list(range(100))
+    producer.close(20)
+
+
+def test_who_deletes_records_reads_all_the_others_at_once(brokers):
+    create(brokers, "shortened", (1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 3, 2))
+    producer = kafka.KafkaProducer(bootstrap_servers=brokers.bootstrap, acks="all")
+    for number in range(400):
+        producer.send("shortened", str(number).encode(), partition=number % 4)
+    producer.flush(20)
+    producer.close(20)
+    admin = kafka.KafkaAdminClient(bootstrap_servers=brokers.bootstrap)
+    admin.delete_records({kafka.TopicPartition("shortened", n): 5 for n in range(4)}, timeout_ms=5000)
+    admin.close()
+    assert consume(brokers.bootstrap, "shortened", 380) == list(range(20, 400))
