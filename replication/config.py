@@ -81,8 +81,15 @@ class Endpoint(NamedTuple):
             return False
 
 
+class _Given:
+    """Which settings stood in the properties, by their keys; the others have their defaults. No setting itself."""
+
+    __slots__ = ("given",)
+    given: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(_Given):
     """The settings of one broker."""
 
     # ------------------------------------------------------------ identity and network
@@ -377,10 +384,14 @@ class BrokerConfig:
         if (line := absent_settings.refusal(key for key in given if key not in known)) is not None:
             raise InvalidConfigError(line)
         config = settings_from(cls(), given, "broker setting")
+        object.__setattr__(config, "given", frozenset(given))
         config._check_advertised()
         if "," in config.log_dirs or not config.log_dirs:
             raise InvalidConfigError(f"log.dirs={config.log_dirs!r}: one directory", key="log.dirs")
         return config
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "given", frozenset())
 
     @property
     def listener(self) -> Endpoint:

@@ -63,9 +63,14 @@ class ConfigHandlers:
             overrides = (await topics.read_configs(self._tree(), [name]))[name]
             return topic_settings(self._config, overrides)
         if kind == BROKER and name == str(self._config.broker_id):
-            default = BrokerConfig()
+            given = self._config.given
             return [
-                _row(f, getattr(self._config, f.name), _source(self._config, default, f.name), read_only=True)
+                _row(
+                    f,
+                    getattr(self._config, f.name),
+                    OF_FILE if f.metadata["key"] in given else DEFAULT,
+                    read_only=True,
+                )
                 for f in fields(BrokerConfig)
             ]
         raise KafkaError(
@@ -137,17 +142,13 @@ class ConfigHandlers:
 def topic_settings(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[dict[str, Any]]:
     """Every setting of a topic, as DescribeConfigs and CreateTopics tell it."""
     config = broker.log_config(overrides)
-    default = broker.log_config({})
-    built_in = BrokerConfig().log_config({})
+    of_file = {f.metadata.get("topic") for f in fields(broker) if f.metadata["key"] in broker.given}
     rows = []
     for f in fields(LogConfig):
-        source = OF_TOPIC if f.metadata["key"] in overrides else _source(default, built_in, f.name)
+        key = f.metadata["key"]
+        source = OF_TOPIC if key in overrides else OF_FILE if key in of_file else DEFAULT
         rows.append(_row(f, getattr(config, f.name), source, read_only=False))
     return rows
-
-
-def _source(config: Any, default: Any, name: str) -> int:
-    return DEFAULT if getattr(config, name) == getattr(default, name) else OF_FILE
 
 
 def _row(setting: Field[Any], value: Any, source: int, *, read_only: bool) -> dict[str, Any]:
