@@ -18,10 +18,11 @@ from logstore.records import batch
 from replication.config import BrokerConfig
 from replication.errors import ErrorCode, KafkaError
 from replication.group_loading import load
+from replication.group_mapping import GroupMapping
 from replication.groups import Group, Limits, Now, deadline_ms, events, resume, step
 from replication.groups.events import StoredGroup
-from replication.groups.records import OFFSETS_TOPIC, partition_of, records_of
-from replication.model import TopicPartition
+from replication.groups.records import records_of
+from replication.model import OFFSETS_TOPIC, TopicPartition
 from replication.replica.data_plane import ALL_IN_SYNC, AppendResult
 from replication.replica.leading import Leader
 from replication.replica.replicas import Replicas
@@ -76,6 +77,7 @@ class GroupCoordinator:
         self._limits = limits_of(config)
         self._replicas = replicas
         self._env = env
+        self._mapping = GroupMapping(replicas)
         self._terms: dict[int, _Term] = {}
         self._requests = itertools.count(1)
         self._asking: dict[int, asyncio.Future[events.Body]] = {}
@@ -90,6 +92,7 @@ class GroupCoordinator:
     def begin(self) -> None:
         """Follow what this broker leads from now on."""
         self._replicas.metadata.listen(self._metadata_changed)
+        self._mapping.look()
         self._seen_ms = self._env.clock.monotonic_ms()
         self._every(min(LOOK_MS, self._pause_ms / 2), self.look)
         self._every(self._config.offsets_retention_check_interval_ms, self._expire)
@@ -98,6 +101,7 @@ class GroupCoordinator:
         """Speak for no group any more; what is parked is told so."""
         for timer in self._timers.values():
             timer.cancel()
+        self._mapping.end()
         for number in tuple(self._terms):
             self._unload(number)
 
@@ -111,11 +115,12 @@ class GroupCoordinator:
     # --------------------------------------------------------------- questions
 
     def partition_of(self, group_id: str) -> int:
-        """The partition that keeps a group. Raises: KafkaError: there is no offsets topic yet."""
-        topic = self._replicas.metadata.topic(OFFSETS_TOPIC)
-        if topic is None or not topic.partitions:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"there is no topic {OFFSETS_TOPIC} yet")
-        return partition_of(group_id, len(topic.partitions))
+        """The partition that keeps a group. Raises: KafkaError: as `GroupMapping`."""
+        return self._mapping.partition_of(group_id)
+
+    async def learned(self, timeout_s: float) -> None:
+        """Wait until `partition_of` knows what there is to know, or the time is over."""
+        await self._mapping.learned(timeout_s)
 
     def group(self, group_id: str) -> Group | None:
         """The group as it is; None if there is none of this name.
@@ -323,6 +328,7 @@ class GroupCoordinator:
 
     def _metadata_changed(self) -> None:
         """Who leads may have changed; and offsets in topics that are gone lead nowhere."""
+        self._mapping.look()
         self.look()
         before, topics = self._topic_ids, self._replicas.metadata.topics()
         self._topic_ids = {name: topic.id for name, topic in topics.items()}

@@ -18,8 +18,9 @@ BrokerId: TypeAlias = int
 # The assigned replicas of a partition, the preferred one first.
 Assignment: TypeAlias = tuple[BrokerId, ...]
 
+OFFSETS_TOPIC = "__consumer_offsets"  # where groups are kept
 # Topics that only brokers write to.
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 NO_LEADER = -1  # every replica that may lead is down
 LEADER_DURING_DELETE = -2  # told to clients while a topic is being deleted

@@ -160,6 +160,11 @@ class TopicAdmin:
     async def grow(self, name: str, count: int, added: list[Assignment] | None, *, timeout_s: float) -> None:
         """Have `count` partitions; the replicas of the new ones may be given. `timeout_s` 0: only check it."""
         known = self._known(name)
+        if name in INTERNAL_TOPICS:  # what is kept there is found by the number of its partitions
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{name} is internal: its number of partitions cannot change",
+            )
         before = len(known.partitions)
         if not before < count <= PARTITIONS_MAX:
             raise KafkaError(

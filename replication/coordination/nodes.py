@@ -36,6 +36,9 @@ CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
 CLUSTER_ID = "/cluster/id"
 TOPIC_IDS = "/pylog/topic_ids"
+GROUP_PARTITIONS = (
+    "/pylog/group_partitions"  # by how many partitions groups are spread, whatever is added later
+)
 INCARNATIONS = (
     "/pylog/incarnations"  # per broker: written at each registration, so its version names one life
 )
@@ -81,6 +84,14 @@ class ControllerNode:
 
     broker: BrokerId
     timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartitions:
+    """The offsets topic of this id was made with so many partitions."""
+
+    topic_id: str
+    partitions: int
 
 
 # --------------------------------------------------------------------- paths
@@ -223,6 +234,17 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 def decode_cluster_id(data: bytes) -> str:
     """/cluster/id."""
     return _Reader(CLUSTER_ID, data).text("id")
+
+
+def encode_group_partitions(found: GroupPartitions) -> bytes:
+    """By how many partitions groups are spread, and in which topic."""
+    return _encode({"version": 1, "topic_id": found.topic_id, "partitions": found.partitions})
+
+
+def decode_group_partitions(data: bytes) -> GroupPartitions:
+    """The same back."""
+    at = _Reader(GROUP_PARTITIONS, data)
+    return GroupPartitions(at.text("topic_id"), at.number("partitions"))
 
 
 def encode_topic(partitions: Mapping[int, Assignment]) -> bytes:

@@ -13,6 +13,7 @@ from replication.coordination.tree import (
     BadVersionError,
     Create,
     Delete,
+    Node,
     NodeExistsError,
     NoNodeError,
     SetData,
@@ -20,7 +21,7 @@ from replication.coordination.tree import (
     Tree,
     Watch,
 )
-from replication.model import Assignment, TopicPartition
+from replication.model import OFFSETS_TOPIC, Assignment, TopicPartition
 
 
 async def create_topic(
@@ -37,9 +38,12 @@ async def create_topic(
         Create(nodes.topic_path(topic), nodes.encode_topic(partitions)),
         Create(nodes.topic_id_path(topic), topic_id.encode()),
     ]
+    if topic == OFFSETS_TOPIC:
+        note = await tree.get(nodes.GROUP_PARTITIONS)
+        steps.append(_noting(note, nodes.GroupPartitions(topic_id, len(partitions))))
     try:
         await tree.multi(steps)
-    except NodeExistsError:
+    except (NodeExistsError, BadVersionError):
         raise TopicExistsError(topic) from None
 
 
@@ -62,6 +66,33 @@ async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment]) ->
         except NoNodeError:
             continue  # deleted meanwhile: the next look says so
         return
+
+
+async def read_group_partitions(tree: Tree) -> nodes.GroupPartitions | None:
+    """By how many partitions groups are spread; None if there is no topic for them, or it has no id yet.
+
+    Of a topic that others made it is noted now, as it is.
+    """
+    paths = [nodes.topic_path(OFFSETS_TOPIC), nodes.topic_id_path(OFFSETS_TOPIC), nodes.GROUP_PARTITIONS]
+    while True:
+        topic, topic_id, note = await tree.read_batch(paths)
+        if topic is None or topic_id is None:
+            return None
+        known = nodes.decode_group_partitions(note.data) if note is not None else None
+        if known is not None and known.topic_id == topic_id.data.decode():
+            return known
+        count = len(nodes.decode_topic(OFFSETS_TOPIC, topic.data))
+        try:
+            await tree.multi([_noting(note, nodes.GroupPartitions(topic_id.data.decode(), count))])
+        except (BadVersionError, NodeExistsError, NoNodeError):
+            continue  # somebody else was faster
+
+
+def _noting(note: Node | None, found: nodes.GroupPartitions) -> Step:
+    data = nodes.encode_group_partitions(found)
+    if note is None:
+        return Create(nodes.GROUP_PARTITIONS, data)
+    return SetData(nodes.GROUP_PARTITIONS, data, note.version)
 
 
 async def read_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str]]:

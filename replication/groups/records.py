@@ -20,7 +20,6 @@ from replication.groups.events import Append, StoredGroup, StoredMember
 from replication.groups.state import NO_TIME, Committed
 from replication.model import TopicPartition
 
-OFFSETS_TOPIC = "__consumer_offsets"
 OFFSET_KEY, GROUP_KEY = 1, 2  # the versions of keys that are written
 OFFSET_VERSION, EXPIRING_OFFSET_VERSION, GROUP_VERSION = 3, 1, 3
 

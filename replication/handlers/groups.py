@@ -13,16 +13,16 @@ from replication.config import BrokerConfig
 from replication.errors import ErrorCode, KafkaError
 from replication.group_coordinator import GroupCoordinator
 from replication.groups import Group, Phase, events
-from replication.groups.records import OFFSETS_TOPIC
 from replication.handlers.context import Handler, RequestContext
 from replication.metadata import BrokerAddress, Metadata
+from replication.model import OFFSETS_TOPIC
 from replication.protocol.apis import ApiKey
 from replication.topic_admin import NewTopic, TopicAdmin
 
 logger = logging.getLogger(__name__)
 
 GROUP_KEY_TYPE = 0  # FindCoordinator also looks for those of transactions, which are not served
-CREATE_WAIT_S = 5.0
+CREATE_WAIT_S, LEARN_WAIT_S = 5.0, 1.0
 IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins with it
 LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
 
@@ -78,7 +78,12 @@ class GroupHandlers:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "transactions are not served here")
         if self._metadata.topic(OFFSETS_TOPIC) is None:
             await self._make_topic()
-        leader = self._metadata.leader(OFFSETS_TOPIC, self._groups.partition_of(group_id))
+        await self._groups.learned(LEARN_WAIT_S)
+        try:
+            partition = self._groups.partition_of(group_id)
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        leader = self._metadata.leader(OFFSETS_TOPIC, partition)
         broker = self._metadata.brokers().get(-1 if leader is None else leader)
         if broker is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its partition has no leader now")

@@ -93,6 +93,11 @@ class Replicas:
         """The replicas that cannot be served or written now."""
         return self._set.offline
 
+    @property
+    def tree(self) -> Tree | None:
+        """That of the session; None while there is none."""
+        return self._set.tree
+
     def connect(self, tree: Tree, broker_epoch: int) -> None:
         """This broker is registered, in this session and with this epoch."""
         self._set.tree = tree

@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from replication.groups.records import OFFSETS_TOPIC, partition_of
+from replication.groups.records import partition_of
 from replication.local_cluster import LocalCluster
+from replication.model import OFFSETS_TOPIC
 from replication.model import TopicPartition as Partition
 from tests.conformance.clients.members import CLIENTS, until
 

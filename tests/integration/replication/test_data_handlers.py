@@ -9,11 +9,10 @@ import pytest
 from logstore.records.batch import Record, build
 from logstore.records.compression import Codec
 from replication.errors import ErrorCode
-from replication.groups.records import OFFSETS_TOPIC
 from replication.handlers.data import DataHandlers
 from replication.handlers.positions import PositionHandlers
 from replication.handlers.strangers import Strangers
-from replication.model import TopicPartition, topic_uuid
+from replication.model import OFFSETS_TOPIC, TopicPartition, topic_uuid
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import SERVED, ApiKey
 from replication.protocol.messages import (

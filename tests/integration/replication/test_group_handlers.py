@@ -9,11 +9,10 @@ import pytest
 from logstore.env import SYSTEM
 from replication.errors import ErrorCode
 from replication.group_coordinator import GroupCoordinator
-from replication.groups.records import OFFSETS_TOPIC
 from replication.handlers.commits import CommitHandlers
 from replication.handlers.groups import GroupHandlers
 from replication.metadata import BrokerAddress, PartitionMetadata, PartitionUpdate
-from replication.model import TopicPartition
+from replication.model import OFFSETS_TOPIC, TopicPartition
 from replication.protocol.apis import SERVED, ApiKey
 from replication.topic_admin import TopicAdmin
 from tests.transcripts.coordinator import subscription
@@ -172,6 +171,7 @@ async def client_of(tmp_path, newest=9, *, leads=True, **config):
                 for tp, s in states.items()
             ],
         )
+        await groups.learned(5)
         if not leads:
             one.replicas.disconnect()
         admin = TopicAdmin(one.config, one.replicas.metadata, lambda: one.tree, None, random.Random(1))

@@ -11,10 +11,10 @@ from logstore.records.batch import Record, build
 from replication.errors import ErrorCode, KafkaError
 from replication.group_coordinator import GroupCoordinator
 from replication.groups import Phase, events
-from replication.groups.records import OFFSETS_TOPIC, offset_key, offset_value
+from replication.groups.records import offset_key, offset_value
 from replication.groups.state import Committed
 from replication.metadata import BrokerAddress, PartitionMetadata, PartitionUpdate
-from replication.model import TopicPartition
+from replication.model import OFFSETS_TOPIC, TopicPartition
 from tests.integration.replication.site import Site, on_loop, until
 
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
