@@ -47,7 +47,7 @@ def until(holds):
 def grow_behind_the_brokers(brokers, count):
     """As somebody with a hand on the tree does; until the broker leads what is new."""
     broker = brokers.brokers[1]
-    added = {number: (1,) for number in range(MADE_WITH, count)}
+    added = dict.fromkeys(range(MADE_WITH, count), (1,))
     brokers.do(topics.grow_topic(broker.replicas.tree, OFFSETS_TOPIC, added))
     until(lambda: broker.replicas.metadata.leader(OFFSETS_TOPIC, count - 1) == 1)
     until(lambda: (OFFSETS_TOPIC, count - 1) in broker.replicas.partitions())
