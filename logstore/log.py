@@ -60,7 +60,7 @@ from logstore.records.batch import (
     stamp,
     stamp_append_time,
 )
-from logstore.recovery import Damage, RecoveryReport, cut_short, recover, verify
+from logstore.recovery import Damage, OnDamage, RecoveryReport, cut_short, recover, verify
 from logstore.retired import retire
 from logstore.scanner import ReadResult, Scanner
 from logstore.segment import NO_SPACE, NOTHING, READ_BYTES_MIN, Request, Space, Tail
@@ -495,7 +495,10 @@ class Log:
             if offset < view.start:
                 self._cut(offset, None)
             elif offset < view.end:
-                self._cut(offset, lookup.place_of(self._files, view, offset))
+                found = lookup.place_of(self._files, view, offset)
+                self._cut(
+                    offset, found and lookup.Spot(found.number, found.position, found.batch.base_offset)
+                )
 
     def start_anew(self, offset: int) -> None:
         """Remove everything: the log begins and ends at `offset`, wherever it was. Checkpoints as for `truncate_to`."""
@@ -503,15 +506,26 @@ class Log:
             self._cut(offset, None)
             self.epochs.replace(())
 
-    def _cut(self, offset: int, place: lookup.Place | None) -> None:
-        """Under the lock: remove the batch at `place` and all behind it; None: everything, to begin at `offset`."""
+    def cut_damage(self, offset: int, place: lookup.Spot | None) -> None:
+        """Remove what is at `place`, where `offset` would be, and all behind it, damaged or not; None: everything.
+
+        Checkpoints as for `truncate_to`. What is left is to be recovered.
+        """
+        self._check_writable()
+        with self._files.hold():
+            self._cut(offset, place)
+            if place is None:
+                self.epochs.replace(())
+
+    def _cut(self, offset: int, place: lookup.Spot | None) -> None:
+        """Under the lock: remove what is at `place` and all behind it; None: everything, to begin at `offset`."""
         view = self._files.view
-        end = min(offset, place.batch.base_offset) if place else offset
+        end = min(offset, place.offset) if place else offset
         marks.lower(self._env, self._files.path, end)
         with self._cuts_mutex:  # first, and for flushes, too: who looks meanwhile sees no damage
             self._cut_at, self.recovery_point = end, min(self.recovery_point, end)
         bases = view.bases[: place.number + 1] if place else ()
-        self._producers.cut(place.batch.base_offset if place else -1)
+        self._producers.cut(place.offset if place else -1)
         for base in reversed(view.bases[len(bases) :]):
             self._files.segment(base).remove()
         if place is None:
@@ -521,7 +535,7 @@ class Log:
             self._writer.add_segment(offset)
         else:
             segment = self._files.segment(bases[-1])
-            segment.truncate(place.position, place.batch.base_offset)
+            segment.truncate(place.position, place.offset)
             self._files.know(bases, segment.tail(place.position))
         # What was cut must not come back: other records will be at its offsets, of other epochs.
         fsync_or_mark(self._env, self._files.segment(self._files.view.bases[-1]).path, self._root)
@@ -583,14 +597,15 @@ class Log:
 
     # ---------------------------------------------------------- recover, verify
 
-    def recover(self) -> RecoveryReport:
+    def recover(self, on_damage: OnDamage | None = None) -> RecoveryReport:
         """Check everything above the recovery point, and mend it; see `logstore.recovery`.
 
-        Raises: CorruptLogError: damage below the recovery point. Nothing is dropped then.
+        Raises: CorruptLogError: damage below the recovery point. Nothing is dropped then. `on_damage` is told instead
+        of what can be passed over, so that what follows is mended, too.
         """
         self._check_writable()
         with self._files.hold(), marking_failure(self._env, self._root):
-            report = recover(self._files, self.epochs, self.config, self.recovery_point)
+            report = recover(self._files, self.epochs, self.config, self.recovery_point, on_damage)
             self._files.look_anew()
         self.recovery_point = min(self.recovery_point, report.log_end_offset)
         return report

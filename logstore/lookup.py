@@ -29,6 +29,14 @@ class Place(NamedTuple):
     batch: BatchHeader
 
 
+class Spot(NamedTuple):
+    """Where a log is cut: in which segment (its number in the view), where in it, and which offset is there."""
+
+    number: int
+    position: int
+    offset: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentInfo:
     """One segment as it is now; `next_offset` is the base offset of the next one, or the end of the log.

@@ -26,7 +26,7 @@ from logstore.env import Env
 from logstore.epochs import FILE_NAME as EPOCHS
 from logstore.epochs import EpochStart, LeaderEpochs
 from logstore.errors import CorruptLogError
-from logstore.index import Entry
+from logstore.index_check import IndexCheck, is_short
 from logstore.lookup import discontinuity, place_of
 from logstore.partition_dir import CLEANER_LOCK, LOCK, METADATA, PartitionDir
 from logstore.records.batch import (
@@ -63,6 +63,9 @@ class Damage(NamedTuple):
     reason: str
 
 
+OnDamage = Callable[[CorruptLogError], None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
     """What was found and done; paths, but for `ignored`: names of files that are not ours."""
@@ -76,15 +79,20 @@ class RecoveryReport:
 
 
 def recover(
-    files: PartitionDir, epochs: LeaderEpochs, config: LogConfig, recovery_point: int
+    files: PartitionDir,
+    epochs: LeaderEpochs,
+    config: LogConfig,
+    recovery_point: int,
+    on_damage: OnDamage | None = None,
 ) -> RecoveryReport:
     """Mend the partition; the caller holds its lock, and looks at the directory anew afterwards.
 
     Reads what lies above the recovery point, and a few headers of each segment below it.
 
-    Raises: CorruptLogError: damage below the recovery point.
+    Raises: CorruptLogError: damage below the recovery point; if `on_damage` is told, such that nobody can tell what
+    follows it.
     """
-    return _Recovery(files, epochs, config, recovery_point).run()
+    return _Recovery(files, epochs, config, recovery_point, on_damage).run()
 
 
 def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
@@ -149,48 +157,6 @@ def checked_batches(
             space = memoryview(bytearray(needed))
 
 
-class IndexCheck:
-    """Sees every batch of a segment and says whether both indexes speak of them, and of nothing else.
-
-    Given the place of an indexed batch, it wants to see only those from there on, and takes what the indexes
-    say of the batches before for granted.
-    """
-
-    def __init__(
-        self, segment: Segment, *, is_sealed: bool, position: int = 0, offset: int | None = None
-    ) -> None:
-        self._base_offset = segment.base_offset
-        first = 0 if offset is None else offset - segment.base_offset
-        offsets, times = segment.index.entries(), segment.time_index.entries()
-        self._is_sorted = _increases(offsets) and _increases(times) and not any(p <= 0 for _, p in offsets)
-        self._positions = {at: relative for relative, at in offsets if at >= position}
-        self._times = {relative: timestamp for timestamp, relative in times if relative >= first}
-        self._newest_entry_ms = times[-1][0] if times else NO_TIMESTAMP - 1
-        self._last_position = offsets[-1][1] if offsets else 0
-        earlier = [timestamp for timestamp, relative in times if relative < first]
-        self._newest_ms = self._needed_ms = earlier[-1] if earlier else NO_TIMESTAMP - 1
-        self._is_sealed = is_sealed
-
-    def see(self, position: int, batch: BatchHeader) -> None:
-        """Take note of the next batch."""
-        relative = batch.last_offset - self._base_offset
-        self._newest_ms = max(self._newest_ms, batch.max_timestamp)
-        if position in self._positions:
-            if self._positions[position] == relative:
-                del self._positions[position]
-            self._needed_ms = self._newest_ms
-        if self._times.get(relative) == self._newest_ms == batch.max_timestamp:
-            del self._times[relative]
-
-    def fit(self, size_bytes: int, config: LogConfig) -> bool:
-        """Whether every entry was met, and the entries reach the end of the log file."""
-        needed_ms = self._newest_ms if self._is_sealed and size_bytes else self._needed_ms
-        is_whole = self._newest_entry_ms >= needed_ms and not is_short(
-            self._last_position, size_bytes, config
-        )
-        return self._is_sorted and is_whole and not self._positions and not self._times
-
-
 class EpochCheck:
     """Sees every batch and says what of `leader-epoch-checkpoint` does not fit: the first place.
 
@@ -225,22 +191,19 @@ class EpochCheck:
         return self._reason
 
 
-def is_short(indexed_position: int, size_bytes: int, config: LogConfig) -> bool:
-    """Does an index end too far before its log? An interval and two batches may follow the last entry."""
-    return size_bytes - indexed_position > 2 * config.batch_bytes_max + config.index_interval_bytes
-
-
-def _increases(entries: list[Entry]) -> bool:
-    return all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(entries))
-
-
 class _Recovery:
     """One run over one partition. Positions of segments only move to the end of the list."""
 
     def __init__(
-        self, files: PartitionDir, epochs: LeaderEpochs, config: LogConfig, recovery_point: int
+        self,
+        files: PartitionDir,
+        epochs: LeaderEpochs,
+        config: LogConfig,
+        recovery_point: int,
+        on_damage: OnDamage | None,
     ) -> None:
         self._files = files
+        self._on_damage = on_damage
         self._env = files.env
         self._epochs = epochs
         self._config = config
@@ -320,21 +283,30 @@ class _Recovery:
         while number < len(self._bases):
             segment = self._files.segment(self._bases[number])
             if number and (reason := discontinuity(end, segment.base_offset, self._config)):
-                if min(end, segment.base_offset) < self._recovery_point:
-                    raise CorruptLogError(segment.path, 0, reason, "restore it from a copy")
-                self._drop_from(number, reason)
-                break
+                if min(end, segment.base_offset) >= self._recovery_point:
+                    self._drop_from(number, reason)
+                    break
+                self._pass_over(CorruptLogError(segment.path, 0, reason, "restore it from a copy"))
             is_flushed = number + 1 < len(self._bases) and self._bases[number + 1] < self._recovery_point
             end = self._glance_at(segment) if is_flushed else self._recover_segment(segment, number)
             number += 1
         return end
+
+    def _pass_over(self, error: CorruptLogError) -> None:
+        """Raise what is damaged and was flushed, or tell of it and go on with what follows."""
+        if self._on_damage is None:
+            raise error
+        self._on_damage(error)
 
     def _glance_at(self, segment: Segment) -> int:
         """A segment that was flushed whole: does it end well, do its indexes? Reads its last headers."""
         size_bytes = segment.size_bytes()
         tail = segment.tail(size_bytes)
         if tail.position < size_bytes:
-            raise CorruptLogError(segment.path, tail.position, tail.damage or "the file ends within a batch")
+            self._pass_over(
+                CorruptLogError(segment.path, tail.position, tail.damage or "the file ends within a batch")
+            )
+            return self._bases[self._bases.index(segment.base_offset) + 1]
         newest = segment.time_index.last() or (NO_TIMESTAMP - 1, 0)
         is_sealed = newest[0] == tail.max_timestamp_ms
         if not (tail.index_ok and is_sealed) or is_short(tail.indexed_position, size_bytes, self._config):
@@ -347,24 +319,38 @@ class _Recovery:
         size_bytes = segment.size_bytes()
         position, end = segment.indexed_batch_before(self._recovery_point)
         indexes = IndexCheck(segment, is_sealed=number + 1 < len(self._bases), position=position, offset=end)
-        try:
-            for at, batch in checked_batches(
-                self._env, segment, size_bytes, position=position, next_offset=end
-            ):
-                position, end = at + batch.size_bytes, batch.next_offset
-                indexes.see(at, batch)
-                see_epoch(self._epoch_starts, batch)
-                self._has_producers |= batch.producer_id >= 0
-        except CorruptLogError as error:
-            if end < self._recovery_point:
-                raise CorruptLogError(
-                    segment.path, error.position, f"{error.reason}; {_unchecked(end)}", _REMEDY
-                ) from error
-            self._drop_from(number + 1, error.reason)
-            self._cut(segment, position, end, size_bytes, error.reason)
-        if not indexes.fit(position, self._config):
+        is_damaged = False
+        while True:
+            try:
+                for at, batch in checked_batches(
+                    self._env, segment, size_bytes, position=position, next_offset=end
+                ):
+                    position, end = at + batch.size_bytes, batch.next_offset
+                    indexes.see(at, batch)
+                    see_epoch(self._epoch_starts, batch)
+                    self._has_producers |= batch.producer_id >= 0
+            except CorruptLogError as error:
+                if end < self._recovery_point:
+                    position, end = self._resume(segment, position, size_bytes, end, error)
+                    is_damaged = True
+                    continue
+                self._drop_from(number + 1, error.reason)
+                self._cut(segment, position, end, size_bytes, error.reason)
+            break
+        if not is_damaged and not indexes.fit(position, self._config):
             self._rebuild(segment, position)
         return end
+
+    def _resume(
+        self, segment: Segment, position: int, size_bytes: int, end: int, error: CorruptLogError
+    ) -> tuple[int, int]:
+        """(position, offset) behind damage in what was flushed. Raises: CorruptLogError: nobody can tell."""
+        found = CorruptLogError(segment.path, error.position, f"{error.reason}; {_unchecked(end)}", _REMEDY)
+        behind = segment.resume_behind(position, size_bytes, self._recovery_point)
+        if behind is None:
+            raise found from error
+        self._pass_over(found)
+        return behind
 
     def _cut(self, segment: Segment, position: int, end: int, size_bytes: int, reason: str) -> None:
         logger.warning(

@@ -304,6 +304,24 @@ class Segment:
             return False  # the walk from the start finds where, and says it
         return found is not None and found[1].max_timestamp == entry[0]
 
+    def resume_behind(self, position: int, size_bytes: int, end: int) -> tuple[int, int] | None:
+        """(position, offset) of the first batch behind the damaged one at `position` that can be told; None: none can.
+
+        `end` is the offset that the file must reach: at its end nothing but that tells where the damaged one ended.
+        """
+        damaged = self.header(position)
+        if damaged is not None:
+            after = position + damaged.size_bytes
+            if after == size_bytes and damaged.next_offset == end:
+                return after, end
+            following = self.header(after) if after <= size_bytes - HEADER_BYTES else None
+            if following is not None and following.base_offset >= damaged.next_offset:
+                return after, following.base_offset
+        for entry in self.index.entries():
+            if entry[1] > position and (batch := self._agreeing(entry, size_bytes)) is not None:
+                return entry[1], batch.base_offset
+        return None
+
     def header(self, position: int) -> BatchHeader | None:
         """The batch header at `position`, if there is one."""
         try:

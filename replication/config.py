@@ -286,6 +286,12 @@ class BrokerConfig(_Given):
     log_cleaner_backoff_ms: int = setting(
         "log.cleaner.backoff.ms", 15_000, "How often that is looked at.", minimum=0
     )
+    log_scrub_interval_ms: int = setting(
+        "log.scrub.interval.ms",
+        7 * 24 * HOUR_MS,
+        "Every byte of every log is read and checked once in this time, in the background; 0 or -1: never.",
+        minimum=-1,
+    )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         "log.flush.offset.checkpoint.interval.ms", 60_000, "How often logs are fsynced and noted as such.",
         minimum=1,

@@ -171,6 +171,10 @@ class Metrics:
             yield counter(f"kafka_server_replicamanager_{name}", ({}, value))
         yield counter("pylog_lost_records", ({}, counters.lost_records))
         yield counter("pylog_failed_fetches", ({}, counters.failed_fetches))
+        yield counter("pylog_scrubbed_bytes", ({}, counters.scrubbed_bytes))
+        yield counter("pylog_scrub_passes", ({}, counters.scrub_passes))
+        yield counter("pylog_replica_repairs", ({}, counters.repairs))
+        yield gauge("pylog_damaged_replicas", ({}, self._replicas.damaged()))
 
     def _led(self) -> list[tuple[TopicPartition, Partition, Leader]]:
         return [

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from logstore import soundness
 from logstore.errors import PylogError
 from logstore.log import ReadResult
 from replication.errors import ErrorCode, KafkaError, code_of
@@ -68,8 +69,12 @@ class _Reading:
         has_other_start = terms.is_follower and self.leader.replica.start > self.start
         return self.error is not None or self.leader.is_over or has_other_start
 
-    def read(self, max_bytes: int, isolation: Isolation) -> None:
-        """In a reader thread: read, and look at transactions if they matter."""
+    def read(self, max_bytes: int, terms: FetchTerms) -> None:
+        """In a reader thread: read, and look at transactions if they matter.
+
+        What a follower copies is checked, and all that comes from a log that is known to be damaged (decision 41).
+        """
+        isolation = terms.isolation
         self.result, self.error = None, None
         replica = self.leader.replica
         try:
@@ -79,10 +84,13 @@ class _Reading:
             if self.spec.offset < upper:
                 limit = min(max_bytes, self.spec.max_bytes)
                 self.result = replica.log.read(self.spec.offset, max_bytes=limit, upper=upper)
+                if terms.is_follower or replica.damage is not None:
+                    self.result = soundness.checked(self.result)
                 if isolation is Isolation.READ_COMMITTED:
                     self.aborted = replica.aborted(self.spec.offset, self.result.next_offset)
         except (PylogError, OSError) as error:
-            self.error = error
+            self.result, self.error = None, error
+            replica.suspect(error)
 
     def answer(self, isolation: Isolation) -> FetchedPartition:
         """What was found, as the loop knows the partition now."""
@@ -155,7 +163,7 @@ def _read_disk(readings: Sequence[_Reading], terms: FetchTerms, left_bytes: int)
         if left_bytes <= 0 and not is_first:
             reading.result = None
             continue
-        reading.read(max(left_bytes, 1), terms.isolation)
+        reading.read(max(left_bytes, 1), terms)
         if reading.size_bytes > left_bytes and not is_first:
             reading.result = None
         left_bytes -= reading.size_bytes

@@ -284,6 +284,7 @@ class Following:
         if write.error is not None:
             if isinstance(write.error, FailedStoreError):
                 self.replica.host.disk_failed()
+            self.replica.suspect(write.error)
             is_foreseen = isinstance(write.error, PylogError | OSError)
             logger.error(
                 "tp=%s epoch=%d cannot be written: %s",

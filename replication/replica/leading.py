@@ -222,7 +222,8 @@ class Leader:
                 append.answer(NOT_LEADER)
             return
         replica.wake_followers()
-        self.step(isr.Appended(replica.end))
+        # Never less than before: where damage hides the end of the log, followers would cut theirs.
+        self.step(isr.Appended(max(replica.end, self.state.log_end_offset)))
         for append in group.appends:
             if append.acks != ALL_IN_SYNC or append.result.error_code:
                 append.answer(append.result)
@@ -248,6 +249,7 @@ class Leader:
         assert outcome is not None, "a job keeps what came of it"
         if isinstance(outcome, FailedStoreError):
             self.replica.host.disk_failed()
+        self.replica.suspect(outcome)
         code = code_of(outcome)
         if code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR):
             logger.error("tp=%s append failed: %s", self.replica.tp, outcome, exc_info=outcome)
@@ -290,6 +292,8 @@ class Leader:
             verdict = isr.judge_epoch(self.state.leader_epoch, spec.current_leader_epoch)
         if verdict is not isr.Verdict.OK:
             return FetchedPartition(_REFUSED[verdict])
+        if self.replica.ends_early and (terms.is_follower or spec.offset >= self.state.log_end_offset):
+            return self.refused(ErrorCode.KAFKA_STORAGE_ERROR)
         if not self.replica.start <= spec.offset <= self.state.log_end_offset:
             return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         if terms.is_follower:

@@ -1,23 +1,27 @@
-"""Maintenance: what a broker does for its logs on a schedule: checkpoints, flushes, retention, compaction.
+"""Maintenance: what a broker does for its logs on a schedule: checkpoints, flushes, retention, compaction, scrub.
 
-One background thread does it, one thing at a time, so that it never takes what clients need. Nothing above a
-partition's high watermark is removed. What fails is logged, and done again the next time. Belongs to the event loop.
+One background thread does it (the scrub has its own), one thing at a time, so that it never takes what clients need.
+Nothing above a partition's high watermark is removed. What fails is logged, and done again the next time. Belongs to
+the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from logstore import compaction, housekeeping
+from logstore.env import Env
 from logstore.errors import FailedStoreError, PylogError
 from replication.config import BrokerConfig
 from replication.model import TopicPartition
 from replication.replica.partition import Partition
 from replication.replica.replica_set import ReplicaSet
+from replication.replica.scrub import Scrub
 
 logger = logging.getLogger(__name__)
 
@@ -25,12 +29,14 @@ logger = logging.getLogger(__name__)
 class Maintenance:
     """See the module. `begin` once the replicas are open, `end` before they are closed."""
 
-    def __init__(self, config: BrokerConfig, replicas: ReplicaSet) -> None:
+    def __init__(self, config: BrokerConfig, env: Env, replicas: ReplicaSet) -> None:
         self._config = config
         self._replicas = replicas
         self._noted: dict[TopicPartition, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._is_ending = False
+        self._scrubber: threading.Thread | None = None
+        self._scrub = Scrub(config, env, replicas)
 
     def begin(self) -> None:
         """Do it from now on."""
@@ -44,6 +50,9 @@ class Maintenance:
             schedule.append((config.log_cleaner_backoff_ms, self._compact))
         self._tasks = [asyncio.ensure_future(self._repeat(interval_ms, act)) for interval_ms, act in schedule]
         self._tasks.append(asyncio.ensure_future(self._checkpoint()))
+        if config.log_scrub_interval_ms > 0:
+            self._scrubber = threading.Thread(target=self._scrub.run, name="scrub", daemon=True)
+            self._scrubber.start()
 
     async def end(self) -> None:
         """Stop, once what is being done is done."""
@@ -53,6 +62,9 @@ class Maintenance:
         if self._tasks:
             self._tasks = []
             await asyncio.to_thread(self._thread.shutdown, cancel_futures=True)
+        self._scrub.end()
+        if self._scrubber is not None:
+            await asyncio.to_thread(self._scrubber.join)
 
     async def _repeat(self, interval_ms: int, act: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -73,7 +85,7 @@ class Maintenance:
         while True:
             await asyncio.sleep(self._config.replica_high_watermark_checkpoint_interval_ms / 1000)
             cuts = self._replicas.dir.cuts()
-            offsets = {tp: p.high_watermark for tp, p in self._replicas.partitions.items()}
+            offsets = self._replicas.high_watermarks()
             if offsets != self._noted:
                 try:
                     await asyncio.to_thread(self._replicas.dir.note_high_watermarks, offsets, cuts)
@@ -136,3 +148,4 @@ class Maintenance:
             raise
         except (PylogError, OSError) as error:
             logger.error("tp=%s is not maintained: %s", tp, error)
+            self._replicas.repairs.suspect(tp, error)

@@ -40,12 +40,15 @@ async def for_time(
         return FoundOffset(error)
     if timestamp_ms in (Special.EARLIEST, Special.EARLIEST_LOCAL):
         return _found(leader, leader.replica.start)
+    if leader.replica.ends_early:
+        return FoundOffset(ErrorCode.KAFKA_STORAGE_ERROR)
     if replica_id < 0 and not leader.state.is_settled:
         return FoundOffset(ErrorCode.OFFSET_NOT_AVAILABLE)
     end = leader.state.log_end_offset if replica_id >= 0 else leader.high_watermark
     try:
         return await leader.replica.host.disk.read(partial(_look_up, leader, timestamp_ms, end, isolation))
     except (PylogError, OSError) as failure:
+        leader.replica.suspect(failure)
         return FoundOffset(code_of(failure))
 
 
@@ -81,6 +84,8 @@ def end_of_epoch(leader: Leader, epoch: int, *, replica_id: int, leader_epoch: i
     error = leader.judge_epoch(leader_epoch)
     if error is not ErrorCode.NONE:
         return EpochEnd(error)
+    if leader.replica.ends_early:
+        return EpochEnd(ErrorCode.KAFKA_STORAGE_ERROR)
     found = leader.replica.log.epochs.end_offset(epoch, leader.state.log_end_offset)
     if found is None:
         return EpochEnd(ErrorCode.NONE, -1, leader.replica.start if replica_id >= 0 else -1)

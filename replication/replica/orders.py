@@ -210,7 +210,10 @@ class Orders:
                 await partition.follow(news.state)
         except (PylogError, OSError) as error:
             logger.exception("tp=%s takes no role", news.tp)
+            partition.replica.suspect(error)
             return self._code(error)
+        finally:
+            self._replicas.repairs.told(news.tp, news.state)
         self._log_change(lines.completed(news.tp, word))
         return ErrorCode.NONE
 

@@ -6,6 +6,7 @@ one sent to the log is in it. Between two roles nobody is served. Belongs to the
 
 from __future__ import annotations
 
+from logstore.errors import CorruptLogError
 from logstore.log import Log
 from replication.errors import ErrorCode, KafkaError
 from replication.model import Assignment, LeaderAndIsr, Replica, TopicPartition
@@ -56,10 +57,14 @@ class Partition:
         if isinstance(self.role, Leader):
             self.role.recent.clear()
 
+    def note_cut(self) -> None:
+        """The log was cut for its damage, while it had no role."""
+        self._idle_high_watermark = min(self._idle_high_watermark, self.replica.end)
+
     async def lead(self, stored: LeaderAndIsr, replicas: Assignment) -> None:
         """Begin to lead, in this leader epoch; not if the session ends before that."""
         self._note(stored)
-        await self.replica.call(lambda: None)
+        await self.replica.call(self._check_end)
         if self.known_leader_epoch == stored.leader_epoch:
             self.role = Leader(self.replica, stored, replicas, self._idle_high_watermark)
 
@@ -71,6 +76,12 @@ class Partition:
             epochs = await self.replica.call(lambda: log.epochs.starts)
             if self.known_leader_epoch == stored.leader_epoch:
                 self.role = Following(self.replica, stored, epochs, self._idle_high_watermark, self._asking)
+
+    def _check_end(self) -> None:
+        """In the log's lane. Who leads without a part of its log has followers cut theirs. Raises: CorruptLogError."""
+        log = self.replica.log
+        if self.replica.damage is None and (damage := log.files.view.tail.damage):
+            raise CorruptLogError(log.directory, log.files.view.tail.position, damage)
 
     def _note(self, stored: LeaderAndIsr) -> None:
         self.leave_role()

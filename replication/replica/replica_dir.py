@@ -5,6 +5,7 @@
     replication-offset-checkpoint         per partition: its high watermark, as of some seconds ago
     recovery-point-offset-checkpoint      per partition: below this offset everything was fsynced
     broker.boot                           the boot of the machine that the broker was last started in
+    damaged-replicas                      see `damage_notes`
 
 Everything here blocks: it is called in threads, one call at a time but for `open_log`.
 """
@@ -19,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from logstore import soundness
 from logstore.catalog import Catalog, new_topic_id
 from logstore.checkpoint import (
     CheckpointError,
@@ -31,11 +33,13 @@ from logstore.checkpoint import (
 )
 from logstore.config import LogConfig
 from logstore.env import Env
-from logstore.errors import FailedStoreError, PylogError, StorageError
+from logstore.errors import CorruptLogError, FailedStoreError, PylogError, StorageError
 from logstore.log import Log
 from logstore.log_dir import LogDir
 from logstore.partition_dir import create, topic_id_of
+from logstore.soundness import SetAside
 from replication.model import TopicPartition
+from replication.replica.damage_notes import DamageNote, DamageNotes
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +54,11 @@ Configs = Callable[[str], LogConfig]
 
 
 class ReplicaDir:
-    """See the module. `topic_ids` are the replicas that are here; `has_lost_writes`: power went since the last life."""
+    """See the module. `topic_ids` are the replicas that are here; `has_lost_writes`: power went since the last life.
+
+    `damage` is what opening and recovery have found: the first offset that is not sound (None: not known), and why. The
+    end of those that are `unrecovered` is not to be trusted.
+    """
 
     def __init__(self, log_dir: LogDir, env: Env) -> None:
         self.log_dir = log_dir
@@ -58,6 +66,10 @@ class ReplicaDir:
         self.has_lost_writes = False
         self.topic_ids: dict[TopicPartition, str] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
+        self.damage: dict[TopicPartition, tuple[int | None, str]] = {}
+        self.unrecovered: set[TopicPartition] = set()
+        self.notes = DamageNotes(env, log_dir.path, log_dir.reserve.despite_full_disk)
+        self._is_sure = True  # nothing but what is noted may be damaged
         self._env = env
         self._cuts: dict[tuple[str, int], int] = {}  # see `cuts`
         self._mutex = threading.Lock()  # of what is noted per partition
@@ -75,6 +87,11 @@ class ReplicaDir:
                 continue
             if (topic_id := topic_id_of(self.path / name, self._env)) is not None:
                 self.topic_ids[TopicPartition(named[1], int(named[2]))] = topic_id
+        try:
+            self.notes.load()
+        except CheckpointError as error:
+            logger.error("%s: every replica is looked through", error)
+            self._is_sure = False
         self.has_lost_writes = self._noted_boot() != self._boot() and not self.log_dir.is_clean
         if not self.has_lost_writes:
             self.note_boot()
@@ -104,31 +121,92 @@ class ReplicaDir:
     # -------------------------------------------------------------------- logs
 
     def recover(self, configs: Configs, *, threads: int = 2) -> dict[TopicPartition, Log | PylogError]:
-        """Open every log that is here, after a crash also mend it; one that cannot be is an error in its place."""
-        is_clean = self.log_dir.is_clean
+        """Open every log that is here, after a crash also mend it; one that cannot be is an error in its place.
+
+        One that is damaged is there, as far as it is sound, and in `damage`.
+        """
+        is_clean = self.log_dir.is_clean and self._is_sure
         self.log_dir.mark_dirty()
 
         def opened(tp: TopicPartition) -> Log | PylogError:
             try:
-                log = self.open_log(tp, self.topic_ids[tp], configs(tp.topic))
-                if not is_clean:
-                    self.log_dir.reserve.despite_full_disk(log.recover)
-                    _settle(log)
+                return self._open_or_mend(tp, configs(tp.topic), is_clean=is_clean)
             except PylogError as error:
                 logger.error("tp=%s is not recovered: %s", tp, error)
+                self.unrecovered.add(tp)
+                self._note_damage(tp, None, str(error))
                 return error
-            return log
 
         with ThreadPoolExecutor(threads, "recover") as pool:
             logs = dict(zip(self.topic_ids, pool.map(opened, self.topic_ids), strict=True))
         self._lower_to_ends(logs)
         return logs
 
+    def _open_or_mend(self, tp: TopicPartition, config: LogConfig, *, is_clean: bool) -> Log:
+        topic_id, damage = self.topic_ids[tp], list[str]()
+        note = self.notes.all().get(tp)
+        if note is not None and note.topic_id != topic_id:  # of another topic of this name
+            self.note_mended(tp)
+            note = None
+        log = self._log(tp, topic_id, config)
+        try:
+            log.files.list_segments()
+            if note is not None or not is_clean:
+                self.log_dir.reserve.despite_full_disk(
+                    lambda: log.recover(lambda error: damage.append(str(error)))
+                )
+            _settle(log)
+            found = soundness.find_from(log, note.offset) if note is not None else None
+            if found is not None:
+                damage.append(str(found))
+        except CorruptLogError as error:
+            self.unrecovered.add(tp)
+            damage.append(str(error))
+        if note is not None and note.is_cut:
+            damage.append(note.reason)
+        if damage:
+            logger.error("tp=%s is damaged: %s", tp, "; ".join(damage))
+            self._note_damage(tp, note.offset if note is not None else None, damage[0])
+        elif note is not None:
+            logger.info("tp=%s is sound: what was noted of it is mended", tp)
+            self.note_mended(tp)
+        return log
+
+    def _note_damage(self, tp: TopicPartition, offset: int | None, reason: str) -> None:
+        """The next start must know, too: what ends well says that everything is sound but what is noted."""
+        self.damage[tp] = offset, reason
+        note = self.notes.all().get(tp)
+        try:
+            if note is None:
+                self.notes.put(tp, DamageNote(self.topic_ids[tp], offset, reason))
+        except StorageError as error:
+            logger.error("tp=%s damage is not noted: %s", tp, error)
+
+    def set_aside(self, tp: TopicPartition, log: Log, offset: int | None) -> SetAside:
+        """Cut a damaged log (see `soundness`), and note before that it is no more what it was.
+
+        A compacted one goes whole: who has the rest may have removed the tombstones of what is left here.
+        """
+        note = self.notes.all().get(tp)
+        if note is not None:
+            self.notes.put(tp, note._replace(is_cut=True))
+        whole = log.config.is_compacted or log.files.view.was_compacted
+        done = soundness.set_aside(log, offset, whole=whole, cutting=lambda at: self.cutting(tp, at))
+        with self.cutting(tp, done.offset):  # also if a crash has cut it before
+            return done
+
+    def note_mended(self, tp: TopicPartition) -> None:
+        """Its log is sound, or gone; durable on return."""
+        self.notes.remove(tp)
+        self.damage.pop(tp, None)
+        self.unrecovered.discard(tp)
+
     def _lower_to_ends(self, logs: Mapping[TopicPartition, Log | PylogError]) -> None:
         """Note no high watermark beyond a log's end: the log will grow, and what comes is not committed by that."""
         noted = self.high_watermarks
         ends = {
-            tp: log.log_end_offset if isinstance(log, Log) else noted.get(tp, 0) for tp, log in logs.items()
+            tp: log.log_end_offset if isinstance(log, Log) and tp not in self.damage else noted.get(tp, 0)
+            for tp, log in logs.items()
         }
         kept = {tp: min(noted[tp], end) for tp, end in ends.items() if tp in noted}
         if kept != noted:
@@ -138,14 +216,14 @@ class ReplicaDir:
 
     def open_log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
         """The log of a replica that is here."""
-        log = Log.open(
-            self.log_dir.partition(*tp),
-            topic_id=topic_id,
-            config=config,
-            env=self._env,
-            recovery_point=self.log_dir.recovery_points().get(tp, 0),
-        )
+        log = self._log(tp, topic_id, config)
+        log.files.list_segments()
         _settle(log)
+        return log
+
+    def _log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
+        log = Log(self.log_dir.partition(*tp), topic_id=topic_id, config=config, env=self._env)
+        log.recovery_point = self.log_dir.recovery_points().get(tp, 0)
         return log
 
     def create_logs(self, wanted: Mapping[TopicPartition, str]) -> None:
@@ -159,6 +237,7 @@ class ReplicaDir:
             self.log_dir.forget_recovery_points(wanted)
             self._forget_high_watermarks(wanted)
             for tp, topic_id in wanted.items():
+                self.note_mended(tp)
                 create(self.log_dir.partition(*tp), topic_id=topic_id, env=self._env)
                 self.topic_ids[tp] = topic_id
             self._env.files.fsync(self.path)
@@ -166,6 +245,7 @@ class ReplicaDir:
     def delete(self, tp: TopicPartition) -> None:
         """Let go of a replica: it is gone at once, its files after `file.delete.delay.ms`."""
         self._forget_high_watermarks([tp])
+        self.note_mended(tp)
         self.log_dir.reserve.despite_full_disk(lambda: self.log_dir.forget_recovery_points({tp}))
         if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
             self._hide(tp)
@@ -265,6 +345,8 @@ class ReplicaDir:
         is_done = True
         with self.noting() as points:
             for tp, log in logs:
+                if tp in self.unrecovered:
+                    continue
                 try:
                     points[tp] = log.topic_id, log.flush()
                 except FailedStoreError:
@@ -276,11 +358,14 @@ class ReplicaDir:
         return is_done
 
     def close(self, logs: Mapping[TopicPartition, Log]) -> None:
-        """Flush everything, note a clean end, and let go of the directory."""
+        """Flush everything, note a clean end, and let go of the directory.
+
+        The clean marker speaks of all but what is noted as damaged; so what could not be noted keeps it away.
+        """
         try:
             is_done = self.flush(logs.items())
             check_mark(self._env, self.path)
-            if is_done:
+            if is_done and self.damage.keys() <= self.notes.all().keys():
                 self.log_dir.mark_clean()
         except (PylogError, StorageError) as error:
             logger.warning("path=%s not closed cleanly: %s", self.path, error)

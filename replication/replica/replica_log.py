@@ -47,6 +47,9 @@ class ReplicaCounters:
     isr_expands: int = 0
     failed_isr_updates: int = 0
     lost_records: int = 0  # below a high watermark, and cut nevertheless
+    scrubbed_bytes: int = 0
+    scrub_passes: int = 0
+    repairs: int = 0  # of damaged replicas: cut, and copied from the leader
     failed_fetches: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -67,12 +70,16 @@ class Host:
     offline: OfflineReplicas
     keep_reserve: Callable[[], None]  # raises DiskFullError while no room may be taken
     cutting: Callable[[TopicPartition, int], AbstractContextManager[None]]  # around the cut of a log
+    suspect: Callable[[TopicPartition, BaseException], None]  # a log may be damaged; from any thread
     disk_failed: Callable[[], None]  # an fsync failed: nothing here is to be trusted any more
     counters: ReplicaCounters = field(default_factory=ReplicaCounters)
 
 
 class ReplicaLog:
-    """See the module. `followers` and `consumers` are told when there is more to read, once each."""
+    """See the module. `followers` and `consumers` are told when there is more to read, once each.
+
+    `damage` says what is damaged in it, if that is known; `ends_early`: so that its end cannot be told.
+    """
 
     def __init__(self, host: Host, tp: TopicPartition, log: Log) -> None:
         self.host = host
@@ -82,6 +89,8 @@ class ReplicaLog:
         self.lane = host.disk.lane()
         self.start = log.files.view.start
         self.end = log.files.view.end
+        self.damage: str | None = None
+        self.ends_early = False
         self.followers: dict[object, Callable[[], None]] = {}
         self.consumers: dict[object, Callable[[], None]] = {}
 
@@ -134,6 +143,10 @@ class ReplicaLog:
             return ()
         found = self.log.aborted_transactions(start, end)
         return tuple(Aborted(transaction.producer_id, transaction.first_offset) for transaction in found)
+
+    def suspect(self, error: BaseException) -> None:
+        """If it says that the log is damaged, that is looked into. From any thread."""
+        self.host.suspect(self.tp, error)
 
     def wake_followers(self) -> None:
         """There are more records."""

@@ -22,6 +22,7 @@ from replication.replica.following import Asking
 from replication.replica.leading import Leader
 from replication.replica.offline import OfflineReplicas
 from replication.replica.partition import Partition
+from replication.replica.repairs import Repairs
 from replication.replica.replica_dir import ReplicaDir
 from replication.replica.replica_log import Host, IsrKeeper, ReplicaCounters
 from replication.roles import is_replica_lost
@@ -48,7 +49,7 @@ class ReplicaSet:
         self._env = env
         self._isr = isr
         self._asking = asking
-        self._counters = counters
+        self.counters = counters
         self._topic_configs: dict[str, LogConfig] = {}
 
     async def open(self, tree: Tree) -> Sequence[TopicInfo]:
@@ -65,6 +66,7 @@ class ReplicaSet:
             self.dir.log_dir.close()
             raise
         self.disk = Disk(self._config.num_io_threads)
+        self.repairs = Repairs(self.dir, self.partitions)
         self._host = Host(
             broker=self.broker,
             config=self._config,
@@ -74,8 +76,9 @@ class ReplicaSet:
             offline=self.offline,
             keep_reserve=self.dir.log_dir.reserve.keep,
             cutting=self.dir.cutting,
+            suspect=self.repairs.suspect,
             disk_failed=self.disk_failed.set,
-            counters=self._counters,
+            counters=self.counters,
         )
         await self.learn_configs({tp.topic for tp in self.dir.topic_ids})
         threads = self._config.num_recovery_threads_per_data_dir
@@ -85,6 +88,7 @@ class ReplicaSet:
                 self._add(tp, log)
             else:
                 self.broken[tp] = log
+        self.repairs.begin(self._host)
         await self._find_losses(tree)
         return adopted
 
@@ -124,13 +128,25 @@ class ReplicaSet:
         if is_decided and await registration.forget_losses(tree, self.broker):
             await asyncio.to_thread(self.dir.note_boot)
 
+    def disconnect(self) -> None:
+        """The session is over: this broker leads and follows nothing until it is told anew."""
+        for partition in self.partitions.values():
+            partition.forget()
+        if self.partitions:
+            self.repairs.untold()
+
     async def close(self) -> None:
         """Flush everything, note a clean end, and let go of the directory."""
+        await self.repairs.close()
         await self.disk.close()
-        offsets = {tp: partition.high_watermark for tp, partition in self.partitions.items()}
+        offsets = self.high_watermarks()
         logs = {tp: partition.replica.log for tp, partition in self.partitions.items()}
         await asyncio.to_thread(self.dir.note_high_watermarks, offsets, self.dir.cuts())
         await asyncio.to_thread(self.dir.close, logs)
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Of every replica whose log's end is sound."""
+        return {tp: p.high_watermark for tp, p in self.partitions.items() if not p.replica.ends_early}
 
     def leaders(self) -> list[Leader]:
         """Every partition that this broker leads."""
@@ -199,6 +215,7 @@ class ReplicaSet:
 
     def _let_go(self, tp: TopicPartition) -> None:
         self.broken.pop(tp, None)
+        self.repairs.forget(tp)
         partition = self.partitions.pop(tp, None)
         if partition is not None:
             partition.leave_role()

@@ -62,7 +62,7 @@ class Replicas:
         self._set = ReplicaSet(config, env, self._isr, self._fetchers, self.counters)
         self._orders = Orders(self._set, self.metadata, log_change)
         self._lives = Lives()
-        self._maintenance = Maintenance(config, self._set)
+        self._maintenance = Maintenance(config, env, self._set)
         self._ticker: asyncio.TimerHandle | None = None
 
     # -------------------------------------------------------------------- life
@@ -122,8 +122,7 @@ class Replicas:
         self._isr.disconnect()
         self._set.offline.disconnect()
         self._lives.disconnect()
-        for partition in self._set.partitions.values():
-            partition.forget()
+        self._set.disconnect()
         self._fetchers.close()
 
     async def close(self) -> None:
@@ -155,6 +154,10 @@ class Replicas:
     def broken(self) -> Mapping[TopicPartition, PylogError]:
         """The replicas of this broker that could not be recovered, and why."""
         return self._set.broken
+
+    def damaged(self) -> int:
+        """How many replicas of this broker are damaged, or could not be recovered."""
+        return len(self._set.repairs.states) + len(self._set.broken)
 
     def partition(self, topic: str, partition: int) -> Partition:
         """The replica of this broker.

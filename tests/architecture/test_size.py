@@ -17,7 +17,7 @@ FUNCTION_LINES_MAX = 70
 
 # file or file:function -> its own limit, and why it may be longer.
 LONGER = {
-    "logstore/log.py": 600,  # one partition's whole life, its order of locks and looks in one place
+    "logstore/log.py": 616,  # one partition's whole life, its order of locks and looks in one place
     "logstore/store.py": 699,  # the public face: a third of it is what the methods promise
 }
 

@@ -1,0 +1,220 @@
+"""Repairs: damaged replicas of this broker, from the first doubt until they are copied from their leaders again.
+
+Whoever reads a log and meets something odd calls `suspect`; it counts once a second look, while nobody writes, shows
+the same. `replication.repair` decides what follows; this does it, and logs a line for each step. Belongs to the event
+loop, but for `suspect`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from logstore import soundness
+from logstore.errors import CorruptLogError, FailedStoreError, PylogError
+from logstore.soundness import SetAside, Unsound
+from replication import repair
+from replication.model import LeaderAndIsr, TopicPartition
+from replication.replica.damage_notes import DamageNote
+from replication.replica.partition import Partition
+from replication.replica.replica_dir import ReplicaDir
+from replication.replica.replica_log import Host
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 5.0  # what failed (a full disk, say) is done again so much later
+CALM_S = 60.0  # a file that was found sound is not looked through again so soon
+
+
+class Repairs:
+    """See the module. `states` are the machine's, per damaged replica."""
+
+    def __init__(self, dir_: ReplicaDir, partitions: Mapping[TopicPartition, Partition]) -> None:
+        self.states: dict[TopicPartition, repair.Damaged] = {}
+        self._dir = dir_
+        self._partitions = partitions
+        self._stored: dict[TopicPartition, LeaderAndIsr] = {}
+        self._looking: set[TopicPartition] = set()
+        self._sound_s: dict[tuple[TopicPartition, str], float] = {}  # when it was found so
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, host: Host) -> None:
+        """Take up what opening and recovery have found, before any controller hears of this broker."""
+        self._host = host
+        for tp, (offset, reason) in self._dir.damage.items():
+            if tp not in self._partitions:  # nothing of it can be read: it waits for a restart
+                host.offline.mark(tp, reason)
+                continue
+            self._note_in_log(tp, reason)
+            self.states[tp], effects = repair.begin(offset, reason)
+            self._perform(tp, effects)
+
+    async def close(self) -> None:
+        """Begin nothing more."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------------ events
+
+    def suspect(self, tp: TopicPartition, error: BaseException) -> None:
+        """Something read in this log is not what was written, it seems. From any thread."""
+        if isinstance(error, CorruptLogError):
+            self._host.disk.loop.call_soon_threadsafe(self._look, tp, error.path)
+
+    def told(self, tp: TopicPartition, stored: LeaderAndIsr) -> None:
+        """A controller has said who leads, and who is in the ISR."""
+        self._stored[tp] = stored
+        self._step(tp, repair.Told(stored))
+
+    def untold(self) -> None:
+        """The session is over."""
+        self._stored.clear()
+        for tp in list(self.states):
+            self._step(tp, repair.Untold())
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The replica is let go of, and with it its damage."""
+        self.states.pop(tp, None)
+        self._stored.pop(tp, None)
+        if self._host.offline.reasons().get(tp) is not None:
+            self._host.offline.clear(tp)
+
+    def _step(self, tp: TopicPartition, event: repair.Event) -> None:
+        state, effects = repair.step(self._host.broker, self.states.get(tp), event)
+        if state is None:
+            self.states.pop(tp, None)
+        else:
+            self.states[tp] = state
+        self._perform(tp, effects)
+
+    # -------------------------------------------------------------------- look
+
+    def _look(self, tp: TopicPartition, path: str) -> None:
+        partition = self._partitions.get(tp)
+        last_s = self._sound_s.get((tp, path))
+        is_calm = last_s is not None and self._host.disk.loop.time() - last_s < CALM_S
+        if partition is not None and tp not in self.states and tp not in self._looking and not is_calm:
+            self._looking.add(tp)
+            self._spawn(self._look_again(tp, partition, path))
+
+    async def _look_again(self, tp: TopicPartition, partition: Partition, path: str) -> None:
+        """In the log's lane, and under its lock: what others change meanwhile is no damage."""
+        log = partition.replica.log
+        is_segment = path.endswith(".log")
+        try:
+            found: Unsound | None = await partition.replica.call(
+                partial(soundness.find, log, path if is_segment else None)
+            )
+        except (PylogError, OSError) as error:
+            logger.error("tp=%s path=%s cannot be looked through: %s", tp, path, error)
+            found = None
+        finally:
+            self._looking.discard(tp)
+        if self._partitions.get(tp) is not partition:
+            return
+        if found is None:
+            self._sound_s[tp, path] = self._host.disk.loop.time()
+            logger.warning("tp=%s path=%s looked damaged, and a second look shows nothing", tp, path)
+            return
+        self._note_in_log(tp, str(found))
+        self._step(tp, repair.Found(found.offset, str(found)))
+
+    def _note_in_log(self, tp: TopicPartition, reason: str) -> None:
+        replica = self._partitions[tp].replica
+        view = replica.log.files.view
+        replica.damage = reason
+        is_short = view.tail.damage is not None or view.end < replica.log.recovery_point
+        replica.ends_early = is_short or tp in self._dir.unrecovered
+        logger.error("tp=%s damaged: %s", tp, reason)
+
+    # ----------------------------------------------------------------- effects
+
+    def _perform(self, tp: TopicPartition, effects: tuple[repair.Effect, ...]) -> None:
+        for effect in effects:
+            match effect:
+                case repair.Note(offset, reason):
+                    self._spawn(self._note(tp, offset, reason))
+                case repair.MarkOffline(reason):
+                    self._host.offline.mark(tp, reason)
+                case repair.Cut(offset):
+                    self._spawn(self._cut(tp, offset))
+                case repair.Forget(leader_epoch):
+                    self._spawn(self._forget(tp, leader_epoch))
+
+    async def _note(self, tp: TopicPartition, offset: int | None, reason: str) -> None:
+        partition = self._partitions[tp]
+
+        def act() -> None:
+            # What follows the damage is no torn end that the next start may cut.
+            self._dir.flush([(tp, partition.replica.log)])
+            self._dir.notes.put(tp, DamageNote(partition.topic_id, offset, reason))
+
+        if await self._done(tp, "noted", act) and tp in self.states:
+            self._step(tp, repair.Noted())
+
+    async def _cut(self, tp: TopicPartition, offset: int | None) -> None:
+        partition = self._partitions[tp]
+        partition.leave_role()
+        try:
+            done: SetAside = await partition.replica.call(
+                partial(self._dir.set_aside, tp, partition.replica.log, offset)
+            )
+        except (PylogError, OSError) as error:
+            self._failed(tp, "set aside", error)
+            self._step(tp, repair.NotCut())
+            await asyncio.sleep(RETRY_S)
+            self._step(tp, repair.Ticked())
+            return
+        logger.warning("tp=%s cut to=%d, what was damaged is kept as path=%s", tp, done.offset, done.path)
+        if self._partitions.get(tp) is partition:
+            partition.note_cut()
+            self._step(tp, repair.WasCut())
+
+    async def _forget(self, tp: TopicPartition, leader_epoch: int | None) -> None:
+        if not await self._done(tp, "taken back", partial(self._dir.note_mended, tp)):
+            return
+        partition, stored = self._partitions.get(tp), self._stored.get(tp)
+        if partition is None:
+            return
+        partition.replica.damage, partition.replica.ends_early = None, False
+        self._host.counters.repairs += 1
+        if stored is not None and leader_epoch == stored.leader_epoch == partition.known_leader_epoch:
+            logger.info(
+                "tp=%s copies from leader=%d from offset=%d on", tp, stored.leader, partition.replica.end
+            )
+            await partition.follow(stored)
+        self._host.offline.clear(tp)
+
+    async def _done(self, tp: TopicPartition, what: str, act: Callable[[], None]) -> bool:
+        """Do it until it is done, or nobody wants it any more."""
+        while tp in self._partitions:
+            try:
+                await asyncio.to_thread(act)
+            except (PylogError, OSError) as error:
+                self._failed(tp, what, error)
+                if isinstance(error, FailedStoreError):
+                    return False
+                await asyncio.sleep(RETRY_S)
+            else:
+                return True
+        return False
+
+    def _failed(self, tp: TopicPartition, what: str, error: Exception) -> None:
+        logger.error("tp=%s damage is not %s: %s", tp, what, error)
+        if isinstance(error, FailedStoreError):
+            self._host.disk_failed()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a repair failed", exc_info=error)

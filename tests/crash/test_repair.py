@@ -1,0 +1,91 @@
+"""Every crash point while a damaged replica is set aside: the next life knows of the damage, or there is none (S3)."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from logstore.config import LogConfig
+from logstore.env import Env
+from replication.model import TopicPartition
+from replication.replica.damage_notes import DamageNote
+from replication.replica.replica_dir import ReplicaDir
+from tests.crash.disk import Crash, Disk, PowerCut, StillClock
+from tests.unit.storage.partition import TOPIC_ID, batch, contents
+
+ROOT = Path("/broker")
+T0 = TopicPartition("t", 0)
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100, max_message_bytes=400)
+COMPACTED = replace(CONFIG, cleanup_policy=frozenset({"compact"}))
+DAMAGED = 4
+SOUND = [(number, b"value %d" % number) for number in range(DAMAGED)]
+
+pytestmark = pytest.mark.usefixtures("_small")
+
+
+def opened(disk, config=CONFIG):
+    directory = ReplicaDir.open(ROOT, Env(StillClock(), disk))
+    directory.look()
+    return directory, directory.recover(lambda topic: config, threads=1).get(T0)
+
+
+def damaged_disk():
+    """Twelve batches in several segments, all flushed, one of them with another bit, which is noted."""
+    disk = Disk(seed=1)
+    disk.mkdir(BOOT_ID.parent)
+    disk.create(BOOT_ID)
+    disk.write(BOOT_ID, 0, b"this-boot\n")
+    for path in (BOOT_ID, *BOOT_ID.parents):
+        disk.fsync(path)
+    directory, _ = opened(disk)
+    directory.create_logs({T0: TOPIC_ID})
+    log = directory.open_log(T0, TOPIC_ID, CONFIG)
+    for number in range(12):
+        log.append_as_leader(batch(b"value %d" % number), leader_epoch=number // 3)
+    directory.note_high_watermarks({T0: 12}, directory.cuts())
+    directory.flush([(T0, log)])
+    inode = next(inode for path, inode in disk.names.items() if b"value %d" % DAMAGED in inode.data)
+    inode.data[:] = inode.data.replace(b"value %d" % DAMAGED, b"Value %d" % DAMAGED)
+    inode.synced = bytes(inode.data)
+    directory.notes.put(T0, DamageNote(TOPIC_ID, DAMAGED, "a bit"))
+    return disk.after_crash(Crash.LOST)
+
+
+def mend(directory, log):
+    directory.set_aside(T0, log, directory.damage[T0][0])
+    directory.note_mended(T0)
+
+
+def is_kept(disk):
+    return any(path.endswith(".damaged") and b"Value" in inode.data for path, inode in disk.names.items())
+
+
+@pytest.mark.parametrize("config", [CONFIG, COMPACTED], ids=["from-the-damage-on", "whole"])
+@pytest.mark.parametrize("kind", Crash)
+def test_every_crash_point_of_a_repair_is_mended_by_the_next_life(kind, config):
+    wanted = SOUND if config is CONFIG else []
+    before = damaged_disk()
+    for crash_at in itertools.count(1):
+        disk = before.copy()
+        directory, log = opened(disk, config)
+        assert T0 in directory.damage
+        disk.crash_at = disk.calls + crash_at
+        try:
+            mend(directory, log)
+        except PowerCut:
+            disk = disk.after_crash(kind)
+        else:
+            break
+        directory, log = opened(disk, config)
+        if T0 in directory.damage:
+            mend(directory, log)
+        assert contents(log) == wanted
+        assert is_kept(disk)
+        assert not list(log.verify())
+        assert directory.high_watermarks.get(T0, 0) <= len(wanted)
+        assert directory.notes.all() == {}
+        assert [start.epoch for start in log.epochs.starts] == sorted({number // 3 for number, _ in wanted})
+        log.append_as_follower(batch(b"again", first=len(wanted), epoch=9))
+    assert crash_at > 20
