@@ -145,6 +145,7 @@ class Metrics:
             *self._replica_manager(),
             *self._partitions(),
             *self._controller_state(),
+            *await self._disk(),
             *_topics(self._replicas.metadata),
             *self.times.families(),
             *await self._group_lag(),
@@ -193,9 +194,24 @@ class Metrics:
             ("underreplicatedpartitions", sum(len(s.isr) < len(s.replicas) for s, _ in states)),
             ("underminisrpartitioncount", sum(len(s.isr) < least for s, least in states)),
             ("atminisrpartitioncount", sum(len(s.isr) == least for s, least in states)),
-            ("offlinereplicacount", len(self._replicas.broken())),
+            ("offlinereplicacount", self._offline_count()),
         ):
             yield gauge(f"kafka_server_replicamanager_{name}", ({}, value))
+
+    def _offline_count(self) -> int:
+        offline = self._replicas.offline
+        some = self._replicas.broken().keys() | offline.reasons().keys()
+        return len(some if offline.everything is None else some | self._replicas.partitions().keys())
+
+    async def _disk(self) -> Iterable[Family]:
+        room = self._replicas.room
+        usage = await asyncio.to_thread(room.usage)
+        return (
+            gauge("pylog_disk_log_bytes", ({}, usage.log_bytes)),
+            gauge("pylog_disk_free_bytes", ({}, usage.free_bytes)),
+            gauge("pylog_disk_total_bytes", ({}, usage.total_bytes)),
+            gauge("pylog_disk_full", ({}, room.is_full)),
+        )
 
     def _partitions(self) -> Iterable[Family]:
         led = [(_of(tp), partition, role.state) for tp, partition, role in self._led()]

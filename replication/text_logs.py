@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import logging.handlers
+import sys
 from pathlib import Path
 
 from logstore.env import SYSTEM, Env
@@ -70,9 +71,15 @@ def begin_logging(directory: Path) -> None:
         logger.propagate = False
 
 
+class _File(logging.handlers.RotatingFileHandler):
+    """A file of lines. A full disk costs lines, and nothing else: no traceback per line on stderr."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
+
 def _file(path: Path) -> logging.Handler:
-    handler = logging.handlers.RotatingFileHandler(
-        path, maxBytes=FILE_BYTES_MAX, backupCount=1, encoding="utf-8", delay=True
-    )
+    handler = _File(path, maxBytes=FILE_BYTES_MAX, backupCount=1, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("[%(asctime)s] %(levelname)s %(message)s (%(name)s)"))
     return handler

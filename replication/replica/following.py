@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from logstore.errors import FailedStoreError, PylogError
+from logstore.errors import DiskFullError, FailedStoreError, PylogError
 from replication import follower
 from replication.follower import EpochStarts
 from replication.model import BrokerId, LeaderAndIsr
@@ -281,7 +281,9 @@ class Following:
         self.jobs -= 1
         if self.is_over:
             return
-        if write.error is not None:
+        if isinstance(write.error, DiskFullError):
+            self.replica.host.disk_full()  # says so once
+        elif write.error is not None:
             if isinstance(write.error, FailedStoreError):
                 self.replica.host.disk_failed()
             self.replica.suspect(write.error)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from logstore.append_rules import AppendInfo
-from logstore.errors import FailedStoreError, InvalidRecordError
+from logstore.errors import DiskFullError, FailedStoreError, InvalidRecordError
 from logstore.records.batch import InvalidBatchError, batches
 from logstore.records.batch import records as records_of
 from replication import isr
@@ -251,7 +251,9 @@ class Leader:
             self.replica.host.disk_failed()
         self.replica.suspect(outcome)
         code = code_of(outcome)
-        if code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR):
+        if isinstance(outcome, DiskFullError):
+            self.replica.host.disk_full()  # says so once
+        elif code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR):
             logger.error("tp=%s append failed: %s", self.replica.tp, outcome, exc_info=outcome)
         rows = outcome.rows if isinstance(outcome, KeylessRecordsError) else ()
         append.result = AppendResult(code, error_message=str(outcome), wrong_rows=rows)

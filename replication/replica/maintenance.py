@@ -16,7 +16,7 @@ from functools import partial
 
 from logstore import compaction, housekeeping
 from logstore.env import Env
-from logstore.errors import FailedStoreError, PylogError
+from logstore.errors import DiskFullError, FailedStoreError, PylogError
 from replication.config import BrokerConfig
 from replication.model import TopicPartition
 from replication.replica.partition import Partition
@@ -92,6 +92,8 @@ class Maintenance:
                 except FailedStoreError:
                     self._replicas.disk_failed.set()
                     return
+                except DiskFullError:
+                    self._replicas.room.is_missing()  # says so once
                 except (PylogError, OSError) as error:
                     logger.error("high watermarks are not stored: %s", error)
                 else:

@@ -71,6 +71,7 @@ class Host:
     keep_reserve: Callable[[], None]  # raises DiskFullError while no room may be taken
     cutting: Callable[[TopicPartition, int], AbstractContextManager[None]]  # around the cut of a log
     suspect: Callable[[TopicPartition, BaseException], None]  # a log may be damaged; from any thread
+    disk_full: Callable[[], None]  # a write found no room: see `room`
     disk_failed: Callable[[], None]  # an fsync failed: nothing here is to be trusted any more
     counters: ReplicaCounters = field(default_factory=ReplicaCounters)
 

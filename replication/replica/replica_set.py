@@ -10,7 +10,7 @@ from pathlib import Path
 from logstore.catalog import TopicInfo
 from logstore.config import LogConfig
 from logstore.env import Env
-from logstore.errors import InvalidConfigError, PylogError
+from logstore.errors import DiskFullError, InvalidConfigError, PylogError
 from logstore.log import Log
 from replication.config import BrokerConfig
 from replication.coordination import cluster, registration
@@ -25,6 +25,7 @@ from replication.replica.partition import Partition
 from replication.replica.repairs import Repairs
 from replication.replica.replica_dir import ReplicaDir
 from replication.replica.replica_log import Host, IsrKeeper, ReplicaCounters
+from replication.replica.room import Room
 from replication.roles import is_replica_lost
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class ReplicaSet:
         except BaseException:
             self.dir.log_dir.close()
             raise
+        self.room = Room(self.dir.path, self.dir.log_dir.reserve, self.offline, self._env.clock)
         self.disk = Disk(self._config.num_io_threads)
         self.repairs = Repairs(self.dir, self.partitions)
         self._host = Host(
@@ -74,6 +76,7 @@ class ReplicaSet:
             clock=self._env.clock,
             isr=self._isr,
             offline=self.offline,
+            disk_full=self.room.is_missing,
             keep_reserve=self.dir.log_dir.reserve.keep,
             cutting=self.dir.cutting,
             suspect=self.repairs.suspect,
@@ -90,6 +93,7 @@ class ReplicaSet:
                 self.broken[tp] = log
         self.repairs.begin(self._host)
         await self._find_losses(tree)
+        await self.room.begin()
         return adopted
 
     @property
@@ -138,6 +142,7 @@ class ReplicaSet:
     async def close(self) -> None:
         """Flush everything, note a clean end, and let go of the directory."""
         await self.repairs.close()
+        self.room.close()
         await self.disk.close()
         offsets = self.high_watermarks()
         logs = {tp: partition.replica.log for tp, partition in self.partitions.items()}
@@ -201,6 +206,8 @@ class ReplicaSet:
             try:
                 logs = await asyncio.to_thread(self._create, new)
             except (PylogError, OSError) as error:
+                if isinstance(error, DiskFullError):
+                    self.room.is_missing()
                 found.update(dict.fromkeys(new, error))
                 new = {}
             else:

@@ -44,6 +44,7 @@ from replication.replica.partition import Partition
 from replication.replica.purgatory import Countdown
 from replication.replica.replica_log import ReplicaCounters
 from replication.replica.replica_set import ReplicaSet
+from replication.replica.room import Room
 
 Appended = dict[tuple[str, int], AppendResult]
 
@@ -97,6 +98,11 @@ class Replicas:
     def tree(self) -> Tree | None:
         """That of the session; None while there is none."""
         return self._set.tree
+
+    @property
+    def room(self) -> Room:
+        """Whether the disk has room."""
+        return self._set.room
 
     def connect(self, tree: Tree, broker_epoch: int) -> None:
         """This broker is registered, in this session and with this epoch."""

@@ -79,4 +79,7 @@ def test_the_page_tells_traffic_replicas_controller_and_lag(ports, tmp_path):
         assert found["kafka_consumergroup_members", ("consumergroup", "readers")] == 1
         assert found["kafka_network_requestmetrics_requests_total", ("request", "CreateTopics")] == 1
         assert found["pylog_request_seconds_bucket", ("le", "+Inf"), ("request", "CreateTopics")] == 1
+        assert found[("pylog_disk_full",)] == found["kafka_server_replicamanager_offlinereplicacount",] == 0
+        assert found[("pylog_disk_total_bytes",)] >= found[("pylog_disk_free_bytes",)] > 0
+        assert found[("pylog_disk_log_bytes",)] > 0
         assert get(ports[0], "/")[0] == 404

@@ -3,29 +3,39 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+from logstore.env import Env, OsFiles
 from replication.broker import Broker
 from replication.config import BrokerConfig
 from replication.coordination import topics
 from replication.coordination.offline import read_offline
 from replication.errors import ErrorCode
+from replication.model import TopicPartition
 from replication.replica.leading import Leader
 from replication.replica.offline import OfflineReplicas
 
 from .site import QUICK, T0, batch, on_loop, until
+from .test_disks import BadDisk
 
-SETTINGS = {"listeners": "PLAINTEXT://127.0.0.1:0", "controlled.shutdown.enable": "false", **QUICK}
+T1 = TopicPartition("others", 0)
+SETTINGS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "controlled.shutdown.enable": "false",
+    **QUICK,
+    "replica.lag.time.max.ms": 40_000,
+}
 TOPIC_ID = "i" * 21 + "A"
 
 
-def made(path, number):
+def made(path, number, files=None):
     own = {"broker.id": number, "log.dirs": str(path / f"broker-{number}")}
-    return Broker(BrokerConfig.from_properties({**SETTINGS, **own, "coordination": f"sqlite:{path}/tree.db"}))
+    config = {**SETTINGS, **own, "coordination": f"sqlite:{path}/tree.db"}
+    return Broker(BrokerConfig.from_properties(config), Env(files=files or OsFiles()))
 
 
 @asynccontextmanager
-async def brokers(path, count):
-    """These, and a topic with a replica on each, the first one preferred."""
-    running = {number: made(path, number) for number in range(1, count + 1)}
+async def brokers(path, count, files=None):
+    """These, and a topic with a replica on each, the first one preferred; `files` are those of broker 1."""
+    running = {number: made(path, number, files if number == 1 else None) for number in range(1, count + 1)}
     try:
         for broker in running.values():
             await broker.start()
@@ -44,6 +54,11 @@ def is_led(running, leader, isr=None):
     role = partition.role if partition is not None else None
     heard = all(broker.replicas.metadata.leader(*T0) == leader for broker in running.values())
     return heard and isinstance(role, Leader) and (isr is None or set(role.state.isr) == isr)
+
+
+def in_sync(broker, tp):
+    role = broker.replicas.partitions()[tp].role
+    return set(role.state.isr) if isinstance(role, Leader) else None
 
 
 async def produce(broker, value, timeout_ms=10_000):
@@ -105,6 +120,39 @@ async def test_it_is_said_again_in_each_session(tmp_path):
         async with asyncio.timeout(15):
             while 1 not in await read_offline(tree):  # noqa: ASYNC110  nobody tells
                 await asyncio.sleep(0.02)
+
+
+@on_loop
+async def test_a_leader_whose_append_finds_no_room_hands_over(tmp_path, caplog):
+    """S9."""
+    disk = BadDisk()
+    async with brokers(tmp_path, 3, disk) as running:
+        disk.is_full = True
+        assert await produce(running[1], b"a") == ErrorCode.KAFKA_STORAGE_ERROR
+        await until(lambda: is_led(running, 2, {2, 3}))
+        assert await produce(running[2], b"b") == ErrorCode.NONE
+        disk.is_full = False
+        await until(lambda: is_led(running, 1, {1, 2, 3}))
+    assert "Traceback" not in caplog.text
+    assert caplog.text.count("broker=1 all replicas are offline: disk full") <= 2, "a line per change"
+
+
+@on_loop
+async def test_a_follower_whose_append_finds_no_room_leaves_the_isr_at_once(tmp_path, caplog):
+    """S9."""
+    disk = BadDisk()
+    async with brokers(tmp_path, 2, disk) as running:
+        await topics.create_topic(running[1]._tree, T1.topic, "j" * 21 + "A", {0: (2, 1)}, {})
+        await until(lambda: T1 in running[2].replicas.partitions() and in_sync(running[2], T1) == {1, 2})
+        disk.is_full = True
+        found = await running[2].replicas.append({T1: batch(b"a")}, acks=-1, timeout_ms=30_000)
+        assert found[T1].error_code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER), (
+            "a new epoch begins"
+        )
+        await until(lambda: in_sync(running[2], T1) == {2})
+        disk.is_full = False
+        await until(lambda: in_sync(running[2], T1) == {1, 2})
+    assert "cannot be written" not in caplog.text
 
 
 def test_more_than_a_node_may_name_are_said_as_all():
