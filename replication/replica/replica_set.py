@@ -66,7 +66,7 @@ class ReplicaSet:
         except BaseException:
             self.dir.log_dir.close()
             raise
-        self.room = Room(self.dir.path, self.dir.log_dir.reserve, self.offline, self._env.clock)
+        self.room = Room(self.dir.path, self.dir.log_dir.reserve, self.offline, self._env)
         self.disk = Disk(self._config.num_io_threads)
         self.repairs = Repairs(self.dir, self.partitions)
         self._host = Host(

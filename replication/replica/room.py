@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
+import re
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from logstore.env import Clock
+from logstore.env import Env
 from logstore.errors import DiskFullError, StorageError
-from logstore.log_dir import BROKER
 from logstore.reserve import Reserve
 from replication.replica.offline import OfflineReplicas
 
@@ -30,6 +29,7 @@ LOOK_MAX_S = 60.0
 RELAPSE_MS = 30_000
 # To be free beside the reserve: a hundredth of the disk, but no more than this.
 FREE_BYTES_MAX = 1024 * 1024 * 1024
+_REPLICA = re.compile(r".+-\d+(\..+\.deleted)?")
 
 
 class Usage(NamedTuple):
@@ -43,11 +43,11 @@ class Usage(NamedTuple):
 class Room:
     """See the module."""
 
-    def __init__(self, path: Path, reserve: Reserve, offline: OfflineReplicas, clock: Clock) -> None:
+    def __init__(self, path: Path, reserve: Reserve, offline: OfflineReplicas, env: Env) -> None:
         self._path = path
         self._reserve = reserve
         self._offline = offline
-        self._clock = clock
+        self._env = env
         self._watch: asyncio.Task[None] | None = None
         self._look_s = LOOK_S
         self._cleared_ms: int | None = None
@@ -68,7 +68,7 @@ class Room:
         """A write found the disk full."""
         if self._watch is None:
             self._offline.mark_all(DISK_FULL)
-            now_ms, cleared_ms = self._clock.monotonic_ms(), self._cleared_ms
+            now_ms, cleared_ms = self._env.clock.monotonic_ms(), self._cleared_ms
             is_relapse = cleared_ms is not None and now_ms - cleared_ms < RELAPSE_MS
             self._look_s = min(2 * self._look_s, LOOK_MAX_S) if is_relapse else LOOK_S
             self._watch = asyncio.get_running_loop().create_task(self._until_there_is_room())
@@ -83,7 +83,7 @@ class Room:
             await asyncio.sleep(self._look_s)
             if await asyncio.to_thread(self._has_room):
                 break
-        self._watch, self._cleared_ms = None, self._clock.monotonic_ms()
+        self._watch, self._cleared_ms = None, self._env.clock.monotonic_ms()
         if self._offline.everything == DISK_FULL:
             self._offline.clear_all()
 
@@ -98,23 +98,19 @@ class Room:
 
     def usage(self) -> Usage:
         """Look at every file of every replica: not for the event loop."""
-        usage = shutil.disk_usage(self._path)
-        log_bytes = 0
-        with os.scandir(self._path) as entries:
-            directories = [entry.path for entry in entries if entry.is_dir() and entry.name != BROKER]
-        for directory in directories:
-            log_bytes += _size_of(directory)
-        return Usage(log_bytes, usage.free, usage.total)
+        usage, files = shutil.disk_usage(self._path), self._env.files
+        logs = [
+            f"{self._path}/{directory}/{name}"
+            for directory in files.list(self._path).names
+            if _REPLICA.fullmatch(directory)
+            for name in self._names(directory)
+            if name.endswith(".log")
+        ]
+        found = [files.stat(log) for log in logs]
+        return Usage(sum(stat.size for stat in found if stat is not None), usage.free, usage.total)
 
-
-def _size_of(directory: str) -> int:
-    """The bytes of the segments in it. What goes meanwhile counts as nothing."""
-    size_bytes = 0
-    try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.name.endswith(".log"):
-                    size_bytes += entry.stat(follow_symlinks=False).st_size
-    except FileNotFoundError:
-        return size_bytes
-    return size_bytes
+    def _names(self, directory: str) -> tuple[str, ...]:
+        try:
+            return self._env.files.list(f"{self._path}/{directory}").names
+        except FileNotFoundError:  # it was deleted meanwhile
+            return ()

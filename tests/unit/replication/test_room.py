@@ -34,7 +34,7 @@ class Site:
         self.files, self.free_bytes = FullFiles(), 50 * MiB
         self.env = Env(files=self.files)
         self.offline = OfflineReplicas(1)
-        self.room = Room(path, Reserve(self.env, path), self.offline, self.env.clock)
+        self.room = Room(path, Reserve(self.env, path), self.offline, self.env)
 
     async def until_room(self):
         async with asyncio.timeout(10):
