@@ -45,6 +45,7 @@ from replication.handlers.topics import TopicHandlers
 from replication.leaders import Leaders
 from replication.metrics import Metrics, MetricsEndpoint
 from replication.model import BrokerInfo, TopicPartition
+from replication.placements import Placements
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 from replication.replica.replicas import Replicas
@@ -61,6 +62,7 @@ RETRY_S = 0.5
 ADOPTION_S = 10.0  # for the first election in what a directory brought
 CONTROLLER_LOOK_S = 0.1  # how often a broker that stops looks whether there is a controller again
 _BETWEEN_CONTROLLERS = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH)
+NAMED_MAX = 20  # partitions in one line of a log
 GRACE_S = 5.0  # for what is in work when the broker stops
 
 
@@ -84,7 +86,10 @@ class Broker:
         )
         self._clients = Clients(f"broker-{config.broker_id}", timeout_ms=config.replica_socket_timeout_ms)
         leaders = Leaders(config.broker_id, self.replicas, self._clients)
-        self.admin = TopicAdmin(config, self.replicas.metadata, self._connected_tree, leaders.all_lead, env)
+        self._placements = Placements(config.max_broker_partitions)
+        self.admin = TopicAdmin(
+            config, self.replicas.metadata, self._connected_tree, leaders.all_lead, self._placements, env
+        )
         self.configs = ConfigChanges(self.replicas.configure)
         self.groups = GroupCoordinator(config, self.replicas, env)
         self.metrics = Metrics(self.replicas, self.controller, self.groups, leaders.ends)
@@ -178,7 +183,7 @@ class Broker:
             InterHandlers(self.replicas, self.controller, strangers),
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),
             TopicHandlers(self.config, metadata, self.admin),
-            ReassignmentHandlers(self.controller, metadata, self._connected_tree),
+            ReassignmentHandlers(self.controller, metadata, self._placements, self._connected_tree),
             ConfigHandlers(self.config, metadata, self._connected_tree),
             GroupHandlers(self.config, metadata, self.admin, self.groups),
             CommitHandlers(metadata, self.groups, self.env.clock),
@@ -311,13 +316,16 @@ class Broker:
             if not remaining:
                 logger.info("[Kafka Server %d], Controlled shutdown succeeded", self.config.broker_id)
                 return
-            names = ",".join(map(str, remaining))
-            logger.info("[Kafka Server %d], Remaining partitions to move: %s", self.config.broker_id, names)
+            logger.info(
+                "[Kafka Server %d], Remaining partitions to move: %s",
+                self.config.broker_id,
+                _named(remaining),
+            )
         logger.warning(
             "[Kafka Server %d], Proceeding though all the controlled shutdown attempts failed: nobody leads %s until "
             "this broker is back",
             self.config.broker_id,
-            "what it leads" if remaining is None else ",".join(map(str, remaining)),
+            "what it leads" if remaining is None else _named(remaining),
         )
 
     async def _ask_who_is_controller(self) -> tuple[TopicPartition, ...]:
@@ -356,6 +364,11 @@ class Broker:
         return tuple(
             TopicPartition(row.topic_name, row.partition_index) for row in response.remaining_partitions
         )
+
+
+def _named(tps: Sequence[TopicPartition]) -> str:
+    more = f" and {len(tps) - NAMED_MAX} more" if len(tps) > NAMED_MAX else ""
+    return ",".join(map(str, tps[:NAMED_MAX])) + more
 
 
 def _limits(config: BrokerConfig) -> Limits:

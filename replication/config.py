@@ -173,6 +173,11 @@ class BrokerConfig(_Given):
     default_replication_factor: int = setting(
         "default.replication.factor", 1, "Replicas of a topic whose maker names no number.", minimum=1
     )
+    max_broker_partitions: int = setting(
+        "max.broker.partitions", 20_000,
+        "Replicas that a broker may have; topics, partitions and moves that would bring more are refused.",
+        minimum=1,
+    )  # fmt: skip
     delete_topic_enable: bool = setting("delete.topic.enable", True, "May topics be deleted?")
 
     # ------------------------------------------------------------ replication

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from logstore.catalog import check_topic_name, new_topic_id
 from logstore.env import Env
@@ -23,8 +24,10 @@ from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError
 from replication.metadata import Metadata, TopicMetadata
 from replication.model import INTERNAL_TOPICS, NO_LEADER, Assignment, BrokerInfo, TopicPartition
+from replication.placements import Placements
 
-PARTITIONS_MAX = 100_000
+PARTITIONS_MAX = 100_000  # of one topic
+REQUEST_MAX = 10_000  # new partitions of one request, as in later versions of Kafka
 TOLD_S = 1.0  # what is written is known to this broker soon after
 POLL_S = 1.0  # the metadata tells when it has changed; this is for the case that it did so unseen
 DELETION_POLL_S = LEADERS_POLL_S = 0.1
@@ -44,7 +47,7 @@ class NewTopic:
 class TopicAdmin:
     """See the module. `tree` returns the session's tree; raises KafkaError while there is none.
 
-    `do_lead` asks those that are named as leaders whether they are.
+    `do_lead` asks those that are named as leaders whether they are. Replicas are placed by way of `placements`.
     """
 
     def __init__(
@@ -53,18 +56,29 @@ class TopicAdmin:
         metadata: Metadata,
         tree: Callable[[], Tree],
         do_lead: Callable[[Sequence[TopicPartition]], Awaitable[bool]],
+        placements: Placements,
         env: Env,
     ) -> None:
         self._config = config
         self._metadata = metadata
         self._tree = tree
         self._do_lead = do_lead
+        self._placements = placements
         self._random = env.random
         self._creating = asyncio.Lock()
         self._changed = asyncio.Event()
         metadata.listen(self._wake)
 
     # ------------------------------------------------------------------ create
+
+    @staticmethod
+    def check_request(partitions: int) -> None:
+        """May one request ask for so many new partitions? Raises: KafkaError."""
+        if partitions > REQUEST_MAX:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{partitions:,} new partitions in one request: up to {REQUEST_MAX:,} are allowed",
+            )
 
     def plan(self, topic: NewTopic) -> dict[int, Assignment]:
         """Where its replicas would be. Raises: KafkaError, InvalidTopicError, InvalidConfigError, TopicExistsError."""
@@ -119,6 +133,10 @@ class TopicAdmin:
         _check_replicas(found, self._metadata.brokers())
         return found
 
+    async def check_room(self, assignment: Mapping[int, Assignment]) -> None:
+        """Would the brokers take these replicas? Raises: KafkaError."""
+        await self._placements.check(self._tree(), assignment.values())
+
     async def create(self, topic: NewTopic, *, timeout_s: float) -> TopicMetadata | None:
         """Make a topic; return it, or None if it was made and is not ready yet. Raises: as `plan`.
 
@@ -143,7 +161,12 @@ class TopicAdmin:
         async with self._creating if _may_collide(topic.name) else contextlib.nullcontext():
             if _may_collide(topic.name):
                 _check_collision(topic.name, await tree.children(nodes.TOPICS))
-            await topics.create_topic(tree, topic.name, new_topic_id(), assignment, topic.config)
+            await self._placements.place(
+                tree,
+                assignment.values(),
+                partial(topics.create_topic, tree, topic.name, new_topic_id(), assignment, topic.config),
+                has_limit=topic.name not in INTERNAL_TOPICS,
+            )
 
     async def ensure(self, topic: NewTopic, *, timeout_s: float) -> TopicMetadata | None:
         """The topic, made if it is not there; None as long as it is not ready."""
@@ -183,8 +206,12 @@ class TopicAdmin:
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one list of replicas per new partition"
                 )
             _check_replicas(planned, self._metadata.brokers())
-        if timeout_s:
-            await topics.grow_topic(self._tree(), name, planned)
+        tree = self._tree()
+        if not timeout_s:
+            await self._placements.check(tree, planned.values())
+        else:
+            grow = partial(topics.grow_topic, tree, name, planned)
+            await self._placements.place(tree, planned.values(), grow)
             if await self.ready(name, count, timeout_s=timeout_s) is None:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the partitions are made, and not all led yet")
 

@@ -44,6 +44,7 @@ INCARNATIONS = (
 )
 # Per broker, while it has any: the replicas that it cannot serve or write. Of the session of its registration, and made
 # with that, so that nobody sees the broker without it.
+PLACEMENTS = "/pylog/placements"  # written with each placement of replicas: its version tells of the others
 OFFLINE_REPLICAS = "/pylog/offline_replicas"
 
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
@@ -61,6 +62,7 @@ PERSISTENT_PATHS = (
     ISR_CHANGES,
     "/consumers",
     TOPIC_IDS,
+    PLACEMENTS,
     INCARNATIONS,
     OFFLINE_REPLICAS,
 )

@@ -54,11 +54,11 @@ async def write(tree: Tree, term: Term, order: ReassignmentWrite) -> Reassignmen
 
 
 async def request(
-    tree: Tree, wanted: Mapping[TopicPartition, Assignment | None]
+    tree: Tree, wanted: Mapping[TopicPartition, Assignment | None], *also: Step
 ) -> frozenset[TopicPartition]:
     """Ask for these replicas; None takes back what was asked for. Returns those where there was nothing to take back.
 
-    Raises: MalformedNodeError.
+    What else is said is done in the same step. Raises: MalformedNodeError; RefusedError of `also`.
     """
     while True:
         (node,) = await tree.read_batch([nodes.REASSIGNMENT])
@@ -71,8 +71,10 @@ async def request(
         if plans == before:
             return idle
         try:
-            await tree.multi(_steps(node, plans))
-        except RefusedError:
+            await tree.multi([*_steps(node, plans), *also])
+        except RefusedError as error:
+            if error.path != nodes.REASSIGNMENT:
+                raise
             continue  # somebody else was faster
         return idle
 

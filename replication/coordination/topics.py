@@ -25,9 +25,17 @@ from replication.model import OFFSETS_TOPIC, Assignment, TopicPartition
 
 
 async def create_topic(
-    tree: Tree, topic: str, topic_id: str, partitions: Mapping[int, Assignment], config: Mapping[str, str]
+    tree: Tree,
+    topic: str,
+    topic_id: str,
+    partitions: Mapping[int, Assignment],
+    config: Mapping[str, str],
+    *also: Step,
 ) -> None:
-    """Make a topic. Raises: TopicExistsError: it is there, or is being deleted."""
+    """Make a topic, and do what else is said in the same step.
+
+    Raises: TopicExistsError: it is there, or is being deleted; RefusedError of `also`.
+    """
     config_path = nodes.topic_config_path(topic)
     left, marked = await tree.read_batch([config_path, f"{nodes.DELETED_TOPICS}/{topic}"])
     if marked is not None:
@@ -37,6 +45,7 @@ async def create_topic(
         Create(config_path, data) if left is None else SetData(config_path, data),
         Create(nodes.topic_path(topic), nodes.encode_topic(partitions)),
         Create(nodes.topic_id_path(topic), topic_id.encode()),
+        *also,
     ]
     if topic == OFFSETS_TOPIC:
         note = await tree.get(nodes.GROUP_PARTITIONS)
@@ -47,8 +56,11 @@ async def create_topic(
         raise TopicExistsError(topic) from None
 
 
-async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment]) -> None:
-    """Add partitions. Raises: UnknownTopicError, InvalidRequestError: they are there, or leave a gap."""
+async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment], *also: Step) -> None:
+    """Add partitions, and do what else is said in the same step.
+
+    Raises: UnknownTopicError, InvalidRequestError: they are there, or leave a gap; RefusedError of `also`.
+    """
     path = nodes.topic_path(topic)
     while True:
         found = await tree.get(path)
@@ -60,11 +72,11 @@ async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment]) ->
                 f"topic {topic!r} has {len(known)} partitions: {sorted(added)} do not follow them"
             )
         try:
-            await tree.set(path, nodes.encode_topic({**known, **added}), found.version)
-        except BadVersionError:
-            continue
-        except NoNodeError:
-            continue  # deleted meanwhile: the next look says so
+            await tree.multi([SetData(path, nodes.encode_topic({**known, **added}), found.version), *also])
+        except (BadVersionError, NoNodeError) as error:
+            if error.path != path:
+                raise
+            continue  # changed, or deleted meanwhile: the next look says so
         return
 
 

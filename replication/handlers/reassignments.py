@@ -11,19 +11,27 @@ from typing import Any
 from logstore.errors import PylogError
 from replication.controller_loop import ControllerLoop
 from replication.coordination import reassignments, topics
-from replication.coordination.tree import Tree
+from replication.coordination.tree import Step, Tree
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.handlers.context import Handler, RequestContext
 from replication.metadata import Metadata
 from replication.model import Assignment, TopicPartition
+from replication.placements import Placements
 from replication.protocol.apis import ApiKey
 
 
 class ReassignmentHandlers:
     """See the module. `tree` returns the session's tree; raises KafkaError while there is none."""
 
-    def __init__(self, controller: ControllerLoop, metadata: Metadata, tree: Callable[[], Tree]) -> None:
+    def __init__(
+        self,
+        controller: ControllerLoop,
+        metadata: Metadata,
+        placements: Placements,
+        tree: Callable[[], Tree],
+    ) -> None:
         self._controller = controller
+        self._placements = placements
         self._metadata = metadata
         self._tree = tree
 
@@ -47,9 +55,7 @@ class ReassignmentHandlers:
         try:
             tree = self._controllers_tree()
             failed = {tp: error for tp in wanted if (error := await self._fault(tree, tp, wanted[tp]))}
-            idle = await reassignments.request(
-                tree, {tp: target for tp, target in wanted.items() if tp not in failed}
-            )
+            idle = await self._request(tree, {tp: wanted[tp] for tp in wanted if tp not in failed})
         except PylogError as error:
             return {"error_code": code_of(error), "error_message": str(error), "responses": ()}
         for tp in idle:
@@ -67,6 +73,24 @@ class ReassignmentHandlers:
             rows.setdefault(tp.topic, []).append(row)
         responses = [{"name": topic, "partitions": found} for topic, found in rows.items()]
         return {"error_code": ErrorCode.NONE, "error_message": None, "responses": responses}
+
+    async def _request(
+        self, tree: Tree, wanted: Mapping[TopicPartition, Assignment | None]
+    ) -> frozenset[TopicPartition]:
+        """As `reassignments.request`, if the brokers have room for what is added; else nothing of it is done."""
+        idle: frozenset[TopicPartition] = frozenset()
+
+        async def write(counted: Step) -> None:
+            nonlocal idle
+            idle = await reassignments.request(tree, wanted, counted)
+
+        await self._placements.place(tree, map(self._added, wanted, wanted.values()), write)
+        return idle
+
+    def _added(self, tp: TopicPartition, target: Assignment | None) -> Assignment:
+        topic = self._metadata.topic(tp.topic)
+        known = topic.partitions[tp.partition].replicas if topic is not None else ()
+        return tuple(broker for broker in target or () if broker not in known)
 
     async def _fault(self, tree: Tree, tp: TopicPartition, target: Assignment | None) -> KafkaError | None:
         """Why it cannot be done; None if it can."""

@@ -45,6 +45,12 @@ class TopicHandlers:
         context.park()
         names = Counter(topic.name for topic in body.topics)
         timeout_s = body.timeout.total_seconds()
+        try:
+            self._admin.check_request(
+                sum(max(1, topic.num_partitions, len(topic.assignments)) for topic in body.topics)
+            )
+        except KafkaError as error:
+            return {"topics": [await _failed(name, error) for name in names]}
         rows = await asyncio.gather(
             *(
                 self._create(topic, timeout_s, validate_only=body.validate_only)
@@ -66,7 +72,9 @@ class TopicHandlers:
         try:
             plan = self._admin.plan(new)
             made = None
-            if not validate_only:
+            if validate_only:
+                await self._admin.check_room(plan)
+            else:
                 made = await self._admin.create(new, timeout_s=timeout_s)
                 if made is None:
                     raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the topic is made, and not led yet")
@@ -88,6 +96,11 @@ class TopicHandlers:
         context.park()
         timeout_s = body.timeout.total_seconds()
 
+        try:
+            self._admin.check_request(sum(topic.count - self._count(topic.name) for topic in body.topics))
+        except KafkaError as error:
+            return {"results": [await _failed(topic.name, error) for topic in body.topics]}
+
         async def grow(asked: Any) -> Mapping[str, Any]:
             added = (
                 None if asked.assignments is None else [tuple(row.broker_ids) for row in asked.assignments]
@@ -98,6 +111,10 @@ class TopicHandlers:
             )
 
         return {"results": await asyncio.gather(*map(grow, body.topics))}
+
+    def _count(self, topic: str) -> int:
+        known = self._metadata.topic(topic)
+        return 0 if known is None else len(known.partitions)
 
     # ------------------------------------------------------------------ delete
 

@@ -174,7 +174,7 @@ async def client_of(tmp_path, newest=9, *, leads=True, **config):
         await groups.learned(5)
         if not leads:
             one.replicas.disconnect()
-        admin = TopicAdmin(one.config, one.replicas.metadata, lambda: one.tree, None, random.Random(1))
+        admin = TopicAdmin(one.config, one.replicas.metadata, lambda: one.tree, None, None, random.Random(1))
         handlers = {
             **GroupHandlers(one.config, one.replicas.metadata, admin, groups).handlers(),
             **CommitHandlers(one.replicas.metadata, groups, SYSTEM.clock).handlers(),

@@ -14,6 +14,7 @@ from replication.handlers.context import RequestContext
 from replication.handlers.reassignments import ReassignmentHandlers
 from replication.metadata import BrokerAddress, Metadata, PartitionMetadata, PartitionUpdate
 from replication.model import BrokerInfo, LeaderAndIsr, Reassignment, TopicPartition
+from replication.placements import Placements
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
 from replication.topic_admin import TopicAdmin
@@ -82,7 +83,7 @@ async def _true(value):
 def test_only_the_controller_answers():
     async def check():
         idle = ControllerLoop(1, Limits(), None, lambda change: None, SYSTEM.clock)
-        handlers = ReassignmentHandlers(idle, metadata_of(TP), lambda: None)
+        handlers = ReassignmentHandlers(idle, metadata_of(TP), Placements(100), lambda: None)
         answer = await alter(handlers, {TP: (2,)})
         assert (answer.error_code, answer.responses) == (ErrorCode.NOT_CONTROLLER, ())
         listed = await ask(handlers, ApiKey.LIST_PARTITION_REASSIGNMENTS, topics=None)
@@ -94,7 +95,7 @@ def test_only_the_controller_answers():
 def test_what_is_asked_for_is_begun_listed_and_taken_back(tmp_path):
     async def check():
         async with site(tmp_path) as here:
-            handlers = ReassignmentHandlers(here.loop, metadata_of(TP), lambda: here.tree)
+            handlers = ReassignmentHandlers(here.loop, metadata_of(TP), Placements(100), lambda: here.tree)
             await here.create()
             await here.until(here.state)
             # The tree does not know broker 2 yet: the machine refuses what the metadata allows.
@@ -126,7 +127,9 @@ def test_what_is_asked_for_is_begun_listed_and_taken_back(tmp_path):
 def test_what_cannot_be_is_refused_and_nothing_of_it_is_written(tmp_path):
     async def check():
         async with site(tmp_path) as here:
-            handlers = ReassignmentHandlers(here.loop, metadata_of(TP, GONE), lambda: here.tree)
+            handlers = ReassignmentHandlers(
+                here.loop, metadata_of(TP, GONE), Placements(100), lambda: here.tree
+            )
             await here.create()
             await topics.create_topic(here.tree, GONE.topic, TOPIC_ID, {0: (9,)}, {})  # and 9 is down
             for wrong in ((), (2, 2), (1, 9), (-1,)):
@@ -146,14 +149,14 @@ def test_a_topic_that_waits_for_its_reassignment_is_said_not_to_be_deleted_and_c
     async def check():
         async with site(tmp_path) as here:
             metadata = metadata_of(TP)
-            handlers = ReassignmentHandlers(here.loop, metadata, lambda: here.tree)
+            handlers = ReassignmentHandlers(here.loop, metadata, Placements(100), lambda: here.tree)
             await here.create()
             await here.until(here.state)
             await registration.register_broker(here.tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
             await here.until(lambda: _true(2 in here.loop.state.brokers))
             assert await codes(handlers, {TP: (2,)}) == {TP: ErrorCode.NONE}
             await here.until(lambda: _true(TP in here.loop.state.moves))
-            admin = TopicAdmin(BrokerConfig(), metadata, lambda: here.tree, None, SYSTEM)
+            admin = TopicAdmin(BrokerConfig(), metadata, lambda: here.tree, None, Placements(100), SYSTEM)
             with pytest.raises(KafkaError, match="not deleted yet") as raised:
                 await admin.delete("t", timeout_s=0.3)
             assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
