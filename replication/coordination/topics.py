@@ -52,7 +52,9 @@ async def create_topic(
         steps.append(_noting(note, nodes.GroupPartitions(topic_id, len(partitions))))
     try:
         await tree.multi(steps)
-    except (NodeExistsError, BadVersionError):
+    except (NodeExistsError, BadVersionError) as error:
+        if error.path in {step.path for step in also}:
+            raise
         raise TopicExistsError(topic) from None
 
 
