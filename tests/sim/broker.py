@@ -8,23 +8,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from logstore.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.errors import OffsetOutOfRangeError
-from logstore.log import Log, create
-from logstore.partition_dir import topic_id_of
+from logstore.log import Log
 from replication import controller as controller_machine
 from replication import follower, isr, roles
 from replication.controller import Controller, events
-from replication.model import TopicPartition
+from replication.model import Replica, TopicPartition
+from replication.replica.replica_dir import ReplicaDir
 from replication.state_change_log import StateChange
-from tests.crash.disk import Crash, Disk, PowerCut
+from tests.crash.disk import Crash, Disk, Inode, PowerCut
 from tests.sim.partition import Partition
 from tests.sim.tree import Session, Tree
 from tests.sim.world import World
 
 ROOT = Path("/broker")
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 TICK_MS = 100
 RETRY_MS = 60
 LOG_SETTINGS = LogConfig(segment_bytes=2000, index_interval_bytes=400, max_message_bytes=2000)
@@ -40,14 +40,27 @@ class SimBroker:
         self.peers: dict[int, SimBroker] = {}
         self.follow = follower.follow
         self.judge_request = roles.judge_request
-        self.disk = Disk(seed=id)
-        self.disk.mkdir(ROOT)
-        self.disk.fsync(ROOT.parent)
+        self.boots = 0
         self.life = 0
         self.is_up = False
         self.paused_until_ms = 0
-        self.lost_writes = False
+        self.replace_disk()
         self._forget()
+
+    def replace_disk(self) -> None:
+        """An empty one, in a machine that is booted for it."""
+        self.disk = Disk(seed=self.id)
+        self.disk.mkdir(ROOT)
+        self.disk.fsync(ROOT.parent)
+        self._boot_machine()
+
+    def _boot_machine(self) -> None:
+        """The system says which boot this is; that is on no disk."""
+        self.boots += 1
+        said = b"%d\n" % self.boots
+        self.disk.names[BOOT_ID] = self.disk.synced_names[BOOT_ID] = Inode(0, bytearray(said), said)
+        self.disk.directories[str(Path(BOOT_ID).parent)] = 0
+        self.disk.synced_directories.add(str(Path(BOOT_ID).parent))
 
     def _forget(self) -> None:
         self.env = Env(self.world_clock(), self.disk)
@@ -59,9 +72,7 @@ class SimBroker:
         self.outbox: dict[int, deque[Any]] = {}
         self.sending: set[int] = set()
         self.deleted: dict[TopicPartition, int] = {}  # and in which leader epoch
-        self.count = 0
-        self.recovery_points: dict[str, int] = {}
-        self.noted_high_watermarks: dict[str, int] = {}
+        self.directory: ReplicaDir | None = None
 
     def world_clock(self) -> Any:
         world = self.world
@@ -88,48 +99,34 @@ class SimBroker:
         self.guarded(self._boot)
 
     def _boot(self) -> None:
-        self.recovery_points = self._read("recovery-point-offset-checkpoint")
-        noted = self._read("replication-offset-checkpoint")
-        for name in sorted({Path(path).parent.name for path in self.disk.names} - {ROOT.name, ""}):
-            topic, _, number = name.rpartition("-")
-            if number.isdecimal() and topic_id_of(ROOT / name, self.env) is not None:
-                tp = TopicPartition(topic, int(number))
-                log = self._open(tp)
-                log.recover()
-                hw = min(noted.get(name, 0), log.log_end_offset)
-                self.partitions[tp] = Partition(self, tp, log, hw)
-        known = {str(tp): partition.high_watermark for tp, partition in self.partitions.items()}
-        if any(offset > known.get(name, 0) for name, offset in noted.items()):
-            self._note_high_watermarks()  # or else the log grows below what is noted, and nobody has committed that
-        else:
-            self.noted_high_watermarks = noted
+        self.directory = directory = ReplicaDir.open(ROOT, self.env)
+        directory.look()
+        for tp, log in sorted(directory.recover(lambda topic: LOG_SETTINGS, threads=1).items()):
+            assert isinstance(log, Log), f"{tp} is not recovered: {log}"
+            self.watcher.booted(self, tp, log)
+            self.partitions[tp] = Partition(self, tp, log, directory.high_watermarks.get(tp, 0))
+        for tp, state in self.tree.states.items():
+            me, is_here = Replica(tp, self.id), tp in self.partitions
+            if self.id in self.tree.replicas(tp) and roles.is_replica_lost(
+                me, state, is_on_disk=is_here, is_new=False
+            ):
+                directory.has_lost_writes = True
         self.session = self.tree.connect(self)
         self._register(self.session)
         self._tick()
 
-    def _read(self, name: str) -> dict[str, int]:
-        try:
-            return {directory: int(offset) for directory, offset in read_checkpoint(self.env, ROOT / name)}
-        except (FileNotFoundError, CheckpointError):
-            return {}
-
-    def _open(self, tp: TopicPartition) -> Log:
-        topic_id = self.tree.topics[tp.topic].id
-        assert topic_id is not None
-        return Log.open(
-            ROOT / str(tp),
-            topic_id=topic_id,
-            config=LOG_SETTINGS,
-            env=self.env,
-            recovery_point=self.recovery_points.get(str(tp), 0),
-        )
+    @property
+    def replicas(self) -> ReplicaDir:
+        """What a broker keeps of its replicas on its disk."""
+        assert self.directory is not None, "it is up"
+        return self.directory
 
     def die(self, kind: Crash) -> None:
         """The process is gone, and after a power failure what was not synced, too."""
         self.is_up = False
         self.disk = self.disk.after_crash(kind)
         if kind is not Crash.KILLED:
-            self.lost_writes = True
+            self._boot_machine()
         self.watcher.died(self, kind)
 
     def guarded(self, what: Callable[[], None]) -> None:
@@ -141,10 +138,10 @@ class SimBroker:
 
     def stop(self) -> None:
         """An orderly end: everything is flushed, the session closed."""
-        for partition in self.partitions.values():
-            self.flush(partition)
         if self.session is not None:
             self.tree.close(self.session)
+        self._note_high_watermarks()
+        self.replicas.close({tp: partition.log for tp, partition in self.partitions.items()})
         self.is_up = False
         self.disk = self.disk.after_crash(Crash.KILLED)
 
@@ -170,7 +167,8 @@ class SimBroker:
             self.epoch = epoch
             self.on_controller_gone()
 
-        self.ask_tree(lambda: self.tree.register(session, self.id, lost_writes=self.lost_writes), registered)
+        has_lost = self.replicas.has_lost_writes
+        self.ask_tree(lambda: self.tree.register(session, self.id, lost_writes=has_lost), registered)
 
     def ask_tree(
         self, change: Callable[[], Any], answered: Callable[[Any], None], *, is_among_news: bool = False
@@ -191,22 +189,12 @@ class SimBroker:
 
     # ------------------------------------------------------------- checkpoints
 
-    def checkpoint(self, tp: TopicPartition, recovery_point: int) -> None:
-        self.recovery_points[str(tp)] = recovery_point
-        write_checkpoint(self.env, ROOT / "recovery-point-offset-checkpoint", self.recovery_points.items())
-
     def flush(self, partition: Partition) -> None:
-        self.checkpoint(partition.tp, partition.log.flush())
+        self.replicas.flush([(partition.tp, partition.log)])
 
     def _note_high_watermarks(self) -> None:
-        self.noted_high_watermarks = {str(tp): p.high_watermark for tp, p in self.partitions.items()}
-        write_checkpoint(self.env, ROOT / "replication-offset-checkpoint", self.noted_high_watermarks.items())
-
-    def lower(self, partition: Partition, offset: int) -> None:
-        """The log is about to be cut: note nothing beyond it, before that is done."""
-        self.checkpoint(partition.tp, min(partition.log.recovery_point, offset))
-        if self.noted_high_watermarks.get(str(partition.tp), 0) > offset:
-            self._note_high_watermarks()
+        offsets = {tp: partition.high_watermark for tp, partition in self.partitions.items()}
+        self.replicas.note_high_watermarks(offsets, self.replicas.cuts())
 
     # ----------------------------------------------------------- as controller
 
@@ -304,12 +292,26 @@ class SimBroker:
     # --------------------------------------------------------------- as broker
 
     def on_request(self, request: Any, reply: Callable[[Any], None]) -> None:
-        verdict = self.judge_request(
+        verdict = self._verdict(request, is_looked_up=False)
+        if verdict is roles.RequestVerdict.OTHER_CONTROLLER_EPOCH:
+            self.ask_tree(lambda: self.tree.controller_epoch, partial(self._looked_up, request, reply))
+        else:
+            self._obey(request, verdict, reply)
+
+    def _verdict(self, request: Any, *, is_looked_up: bool) -> roles.RequestVerdict:
+        return self.judge_request(
             known_controller_epoch=self.known_controller_epoch,
             controller_epoch=request.controller_epoch,
             own_broker_epoch=self.epoch,
             broker_epoch=request.broker_epoch,
+            is_looked_up=is_looked_up,
         )
+
+    def _looked_up(self, request: Any, reply: Callable[[Any], None], controller_epoch: int) -> None:
+        self.known_controller_epoch = controller_epoch
+        self._obey(request, self._verdict(request, is_looked_up=True), reply)
+
+    def _obey(self, request: Any, verdict: roles.RequestVerdict, reply: Callable[[Any], None]) -> None:
         if verdict is roles.RequestVerdict.OK:
             self.watcher.obeys(self, request)
             self.known_controller_epoch = request.controller_epoch
@@ -334,14 +336,7 @@ class SimBroker:
             del self.partitions[stop.tp]
             self.deleted[stop.tp] = stop.leader_epoch
             partition.log.close()
-            self.recovery_points.pop(str(stop.tp), None)
-            write_checkpoint(
-                self.env, ROOT / "recovery-point-offset-checkpoint", self.recovery_points.items()
-            )
-            self._note_high_watermarks()
-            self.count += 1
-            self.disk.rename(ROOT / str(stop.tp), ROOT / f"{stop.tp}.{self.life}.{self.count}.deleted")
-            self.disk.fsync(ROOT)
+            self.replicas.delete(stop.tp)
 
     def _maybe_forget_loss(self) -> None:
         """Once the controller has decided about every replica of this life, no ISR counts on the former one."""
@@ -352,17 +347,22 @@ class SimBroker:
             if self.id in replicas
         ]
         is_decided = all(tp in self.partitions and self.partitions[tp].is_loss_decided for tp in assigned)
-        if self.lost_writes and is_decided:
-            session, self.lost_writes = self.session, False
+        if self.replicas.has_lost_writes and is_decided:
+            session = self.session
             assert session is not None
-            self.ask_tree(lambda: self.tree.forget_loss(session, self.id), lambda _: None)
+
+            def answered(is_forgotten: bool) -> None:
+                if is_forgotten:
+                    self.replicas.note_boot()
+
+            self.ask_tree(lambda: self.tree.forget_loss(session, self.id), answered)
 
     def _partition(self, tp: TopicPartition) -> Partition:
         if tp not in self.partitions:
             topic_id = self.tree.topics[tp.topic].id
             assert topic_id is not None
-            create(ROOT / str(tp), topic_id=topic_id, env=self.env)
-            self.partitions[tp] = Partition(self, tp, self._open(tp), 0)
+            self.replicas.create_logs({tp: topic_id})
+            self.partitions[tp] = Partition(self, tp, self.replicas.open_log(tp, topic_id, LOG_SETTINGS), 0)
         return self.partitions[tp]
 
     def read(self, tp: TopicPartition, offset: int, reply: Callable[[Any], None]) -> None:

@@ -195,6 +195,11 @@ class Laws:
             found = self._committed_in(tp, batch.base_offset, batch.base_offset + 1)
             assert found == [batch], f"{tp}: read {batch}, committed {found}"
 
+    def booted(self, broker: SimBroker, tp: TopicPartition, log: Log) -> None:
+        """A broker begins with logs that are sound to their last byte."""
+        wrong = list(log.verify())
+        assert not wrong, f"{tp}: {broker.id} begins with {wrong}"
+
     def died(self, broker: SimBroker, *, lost_writes: bool) -> None:
         for tp in self.committed:
             partition = broker.partitions.get(tp)

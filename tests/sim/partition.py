@@ -330,8 +330,8 @@ class Partition:
                 self._write_failed()
                 return
             self.broker.watcher.truncated(self, offset)
-            self.broker.lower(self, offset)
-            self.log.truncate_to(offset)
+            with self.broker.replicas.cutting(self.tp, offset):
+                self.log.truncate_to(offset)
         self.follow_on(
             follower.Truncated(self.log.log_start_offset, self.log.log_end_offset, _starts(self.log))
         )

@@ -6,17 +6,22 @@
 from __future__ import annotations
 
 import enum
+import random
+import uuid
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from logstore import reserve
+from logstore.log import Log
 from logstore.records.batch import header_at
 from replication import follower, isr, roles
 from replication.controller import events
 from replication.model import TopicInfo, TopicPartition
-from tests.crash.disk import Crash, Disk
-from tests.sim.broker import ROOT, SimBroker
+from replication.replica.replica_dir import ReplicaDir
+from tests.crash.disk import Crash
+from tests.sim.broker import SimBroker
 from tests.sim.laws import Laws
 from tests.sim.partition import Partition
 from tests.sim.tree import ID as TREE
@@ -36,6 +41,8 @@ class Mutant(enum.Enum):
     COMMITTED_ISR_ONLY = "the high watermark does not wait for an ISR that is being written"
     NO_CONTROLLER_EPOCH_CHECK = "writes and requests of a former controller count"
     CUT_IN_THE_DARK = "a follower whose cut failed asks where no epoch ends, and cuts there"
+    NO_RECOVERY = "a broker opens its logs after a crash as it does after a clean end"
+    POWER_CUT_UNNOTICED = "a broker takes a failure of the power for one of its process"
 
 
 @dataclass
@@ -138,9 +145,7 @@ class Simulation:
         """The disk is replaced by an empty one."""
         if broker.is_up and self.laws.may_lose_writes(broker.id):
             self._down(broker, Crash.LOST)
-            broker.disk = Disk(seed=broker.id)
-            broker.disk.mkdir(ROOT)
-            broker.disk.fsync(ROOT.parent)
+            broker.replace_disk()
             for tp in self.tps:
                 self.laws.last_ends[broker.id, tp] = 0
 
@@ -272,6 +277,9 @@ class Simulation:
         if reply is not None:
             reply(remaining)
 
+    def booted(self, broker: SimBroker, tp: TopicPartition, log: Log) -> None:
+        self.laws.booted(broker, tp, log)
+
     def kind_of_cut(self, broker: SimBroker) -> Crash:
         kinds = [Crash.KILLED, Crash.LOST, Crash.TORN]
         return self.world.random.choice(kinds) if self.laws.may_lose_writes(broker.id) else Crash.KILLED
@@ -381,7 +389,7 @@ def follow_from_hw(leader: int, leader_epoch: int, **known: Any) -> follower.Ste
 
 
 def judge_any_controller(broker: SimBroker, **epochs: int) -> roles.RequestVerdict:
-    return roles.judge_request(**{**epochs, "known_controller_epoch": 0})
+    return roles.judge_request(**{**epochs, "known_controller_epoch": epochs["controller_epoch"]})
 
 
 @contextmanager
@@ -404,7 +412,41 @@ def cut_in_the_dark() -> Any:
         follower._write_failed = right
 
 
+@contextmanager
+def no_recovery() -> Any:
+    right = ReplicaDir._open_or_mend
+    ReplicaDir._open_or_mend = lambda self, tp, config, *, is_clean: right(self, tp, config, is_clean=True)
+    try:
+        yield
+    finally:
+        ReplicaDir._open_or_mend = right
+
+
+@contextmanager
+def power_cut_unnoticed() -> Any:
+    right = ReplicaDir._boot
+    ReplicaDir._boot = lambda self: "this one"
+    try:
+        yield
+    finally:
+        ReplicaDir._boot = right
+
+
+@contextmanager
+def small_and_the_same(seed: int) -> Any:
+    """Directories that are cheap to copy, with names that are the same in each run of a seed."""
+    dice, right = random.Random(seed), (uuid.uuid4, reserve.RESERVE_BYTES)
+    uuid.uuid4 = lambda: uuid.UUID(int=dice.getrandbits(128), version=4)
+    reserve.RESERVE_BYTES = 64
+    try:
+        yield
+    finally:
+        uuid.uuid4, reserve.RESERVE_BYTES = right
+
+
 _PATCHES = {
+    Mutant.NO_RECOVERY: no_recovery,
+    Mutant.POWER_CUT_UNNOTICED: power_cut_unnoticed,
     Mutant.COMMITTED_ISR_ONLY: committed_isr_only,
     Mutant.CUT_IN_THE_DARK: cut_in_the_dark,
 }
@@ -418,7 +460,7 @@ def simulate(seed: int, mutant: Mutant | None = None) -> Summary:
     simulation = Simulation(seed, mutant)
     simulation.replies = {}
     try:
-        with _PATCHES.get(mutant, nullcontext)():
+        with small_and_the_same(seed), _PATCHES.get(mutant, nullcontext)():
             return simulation.run()
     except AssertionError as error:
         error.add_note("\n".join(simulation.world.notes))

@@ -1,4 +1,4 @@
-"""Many seeds of the simulated cluster, and four bugs that it must find.
+"""Many seeds of the simulated cluster, and bugs that it must find.
 
 SIM_SEEDS sets how many seeds run (500), SIM_FIRST the first (1). `make sim SEED=7` runs one and shows its story.
 """

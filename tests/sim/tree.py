@@ -179,12 +179,14 @@ class Tree:
         self.world.note(f"tree: broker {broker} registered, epoch {self.clock}, lost_writes={lost_writes}")
         return self.clock
 
-    def forget_loss(self, session: Session, broker: int) -> None:
+    def forget_loss(self, session: Session, broker: int) -> bool:
         """The broker rewrites its node: nothing that it lacks is counted on any more."""
         info, owner = self.brokers[broker]
-        if owner is session:
-            self.brokers[broker] = (replace(info, lost_writes=False), session)
-            self._brokers_changed()
+        if owner is not session:
+            return False
+        self.brokers[broker] = (replace(info, lost_writes=False), session)
+        self._brokers_changed()
+        return True
 
     def become_controller(self, session: Session, broker: int) -> int | None:
         """The controller epoch, a new one if there was no controller; None if another broker is it."""
