@@ -212,3 +212,43 @@ def test_a_clean_restart_begins_with_the_damage_that_was_noted(cluster):
     told = server_log(cluster, 3)[len(before) :]
     assert told.index(f"tp={topic}-0 is offline") < told.index("started at")
     assert [read_at(cluster, topic, offset) for offset in range(2)] == [None, "second"]
+
+
+def test_what_a_crash_left_is_looked_through_before_anybody_reads_it(cluster):
+    """S2: above the recovery point a batch whose CRC is wrong is the end, and no record."""
+    topic = cluster.create((3,))
+    produce(cluster, topic, "first")
+    until_flushed(cluster, 3, topic, 1)
+    cluster.running.kill(3)
+    data = bytearray(log_of(cluster, 3, topic).read_bytes())
+    data[7] = 1  # the next offset
+    with log_of(cluster, 3, topic).open("ab") as file:
+        file.write(data.replace(b"first", b"forst"))
+
+    cluster.running.restart(3)
+
+    produce(cluster, topic, "second")
+    assert cluster.values(topic, count=2) == ["first", "second"]
+
+
+def test_a_power_failure_is_noticed_and_said(cluster):
+    """R11: the machine was booted since the broker was, and did not end well."""
+    topic = cluster.create((3,))
+    produce(cluster, topic, "first")
+    cluster.running.kill(3)
+    boot = cluster.running.log_dir(3) / "broker.boot"
+    (boot_of_now,) = {(cluster.running.log_dir(broker) / "broker.boot").read_text() for broker in (1, 3)}
+    boot.write_text("00000000-0000-0000-0000-000000000000\n")
+
+    cluster.running.restart(3)
+
+    cluster.until(lambda: cluster.states(topic)[0][:2] == (3, [3]))
+
+    def said():
+        paths = [cluster.running.log_dir(broker) / "broker" / "state-change.log" for broker in (1, 2, 3)]
+        lines = "".join(path.read_text() for path in paths).split("\n")
+        return [line for line in lines if f"[{topic},0]" in line and "potential data loss" in line]
+
+    cluster.until(said)
+    cluster.until(lambda: boot.read_text() == boot_of_now)  # decided: from now on it is trusted
+    assert cluster.values(topic, count=1) == ["first"]
