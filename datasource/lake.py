@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from datasource import delta_log
 from logstore.checkpoint import write_atomic
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError, PylogError, StoreError
@@ -43,10 +44,15 @@ DATE = "date"  # the partition column
 # What a reader must know of a table beyond plain Parquet files, and need not care about here.
 _HARMLESS_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 _FORBIDDEN_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 
 
 class TableConflictError(PylogError):
     """Another job put records of these partitions into the table first: nothing was committed."""
+
+
+class RestoredError(StoreError):
+    """RESTORE took rows out of the table that its transactions still tell of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +77,34 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Where the table of a topic is, and its declared schema as DDL; "": values are bytes."""
+    """Where the table of a topic is, and its declared schema as DDL; "": values are bytes.
+
+    Up to `version` the history of the table was looked through and is on disk; `bad_version`: of that of bad rows.
+    """
 
     table: Path
-    schema: str
+    schema: str = ""
+    version: int = -1
+    bad_version: int = -1
+
+    @property
+    def tables(self) -> list[tuple[Path, int]]:
+        """The tables, and up to which version each was looked through."""
+        bad = [(bad_table(self.table), self.bad_version)] if self.schema else []
+        return [(self.table, self.version), *bad]
+
+
+def bad_table(table: Path) -> Path:
+    """Return where rows go that do not fit the schema."""
+    return table.with_name(f"{table.name}__dlq")
 
 
 def noted(root: str | Path, topic_id: str) -> Note | None:
     """Return what the store notes of the topic's table; None if it was never tiered."""
     try:
         note = json.loads(SYSTEM.files.read_all(_note(root, topic_id)))
-        return Note(Path(root) / note["table"], str(note.get("schema", "")))
+        versions = int(note.get("version", -1)), int(note.get("dlqVersion", -1))
+        return Note(Path(root) / note["table"], str(note.get("schema", "")), *versions)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -93,7 +116,8 @@ def noted(root: str | Path, topic_id: str) -> Note | None:
 def write_note(root: str | Path, topic: str, topic_id: str, note: Note) -> None:
     """Write the note, durably."""
     table = note.table.resolve().relative_to(_owner(root)) if _is_inside(note.table, root) else note.table
-    text = json.dumps({"topic": topic, "table": str(table), "schema": note.schema})
+    versions = {"version": note.version, "dlqVersion": note.bad_version}
+    text = json.dumps({"topic": topic, "table": str(table), "schema": note.schema} | versions)
     SYSTEM.files.mkdir(Path(root) / NOTES)
     write_atomic(SYSTEM, _note(root, topic_id), text.encode())
     SYSTEM.files.fsync(Path(root))
@@ -120,8 +144,8 @@ def lock_path(root: str | Path, topic_id: str) -> Path:
 # ------------------------------------------------------------------------------------------------ the table
 
 
-def app_id(topic_id: str, partition: int) -> str:
-    """Return the name under which a table keeps how far it holds a partition."""
+def app_id(topic_id: str, partition: int | str) -> str:
+    """Return the name under which a table keeps how far it holds a partition ("": what such names begin with)."""
     return f"pylog:{topic_id}:{partition}"
 
 
@@ -155,7 +179,9 @@ class Lake:
         """Return the data files of the snapshot."""
         import pyarrow as pa
 
-        rows = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        found = pa.table(self._table.get_add_actions(flatten=True))
+        # Not all columns: the statistics of other ones may be what Python cannot hold, as the year 55840.
+        rows = found.select([name for name in _OF_A_FILE if name in found.column_names]).to_pylist()
         return [
             TableFile(
                 path=self.path / unquote(row["path"]),
@@ -168,9 +194,10 @@ class Lake:
         ]
 
     def commit(self, adds: Sequence[AddAction], boundaries: Mapping[int, int]) -> Lake:
-        """Add the files and move the boundaries, together; return the snapshot behind it, durable.
+        """Add the files, which are on disk, and move the boundaries, together; return the snapshot behind it, durable.
 
-        Raises: TableConflictError: since this snapshot another job moved one of them. Nothing was committed.
+        Raises: TableConflictError: since this snapshot others committed to the table; StoreError: it cannot be
+        written, now or later. Nothing was committed.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
@@ -188,7 +215,7 @@ class Lake:
         except DeltaError as error:
             after = Lake(self.path, self.topic_id, self.root)
             if not after._holds(adds, boundaries):  # it failed after the commit: writing a checkpoint, say
-                raise TableConflictError(f"{self.path}: {error}; the next run of the job goes on") from error
+                raise self._refusal(after, error) from error
         else:
             after = Lake(self.path, self.topic_id, self.root)
         after.make_durable(since=self.version)
@@ -200,14 +227,52 @@ class Lake:
             (self.boundary(p) or 0) >= end for p, end in boundaries.items()
         )
 
-    def make_durable(self, *, since: int) -> None:
-        """Let the commits behind version `since` survive a loss of power: the log is removed on their word."""
-        log = self.path / "_delta_log"
-        for number in range(since + 1, self.version + 1):
-            with suppress(FileNotFoundError):  # removed with other old entries
-                SYSTEM.files.fsync(log / f"{number:020d}.json")
-                SYSTEM.files.forget(log / f"{number:020d}.json")
-        SYSTEM.files.fsync(log)
+    def _refusal(self, after: Lake, error: Exception) -> PylogError:
+        """A conflict, if the table is another one `after` the commit failed: else it would fail again."""
+        reason = str(error).strip().splitlines()[0]
+        if after.version > self.version:
+            return TableConflictError(f"{self.path}: {reason}; the next run of the job goes on")
+        jar = "; run the job in a session with Delta Lake's jar, or drop them" if "feature" in reason else ""
+        return StoreError(f"{self.path} cannot be written: {reason}{jar}")
+
+    def committed(self, since: int, partition: int, end: int) -> delta_log.Entry | None:
+        """Return what the commit did that moved the boundary to `end`, after version `since`; None: there is none."""
+        for version in range(since + 1, self.version + 1):
+            found = delta_log.entry(self.path, version)
+            if found and found.transactions.get(app_id(self.topic_id, partition)) == end:
+                return found
+        return None
+
+    def check_history(self, *, since: int) -> None:
+        """Raise RestoredError if RESTORE took away rows that the boundaries still tell of.
+
+        Up to version `since` this was looked at before.
+        """
+        look = cache(partial(delta_log.entry, self.path))
+        found = delta_log.undone(look, since=since, head=self.version, prefix=app_id(self.topic_id, ""))
+        if found is None:
+            return
+        to = "an earlier time" if found.restored < 0 else f"version {found.restored}"
+        forward = "" if found.whole is None else f"RESTORE it to version {found.whole}, which has them; or "
+        raise RestoredError(
+            f"{self.path} was taken back to {to} by RESTORE (its version {found.version}): rows that were tiered "
+            f"are in it no more. Nothing is tiered, and the log keeps what it has, until you {forward}remove "
+            f"{_note(self.root, self.topic_id)} and give another directory with --table (table=): a new table "
+            "begins with what the log still has"
+        )
+
+    def make_durable(self, *, since: int, files: Iterable[TableFile] = ()) -> None:
+        """Let the commits above version `since`, and these files, survive a loss of power.
+
+        The log is removed on their word. Delta's own writer does not call fsync, nor deltalake for what it commits.
+        """
+        directories = {self.path}
+        for file in files:
+            delta_log.fsync_file(file.path)
+            directories |= {d for d in file.path.parents if d.is_relative_to(self.path)}
+        for directory in sorted(directories):
+            SYSTEM.files.fsync(directory)
+        delta_log.make_durable(self.path, since=since)
 
     def orphans(self, *, age_hours: int) -> list[Path]:
         """Return files that are in no version of the table and older than this: what killed runs left."""
@@ -248,11 +313,22 @@ class Lake:
 
 
 OUR_SUFFIX = ".pylog.parquet"
+_OF_A_FILE = (
+    "path",
+    "size_bytes",
+    "num_records",
+    "min.partition",
+    "max.partition",
+    "min.offset",
+    "max.offset",
+)
 
 
 def exists(path: Path) -> bool:
     """Is there a Delta table?"""
-    return SYSTEM.files.stat(path / "_delta_log") is not None and bool(_deltalake().is_deltatable(str(path)))
+    return SYSTEM.files.stat(path / delta_log.LOG) is not None and bool(
+        _deltalake().is_deltatable(_location(path))
+    )
 
 
 def create(path: Path, root: str, name: str, topic_id: str, schema: pa.Schema) -> None:
@@ -262,9 +338,11 @@ def create(path: Path, root: str, name: str, topic_id: str, schema: pa.Schema) -
     """
     if bad := [column for column in schema.names if _FORBIDDEN_IN_NAMES.search(column)]:
         raise InvalidRequestError(f"column {bad[0]!r}: Delta Lake allows none of ' ,;{{}}()=' in a name")
+    location = _location(path)
+    above = [directory for directory in path.parents if SYSTEM.files.stat(directory) is None]
     SYSTEM.files.mkdir(path)
     _deltalake().create(
-        str(path),
+        location,
         schema,
         mode="ignore",
         partition_by=[DATE],
@@ -272,8 +350,41 @@ def create(path: Path, root: str, name: str, topic_id: str, schema: pa.Schema) -
         configuration={TOPIC_ID: topic_id, STORE: _owner(root)},
         raise_if_key_not_exists=False,
     )
-    for directory in (path / "_delta_log", path, path.parent):
+    name_features(path)
+    delta_log.make_durable(path, since=-1)
+    for directory in {path, path.parent, *above, *(directory.parent for directory in above)}:
         SYSTEM.files.fsync(directory)
+
+
+def name_features(path: Path) -> None:
+    """Name `invariants` among the features of the table, if it names any: NOT NULL is one, and deltalake forgets it.
+
+    Delta's Spark refuses a table that does not name a feature that its schema uses.
+    """
+    table = _load(path)
+    from deltalake import TableFeatures
+
+    named = table.protocol().writer_features
+    if named is not None and "invariants" not in named and _has_required(table.schema().fields):
+        table.alter.add_feature(TableFeatures.Invariants, allow_protocol_versions_increase=True)
+
+
+def _has_required(fields: Iterable[Any]) -> bool:
+    """Is a column NOT NULL, or a field of a struct?"""
+    return any(not f.nullable or _has_required(getattr(f.type, "fields", ())) for f in fields)
+
+
+def _location(path: Path) -> str:
+    """The path as deltalake takes it.
+
+    Raises: InvalidRequestError: it would take it for another directory, as `a%41` for `aA`.
+    """
+    if found := _ESCAPE.search(str(path.resolve())):
+        raise InvalidRequestError(
+            f"{path}: the package deltalake cannot use a directory with {found[0]} in its path; "
+            "give another one with --table (table=)"
+        )
+    return str(path)
 
 
 def _load(path: Path) -> DeltaTable:
@@ -281,7 +392,7 @@ def _load(path: Path) -> DeltaTable:
     from deltalake.exceptions import DeltaError
 
     try:
-        return from_package(str(path))
+        return from_package(_location(path))
     except DeltaError as error:
         reason = str(error).splitlines()[0]
         raise StoreError(

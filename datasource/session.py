@@ -77,10 +77,23 @@ def spark_session(
         settings["spark.sql.shuffle.partitions"] = str(_cores(master))
     builder = SparkSession.builder.appName(app_name).master(master)
     if delta:
+        settings |= delta_settings(master)
         builder, conf = with_delta(builder, conf)
     for name, value in (settings | {k: _text(v) for k, v in conf.items()}).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def delta_settings(master: str) -> dict[str, str]:
+    """Return what suits pylog's Delta tables, of what may be set at any time.
+
+    Times as every reader knows them (Spark's default, INT96, is deprecated). On one machine Delta reads a table's log
+    in as many tasks as there are cores: what its default, 50, costs is most of a small run.
+    """
+    settings = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+    if master.startswith("local"):
+        settings["spark.databricks.delta.snapshotPartitions"] = str(_cores(master))
+    return settings
 
 
 def with_delta(

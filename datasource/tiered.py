@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from datasource.lake import Lake, TableFile, noted
+from datasource.lake import Lake, RestoredError, TableFile, noted
 from datasource.planning import Range
 from datasource.selection import report
 from datasource.target import Found, Target, reading
@@ -27,7 +27,10 @@ def reading_tiered(path: str, *, fail_on_data_loss: bool) -> Target:
 
 
 class Union:
-    """Topics whose older records are in tables. One that was never tiered is just its log."""
+    """Topics whose older records are in tables. One that was never tiered is just its log.
+
+    What is asked of a table that lost rows by RESTORE raises DataLossError, or a warning is logged.
+    """
 
     def __init__(self, log: Target, path: str, *, fail_on_data_loss: bool = True) -> None:
         self._log = log
@@ -143,6 +146,10 @@ class Union:
         if note is None:
             return None
         lake = Lake(note.table, info.topic_id, self._path)
+        try:
+            lake.check_history(since=note.version)
+        except RestoredError as error:
+            report([str(error)], fail=self._fail)
         if not is_raw(lake.schema()):
             raise InvalidRequestError(
                 f"topic {topic!r} is tiered with a schema, so {note.table} has no bytes of values: read that table "
@@ -170,6 +177,9 @@ def rows(lake: Lake, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatc
 
     files = sorted((f for f in lake.files() if _may_hold(f, r)), key=lambda f: f.offsets or (0, 0))
     schema = schema_of(columns)
+    parquet = ds.ParquetFileFormat(
+        coerce_int96_timestamp_unit="us"
+    )  # as ns they end in 2262; Spark writes INT96
     wanted = (
         (pc.field("partition") == r.partition)
         & (pc.field("offset") >= r.start)
@@ -177,7 +187,7 @@ def rows(lake: Lake, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatc
     )
     for file in files:
         try:
-            batches = ds.dataset(str(file.path), format="parquet").to_batches(
+            batches = ds.dataset(str(file.path), format=parquet).to_batches(
                 columns=list(columns), filter=wanted, use_threads=False
             )
             for batch in batches:

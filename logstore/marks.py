@@ -55,6 +55,12 @@ def write(env: Env, directory: str, name: str, offset: int) -> None:
     write_checkpoint(env, f"{directory}/{name}", [(offset, f"{check:08x}")])
 
 
+def withdraw(env: Env, directory: str, name: str) -> None:
+    """Take the mark away: what it stood for is true no more. Needs no lock, as no mark is always a safe one."""
+    env.files.unlink(f"{directory}/{name}")
+    env.files.fsync(directory)
+
+
 def lower(env: Env, directory: str, offset: int) -> None:
     """Before the log is cut at `offset`: nobody has seen, or put elsewhere, what will be there then."""
     for name in (CLEANED, TIERED):

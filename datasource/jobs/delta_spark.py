@@ -1,27 +1,32 @@
 """Tiering through Delta's own Spark writer, in sessions that have its jar (`spark_session(delta=True)`).
 
 The writer's options `txnAppId` and `txnVersion` put the boundary into the commit: Delta skips a write whose version is
-not above the table's. Jobs of one store exclude each other by the lock of the topic, and look at the boundary under it.
+not above the table's. Jobs of one store exclude each other by the lock of the topic, and look at the boundary under it,
+again right before they write.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from datasource.jobs.parquet import BAD, FIRST_DAY, LAST_DAY, RAW, Piece, Written, split, typed_schema
 from datasource.jobs.tasks import Done, reason
-from datasource.lake import DATE, Lake, app_id
-from datasource.session import DELTA_EXTENSION
+from datasource.lake import DATE, Lake, TableConflictError, app_id
+from datasource.session import DELTA_EXTENSION, delta_settings
 from logstore.env import SYSTEM
-from logstore.errors import StorageError
+from logstore.errors import PylogError, StorageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,11 +38,17 @@ def has_delta(spark: SparkSession) -> bool:
 
 
 def write(spark: SparkSession, piece: Piece, topic_id: str) -> Done[Piece, Written]:
-    """Append the piece to its tables, that of bad rows first; what goes wrong is in the result."""
+    """Append the piece to its tables, that of bad rows first; what goes wrong is in the result.
+
+    Raises: TableConflictError: the tables are no more what they were when the piece was planned: plan again.
+    """
     start_ms = SYSTEM.clock.monotonic_ms()
     done, error = None, None
     try:
-        done = _write(spark, piece, topic_id)
+        with settings(spark, delta_settings(str(spark.sparkContext.master))):
+            done = _write(spark, piece, topic_id)
+    except TableConflictError:
+        raise
     except Exception as failure:  # noqa: BLE001  it becomes the row of the partition
         error = reason(failure)
     return Done(piece, done, error, (SYSTEM.clock.monotonic_ms() - start_ms) / 1000)
@@ -48,9 +59,9 @@ def _write(spark: SparkSession, piece: Piece, topic_id: str) -> Written:
     if piece.fields:
         if piece.bad_start < piece.end:
             bad = rows.mapInArrow(partial(_bad, piece.fields, piece.bad_start), from_arrow_schema(BAD))
-            done.bad_rows = _append(bad, Path(piece.bad_table), piece, topic_id, done)
+            done.bad_rows = _append(bad, Path(piece.bad_table), piece, piece.bad_start, topic_id, done)
         rows = rows.mapInArrow(partial(_typed, piece.fields), from_arrow_schema(typed_schema(piece.fields)))
-    done.rows = _append(rows, Path(piece.table), piece, topic_id, done)
+    done.rows = _append(rows, Path(piece.table), piece, piece.start, topic_id, done)
     return done
 
 
@@ -74,9 +85,11 @@ def _records(spark: SparkSession, piece: Piece) -> DataFrame:
     return frame.selectExpr(*(day if name == DATE else name for name in RAW.names))
 
 
-def _append(rows: DataFrame, table: Path, piece: Piece, topic_id: str, done: Written) -> int:
-    """Append in one commit that moves the boundary; return how many rows that were."""
-    before = {file.path for file in Lake(table, topic_id, piece.path).files()}
+def _append(rows: DataFrame, table: Path, piece: Piece, begin: int, topic_id: str, done: Written) -> int:
+    """Append in one commit that moves the boundary from `begin`, durable on return; return how many rows that were."""
+    before = Lake(table, topic_id, piece.path)
+    if (before.boundary(piece.partition) or 0) > begin:
+        raise TableConflictError(f"{table} moved on since the job was planned")
     try:
         (
             rows.write.format("delta")
@@ -85,16 +98,63 @@ def _append(rows: DataFrame, table: Path, piece: Piece, topic_id: str, done: Wri
             .option("txnVersion", piece.end)
             .save(str(table))
         )
-    except PySparkException as error:
-        raise StorageError(f"{table}: {str(error).strip().splitlines()[0]}") from error
+    except (PySparkException, Py4JJavaError) as error:
+        raise failure(table, error) from error
     after = Lake(table, topic_id, piece.path)
-    if after.boundary(piece.partition) != piece.end:
+    commit = after.committed(before.version, piece.partition, piece.end)
+    if commit is None or after.boundary(piece.partition) != piece.end:
         raise StorageError(f"{table}: Delta Lake did not note offset {piece.end} of the commit")
-    after.make_durable(since=0)
-    added = [file for file in after.files() if file.path not in before]
-    done.file_count += len(added)
-    done.size_bytes += sum(file.size_bytes for file in added)
-    return sum(file.records or 0 for file in added)
+    known = {file.path for file in before.files()}
+    after.make_durable(since=before.version, files=[f for f in after.files() if f.path not in known])
+    done.file_count += commit.files
+    done.size_bytes += commit.size_bytes
+    return commit.records
+
+
+@contextmanager
+def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Give the session these settings for a while, save those that it was given others of by its user."""
+    own = spark.conf.getAll
+    missing = {name: value for name, value in wanted.items() if name not in own}
+    for name, value in missing.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in missing:
+            spark.conf.unset(name)
+
+
+# What all of Delta's exceptions are, in Java and in the package delta-spark, that say that another commit came first.
+_CONFLICT = "java.util.ConcurrentModificationException"
+_CONFLICT_IN_PYTHON = "DeltaConcurrentModificationException"
+_DELTA_S = ("io.delta.", "org.apache.spark.sql.delta.")
+_CAUSES_MAX = 20
+
+
+def failure(table: Path, error: PySparkException | Py4JJavaError) -> PylogError:
+    """What Delta says, and not who called it; a TableConflictError if another commit came first."""
+    causes = list(_causes(error))
+    by_delta = [cause for cause in causes if cause.getClass().getName().startswith(_DELTA_S)]
+    if by_delta:
+        message = by_delta[0].getMessage()
+    else:
+        message = causes[-1].toString() if isinstance(error, Py4JJavaError) else str(error)
+    is_conflict = any(kind.__name__ == _CONFLICT_IN_PYTHON for kind in type(error).__mro__) or any(
+        is_instance_of(SparkContext._gateway, cause, _CONFLICT) for cause in causes
+    )
+    text = f"{table}: {str(message).strip().splitlines()[0]}"
+    return TableConflictError(text) if is_conflict else StorageError(text)
+
+
+def _causes(error: PySparkException | Py4JJavaError) -> Iterator[Any]:
+    """The exception of Java, and what caused it, outermost first; nothing if it is one of Python's own."""
+    found = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    for _ in range(_CAUSES_MAX):
+        if found is None:
+            return
+        yield found
+        found = found.getCause()
 
 
 def _typed(fields: Sequence[pa.Field], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

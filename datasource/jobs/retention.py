@@ -1,7 +1,7 @@
 """Let go of what topics need not keep (`retention.ms`, `retention.bytes`, deleted records), partitions in parallel.
 
 Appends and the opening of a store do the same for what they touch; this is for topics that nobody touches. With
-`remote.storage.enable=true` only what is tiered goes.
+`remote.storage.enable=true` only what is tiered goes, and nothing while the table cannot be read or has lost rows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import logstore
-from datasource.jobs.tasks import Done, Place, Progress, no_progress, places, run_tasks, to_frame
+from datasource.jobs.tasks import (
+    Done,
+    Place,
+    Progress,
+    chosen,
+    no_progress,
+    places,
+    reason,
+    run_tasks,
+    to_frame,
+)
+from datasource.jobs.tiered_topic import check_histories, distrust
+from datasource.lake import RestoredError
+from logstore.errors import PylogError
 from logstore.housekeeping import RetentionReport
 
 if TYPE_CHECKING:
@@ -46,13 +59,37 @@ def run(
 
     Raises: UnknownTopicError, NotAStoreError.
     """
+    untrue = _untrue(path, topics, dry_run=dry_run)
+    refused: list[Done[Place, Outcome]] = [
+        Done(p, None, untrue[p.topic], 0.0) for p in places(path, topics) if p.topic in untrue
+    ]
     # First what would go: the first process to open the store lets it go at once, for all partitions.
-    would = run_tasks(spark, places(path, topics), _would)
+    would = run_tasks(spark, [p for p in places(path, topics) if p.topic not in untrue], _would)
     if dry_run:
-        return to_frame(spark, [_row(one.item, one, WOULD) for one in would], SCHEMA)
-    expected = [(one.item, one.result) for one in would]
-    done = run_tasks(spark, expected, _expire, progress)
-    return to_frame(spark, [_row(one.item[0], one, REMOVED) for one in done], SCHEMA)
+        rows = [_row(one.item, one, WOULD) for one in (*would, *refused)]
+    else:
+        expected = [(one.item, one.result) for one in would]
+        done = run_tasks(spark, expected, _expire, progress)
+        rows = [_row(one.item[0], one, REMOVED) for one in done] + [
+            _row(one.item, one, REMOVED) for one in refused
+        ]
+    return to_frame(spark, sorted(rows, key=lambda row: row[:2]), SCHEMA)
+
+
+def _untrue(path: str, topics: str | Sequence[str] | None, *, dry_run: bool) -> dict[str, str]:
+    """The topics that wait for a table of which nobody knows that it has what their logs were told, and why."""
+    with logstore.open(path, mode="r", create=False) as store:
+        infos, root = chosen(store, topics), str(store.path)
+    found = {}
+    for info in infos:
+        if info.damage is None and info.config.remote_storage_enable:
+            try:
+                check_histories(root, info.topic_id)
+            except PylogError as error:
+                found[info.name] = reason(error)
+                if isinstance(error, RestoredError) and not dry_run:
+                    distrust(root, info)  # appends let go of records, too
+    return found
 
 
 def _would(place: Place) -> Outcome:

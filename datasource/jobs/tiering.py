@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import logstore
 from datasource import lake
 from datasource.jobs import delta_spark
-from datasource.jobs.parquet import BAD, RAW, DataFile, Piece, Written, remove, typed_schema, write_piece
+from datasource.jobs.parquet import DataFile, Piece, Written, remove, typed_schema, write_piece
 from datasource.jobs.tasks import Done, Progress, chosen, no_progress, reason, run_tasks, to_frame
-from datasource.lake import Lake, Note, TableConflictError
+from datasource.jobs.tiered_topic import Copy, declared, distrust, find, tell_log
+from datasource.lake import Lake, Note, RestoredError, TableConflictError
 from logstore.env import SYSTEM
-from logstore.errors import InvalidRequestError, StoreError
+from logstore.errors import InvalidRequestError, PylogError, StoreError
 from logstore.isolation import committed_end
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from deltalake.transaction import AddAction
     from pyspark.sql import DataFrame, SparkSession
 
@@ -96,39 +96,6 @@ class Line:
         self.note(reason)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
-    """A topic and its tables; `ddl` declares the fields of its values."""
-
-    path: str
-    topic: str
-    topic_id: str
-    table: Path
-    noted: Note | None = None
-    ddl: str = ""
-    fields: tuple[pa.Field, ...] = ()
-
-    @property
-    def bad_table(self) -> Path:
-        """Where rows go that cannot be parsed."""
-        return self.table.with_name(f"{self.table.name}__dlq")
-
-    @property
-    def tables(self) -> list[tuple[Path, pa.Schema]]:
-        """The tables, and their columns."""
-        if not self.fields:
-            return [(self.table, RAW)]
-        return [(self.table, typed_schema(self.fields)), (self.bad_table, BAD)]
-
-    def lake(self) -> Lake:
-        """The table as it is now. Raises: StoreError."""
-        return Lake(self.table, self.topic_id, self.path)
-
-    def bad_lake(self) -> Lake | None:
-        """The table of bad rows; None: there are none. Raises: StoreError."""
-        return Lake(self.bad_table, self.topic_id, self.path) if self.fields else None
-
-
 def run(  # noqa: PLR0913  each of them is one choice of the caller
     spark: SparkSession,
     *,
@@ -158,76 +125,21 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
     lines: list[Line] = []
     for info in infos:
         its = {p: Line(topic=info.name, partition=p) for p in range(info.partitions)}
-        find = partial(_copy, root, info, table, schema)
+        look = partial(find, root, info, table, schema)
         try:
             if info.damage:
                 raise info.damage
             if dry_run:
-                _would(find(), its)
+                _would(look(), its)
             else:
-                with _alone(root, info.topic_id, its) as is_alone:
+                with _alone(root, info, its) as is_alone:
                     if is_alone:
-                        _tier(spark, find(), its, progress)
+                        _tier(spark, look(), its, progress)
         except Exception as error:  # noqa: BLE001  the other topics are tiered all the same
             for line in its.values():
                 line.fail(reason(error))
         lines += its.values()
     return to_frame(spark, [line.row() for line in lines], SCHEMA)
-
-
-def declared(ddl: str) -> tuple[pa.Field, ...]:
-    """Return the fields of a schema as DDL. Raises: InvalidRequestError: it is none."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
-    try:
-        kind = StructType.fromDDL(ddl)
-        assert isinstance(kind, StructType), kind
-        return tuple(to_arrow_schema(kind, timezone="UTC"))
-    except PySparkException as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InvalidRequestError(
-            f"schema {ddl!r}: write columns and types, as 'id bigint, who string' ({reason})"
-        ) from None
-
-
-def _copy(root: str, info: logstore.TopicInfo, table: str | None, schema: str | None) -> Copy:
-    """The topic and its table: the one noted, or the one asked for, or the default."""
-    noted = lake.noted(root, info.topic_id)
-    asked = Path(table.replace("{topic}", info.name)).absolute() if table else None
-    if noted and asked and noted.table.resolve() != asked.resolve():
-        raise InvalidRequestError(
-            f"topic {info.name!r} is tiered to {noted.table} already: leave the table away, or name this one"
-        )
-    ddl = schema or (noted.schema if noted else "")
-    copy = Copy(
-        path=root,
-        topic=info.name,
-        topic_id=info.topic_id,
-        table=noted.table if noted else asked or Path(root) / lake.TABLES / info.name,
-        noted=noted,
-        ddl=ddl,
-        fields=declared(ddl) if ddl else (),
-    )
-    _check(copy)
-    return copy
-
-
-def _check(copy: Copy) -> None:
-    """Raise StoreError unless the tables are this topic's and have the right columns; or are not there, nor noted."""
-    for path, schema in copy.tables:
-        if copy.noted or lake.exists(path):
-            there = Lake(path, copy.topic_id, copy.path).schema()
-            if not there.equals(schema):
-                wrong = [
-                    f.name for f in schema if f.name not in there.names or f.type != there.field(f.name).type
-                ]
-                wrong += [name for name in there.names if name not in schema.names]
-                raise StoreError(
-                    f"{path} has other columns than declared ({', '.join(wrong) or 'in another order'}): give the "
-                    "schema that it was made with, or change the table first"
-                )
 
 
 def _each(
@@ -321,9 +233,12 @@ def _would(copy: Copy, lines: Mapping[int, Line]) -> None:
 
 
 @contextmanager
-def _alone(root: str, topic_id: str, lines: Mapping[int, Line]) -> Iterator[bool]:
-    """Keep other jobs from the topic; False: one is at it, as the lines say."""
-    lock_path = lake.lock_path(root, topic_id)
+def _alone(root: str, info: logstore.TopicInfo, lines: Mapping[int, Line]) -> Iterator[bool]:
+    """Keep other jobs from the topic; False: one is at it, as the lines say.
+
+    If the block finds that the table has lost rows, the log is told before others may go on.
+    """
+    lock_path = lake.lock_path(root, info.topic_id)
     SYSTEM.files.mkdir(lock_path.parent)
     lock = SYSTEM.files.lock(lock_path, wait=False)
     if lock is None:
@@ -334,6 +249,9 @@ def _alone(root: str, topic_id: str, lines: Mapping[int, Line]) -> Iterator[bool
         return
     try:
         yield True
+    except RestoredError:
+        distrust(root, info)
+        raise
     finally:
         lock.release()
 
@@ -343,10 +261,20 @@ def _tier(spark: SparkSession, copy: Copy, lines: Mapping[int, Line], progress: 
     if copy.noted is None:
         for path, schema in copy.tables:
             lake.create(path, copy.path, copy.topic, copy.topic_id, schema)
-    note = Note(copy.table, copy.ddl)
+    elif copy.fields:
+        for path, _ in copy.tables:
+            lake.name_features(path)  # a table of an earlier pylog may lack them
+    note = replace(copy.noted or Note(copy.table), schema=copy.ddl)
     if copy.noted != note:
         lake.write_note(copy.path, copy.topic, copy.topic_id, note)
-    _rounds(spark, copy, _flushed(copy, _goal(copy, lines), lines), lines, progress)
+    copy = _tell_log(replace(copy, noted=note), lines)  # a run that was killed did not, perhaps
+    if _rounds(spark, copy, _flushed(copy, _goal(copy, lines), lines), lines, progress):
+        _tell_log(copy, lines)
+        clean(copy)
+
+
+def _tell_log(copy: Copy, lines: Mapping[int, Line]) -> Copy:
+    return tell_log(copy, [p for p, line in lines.items() if line.status != FAILED], partial(_each, lines))
 
 
 def _flushed(copy: Copy, goal: Mapping[int, int], lines: Mapping[int, Line]) -> dict[int, int]:
@@ -358,8 +286,8 @@ def _flushed(copy: Copy, goal: Mapping[int, int], lines: Mapping[int, Line]) -> 
 
 def _rounds(
     spark: SparkSession, copy: Copy, goal: dict[int, int], lines: Mapping[int, Line], progress: Progress
-) -> None:
-    """Write and commit piece after piece, until the tables hold everything up to the goal."""
+) -> bool:
+    """Write and commit piece after piece, until the tables hold everything up to the goal; was something committed?"""
     work = _through_spark if delta_spark.has_delta(spark) else _through_package
     conflicts, committed = 0, False
     while pieces := _plan(copy, goal, lines):
@@ -376,9 +304,7 @@ def _rounds(
                 del goal[one.item.partition]
             else:
                 committed = True
-    _note_boundaries(copy, lines)
-    if committed:
-        clean(copy)
+    return committed
 
 
 def _through_package(
@@ -398,7 +324,7 @@ def _through_package(
             _commit(bad, [f for _, written in good.values() for f in written.bad_files], moved)
         if ends:
             _commit(main, [f for _, written in good.values() for f in written.files], ends)
-    except TableConflictError:
+    except PylogError:
         remove(main.path, [f.name for _, written in good.values() for f in written.files])
         raise
     return done
@@ -407,19 +333,25 @@ def _through_package(
 def _through_spark(
     spark: SparkSession, copy: Copy, pieces: list[Piece], progress: Progress
 ) -> list[Done[Piece, Written]]:
-    """Delta's own writer, one commit per partition and table."""
-    done = []
+    """Delta's own writer, one commit per partition and table. Raises: TableConflictError: none was made."""
+    done: list[Done[Piece, Written]] = []
     for number, piece in enumerate(pieces):
         progress(number, len(pieces))
-        done.append(delta_spark.write(spark, piece, copy.topic_id))
-    progress(len(pieces), len(pieces))
+        try:
+            done.append(delta_spark.write(spark, piece, copy.topic_id))
+        except TableConflictError:
+            if not done:
+                raise
+            break  # the others are planned anew
+    else:
+        progress(len(pieces), len(pieces))
     return done
 
 
 def _commit(table: Lake, files: Sequence[DataFile], ends: Mapping[int, int]) -> None:
     try:
         table.commit([_added(f) for f in files], ends)
-    except TableConflictError:
+    except PylogError:
         remove(table.path, [f.name for f in files])
         raise
 
@@ -447,22 +379,6 @@ def _report(line: Line, done: Done[Piece, Written]) -> None:
     line.bad_rows += done.result.bad_rows
     line.files += done.result.file_count
     line.size_bytes += done.result.size_bytes
-
-
-def _note_boundaries(copy: Copy, lines: Mapping[int, Line]) -> None:
-    """Tell the log how far its table is: retention may go up to there (`remote.storage.enable`).
-
-    After the commit, and again by the next run should this one die here.
-    """
-    table = copy.lake()
-    with logstore.open(copy.path, create=False) as store:
-
-        def tell(partition: int) -> None:
-            boundary = table.boundary(partition)
-            if boundary is not None:
-                store.log(copy.topic, partition).advance_tiered_offset(boundary)
-
-        _each(lines, (p for p, line in lines.items() if line.status != FAILED), tell)
 
 
 def clean(copy: Copy) -> list[Path]:

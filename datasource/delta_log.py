@@ -1,0 +1,161 @@
+"""The log of a Delta table, entry by entry: what a commit did, what RESTORE undid, and which files a snapshot needs.
+
+::
+
+    _delta_log/00000000000000000007.json                  version 7: a line of JSON per action
+    _delta_log/00000000000000000010.checkpoint….parquet   everything up to version 10; older entries may go then
+    _delta_log/_sidecars/….parquet                        parts of checkpoints
+    _delta_log/_last_checkpoint                           a hint
+
+RESTORE adds a version that has the files of an earlier one. The transactions of the versions between stay as they are:
+what they say of the rows is true no more. So the history of a table is not its versions from first to last, but the way
+back from the newest, which at each RESTORE jumps to the version that was brought back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from logstore.env import SYSTEM
+from logstore.errors import StoreError
+
+LOG = "_delta_log"
+RESTORE = "RESTORE"
+UNKNOWN = -1  # RESTORE to a time: which version that was is not written down
+
+_VERSIONED = re.compile(r"(\d{20})\.(json|checkpoint\..*)")
+_SIDECARS, _LAST_CHECKPOINT = "_sidecars", "_last_checkpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What one commit did; `restored` is the version that a RESTORE brought back, None if it was another operation."""
+
+    restored: int | None
+    transactions: Mapping[str, int]
+    files: int
+    size_bytes: int
+    records: int
+
+
+Look = Callable[[int], Entry | None]
+
+
+def entry(table: Path, version: int) -> Entry | None:
+    """Return what the commit of this version did; None: its entry was removed, with other old ones.
+
+    Raises: StoreError: it cannot be read.
+    """
+    path = table / LOG / f"{version:020d}.json"
+    try:
+        actions = [json.loads(line) for line in SYSTEM.files.read_all(path).splitlines() if line.strip()]
+        return _entry(actions)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(f"{path} is damaged: {error}; restore the table from a copy") from error
+
+
+def _entry(actions: list[dict[str, Any]]) -> Entry:
+    info: Mapping[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+    adds = [action["add"] for action in actions if "add" in action]
+    return Entry(
+        restored=_restored(info) if info.get("operation") == RESTORE else None,
+        transactions={a["txn"]["appId"]: a["txn"]["version"] for a in actions if "txn" in a},
+        files=len(adds),
+        size_bytes=sum(add["size"] for add in adds),
+        records=sum(json.loads(add.get("stats") or "{}").get("numRecords", 0) for add in adds),
+    )
+
+
+def _restored(info: Mapping[str, Any]) -> int:
+    """The version that came back; Spark writes it as a number, deltalake as text."""
+    version = info.get("operationParameters", {}).get("version")
+    return int(version) if version not in (None, "") else UNKNOWN
+
+
+# ---------------------------------------------------------------------------------------------- what was undone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """A RESTORE took rows away that `pylog:` transactions still tell of. `whole`: a version that has them all."""
+
+    version: int
+    restored: int
+    whole: int | None
+
+
+def undone(look: Look, *, since: int, head: int, prefix: str) -> Undone | None:
+    """Return what took away rows that commits with transactions of this prefix added; None: they are all there.
+
+    Up to version `since` the history was looked at before. Where its entries were removed meanwhile it counts as good.
+    """
+    for restore, restored in _jumps(look, since=since, head=head):
+        if any(_is_ours(look(version), prefix) for version in range(restored + 1, restore)):
+            return Undone(version=restore, restored=restored, whole=_whole(look, head, prefix))
+    return None
+
+
+def _jumps(look: Look, *, since: int, head: int) -> Iterator[tuple[int, int]]:
+    """The RESTOREs on the way back from `head`, and the versions that they brought back."""
+    version, has_jumped = head, False
+    while version > (0 if has_jumped else since) and (found := look(version)) is not None:
+        if found.restored is None:
+            version -= 1
+        else:
+            yield version, found.restored
+            version, has_jumped = min(found.restored, version - 1), True
+
+
+def _is_ours(found: Entry | None, prefix: str) -> bool:
+    """Did it add rows of the topic? Of an entry that is gone nobody knows, so perhaps."""
+    return found is None or (found.files > 0 and any(name.startswith(prefix) for name in found.transactions))
+
+
+def _whole(look: Look, head: int, prefix: str) -> int | None:
+    """The newest version before a RESTORE that has all rows of the topic up to `head`; None: none is left that has."""
+    version = head
+    while version > 0 and (found := look(version)) is not None and not _is_ours(found, prefix):
+        version -= 1
+        if found.restored is not None and undone(look, since=0, head=version, prefix=prefix) is None:
+            return version
+    return None
+
+
+# --------------------------------------------------------------------------------------------------- durability
+
+
+def make_durable(table: Path, *, since: int) -> None:
+    """Let the entries and checkpoints above version `since` survive a loss of power.
+
+    They were written by deltalake or by Delta's own writer, and neither calls fsync.
+    """
+    log = table / LOG
+    versions = ((name, _VERSIONED.fullmatch(name)) for name in SYSTEM.files.list(log).names)
+    names = [name for name, found in versions if found and int(found[1]) > since]
+    sidecars = log / _SIDECARS
+    if any(".checkpoint." in name for name in names):
+        names.append(_LAST_CHECKPOINT)
+        if SYSTEM.files.stat(sidecars):
+            for name in SYSTEM.files.list(sidecars).names:
+                fsync_file(sidecars / name)
+            SYSTEM.files.fsync(sidecars)
+    for name in names:
+        with suppress(FileNotFoundError):  # an old one, removed meanwhile: a newer one stands for it
+            fsync_file(log / name)
+    SYSTEM.files.fsync(log)
+
+
+def fsync_file(path: Path) -> None:
+    """Make a file durable that is not ours, and keep no descriptor of it: others remove it one day."""
+    try:
+        SYSTEM.files.fsync(path)
+    finally:
+        SYSTEM.files.forget(path)
