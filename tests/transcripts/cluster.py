@@ -14,6 +14,7 @@ Commands (one a line; what they print stands below them in the transcript):
     reassign bar-0 4:5:6              the partition is to have these replicas; `cancel bar-0`: its original ones
     delete bar                        the topic is to be deleted
     tick 5000                         milliseconds pass
+    percentage 60                     leader.imbalance.per.broker.percentage
     hold / go                         from now on the tree, and who deletes, are silent / answer; `go 1`: one of them
     usurp                             another broker becomes the controller, and this one has not noticed
     foreign bar-0 3 5 3,1             somebody else writes leader 3, leader epoch 5, ISR 3,1
@@ -59,6 +60,7 @@ class Cluster:
         self.plans: dict[TopicPartition, Reassignment] = {}
         self.deletions: list[str] = []
         self.offline: dict[int, Offline] = {}
+        self.election: tuple[TopicPartition, ...] = ()
         self.out: list[str] = []
         self.log: list[StateChange] = []
         self.queue: deque[events.Event] = deque()
@@ -126,7 +128,8 @@ class Cluster:
 
     def do_prefer(self, *words: str) -> None:
         tps = sorted(self.stored) if words == ("all",) else [partition(word) for word in words]
-        self._post(events.PreferredElectionRequested(tuple(tps)))
+        self.election = tuple(tps)
+        self._post(events.PreferredElectionRequested(self.election))
 
     def do_reassign(self, word: str, row: str) -> None:
         tp, target = partition(word), tuple(int(broker) for broker in row.split(":") if broker)
@@ -144,6 +147,9 @@ class Cluster:
     def do_delete(self, *names: str) -> None:
         self.deletions += names
         self._post(events.DeleteRequested(names))
+
+    def do_percentage(self, word: str) -> None:
+        self.limits = replace(self.limits, leader_imbalance_per_broker_percentage=int(word))
 
     def do_tick(self, word: str) -> None:
         self.now_ms += int(word)
@@ -209,6 +215,7 @@ class Cluster:
                     dict(self.topics),
                     dict(self.stored),
                     tuple(self.deletions),
+                    preferred_elections=self.election,
                     reassignments=dict(self.plans),
                     offline=dict(self.offline),
                 )
@@ -233,6 +240,7 @@ class Cluster:
                     f"shutdown answered, remaining: {' '.join(map(str, effect.remaining)) or 'none'}"
                 )
             case events.DeletePreferredElection():
+                self.election = ()
                 self.out.append("preferred election done")
             case events.DeleteTopicNodes(topic, topic_id):
                 self._forget(topic, topic_id)

@@ -42,6 +42,70 @@ def test_all_replicas_down_and_the_one_that_was_not_in_sync_comes_back_first(clu
     ]  # what only the old leader had is lost
 
 
+def lose_power(log_dir, topic):
+    """What a power failure leaves of a replica that nothing was flushed of: half of it, and another boot."""
+    (log_dir / "broker.boot").write_text("the boot before the power failed\n")
+    (log_dir / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    segment = log_dir / f"{topic}-0" / "00000000000000000000.log"
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size // 2)
+
+
+def test_r11_the_last_replica_in_sync_loses_its_page_cache_leads_and_the_loss_is_announced(cluster):
+    """Nobody is known to have more; who follows cuts what the leader does not have, and counts it."""
+    _, one, two = cluster.roles()
+    topic = cluster.create((one, two))
+    assert cluster.produce(topic, range(10), **{"batch.num.messages": 1}) == []
+    cluster.until_states(topic, {0: (one, [one, two], 0)})
+    cluster.running.kill(two)
+    cluster.until_states(topic, {0: (one, [one], 1)})
+    cluster.running.kill(one)
+    lose_power(cluster.running.log_dir(one), topic)
+
+    cluster.running.restart(one)
+
+    cluster.until(lambda: cluster.states(topic)[0][:2] == (one, [one]))
+    left = cluster.values(topic, count=1)
+    assert left == [str(number) for number in range(len(left))]
+    assert 0 < len(left) < 10
+    lines = [
+        line
+        for broker in cluster.running.live
+        for line in _lines(cluster.running.log_dir(broker), "state-change.log")
+        if f"[{topic},0]" in line and "potential data loss" in line
+    ]
+    assert len(lines) == 1
+    assert " WARN Controller " in lines[0]
+    cluster.running.restart(two)
+    cluster.until(lambda: cluster.states(topic)[0][:2] == (one, [one, two]))
+    cuts = [line for line in _lines(cluster.running.log_dir(two), "server.log") if f"tp={topic}-0" in line]
+    assert any("data is lost" in line or "truncated to" in line for line in cuts), cuts
+    assert cluster.values(topic, count=len(left)) == left
+
+
+def test_r11_one_that_lost_its_page_cache_is_not_elected_while_another_member_may_come_back(cluster):
+    """Nothing that was acknowledged is lost: the other one is waited for, and leads."""
+    controller, one, two = cluster.roles()
+    topic = cluster.create((one, two))
+    assert cluster.produce(topic, range(10), **{"batch.num.messages": 1}) == []
+    cluster.until_states(topic, {0: (one, [one, two], 0)})
+    for broker in (controller, one, two):
+        cluster.running.kill(broker)
+    lose_power(cluster.running.log_dir(two), topic)
+
+    cluster.running.restart(two)
+    cluster.running.restart(controller)
+
+    cluster.until(lambda: cluster.states(topic)[0][:2] == (-1, [one]))
+    cluster.running.restart(one)
+    cluster.until(lambda: cluster.states(topic)[0][:2] == (one, [one, two]))
+    assert cluster.values(topic, count=10) == [str(number) for number in range(10)]
+
+
+def _lines(log_dir, name):
+    return (log_dir / "broker" / name).read_text().splitlines()
+
+
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory):
     """Followers leave the ISR soon, sessions last."""

@@ -26,16 +26,16 @@ SETTINGS = {
 TOPIC_ID = "i" * 21 + "A"
 
 
-def made(path, number, files=None):
+def made(path, number, files=None, **settings):
     own = {"broker.id": number, "log.dirs": str(path / f"broker-{number}")}
-    config = {**SETTINGS, **own, "coordination": f"sqlite:{path}/tree.db"}
+    config = {**SETTINGS, **settings, **own, "coordination": f"sqlite:{path}/tree.db"}
     return Broker(BrokerConfig.from_properties(config), Env(files=files or OsFiles()))
 
 
 @asynccontextmanager
-async def brokers(path, count, files=None):
+async def brokers(path, count, files=None, **settings):
     """These, and a topic with a replica on each, the first one preferred; `files` are those of broker 1."""
-    running = {number: made(path, number, files if number == 1 else None) for number in range(1, count + 1)}
+    running = {n: made(path, n, files if n == 1 else None, **settings) for n in range(1, count + 1)}
     try:
         for broker in running.values():
             await broker.start()
