@@ -1,7 +1,8 @@
 """The text logs of a broker, in the form of Kafka's: server.log, controller.log, state-change.log.
 
-Lines of one turn of the event loop are written at once. A file that has grown to FILE_BYTES_MAX gets the suffix `.1`,
-in the place of the one before.
+What cannot be seen is escaped, and lines about one client are few: see `replication.log_lines`. Lines of one turn of
+the event loop are written at once. A file that has grown to FILE_BYTES_MAX gets the suffix `.1`, in the place of the
+one before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 from logstore.env import SYSTEM, Env
+from replication.log_lines import LineFormatter, PerClient, one_line
 from replication.state_change_log import StateChange, format_line
 
 logger = logging.getLogger(__name__)
@@ -40,7 +42,7 @@ class StateChangeLog:
         """Have a line written, with the time of now."""
         if not self._lines:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._lines.append(format_line(self._clock.now_ms(), change))
+        self._lines.append(one_line(format_line(self._clock.now_ms(), change)))
 
     def flush(self) -> None:
         """Write what was not written yet. A full disk costs lines, and nothing else."""
@@ -61,6 +63,7 @@ def begin_logging(directory: Path) -> None:
     SYSTEM.files.mkdir(directory)
     logging.Formatter.default_msec_format = "%s,%03d"
     server = _file(directory / SERVER_LOG)
+    server.addFilter(PerClient())
     root = logging.getLogger()
     root.addHandler(server)
     root.setLevel(logging.INFO)
@@ -81,5 +84,5 @@ class _File(logging.handlers.RotatingFileHandler):
 
 def _file(path: Path) -> logging.Handler:
     handler = _File(path, maxBytes=FILE_BYTES_MAX, backupCount=1, encoding="utf-8", delay=True)
-    handler.setFormatter(logging.Formatter("[%(asctime)s] %(levelname)s %(message)s (%(name)s)"))
+    handler.setFormatter(LineFormatter("[%(asctime)s] %(levelname)s %(message)s (%(name)s)"))
     return handler

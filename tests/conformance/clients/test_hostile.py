@@ -14,7 +14,9 @@ import confluent_kafka
 import pytest
 
 from replication.local_cluster import LocalCluster
-from replication.protocol.apis import SERVED
+from replication.log_lines import LINES_MAX
+from replication.protocol.apis import SERVED, ApiKey, encode_request
+from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 from tests.unit.replication.protocol.fuzz import frame_of, mutated
 
 from .tools import Confluent
@@ -76,15 +78,16 @@ def serves(cluster, word, count=50):
     assert [value for *_, value in found] == [f"{word} {n}" for n in range(count)]
 
 
-def connect(port):
-    found = socket.create_connection(("127.0.0.1", port), timeout=20)
+def connect(port, host="127.0.0.1"):
+    """Come from this address."""
+    found = socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(host, 0))
     found.settimeout(20)
     return found
 
 
-def outcome(port, data):
+def outcome(port, data, host="127.0.0.1"):
     """What the broker did: "answered" or "closed". Not to do either is a failure."""
-    with connect(port) as peer:
+    with connect(port, host) as peer:
         try:
             peer.sendall(data)
             return "answered" if peer.recv(4) else "closed"
@@ -114,7 +117,18 @@ def test_bytes_that_are_no_requests(unhurt, port, alone):
     ]
     for data in garbage:
         assert outcome(port, data) == "closed"
-    assert log_of(alone).count("\n") - before <= len(garbage) + 20  # and what the others did
+    assert log_of(alone).count("\n") - before <= LINES_MAX + 20  # and what the others did
+
+
+def test_names_of_clients_keep_the_log_text_and_its_lines_whole(unhurt, port, alone):
+    name = "t\0\n[2026-01-01 00:00:00,000] INFO forged"
+    request = ProduceRequest(0, 1000, (ProduceTopic(name, (ProducePartition(0, bytes(100)),)),))
+    wire = b"".join(map(bytes, encode_request(ApiKey.PRODUCE, 7, 1, name, request)))
+    assert outcome(port, wire, host="127.0.0.2") == "closed"  # acks=0 of a topic that is none
+    assert "forged" in log_of(alone)
+    for line in log_of(alone).splitlines():
+        assert line.isprintable()
+        assert not line.startswith("[2026-01-01")
 
 
 def test_half_requests_slow_readers_and_thousands_of_idle_connections(unhurt, port, alone):
