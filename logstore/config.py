@@ -62,7 +62,10 @@ class LogConfig:
         "flush.messages", INT64_MAX, "fsync after this many records; 1 makes every append durable.", minimum=1
     )
     flush_ms: int = setting(
-        "flush.ms", INT64_MAX, "fsync at an append when the last fsync is this long ago.", minimum=0
+        "flush.ms",
+        INT64_MAX,
+        "fsync at an append when the last fsync is this long ago; brokers also without one, up to a second later.",
+        minimum=0,
     )
     index_interval_bytes: int = setting(
         "index.interval.bytes", 4096, "Bytes of log between two index entries.", minimum=0, maximum=INT32_MAX

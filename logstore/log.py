@@ -381,9 +381,17 @@ class Log:
             fsync_or_mark(self._env, self._files.path, self._root)
             self._durable_names = names
 
+    @property
+    def is_flush_due(self) -> bool:
+        """Is there something that flush.ms wants on disk by now?"""
+        return self._has_waited and self.files.view.end > self.recovery_point
+
+    @property
+    def _has_waited(self) -> bool:
+        return self._env.clock.monotonic_ms() - self._last_flush_ms >= self.config.flush_ms
+
     def _maybe_flush(self, end: int) -> None:
-        waited_ms = self._env.clock.monotonic_ms() - self._last_flush_ms
-        if end - self.recovery_point >= self.config.flush_messages or waited_ms >= self.config.flush_ms:
+        if end - self.recovery_point >= self.config.flush_messages or self._has_waited:
             self.flush()
 
     # ------------------------------------------------- producers, transactions

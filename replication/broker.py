@@ -118,6 +118,8 @@ class Broker:
         tree = await self._open_session()
         await cluster.prepare(tree)
         cluster_id = await cluster.read_cluster_id(tree, new_topic_id())
+        if self._former_token() is None:  # else the lock of the directory tells whether that broker lives
+            await registration.until_free(tree, self.config.broker_id, wait_ms=self._registration_wait_ms)
         self._adopted = [
             (topic.name, number)
             for topic in await self.replicas.open(tree)
@@ -227,7 +229,7 @@ class Broker:
             tree,
             me,
             now_ms=self.env.clock.now_ms(),
-            wait_ms=3 * self.config.zookeeper_session_timeout_ms,
+            wait_ms=self._registration_wait_ms,
             former=self._former_token(),
             offline=self.replicas.offline.said(),
             env=self.env,
@@ -237,6 +239,11 @@ class Broker:
         await self.configs.begin(tree)
         self.controller.begin(tree)
         self._is_registered = True
+
+    @property
+    def _registration_wait_ms(self) -> int:
+        """Longer than the session of a broker that was killed goes on."""
+        return 3 * self.config.zookeeper_session_timeout_ms
 
     def _former_token(self) -> bytes | None:
         try:

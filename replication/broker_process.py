@@ -27,6 +27,8 @@ from replication.text_logs import begin_logging
 logger = logging.getLogger(__name__)
 
 PARENT_LOOK_S = 0.5
+# What a broker makes is 0750 and 0640: what clients wrote is no business of others on its machine.
+NOT_FOR_OTHERS = 0o027
 # glibc's malloc: numbers of its parameters (malloc.h), and what they are set to.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES, MAPPED_BYTES_MIN = 128 * 1024 * 1024, 32 * 1024 * 1024
@@ -38,6 +40,7 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
     Raises: PylogError, OSError: it cannot start. If the directory is another's, or in use, nothing was written there.
     """
     check_directory(config)
+    os.umask(os.umask(NOT_FOR_OTHERS) | NOT_FOR_OTHERS)
     _keep_memory()
     begin_logging(Path(config.log_dirs) / BROKER)
     if not _is_loopback(config.listener.host):

@@ -194,6 +194,15 @@ class RequestLines(NamedTuple):
             f"leader epoch {leader_epoch} is old. Current leader epoch is {known_epoch}",
         )
 
+    def not_mine(self, tp: TopicPartition, replicas: tuple[BrokerId, ...]) -> StateChange:
+        """One partition of a request, which this broker has no replica of."""
+        return StateChange(
+            "WARN",
+            f"Broker {self.broker} ignoring LeaderAndIsr request from controller {self.controller} with correlation "
+            f"id {self.correlation_id} epoch {self.controller_epoch} for partition {named(tp)} as itself is not in "
+            f"assigned replica list {_ids(replicas)}",
+        )
+
     def handling(self, tp: TopicPartition, role: str) -> StateChange:
         """`role` (leader or follower) is being taken."""
         return StateChange(

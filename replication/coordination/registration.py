@@ -78,21 +78,30 @@ async def register_broker(  # noqa: PLR0913  who registers, in which state, and 
     """
     if former is not None:
         await tree.end_session(former)
-    is_waiting = False
+    while (epoch := await _register(tree, broker, offline, now_ms, env)) is None:
+        await until_free(tree, broker.id, wait_ms=wait_ms)
+    return epoch
+
+
+async def until_free(tree: Tree, broker: BrokerId, *, wait_ms: int) -> None:
+    """Return once no other session has a broker of this id registered.
+
+    Raises: BrokerIdTakenError: one has, all that time.
+    """
+    path, is_waiting = nodes.broker_path(broker), False
     try:
         async with asyncio.timeout(wait_ms / 1000):
-            while (epoch := await _register(tree, broker, offline, now_ms, env)) is None:
+            while (found := await tree.get(path)) is not None and found.owner != tree.session:
                 if not is_waiting:
                     logger.warning(
                         "a broker with id %d is registered: waiting for that to end, up to %g s",
-                        broker.id,
+                        broker,
                         wait_ms / 1000,
                     )
                 is_waiting = True
-                await _changed(tree, nodes.broker_path(broker.id))
+                await _changed(tree, path)
     except TimeoutError:
-        raise BrokerIdTakenError(broker.id, wait_ms) from None
-    return epoch
+        raise BrokerIdTakenError(broker, wait_ms) from None
 
 
 async def _register(

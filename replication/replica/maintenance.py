@@ -25,6 +25,8 @@ from replication.replica.scrub import Scrub
 
 logger = logging.getLogger(__name__)
 
+FLUSH_LOOK_MS = 1000  # so much later than `flush.ms` an fsync may be, where nothing is appended
+
 
 class Maintenance:
     """See the module. `begin` once the replicas are open, `end` before they are closed."""
@@ -44,6 +46,7 @@ class Maintenance:
         self._thread = ThreadPoolExecutor(1, "maintenance")
         schedule: list[tuple[int, Callable[[], None]]] = [
             (config.log_flush_offset_checkpoint_interval_ms, self._flush),
+            (FLUSH_LOOK_MS, self._flush_due),
             (config.log_retention_check_interval_ms, self._retain),
         ]
         if config.log_cleaner_enable:
@@ -104,6 +107,12 @@ class Maintenance:
     def _flush(self) -> None:
         logs = [(tp, partition.replica.log) for tp, partition in self._partitions()]
         self._replicas.dir.flush((tp, log) for tp, log in logs if log.files.view.end > log.recovery_point)
+
+    def _flush_due(self) -> None:
+        """Those whose topic says `flush.ms`, also if nothing is appended any more."""
+        logs = [(tp, partition.replica.log) for tp, partition in self._partitions()]
+        if due := [(tp, log) for tp, log in logs if log.is_flush_due]:
+            self._replicas.dir.flush(due)
 
     def _retain(self) -> None:
         for tp, partition in self._partitions():

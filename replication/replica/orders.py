@@ -156,6 +156,8 @@ class Orders:
                 partition = self._replicas.partitions.get(item.tp)
                 known = partition.known_leader_epoch if partition is not None else None
                 self._log_change(lines.ignored(item.tp, item.state.leader_epoch, known or 0))
+            if role is Role.NOT_A_REPLICA:
+                self._log_change(lines.not_mine(item.tp, item.replicas))
             if role in (Role.LEAD, Role.FOLLOW, Role.WAIT):
                 wanted.append((item, role))
         partitions = await self._find(item for item, _ in wanted)

@@ -72,6 +72,7 @@ class ReplicaDir:
         self._is_sure = True  # nothing but what is noted may be damaged
         self._env = env
         self._cuts: dict[tuple[str, int], int] = {}  # see `cuts`
+        self._due_ms: dict[str, int] = {}  # names of hidden replicas: when they go
         self._mutex = threading.Lock()  # of what is noted per partition
 
     @classmethod
@@ -242,13 +243,13 @@ class ReplicaDir:
                 self.topic_ids[tp] = topic_id
             self._env.files.fsync(self.path)
 
-    def delete(self, tp: TopicPartition) -> None:
-        """Let go of a replica: it is gone at once, its files after `file.delete.delay.ms`."""
+    def delete(self, tp: TopicPartition, delay_ms: int) -> None:
+        """Let go of a replica: it is gone at once, its files `delay_ms` later: its topic's `file.delete.delay.ms`."""
         self._forget_high_watermarks([tp])
         self.note_mended(tp)
         self.log_dir.reserve.despite_full_disk(lambda: self.log_dir.forget_recovery_points({tp}))
         if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
-            self._hide(tp)
+            self._due_ms[self._hide(tp)] = self._env.clock.now_ms() + delay_ms
             fsync_or_mark(self._env, self.path, self.path)
         topic_id = self.topic_ids.pop(tp, None)
         catalog = Catalog(self.path / "topics", self._env)  # of what was adopted
@@ -257,21 +258,25 @@ class ReplicaDir:
             with catalog.lock():
                 self._env.files.unlink(self.path / "topics" / f"{tp.topic}.json")
 
-    def _hide(self, tp: TopicPartition) -> None:
+    def _hide(self, tp: TopicPartition) -> str:
         # A file name has at most 255 bytes, and a topic name up to 249 of them.
         hidden = self.path / f"{tp.topic[:200]}-{tp.partition}.{new_topic_id()}.deleted"
         self._env.files.rename(self.log_dir.partition(*tp), hidden)
+        return hidden.name
 
     def sweep(self, delay_ms: int) -> None:
-        """Remove the replicas that were let go of so long ago."""
+        """Remove the replicas that were let go of, when they are due; those of former lives after `delay_ms`."""
         now_ms = self._env.clock.now_ms()
         for name in self._env.files.list(self.path).names:
             path = self.path / name
             stat = self._env.files.stat(path) if _HIDDEN.fullmatch(name) else None
-            if stat is not None and now_ms - stat.mtime_ns // 1_000_000 >= delay_ms:
+            if stat is None:
+                continue
+            if now_ms >= self._due_ms.get(name, stat.mtime_ns // 1_000_000 + delay_ms):
                 for inside in self._env.files.list(path).names:
                     self._env.files.unlink(path / inside)
                 self._env.files.rmdir(path)
+                self._due_ms.pop(name, None)
 
     # ------------------------------------------------------------- checkpoints
 

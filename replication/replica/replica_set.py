@@ -233,6 +233,6 @@ class ReplicaSet:
         if partition is not None:
             await partition.replica.call(partition.replica.log.close)  # behind all that it was told to write
         self._let_go(tp)
-        await asyncio.to_thread(self.dir.delete, tp)
+        await asyncio.to_thread(self.dir.delete, tp, self.config_of(tp.topic).file_delete_delay_ms)
         if not any(other.topic == tp.topic for other in self.partitions):
             self._topic_configs.pop(tp.topic, None)

@@ -147,12 +147,17 @@ def test_a_second_broker_of_the_same_id_is_refused_with_a_line_that_says_why(tmp
             "zookeeper.session.timeout.ms=500", "--coordination", f"sqlite:{tmp_path}/tree.db"]  # fmt: skip
     with pylog("broker", "start", *same, "--set", f"log.dirs={tmp_path}/a") as (_, line):
         assert line.startswith("bootstrap=")
+        produce(line.partition("=")[2], "orders", [b"which only the first has"])
+        made = [tmp_path / "tree.db", tmp_path / "a", *(tmp_path / "a").rglob("*")]
+        assert {each.stat().st_mode & 0o027 for each in made} == {0}, "others may neither read nor write"
         with pylog("broker", "start", *same, "--set", f"log.dirs={tmp_path}/b") as (second, nothing):
             assert nothing == ""
             assert second.wait(20) == 1
             said = second.stderr.read()
             assert "a broker with id 1 is registered: waiting for that to end, up to 1.5 s" in said
             assert "a broker with id 1 is registered, and still was after 1500 ms" in said
+            log = (tmp_path / "b" / "broker" / "server.log").read_text()
+            assert " ERROR " not in log, "its own replicas are not here, and that is no loss"
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 in this Python")

@@ -118,3 +118,37 @@ async def test_the_files_of_a_deleted_replica_go_after_their_delay(tmp_path):
         hidden = list((tmp_path / "broker-1").glob("orders-0.*.deleted"))
         assert len(hidden) == 1
         await until(lambda: not hidden[0].exists())
+
+
+@on_loop
+async def test_the_topic_says_how_long_the_files_of_its_deleted_replica_stay(tmp_path):
+    """Whatever the broker says, which is for those that it found hidden when it started."""
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1, **OFTEN, **{"log.segment.delete.delay.ms": 300})
+        other = TopicPartition("kept", 0)
+        await site.create(replicas=(1,), config={"file.delete.delay.ms": "1"})
+        await site.create(other, replicas=(1,), config={"file.delete.delay.ms": "600000"})
+        for tp in (other, T0):
+            await one.produce(b"a", tp=tp)
+            await site.stop_replica(1, tp)
+        (kept,) = (tmp_path / "broker-1").glob("kept-0.*.deleted")
+        await until(lambda: not list((tmp_path / "broker-1").glob("orders-0.*.deleted")))
+        one.replicas._set.dir.sweep(0)
+        assert kept.exists()
+        await one.stop()
+        await one.start()
+        await until(lambda: not kept.exists())
+
+
+@on_loop
+async def test_flush_ms_acts_though_nothing_is_appended_any_more(tmp_path):
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1, log_flush_offset_checkpoint_interval_ms=600_000)
+        await site.create(replicas=(1,), config={"flush.ms": "500"})
+        await site.create(T1, replicas=(1,), config={"flush.ms": "500"})
+        await one.produce(b"a")
+        log = one.replicas.partitions()[T0].replica.log
+        assert log.recovery_point == 0
+        await until(lambda: log.recovery_point == 1)
+        stored = tmp_path / "broker-1" / "recovery-point-offset-checkpoint"
+        await until(lambda: stored.exists() and "orders 0 1" in stored.read_text())

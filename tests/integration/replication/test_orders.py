@@ -131,3 +131,17 @@ async def test_records_are_deleted_while_others_are_appended(tmp_path):
         finally:
             is_over = True
             await asyncio.gather(*producers)
+
+
+@on_loop
+async def test_a_partition_that_is_not_this_brokers_is_passed_over_with_a_line(tmp_path):
+    async with Site(tmp_path) as site:
+        one, _ = await site.start(1, 2)
+        await site.create(replicas=(2, 3))
+        said = []
+        one.replicas._orders._log_change = said.append
+        assert await site.tell(1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [(line.level, line.message.partition(" for partition ")[2]) for line in said][1:] == [
+            ("WARN", "[orders,0] as itself is not in assigned replica list 2,3")
+        ]
+        assert T0 not in one.replicas.partitions()

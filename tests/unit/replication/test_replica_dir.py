@@ -63,7 +63,7 @@ def test_a_high_watermark_goes_with_its_replica(tmp_path):
     directory.create_logs({T0: later})
     assert noted(tmp_path) == []
     directory.note_high_watermarks({T0: 7}, directory.cuts())
-    directory.delete(T0)
+    directory.delete(T0, 0)
     assert noted(tmp_path) == []
     directory.log_dir.close()
 
