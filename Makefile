@@ -1,7 +1,7 @@
 # One command per need; each is one line of tools, so that CI and people run the same.
 PYTHON ?= python
 
-.PHONY: check lint types imports docs docs-check test sim bench clean
+.PHONY: check lint types imports docs docs-check test sim bench mutants clean
 
 check: lint types imports docs-check  ## everything that must be green before a commit (about a minute)
 	$(PYTHON) -m pytest tests/unit tests/model tests/architecture
@@ -30,6 +30,9 @@ sim:  ## one seed of the simulated cluster, or COUNT of them from SEED on
 
 bench:  ## every benchmark, one after the other; each prints its ratio and the noise
 	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; $(PYTHON) $$bench || exit 1; done
+
+mutants:  ## would the tests notice? SAMPLE changes per module of what decides (half an hour of a free machine)
+	$(PYTHON) -m tests.mutants --sample $(or $(SAMPLE),40)
 
 clean:
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
