@@ -101,7 +101,7 @@ class Log:
         self._producers = ProducerLog(self._files)
         self._writer = TailWriter(self._files, self._producers, lambda: self.epochs)
         self._scanner = Scanner(self._files)
-        self._last_flush_ms = env.clock.monotonic_ms()
+        self.last_flush_ms = env.clock.monotonic_ms()
         # Cuts so far, and where one is at work: what was flushed before may be gone.
         self._cuts, self._cut_at, self._cuts_mutex = 0, INT64_MAX, threading.Lock()
         self._durable_names: object = None  # of files whose directory entries are known to be on disk
@@ -359,7 +359,7 @@ class Log:
             with self._cuts_mutex:
                 if cuts == self._cuts:
                     self.recovery_point = max(self.recovery_point, min(view.end, self._cut_at))
-        self._last_flush_ms = self._env.clock.monotonic_ms()
+        self.last_flush_ms = self._env.clock.monotonic_ms()
         return min(view.end, self.recovery_point)
 
     def _sync(self, view: View) -> None:
@@ -381,17 +381,9 @@ class Log:
             fsync_or_mark(self._env, self._files.path, self._root)
             self._durable_names = names
 
-    @property
-    def is_flush_due(self) -> bool:
-        """Is there something that flush.ms wants on disk by now?"""
-        return self._has_waited and self.files.view.end > self.recovery_point
-
-    @property
-    def _has_waited(self) -> bool:
-        return self._env.clock.monotonic_ms() - self._last_flush_ms >= self.config.flush_ms
-
     def _maybe_flush(self, end: int) -> None:
-        if end - self.recovery_point >= self.config.flush_messages or self._has_waited:
+        waited_ms = self._env.clock.monotonic_ms() - self.last_flush_ms
+        if end - self.recovery_point >= self.config.flush_messages or waited_ms >= self.config.flush_ms:
             self.flush()
 
     # ------------------------------------------------- producers, transactions

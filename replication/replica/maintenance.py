@@ -33,6 +33,7 @@ class Maintenance:
 
     def __init__(self, config: BrokerConfig, env: Env, replicas: ReplicaSet) -> None:
         self._config = config
+        self._clock = env.clock
         self._replicas = replicas
         self._noted: dict[TopicPartition, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -110,9 +111,11 @@ class Maintenance:
 
     def _flush_due(self) -> None:
         """Those whose topic says `flush.ms`, also if nothing is appended any more."""
+        now_ms = self._clock.monotonic_ms()
         logs = [(tp, partition.replica.log) for tp, partition in self._partitions()]
-        if due := [(tp, log) for tp, log in logs if log.is_flush_due]:
-            self._replicas.dir.flush(due)
+        due = [(tp, log) for tp, log in logs if now_ms - log.last_flush_ms >= log.config.flush_ms]
+        if behind := [(tp, log) for tp, log in due if log.files.view.end > log.recovery_point]:
+            self._replicas.dir.flush(behind)
 
     def _retain(self) -> None:
         for tp, partition in self._partitions():
