@@ -123,7 +123,9 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None], parent: int |
         failing.cancel()
         await broker.stop()
     if broker.replicas.disk_failed.is_set():
-        raise FailedStoreError(f"{config.log_dirs}: an fsync failed; run `pylog recover {config.log_dirs}`")
+        raise FailedStoreError(
+            f"{config.log_dirs}: the disk failed; check it, then run `pylog recover {config.log_dirs}`"
+        )
 
 
 async def _end_with(failure: asyncio.Event, is_over: asyncio.Event) -> None:

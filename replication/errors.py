@@ -8,11 +8,13 @@ closing the connection is left.
 from __future__ import annotations
 
 import enum
+import errno
 
 from logstore.errors import (
     BatchConflictError,
     CorruptLogError,
     DamagedBatchError,
+    FailedStoreError,
     InvalidConfigError,
     InvalidRecordError,
     InvalidRequestError,
@@ -252,6 +254,17 @@ def code_of(error: Exception) -> ErrorCode:
     if isinstance(error, KafkaError):
         return error.code
     return next((code for kind, code in _CODES if isinstance(error, kind)), ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+# The device is gone, or takes no writes any more. A full disk is none of these.
+_DEAD = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO})
+
+
+def is_disk_dead(error: BaseException) -> bool:
+    """Does this, of a write, say that the disk is not to be trusted any more, or can do nothing?"""
+    cause = error.__cause__
+    is_gone = isinstance(error, StorageError) and isinstance(cause, OSError) and cause.errno in _DEAD
+    return is_gone or isinstance(error, FailedStoreError)
 
 
 def error_of(code: int, message: str = "") -> KafkaError:

@@ -11,8 +11,9 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from logstore.errors import DiskFullError, FailedStoreError, PylogError
+from logstore.errors import DiskFullError, PylogError
 from replication import follower
+from replication.errors import is_disk_dead
 from replication.follower import EpochStarts
 from replication.model import BrokerId, LeaderAndIsr
 from replication.protocol.wire import Buffer
@@ -284,7 +285,7 @@ class Following:
         if isinstance(write.error, DiskFullError):
             self.replica.host.disk_full()  # says so once
         elif write.error is not None:
-            if isinstance(write.error, FailedStoreError):
+            if is_disk_dead(write.error):
                 self.replica.host.disk_failed()
             self.replica.suspect(write.error)
             is_foreseen = isinstance(write.error, PylogError | OSError)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 
 from logstore.append_rules import AppendInfo
-from logstore.errors import DiskFullError, FailedStoreError, InvalidRecordError
+from logstore.errors import DiskFullError, InvalidRecordError
 from logstore.records.batch import InvalidBatchError, batches
 from logstore.records.batch import records as records_of
 from replication import isr
-from replication.errors import ErrorCode, KeylessRecordsError, code_of
+from replication.errors import ErrorCode, KeylessRecordsError, code_of, is_disk_dead
 from replication.model import Assignment, LeaderAndIsr
 from replication.protocol.wire import Buffer
 from replication.replica.data_plane import ALL_IN_SYNC, AppendResult, FetchedPartition, FetchSpec, FetchTerms
@@ -247,7 +247,7 @@ class Leader:
             )
             return
         assert outcome is not None, "a job keeps what came of it"
-        if isinstance(outcome, FailedStoreError):
+        if is_disk_dead(outcome):
             self.replica.host.disk_failed()
         self.replica.suspect(outcome)
         code = code_of(outcome)

@@ -18,6 +18,7 @@ from logstore import compaction, housekeeping
 from logstore.env import Env
 from logstore.errors import DiskFullError, FailedStoreError, PylogError
 from replication.config import BrokerConfig
+from replication.errors import is_disk_dead
 from replication.model import TopicPartition
 from replication.replica.partition import Partition
 from replication.replica.replica_set import ReplicaSet
@@ -76,11 +77,11 @@ class Maintenance:
             await asyncio.sleep(max(interval_ms, 100) / 1000)
             try:
                 await loop.run_in_executor(self._thread, act)
-            except FailedStoreError:
-                self._replicas.disk_failed.set()
-                return
-            except Exception:  # the next time may be better
+            except Exception as error:  # the next time may be better
                 logger.exception("maintenance failed")
+                if is_disk_dead(error):
+                    self._replicas.disk_failed.set()
+                    return
 
     # --------------------------------------------------------- high watermarks
 
@@ -93,13 +94,13 @@ class Maintenance:
             if offsets != self._noted:
                 try:
                     await asyncio.to_thread(self._replicas.dir.note_high_watermarks, offsets, cuts)
-                except FailedStoreError:
-                    self._replicas.disk_failed.set()
-                    return
                 except DiskFullError:
                     self._replicas.room.is_missing()  # says so once
                 except (PylogError, OSError) as error:
                     logger.error("high watermarks are not stored: %s", error)
+                    if is_disk_dead(error):
+                        self._replicas.disk_failed.set()
+                        return
                 else:
                     self._noted = offsets
 

@@ -14,10 +14,10 @@ from typing import NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode as WireCode
 
-from logstore.errors import FailedStoreError, PylogError
+from logstore.errors import PylogError
 from replication.coordination import cluster, topics
 from replication.coordination.tree import CoordinationError
-from replication.errors import ErrorCode, KafkaError, code_of
+from replication.errors import ErrorCode, KafkaError, code_of, is_disk_dead
 from replication.metadata import BrokerAddress, Metadata, PartitionMetadata, PartitionUpdate
 from replication.model import NO_EPOCH, Assignment, LeaderAndIsr, Replica, TopicPartition, topic_id_of
 from replication.protocol import interbroker as ib
@@ -220,7 +220,7 @@ class Orders:
         return ErrorCode.NONE
 
     def _code(self, error: Exception) -> ErrorCode:
-        if isinstance(error, FailedStoreError):
+        if is_disk_dead(error):
             self._replicas.disk_failed.set()
         return code_of(error)
 

@@ -14,9 +14,10 @@ from functools import partial
 from typing import Any
 
 from logstore import soundness
-from logstore.errors import CorruptLogError, FailedStoreError, PylogError
+from logstore.errors import CorruptLogError, PylogError
 from logstore.soundness import SetAside, Unsound
 from replication import repair
+from replication.errors import is_disk_dead
 from replication.model import LeaderAndIsr, TopicPartition
 from replication.replica.damage_notes import DamageNote
 from replication.replica.partition import Partition
@@ -197,7 +198,7 @@ class Repairs:
                 await asyncio.to_thread(act)
             except (PylogError, OSError) as error:
                 self._failed(tp, what, error)
-                if isinstance(error, FailedStoreError):
+                if is_disk_dead(error):
                     return False
                 await asyncio.sleep(RETRY_S)
             else:
@@ -206,7 +207,7 @@ class Repairs:
 
     def _failed(self, tp: TopicPartition, what: str, error: Exception) -> None:
         logger.error("tp=%s damage is not %s: %s", tp, what, error)
-        if isinstance(error, FailedStoreError):
+        if is_disk_dead(error):
             self._host.disk_failed()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

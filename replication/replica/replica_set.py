@@ -146,7 +146,10 @@ class ReplicaSet:
         await self.disk.close()
         offsets = self.high_watermarks()
         logs = {tp: partition.replica.log for tp, partition in self.partitions.items()}
-        await asyncio.to_thread(self.dir.note_high_watermarks, offsets, self.dir.cuts())
+        try:
+            await asyncio.to_thread(self.dir.note_high_watermarks, offsets, self.dir.cuts())
+        except (PylogError, OSError) as error:
+            logger.error("high watermarks are not stored: %s", error)
         await asyncio.to_thread(self.dir.close, logs)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
