@@ -229,26 +229,3 @@ def test_what_a_crash_left_is_looked_through_before_anybody_reads_it(cluster):
 
     produce(cluster, topic, "second")
     assert cluster.values(topic, count=2) == ["first", "second"]
-
-
-def test_a_power_failure_is_noticed_and_said(cluster):
-    """R11: the machine was booted since the broker was, and did not end well."""
-    topic = cluster.create((3,))
-    produce(cluster, topic, "first")
-    cluster.running.kill(3)
-    boot = cluster.running.log_dir(3) / "broker.boot"
-    (boot_of_now,) = {(cluster.running.log_dir(broker) / "broker.boot").read_text() for broker in (1, 3)}
-    boot.write_text("00000000-0000-0000-0000-000000000000\n")
-
-    cluster.running.restart(3)
-
-    cluster.until(lambda: cluster.states(topic)[0][:2] == (3, [3]))
-
-    def said():
-        paths = [cluster.running.log_dir(broker) / "broker" / "state-change.log" for broker in (1, 2, 3)]
-        lines = "".join(path.read_text() for path in paths).split("\n")
-        return [line for line in lines if f"[{topic},0]" in line and "potential data loss" in line]
-
-    cluster.until(said)
-    cluster.until(lambda: boot.read_text() == boot_of_now)  # decided: from now on it is trusted
-    assert cluster.values(topic, count=1) == ["first"]
