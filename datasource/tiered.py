@@ -36,6 +36,7 @@ class Union:
         self._log = log
         self._path = path
         self._fail = fail_on_data_loss
+        self._looked_through: dict[str, int] = {}  # topic: version of its table
 
     def topics(self) -> list[TopicInfo]:
         """Every topic, by name."""
@@ -147,7 +148,8 @@ class Union:
             return None
         lake = Lake(note.table, info.topic_id, self._path)
         try:
-            lake.check_history(since=note.version)
+            lake.check_history(since=max(note.version, self._looked_through.get(topic, -1)))
+            self._looked_through[topic] = lake.version
         except RestoredError as error:
             report([str(error)], fail=self._fail)
         if not is_raw(lake.schema()):

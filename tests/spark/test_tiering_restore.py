@@ -76,6 +76,12 @@ def test_a_restore_is_noticed_and_undone_by_another(spark, restored):
     DeltaTable(table(restored)).optimize.compact()
     assert tier(spark, restored)["t", 0] == "nothing to do: "
 
+    target = reading_tiered(str(restored), fail_on_data_loss=True)
+    assert target.offsets("t")[0].count == 60
+    DeltaTable(table(restored)).restore(1)
+    with pytest.raises(DataLossError, match="was taken back to version 1"):
+        target.offsets("t")
+
 
 def test_a_table_that_cannot_be_mended_is_followed_by_a_new_one(spark, restored, tmp_path):
     retention.run(spark, path=str(restored))  # the first to notice
@@ -122,6 +128,8 @@ def test_a_table_that_came_back_from_an_older_copy_is_filled_again(spark, restor
     assert told(restored) == 60
     shutil.rmtree(table(restored))
     (tmp_path / "copy").rename(table(restored))
+    with logstore.open(restored) as opened:  # all that was tiered may go, at the next opening
+        opened.alter_topic("t", config={"retention.ms": "1"})
     assert tier(spark, restored)["t", 0] == "tiered: "
     assert places(Path(table(restored))) == [(0, offset) for offset in range(60)]
     assert told(restored) == 60
