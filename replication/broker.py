@@ -20,14 +20,14 @@ from typing import Any
 from logstore.catalog import new_topic_id
 from logstore.checkpoint import write_atomic
 from logstore.env import SYSTEM, Env
-from logstore.errors import InvalidConfigError
-from logstore.log_dir import BROKER
+from logstore.errors import InvalidConfigError, NotAStoreError
+from logstore.log_dir import BROKER, owner_of
 from replication.client import Clients
 from replication.config import BrokerConfig, Endpoint
 from replication.config_changes import ConfigChanges
 from replication.controller import Limits
 from replication.controller_loop import ControlledShutdownError, ControllerLoop
-from replication.coordination import cluster, nodes, open_tree, registration
+from replication.coordination import CopyPolicy, cluster, nodes, open_tree, registration
 from replication.coordination.tree import CoordinationError, SessionEvent, Tree
 from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.group_coordinator import GroupCoordinator
@@ -126,6 +126,7 @@ class Broker:
             for number in range(topic.partitions)
         ]
         self._has_logs = True
+        await self.replicas.check_store(tree)
         self.groups.begin()
         self.server = Server(
             self._handlers(cluster_id), _server_limits(self.config), observer=self.metrics.times
@@ -212,6 +213,8 @@ class Broker:
             on_session=partial(self._on_session, self._session),
             session_timeout_ms=self.config.zookeeper_session_timeout_ms,
             env=self.env,
+            create=owner_of(Path(self.config.log_dirs), self.env) is None,  # else it was there once
+            copies=CopyPolicy(self.config.coordination_copy_dir, self.config.coordination_copy_interval_ms),
         )
         return self._tree
 
@@ -287,8 +290,10 @@ class Broker:
             await self.controller.end()
             await self.configs.end()
             try:
-                await self._register(await self._open_session())
-            except CoordinationError as error:
+                opened = await self._open_session()
+                await self.replicas.check_store(opened)
+                await self._register(opened)
+            except (CoordinationError, NotAStoreError) as error:
                 logger.warning("broker=%d is not registered: %s", self.config.broker_id, error)
             except Exception:
                 logger.exception("broker=%d is not registered", self.config.broker_id)

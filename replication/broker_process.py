@@ -70,7 +70,8 @@ def check_directory(config: BrokerConfig) -> None:
     if not config.coordination and SYSTEM.files.stat(path / BROKER / COORDINATION_FILE) is None:
         raise NotAStoreError(
             f"{path} belongs to broker {owner.broker_id} of cluster {owner.cluster_id}, which is not kept in there: "
-            "say with --coordination where that cluster is"
+            "say with --coordination where that cluster is; if it was kept in there, and is gone: run `pylog cluster "
+            "recover-coordination` (docs/operations.md)"
         )
 
 

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.cli.terminal import Commands, Failure, counted, output_option, progress_bar, show, talk
+from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, PylogError
 from replication.config import BrokerConfig, properties_of
 
 if TYPE_CHECKING:
     from replication.local_cluster import LocalCluster
 
+COPY_DIR = "coordination.copy.dir"
 LOOK_S = 1.0  # how often the brokers of a cluster are looked at
 
 
@@ -32,6 +34,11 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     return found
 
 
+_copy_option: Callable[[Any], Any] = click.option(
+    "--copy-to",
+    metavar="DIR",
+    help="Keep copies of the SQLite file there, too: a directory on another disk, of this cluster only.",
+)
 _set_option: Callable[[Any], Any] = click.option(
     "--set",
     "settings",
@@ -64,8 +71,11 @@ def broker() -> None:
     metavar="STORE",
     help="What the cluster agrees on: sqlite:PATH, or zookeeper:HOST:PORT/CHROOT.",
 )
+@_copy_option
 @_set_option
-def start_broker(file: Path | None, coordination: str | None, settings: dict[str, str]) -> None:
+def start_broker(
+    file: Path | None, coordination: str | None, copy_to: str | None, settings: dict[str, str]
+) -> None:
     """Run a broker in the foreground, until SIGTERM or Ctrl-C.
 
     The first line on stdout is `bootstrap=HOST:PORT`, once it serves. Without --coordination it is a cluster alone. At
@@ -82,6 +92,8 @@ def start_broker(file: Path | None, coordination: str | None, settings: dict[str
     given = _properties_in(file) if file is not None else {}
     if coordination is not None:
         given["coordination"] = coordination
+    if copy_to is not None:
+        given[COPY_DIR] = copy_to
     run(BrokerConfig.from_properties({**given, **settings}), click.echo)
 
 
@@ -117,9 +129,14 @@ def cluster() -> None:
 @click.option(
     "--coordination", metavar="STORE", help="As for `pylog broker start`; a file in DIR if not given."
 )
+@_copy_option
 @_set_option
 def start_cluster(
-    brokers: int, directory: Path | None, coordination: str | None, settings: dict[str, str]
+    brokers: int,
+    directory: Path | None,
+    coordination: str | None,
+    copy_to: str | None,
+    settings: dict[str, str],
 ) -> None:
     """Run brokers 1 to N in the foreground, until SIGTERM or Ctrl-C.
 
@@ -139,6 +156,8 @@ def start_cluster(
     except ModuleNotFoundError as error:
         raise _lacking(error) from error
 
+    if copy_to is not None:
+        settings[COPY_DIR] = copy_to
     is_over = _end_of_signals()
     with closing(LocalCluster(brokers, directory, settings, coordination=coordination)) as running:
         try:
@@ -154,6 +173,98 @@ def start_cluster(
                 f"not started, though partitions are on them: brokers {missing}; start them, or these lack replicas"
             )
         _watch(running, set(range(1, brokers + 1)), is_over)
+
+
+@cluster.command("recover-coordination")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="That of `pylog cluster start`: the file and the brokers' directories in it.",
+)
+@click.option("--coordination", metavar="STORE", help="Where the file was: sqlite:PATH.")
+@click.option(
+    "--log-dir",
+    "log_dirs",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The log.dirs of a broker; once for each broker of the cluster.",
+)
+@click.option(
+    "--copy",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A copy of the file; if not given, the newest one that lies beside it.",
+)
+@click.option("--without-copy", is_flag=True, help="From the brokers' directories alone.")
+@click.option(
+    "--topic-id",
+    "topic_ids",
+    multiple=True,
+    callback=_pairs,
+    metavar="TOPIC=ID",
+    help="Of several topics of a name, the one to keep; may be given more than once.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be written.")
+@click.option("--yes", is_flag=True, help="Do it; nothing is written without.")
+@output_option
+def recover_coordination(
+    directory: Path | None,
+    coordination: str | None,
+    log_dirs: tuple[Path, ...],
+    copy: Path | None,
+    without_copy: bool,
+    topic_ids: dict[str, str],
+    dry_run: bool,
+    yes: bool,
+    output: str,
+) -> None:
+    """Make the SQLite file of a cluster again, when it was lost or damaged.
+
+    All brokers must be stopped. Give the directory of every one: the log that was written last leads, and what only
+    others have is lost. The table says what will be, and what may be lost; read it before you say --yes. A file that is
+    there is put aside, and never removed. Settings of topics come from a copy; without one, nothing is deleted from a
+    topic until it has settings again.
+
+    \b
+    $ pylog cluster recover-coordination --dir /data/cluster --dry-run
+    $ pylog cluster recover-coordination --dir /data/cluster --yes
+    $ pylog cluster recover-coordination --coordination sqlite:/data/tree.db --log-dir /data/1 --log-dir /data/2 --yes
+    """
+    if (directory is None) == (coordination is None):
+        raise click.UsageError("give --dir, or --coordination and the --log-dir of every broker")
+    if directory is not None:
+        path, log_dirs = directory / "coordination.db", (*_broker_directories(directory), *log_dirs)
+    else:
+        kind, _, place = str(coordination).partition(":")
+        if kind != "sqlite" or not place:
+            raise click.UsageError("only a SQLite file is made again: --coordination sqlite:PATH")
+        path = Path(place)
+    from replication import recover_coordination as recovering
+
+    if copy is None and not without_copy:
+        copy = recovering.newest_copy(path, SYSTEM)
+    talk(f"from the copy {copy}" if copy is not None else "from the brokers' directories alone")
+    with recovering.look(path, log_dirs, copy=copy, env=SYSTEM, chosen_ids=topic_ids) as recovery:
+        plan = recovery.plan
+        show((asdict(row) for row in plan.rows), list(recovering.COLUMNS), output)
+        for note in plan.notes:
+            talk(note)
+        if plan.problems:
+            raise Failure("\n".join(plan.problems))
+        if dry_run:
+            return
+        if not yes:
+            raise Failure("nothing was written; if this is what you want, say --yes")
+        aside = recovery.write()
+    talk(f"{path} is made" + (f"; what was there is {aside}" if aside is not None else ""))
+
+
+def _broker_directories(directory: Path) -> list[Path]:
+    names = SYSTEM.files.list(directory).names
+    return [directory / name for name in sorted(names) if name.startswith("broker-") and "." not in name]
 
 
 def _watch(running: LocalCluster, live: set[int], is_over: threading.Event) -> None:

@@ -114,6 +114,18 @@ class BrokerConfig(_Given):
         "What the cluster agrees on: sqlite:PATH (brokers of one host) or zookeeper:HOST:PORT/CHROOT. "
         "Empty: a file in log.dirs, for a broker alone. zookeeper.connect is taken, too.",
     )
+    coordination_copy_dir: str = setting(
+        "coordination.copy.dir",
+        "",
+        "Where a SQLite store of coordination is copied to, too, beside the copy that lies next to it: a directory on "
+        "another disk, of this cluster only.",
+    )
+    coordination_copy_interval_ms: int = setting(
+        "coordination.copy.interval.ms",
+        60_000,
+        "At most so often a SQLite store of coordination is copied, and only after a change.",
+        minimum=100,
+    )
     zookeeper_session_timeout_ms: int = setting(
         "zookeeper.session.timeout.ms",
         6000,

@@ -353,14 +353,14 @@ class LocalCluster:
         _in_thread(self._remove_controller())
 
     async def _remove_controller(self) -> None:
-        tree = await open_tree(self.coordination, on_session=lambda event: None)
+        tree = await open_tree(self.coordination, on_session=lambda event: None, create=False)
         try:
             await tree.delete(nodes.CONTROLLER)
         finally:
             await tree.close()
 
     async def _describe(self) -> ClusterState:
-        tree = await open_tree(self.coordination, on_session=lambda event: None)
+        tree = await open_tree(self.coordination, on_session=lambda event: None, create=False)
         try:
             return await cluster.read_cluster(tree)
         finally:
@@ -381,7 +381,7 @@ class LocalCluster:
         return sorted(absent - up)
 
     async def _controller(self) -> BrokerId | None:
-        tree = await open_tree(self.coordination, on_session=lambda event: None)
+        tree = await open_tree(self.coordination, on_session=lambda event: None, create=False)
         try:
             found = await tree.get(nodes.CONTROLLER)
             return None if found is None else nodes.decode_controller(found.data).broker

@@ -57,6 +57,12 @@ class ProducerIds:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, str(error)) from error
 
 
+def skipping_to(node: Node | None, begin: int) -> bytes:
+    """What the node is to say for the next block to begin behind `begin`, and behind the one that it says now."""
+    last = max(begin, _after(node)[0])
+    return _encoded(-1, range(last, last + 1))
+
+
 def _after(node: Node | None) -> range:
     """The block behind the one that the node says. Ids that cannot be read are never given again: that is an error."""
     if node is None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from logstore.env import Env
 from logstore.errors import InvalidConfigError
+from replication.coordination.store_file import CopyPolicy
 from replication.coordination.tree import SESSION_TIMEOUT_MS, OnSession, Tree
 
-__all__ = ["open_tree"]
+__all__ = ["CopyPolicy", "open_tree"]
 
 
 async def open_tree(
@@ -19,8 +20,12 @@ async def open_tree(
     on_session: OnSession,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
     env: Env | None = None,
+    create: bool = True,
+    copies: CopyPolicy | None = None,
 ) -> Tree:
     """Begin a session with the store at `sqlite:PATH` or `zookeeper:HOST:PORT,HOST:PORT/CHROOT`.
+
+    `create` and `copies` are about a SQLite file: may it be made, and is it copied now and then?
 
     Raises: InvalidConfigError: the address is neither; CoordinationError: nobody answers there.
     """
@@ -29,7 +34,12 @@ async def open_tree(
         from replication.coordination.embedded import SqliteTree
 
         return await SqliteTree.open(
-            place, on_session=on_session, session_timeout_ms=session_timeout_ms, env=env
+            place,
+            on_session=on_session,
+            session_timeout_ms=session_timeout_ms,
+            env=env,
+            create=create,
+            copies=copies,
         )
     if kind == "zookeeper" and place:
         try:

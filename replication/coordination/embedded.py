@@ -32,6 +32,14 @@ from typing import Any, Self, TypeVar
 from logstore.env import Env
 from logstore.errors import StorageError
 from replication.coordination.leases import Leases
+from replication.coordination.store_file import (
+    CopyPolicy,
+    ReplacedError,
+    StoreFile,
+    check_can_open,
+    explain,
+    is_busy,
+)
 from replication.coordination.syncing import Answer, Syncer
 from replication.coordination.table import Look, NodeTable, change_between, connect
 from replication.coordination.tree import (
@@ -88,8 +96,19 @@ class _SyncFailed:
 class SqliteTree:
     """A session with the store in a SQLite file: see `replication.coordination.tree.Tree`."""
 
-    def __init__(self, path: Path, session_timeout_ms: int, on_session: OnSession, env: Env) -> None:
+    def __init__(
+        self,
+        path: Path,
+        session_timeout_ms: int,
+        on_session: OnSession,
+        env: Env,
+        *,
+        create: bool,
+        copies: CopyPolicy | None,
+    ) -> None:
         self._path = path
+        self._may_create = create
+        self._copies = copies
         self._log = path.with_name(f"{path.name}-wal")
         self._timeout_ms = session_timeout_ms
         self._on_session = on_session
@@ -111,6 +130,7 @@ class SqliteTree:
         self._watches: dict[tuple[str, bool, Watch], Look | None] = {}
         self._seen_number = -1
         self._syncer: Syncer
+        self._file: StoreFile
 
     @classmethod
     async def open(
@@ -120,12 +140,16 @@ class SqliteTree:
         on_session: OnSession,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         env: Env | None = None,
+        create: bool = True,
+        copies: CopyPolicy | None = None,
     ) -> Self:
-        """Begin a session with the store at `path`; it is made if it is not there.
+        """Begin a session with the store at `path`; with `create` it is made if it is not there, and never was.
 
-        Raises: CoordinationError: it cannot be opened, or lies on a network file system.
+        With `copies`, this session sees to it that it is copied now and then: see `store_file`.
+
+        Raises: CoordinationError: it cannot be opened, is gone, or lies on a network file system.
         """
-        tree = cls(Path(path), session_timeout_ms, on_session, env or Env())
+        tree = cls(Path(path), session_timeout_ms, on_session, env or Env(), create=create, copies=copies)
         tree._thread.start()
         await tree._started
         return tree
@@ -216,7 +240,7 @@ class SqliteTree:
         try:
             self._open()
         except (sqlite3.Error, OSError, CoordinationError) as error:
-            message = f"cannot open the coordination store {self._path}: {error}"
+            message = f"cannot open the coordination store {self._path}: {self._explain(error)}"
             self._post(_fail, self._started, CoordinationError(message))
             return
         self._post(_resolve, self._started, None)
@@ -239,17 +263,20 @@ class SqliteTree:
 
     def _open(self) -> None:
         files = self._env.files
-        files.mkdir(self._path.parent)
+        if self._may_create:
+            files.mkdir(self._path.parent)
         if kind := files.network_file_system(self._path.parent):
             raise CoordinationError(
                 f"it is on {kind}, which cannot be shared in this way; use a local disk or ZooKeeper"
             )
         lock = files.lock(f"{self._path}.lock")
         try:
+            check_can_open(self._path, self._env, create=self._may_create, policy=self._copies)
             is_new = files.stat(self._path) is None
             self._db = connect(self._path)
             if is_new:
                 files.fsync(self._path.parent)
+            self._file = StoreFile(self._path, self._env, self._copies)
         finally:
             if lock is not None:
                 lock.release()
@@ -280,11 +307,23 @@ class SqliteTree:
             self._watches.clear()
             self._become(SessionEvent.EXPIRED)
             error = SessionExpiredError()
+        except ReplacedError:
+            _log.error(
+                "coordination store %s was replaced by another file: this session with the former one is over",
+                self._path,
+            )
+            self._watches.clear()
+            self._become(SessionEvent.EXPIRED)
+            error = SessionExpiredError()
         except (sqlite3.Error, StorageError) as reason:
-            self._suspend(str(reason))
+            self._suspend(self._explain(reason))
             error = ConnectionLossError(str(reason))
         if future is not None:
             self._post(_fail, future, error)
+
+    def _explain(self, error: Exception) -> str:
+        holder = self._file.holder() if is_busy(error) and hasattr(self, "_file") else ""
+        return f"{explain(error)}; {holder}" if holder else explain(error)
 
     def _transact_job(self, job: _Job) -> None:
         def work(table: NodeTable) -> Any:
@@ -331,8 +370,7 @@ class SqliteTree:
                 with self._db:  # commits, or takes back
                     return work(self._table)
             except sqlite3.OperationalError as error:
-                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-                if not is_busy or clock.monotonic_ms() >= give_up_ms:
+                if not is_busy(error) or clock.monotonic_ms() >= give_up_ms:
                     raise
             clock.sleep_ms(BUSY_PAUSE_MS)
 
@@ -387,8 +425,10 @@ class SqliteTree:
                 table.end_session(silent)
 
         def beat_and_renew() -> None:  # a beat need not survive a loss of power
+            self._file.look()
             self._transact(beat)
             self._renewed(begun_ms)
+            self._file.maybe_copy(self._db, self._seen_number)
 
         self._in_session(beat_and_renew)
 
@@ -413,6 +453,8 @@ class SqliteTree:
             with contextlib.suppress(sqlite3.Error):  # then it ends by its timeout
                 self._transact(lambda table: table.end_session(self.session))
         self._syncer.close()
+        if self._file.is_gone:
+            self._file.maybe_copy(self._db, self._table.number(), at_once=True)
         self._db.close()
         while not self._jobs.empty():
             if isinstance(job := self._jobs.get(), _Job):

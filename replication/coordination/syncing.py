@@ -33,15 +33,17 @@ class Syncer:
         self._failed = failed
         self._waiting: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
         self._synced_number = -1
+        self._giving = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def answer(self, answer: Answer) -> None:
         """Give the answer when its changes are on disk: now, if they are."""
-        if answer.number <= self._synced_number:
-            answer.give()
-        else:
-            self._waiting.put(answer)
+        with self._giving:
+            if answer.number <= self._synced_number:
+                answer.give()
+            else:
+                self._waiting.put(answer)
 
     def close(self) -> None:
         """Give every answer, and end."""

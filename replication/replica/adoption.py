@@ -14,12 +14,13 @@ from collections.abc import Sequence
 
 from logstore.catalog import TopicInfo, new_topic_id
 from logstore.env import Env
-from logstore.errors import NotAStoreError, TopicExistsError
+from logstore.errors import TopicExistsError
 from logstore.log_dir import LogDir, Owner
 from logstore.store import LogStore
 from replication.coordination import cluster, topics
 from replication.coordination.tree import Tree
 from replication.model import BrokerId
+from replication.replica.store_check import check_owner
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +40,7 @@ async def take(tree: Tree, log_dir: LogDir, broker: BrokerId, env: Env) -> Seque
             await _adopt(tree, topic, broker)
         await asyncio.to_thread(log_dir.claim, owner)
         return adopted
-    if log_dir.owner != owner:
-        raise NotAStoreError(
-            f"{log_dir.path} belongs to broker {log_dir.owner.broker_id} of cluster {log_dir.owner.cluster_id}; "
-            f"this is broker {broker} of cluster {owner.cluster_id}: give every broker a directory of its own"
-        )
+    check_owner(log_dir.path, log_dir.owner, owner)
     return ()
 
 

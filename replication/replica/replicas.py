@@ -9,11 +9,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from logstore.catalog import TopicInfo
+from logstore.catalog import TopicInfo, new_topic_id
 from logstore.env import SYSTEM, Env
 from logstore.errors import PylogError
+from logstore.log_dir import Owner
 from replication import isr
 from replication.config import BrokerConfig
+from replication.coordination import cluster
 from replication.coordination.tree import CoordinationError, Tree
 from replication.errors import ErrorCode, KafkaError
 from replication.metadata import Metadata
@@ -45,6 +47,7 @@ from replication.replica.purgatory import Countdown
 from replication.replica.replica_log import ReplicaCounters
 from replication.replica.replica_set import ReplicaSet
 from replication.replica.room import Room
+from replication.replica.store_check import check_epochs, check_owner
 
 Appended = dict[tuple[str, int], AppendResult]
 
@@ -78,6 +81,15 @@ class Replicas:
         self._maintenance.begin()
         self._tick()
         return adopted
+
+    async def check_store(self, tree: Tree) -> None:
+        """Raises: NotAStoreError, OldStoreError: this is not the coordination store that these logs belong to."""
+        log_dir = self._set.dir.log_dir
+        assert log_dir.owner is not None, "a broker owns its directory"
+        found = Owner(self._set.broker, await cluster.read_cluster_id(tree, new_topic_id()))
+        check_owner(log_dir.path, log_dir.owner, found)
+        logs = {tp: partition.replica.log for tp, partition in self._set.partitions.items()}
+        await check_epochs(tree, {tp: (log.topic_id, log.epochs.latest) for tp, log in logs.items()})
 
     @property
     def disk_failed(self) -> asyncio.Event:

@@ -8,9 +8,16 @@ import pytest
 
 from logstore.env import Env, OsFiles
 from logstore.errors import FailedStoreError
+from replication.coordination import cluster
 from replication.coordination.embedded import SqliteTree
+from replication.coordination.store_file import CopyPolicy, facts_of, users_of
 from replication.coordination.table import connect
-from replication.coordination.tree import ConnectionLossError, SessionEvent
+from replication.coordination.tree import (
+    ConnectionLossError,
+    CoordinationError,
+    SessionEvent,
+    SessionExpiredError,
+)
 
 from .room import Told, on_loop
 
@@ -97,3 +104,126 @@ def test_sqlite_syncs_no_commit_itself(tmp_path):
     assert db.execute("PRAGMA synchronous").fetchone() == (1,)  # NORMAL
     db.close()
     assert sqlite3.connect(tmp_path / "c.db").execute("PRAGMA quick_check").fetchone() == ("ok",)
+
+
+# --------------------------------------------------------------------- its file
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@on_loop
+async def test_a_file_that_is_removed_is_said_and_nobody_makes_another(sqlite_room, caplog):
+    """Who has it open goes on; and it is copied when they close it, with all that they wrote since."""
+    copies = CopyPolicy("", 3_600_000)
+    tree = await SqliteTree.open(sqlite_room.path, on_session=lambda event: None, copies=copies)
+    other = await SqliteTree.open(sqlite_room.path, on_session=lambda event: None)
+    await cluster.read_cluster_id(tree, "id")
+    for path in sqlite_room.path.parent.glob("coordination.db*"):
+        path.unlink()
+    await until(lambda: "is gone: it was removed while brokers have it open" in caplog.text)
+    assert "pylog cluster recover-coordination" in caplog.text
+    await other.create("/since", b"1")
+    assert (await tree.get("/since")).data == b"1"
+    with pytest.raises(CoordinationError, match="it is gone"):
+        await SqliteTree.open(sqlite_room.path, on_session=lambda event: None, create=False)
+    await other.close()
+    await tree.close()
+    copy = sqlite_room.path.with_name("coordination.db.copy")
+    assert facts_of(copy).cluster_id == "id"
+    with pytest.raises(CoordinationError, match=r"coordination.db.copy is a copy of it"):
+        await SqliteTree.open(sqlite_room.path, on_session=lambda event: None)
+    copy.rename(sqlite_room.path)
+    again = await SqliteTree.open(sqlite_room.path, on_session=lambda event: None)
+    assert (await again.get("/since")).data == b"1"
+    await again.close()
+
+
+@on_loop
+async def test_a_session_is_over_when_another_file_is_in_the_place(sqlite_room, caplog):
+    session = await sqlite_room.open()
+    await session.tree.create("/a")
+    for path in sqlite_room.path.parent.glob("coordination.db*"):
+        path.rename(path.with_name(f"former{path.name}"))
+    connect(sqlite_room.path).close()
+    await session.event(SessionEvent.EXPIRED)
+    assert "was replaced by another file" in caplog.text
+    with pytest.raises(SessionExpiredError):
+        await session.tree.get("/a")
+
+
+@on_loop
+async def test_copies_are_made_on_change_by_one_for_all_and_two_are_kept(sqlite_room, tmp_path):
+    elsewhere = tmp_path / "another disk"
+    copies = CopyPolicy(str(elsewhere), 100)
+    trees = [
+        await SqliteTree.open(
+            sqlite_room.path, on_session=lambda event: None, session_timeout_ms=800, copies=copies
+        )
+        for _ in range(3)
+    ]
+    await cluster.read_cluster_id(trees[0], "id")
+    places = [sqlite_room.path.parent, elsewhere]
+    newest = [place / "coordination.db.copy" for place in places]
+
+    def number_is(number):
+        return all(copy.exists() and facts_of(copy) == ("id", number) for copy in newest)
+
+    number = 2  # /cluster and /cluster/id
+    await until(lambda: number_is(number))
+    made = [copy.stat().st_ino for copy in newest]
+    beat = trees[0].lease_end_ms
+    await until(lambda: trees[0].lease_end_ms > beat + 1000)  # nothing has changed meanwhile
+    assert [copy.stat().st_ino for copy in newest] == made
+    await trees[1].create("/a")
+    await until(lambda: number_is(number + 1))
+    formers = [copy.with_name("coordination.db.copy.1") for copy in newest]
+    assert [facts_of(former).number for former in formers] == [number, number]
+    assert not list(tmp_path.rglob("*.copying"))
+    for tree in trees:
+        await tree.close()
+
+
+@on_loop
+async def test_a_copy_of_another_cluster_is_not_written_over(sqlite_room, tmp_path, caplog):
+    for name, place in (("one", sqlite_room.path), ("two", tmp_path / "two" / "coordination.db")):
+        copies = CopyPolicy(str(tmp_path / "shared"), 100)
+        policy = copies if name == "one" else CopyPolicy("", 100)
+        tree = await SqliteTree.open(
+            place, on_session=lambda event: None, session_timeout_ms=800, copies=policy
+        )
+        await cluster.read_cluster_id(tree, name)
+        await until(place.with_name("coordination.db.copy").exists)
+        await tree.close()
+    copy = tmp_path / "shared" / "coordination.db.copy"
+    tree = await SqliteTree.open(place, on_session=lambda event: None, session_timeout_ms=800, copies=copies)
+    await tree.create("/a")
+    await until(lambda: "give each cluster a directory of its own" in caplog.text)
+    assert facts_of(copy).cluster_id == "one"
+    await tree.close()
+
+
+@on_loop
+async def test_a_damaged_file_is_said_with_what_to_do(sqlite_room):
+    sqlite_room.path.write_bytes(b"not a database" * 1000)
+    with pytest.raises(CoordinationError, match=r"is damaged .*recover-coordination"):
+        await SqliteTree.open(sqlite_room.path, on_session=lambda event: None)
+
+
+@on_loop
+async def test_who_holds_everybody_up_is_told_by_name(sqlite_room, caplog):
+    """A process that was stopped with the lock: bounded for all others, and they say who it is."""
+    session = await sqlite_room.open()
+    process = sqlite_room.spawn("sit")
+    await process.line()
+    process.pause()
+    await session.event(SessionEvent.SUSPENDED)
+    pid = process._process.pid
+    assert f"process {pid} (" in caplog.text
+    assert f"kill -CONT {pid} lets it go on, kill -KILL {pid} ends it; has its lock" in caplog.text
+    assert users_of(sqlite_room.path, Env())
+    process.go_on()
+    process.kill()
+    await session.event(SessionEvent.CONNECTED)

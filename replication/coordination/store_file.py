@@ -1,0 +1,232 @@
+"""The file of a SQLite store: whether it is there and whole, who holds it up, and its copies.
+
+::
+
+    coordination.db            the store; SQLite keeps -wal and -shm beside it while it is open
+    coordination.db.copy       a copy: everything up to the last change but for the last minute
+    coordination.db.copy.1     the one before it
+
+A file that is removed lives on for those who have it open, and only for them: they agree with each other, say so, and
+copy it once more when they close it. A file that was put in the place of theirs is another store: whoever finds one
+has no session any more, since others may agree on something else in there. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from logstore.env import Env, StrPath
+from logstore.errors import StorageError
+from replication.coordination import nodes
+from replication.coordination.tree import CoordinationError
+
+logger = logging.getLogger(__name__)
+
+COPY, FORMER_COPY = ".copy", ".copy.1"
+WHAT_TO_DO = "stop all of its brokers, then run `pylog cluster recover-coordination` (docs/operations.md)"
+SAY_AGAIN_MS = 60_000
+# Where SQLite locks the byte that a writer has, in the file -shm.
+_WRITER_BYTE = 120
+# What all who have a store open hold, in the file itself.
+_SHARED_BYTE = 0x40000002
+
+
+class ReplacedError(Exception):
+    """Another file is where the store was."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPolicy:
+    """Copies are made beside the store and in `directory`, if one is named, at most every `interval_ms`."""
+
+    directory: str
+    interval_ms: int
+
+
+class Facts(NamedTuple):
+    """Of which cluster a store is, and the number of its last change."""
+
+    cluster_id: str
+    number: int
+
+
+def check_can_open(path: Path, env: Env, *, create: bool, policy: CopyPolicy | None) -> None:
+    """Refuse to make a store where one was lost. Raises: CoordinationError."""
+    if env.files.stat(path) is not None:
+        return
+    copies = copies_of(path, env, policy)
+    if copies:
+        raise CoordinationError(f"it is gone, and {copies[0]} is a copy of it: {WHAT_TO_DO}")
+    if env.files.stat(f"{path}-wal") is not None:
+        raise CoordinationError(f"it is gone, and {path.name}-wal is still there: {WHAT_TO_DO}")
+    if not create:
+        raise CoordinationError(f"it is gone: {WHAT_TO_DO}")
+
+
+def copies_of(path: Path, env: Env, policy: CopyPolicy | None) -> list[Path]:
+    """The copies that are there, the newest first."""
+    found = [
+        (stat.mtime_ns, copy)
+        for directory in _directories(path, policy)
+        for copy in (directory / f"{path.name}{COPY}", directory / f"{path.name}{FORMER_COPY}")
+        if (stat := env.files.stat(copy)) is not None
+    ]
+    return [copy for _, copy in sorted(found, reverse=True)]
+
+
+def _directories(path: Path, policy: CopyPolicy | None) -> list[Path]:
+    return [path.parent, *([Path(policy.directory)] if policy is not None and policy.directory else [])]
+
+
+def facts_of(path: Path) -> Facts | None:
+    """What a copy is of; None if it is none, or damaged."""
+    with contextlib.suppress(sqlite3.Error, CoordinationError):
+        db = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
+        with contextlib.closing(db):
+            return _facts(db)
+    return None
+
+
+def _facts(db: sqlite3.Connection) -> Facts | None:
+    found = db.execute("SELECT data FROM node WHERE path = ?", (nodes.CLUSTER_ID,)).fetchone()
+    number = db.execute("SELECT number FROM counter").fetchone()
+    return None if found is None else Facts(nodes.decode_cluster_id(found[0]), number[0])
+
+
+class StoreFile:
+    """The file that one connection has open."""
+
+    def __init__(self, path: Path, env: Env, policy: CopyPolicy | None) -> None:
+        self._path = path
+        self._env = env
+        self._policy = policy
+        stat = env.files.stat(path)
+        self._inode = stat.inode if stat is not None else None
+        self._said_ms: int | None = None
+        self._looked_ms = env.clock.monotonic_ms()  # for a copy
+        self._copied_number = -1
+        self._has_failed = False
+        self.is_gone = False
+
+    def look(self) -> None:
+        """Say if it is gone. Raises: ReplacedError."""
+        stat = self._env.files.stat(self._path)
+        self.is_gone = stat is None
+        if stat is not None and stat.inode != self._inode:
+            raise ReplacedError
+        now_ms = self._env.clock.monotonic_ms()
+        if self.is_gone and (self._said_ms is None or now_ms - self._said_ms >= SAY_AGAIN_MS):
+            self._said_ms = now_ms
+            logger.error(
+                "coordination store %s is gone: it was removed while brokers have it open. Those go on, and no other "
+                "can join them or come back: %s",
+                self._path,
+                WHAT_TO_DO,
+            )
+
+    def maybe_copy(self, db: sqlite3.Connection, number: int, *, at_once: bool = False) -> None:
+        """Copy it if something has changed since, and if it is time; one of those who have it open does it for all."""
+        if self._policy is None or number == self._copied_number:
+            return
+        now_ms = self._env.clock.monotonic_ms()
+        if not at_once and now_ms - self._looked_ms < self._policy.interval_ms:
+            return
+        self._looked_ms = now_ms
+        try:
+            facts = _facts(db)
+            lock = self._env.files.lock(f"{self._path}{COPY}.lock", wait=False)
+            if lock is None or facts is None:  # another one is at it; or it is no cluster's yet
+                return
+            try:
+                for directory in _directories(self._path, self._policy):
+                    self._copy_to(directory, db, facts)
+            finally:
+                lock.release()
+        except (sqlite3.Error, OSError) as error:
+            if not self._has_failed:
+                logger.error("coordination store %s is not copied: %s", self._path, explain(error))
+            self._has_failed = True
+        else:
+            self._copied_number, self._has_failed = facts.number, False
+
+    def _copy_to(self, directory: Path, db: sqlite3.Connection, facts: Facts) -> None:
+        files = self._env.files
+        copy, former = (directory / f"{self._path.name}{suffix}" for suffix in (COPY, FORMER_COPY))
+        known = facts_of(copy)
+        if known is not None and known.cluster_id != facts.cluster_id:
+            raise StorageError(
+                f"{copy} is of cluster {known.cluster_id}; give each cluster a directory of its own"
+            )
+        if known == facts:
+            return
+        files.mkdir(directory)
+        temporary = directory / f".{self._path.name}.copying"
+        files.unlink(temporary)
+        db.execute("VACUUM INTO ?", (str(temporary),))
+        files.fsync(temporary)
+        if known is not None:
+            files.rename(copy, former)
+        files.rename(temporary, copy)
+        files.fsync(directory)
+
+    def holder(self) -> str:
+        """Who has the lock of writers, for a line in a log; empty if that cannot be found out."""
+        pid = _locker(f"{self._path}-shm", _WRITER_BYTE, self._env)
+        return f"{_describe(pid, self._env)} has its lock" if pid else ""
+
+
+def users_of(path: Path, env: Env) -> str:
+    """A process that has the store open; empty if there is none, or that cannot be found out."""
+    pid = _locker(path, _SHARED_BYTE, env)
+    return _describe(pid, env) if pid else ""
+
+
+def _locker(path: StrPath, byte: int, env: Env) -> int:
+    """A process that has this byte of the file locked; 0 if there is none, or the system does not tell.
+
+    Asking for the lock would not do: to close a file lets go of all locks that this process has on it.
+    """
+    with contextlib.suppress(OSError):
+        if (stat := env.files.stat(path)) is None:
+            return 0
+        for line in env.files.read_all("/proc/locks").decode().splitlines():
+            words = line.split()
+            if len(words) == 8 and words[1] == "POSIX" and words[5].rpartition(":")[2] == str(stat.inode):
+                begin, end = int(words[6]), words[7]
+                if begin <= byte and (end == "EOF" or int(end) >= byte):
+                    return int(words[4])
+    return 0
+
+
+def _describe(pid: int, env: Env) -> str:
+    if pid == os.getpid():
+        return f"this process ({pid})"
+    try:
+        command = (
+            env.files.read_all(f"/proc/{pid}/cmdline").decode(errors="replace").replace("\0", " ").strip()
+        )
+        state = env.files.read_all(f"/proc/{pid}/stat").decode(errors="replace").rpartition(") ")[2][:1]
+    except OSError:
+        return f"process {pid}"
+    stopped = f", stopped: kill -CONT {pid} lets it go on, kill -KILL {pid} ends it;" if state in "Tt" else ""
+    return f"process {pid} ({command[:200]}){stopped}"
+
+
+def explain(error: Exception) -> str:
+    """What went wrong, and what to do if that is damage."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return f"it is damaged ({error}): {WHAT_TO_DO}"
+    return str(error)
+
+
+def is_busy(error: Exception) -> bool:
+    """Had somebody else the lock?"""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
