@@ -175,6 +175,40 @@ async def test_a_fetch_of_another_epoch_or_life_is_fenced(tmp_path):
 
 
 @on_loop
+async def test_a_consumer_that_knows_another_epoch_is_told_so(tmp_path):
+    """R5: it may have read what the present leader never had."""
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        await site.create(replicas=(1,))
+        await one.produce(b"a")
+        await site.elect(1)
+
+        async def answered(epoch):
+            found = await one.replicas.fetch(
+                {T0: FetchSpec(0, 100, epoch)}, max_wait_ms=0, min_bytes=1, max_bytes=100
+            )
+            return found[T0].error_code, values_of(found[T0].records)
+
+        assert await answered(0) == (ErrorCode.FENCED_LEADER_EPOCH, [])
+        assert await answered(1) == await answered(-1) == (ErrorCode.NONE, [b"a"])
+        assert await answered(2) == (ErrorCode.UNKNOWN_LEADER_EPOCH, [])
+
+
+@on_loop
+async def test_who_follows_a_leader_no_more_leaves_no_connection_to_it(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        await site.create(replicas=(1, 2))
+        await one.produce(b"a")
+        assert one.server.connections
+        await site.stop_replica(2, delete=False)
+        await until(lambda: not one.server.connections)
+        await site.elect(1)  # and it follows again when it is told to
+        await one.produce(b"b")
+        assert two.end == 2
+
+
+@on_loop
 async def test_a_replica_that_is_behind_the_leaders_log_begins_anew(tmp_path):
     """R15."""
     async with Site(tmp_path) as site:
@@ -486,26 +520,49 @@ async def test_committed_records_that_an_unclean_leader_lacks_are_counted_when_t
         assert one.replicas.counters.lost_records == two.replicas.counters.lost_records == 2
 
 
+async def with_a_follower_that_does_not_know_what_is_committed(site):
+    """All three have three records; 2 and 3 would hear that they are committed when they ask next, which takes long."""
+    one, two, three = await site.start(1, 2, 3, **PATIENT)
+    await site.create(replicas=(1, 2, 3))
+    assert (await one.produce(b"a", b"b", b"c", timeout_ms=20_000)).error_code == ErrorCode.NONE
+    assert (two.end, two.role.high_watermark) == (three.end, three.role.high_watermark) == (3, 0)
+    await one.kill()
+    return two, three
+
+
 @on_loop
 async def test_the_end_is_not_told_before_the_true_high_watermark_is_known(tmp_path):
     """R13: a consumer that heard of an earlier end than before would start again from somewhere else."""
     async with Site(tmp_path) as site:
-        one, two = await site.start(1, 2)
-        await site.create(replicas=(1, 2))
-        await one.produce(b"a", b"b")
-        await one.stop()
-        await site.elect(2, isr=(2, 1))
-        # As if the answer that told it the last high watermark had been lost.
-        two.role.state = replace(two.role.state, high_watermark=0)
+        two, three = await with_a_follower_that_does_not_know_what_is_committed(site)
+        await three.kill()
+        await site.elect(2, isr=(2, 3))
 
         async def end():
             asked = {"replica_id": -1, "leader_epoch": -1, "isolation": Isolation.READ_UNCOMMITTED}
             found = await for_time(two.role, Special.LATEST, **asked)
             return found.error_code, found.offset
 
-        assert (await end())[0] == ErrorCode.OFFSET_NOT_AVAILABLE
-        await until(lambda: two.role.state.isr == (2,))
-        assert await end() == (ErrorCode.NONE, 2)
+        assert await end() == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+        await three.start()
+        await site.tell(3)
+        await until(lambda: two.role.state.is_settled)
+        assert await end() == (ErrorCode.NONE, 3)
+
+
+@on_loop
+async def test_a_follower_that_restarts_before_it_knows_what_is_committed_keeps_it_and_leads(tmp_path):
+    """R1: with a log cut to the high watermark that it knew, all that was acknowledged would be gone."""
+    async with Site(tmp_path) as site:
+        two, three = await with_a_follower_that_does_not_know_what_is_committed(site)
+        await three.kill()
+        await two.kill()
+        await two.start()
+        assert await site.tell(2) == ErrorCode.NONE  # it follows 1, which is gone
+        assert (two.role.high_watermark, two.end) == (0, 3)
+        await site.elect(2, isr=(2,))
+        assert values_of((await two.consume()).records) == [b"a", b"b", b"c"]
+        assert (await two.produce(b"d")).base_offset == 3
 
 
 @on_loop
