@@ -4,6 +4,7 @@ import asyncio
 import threading
 from contextlib import contextmanager
 
+from logstore.env import SYSTEM
 from replication.broker import Broker
 from replication.config import BrokerConfig
 
@@ -24,7 +25,7 @@ class InProcess:
 
 
 @contextmanager
-def brokers_in_process(directory, numbers=(1, 2, 3), **properties):
+def brokers_in_process(directory, numbers=(1, 2, 3), env=SYSTEM, **properties):
     """Brokers that share one event loop and one SQLite tree."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -44,7 +45,7 @@ def brokers_in_process(directory, numbers=(1, 2, 3), **properties):
                     **{key.replace("_", "."): value for key, value in properties.items()},
                 }
             )
-            made.brokers[number] = Broker(config)
+            made.brokers[number] = Broker(config, env)
             made.do(made.brokers[number].start())
         yield made
     finally:

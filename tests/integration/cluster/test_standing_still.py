@@ -1,0 +1,117 @@
+"""A leader that stands still beyond its session, a disk that takes its time, a controller that never lets go."""
+
+import asyncio
+import itertools
+import threading
+import time
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from logstore.env import Env, OsFiles
+from logstore.records.batch import Record, build
+from replication.client import Client
+from replication.errors import ErrorCode
+from replication.model import TopicPartition
+from replication.protocol.apis import ApiKey
+from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
+from tests.integration.cluster import conftest
+from tests.integration.cluster.in_process import brokers_in_process
+
+SLOW_S, WRITES = 1.0, 2
+
+
+async def send_to_who_stands_still(address, topic, go_on):
+    """Send records with acks=all to a process that is stopped; have it go on; return what it answers."""
+    host, _, port = address.rpartition(":")
+    client = Client(host, int(port), "test", timeout_ms=30_000)
+    try:
+        records = bytes(build([Record(0, 1, None, b"from another time")]))
+        request = ProduceRequest(-1, 20_000, (ProduceTopic(topic, (ProducePartition(0, records),)),))
+        asked = asyncio.ensure_future(client.call(ApiKey.PRODUCE, request))
+        await asyncio.sleep(0.1)  # it is in the socket now: the first that the process finds
+        await asyncio.to_thread(go_on)
+        return (await asked).topics[0].partitions[0].error_code
+    finally:
+        client.close()
+
+
+def test_a_leader_that_stood_still_beyond_its_session_acknowledges_nothing_that_is_not_kept(cluster):
+    """R24: with a real process, stopped by SIGSTOP while another one is elected and writes."""
+    running = cluster.running
+    _, one, two = cluster.roles()
+    topic = cluster.create((one, two))
+    assert cluster.produce(topic, ["before"]) == []
+    running.pause(one)
+    try:
+        cluster.until(lambda: cluster.state(topic).leader == two)
+        assert cluster.produce(topic, ["meanwhile"]) == []
+        code = asyncio.run(send_to_who_stands_still(running.address(one), topic, lambda: running.resume(one)))
+    finally:
+        running.resume(one)
+    assert code != ErrorCode.NONE
+    cluster.until(lambda: set(cluster.state(topic).isr) == {one, two})
+    assert cluster.produce(topic, ["after"]) == []
+    assert cluster.values(topic, count=3) == ["before", "meanwhile", "after"]
+
+
+class SlowDisk(OsFiles):
+    """A disk that takes a second for every write to the logs of one topic."""
+
+    writes = 0
+
+    def write(self, path, position, data):
+        if "slow-0/" in str(path) and str(path).endswith(".log"):
+            self.writes += 1
+            time.sleep(SLOW_S)
+        super().write(path, position, data)
+
+
+def test_while_the_disk_takes_its_time_for_one_partition_others_are_served(tmp_path):
+    """S24: records in and out of another partition of the same broker, many times per slow write."""
+    disk = SlowDisk()
+    with brokers_in_process(tmp_path, (1,), env=Env(files=disk), num_io_threads=8) as brokers:
+        admin = AdminClient({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
+        for made in admin.create_topics([NewTopic("slow", 1, 1), NewTopic("quick", 1, 1)]).values():
+            made.result(20)
+        tested = conftest.Tested(brokers)
+        failed = []
+
+        def write_slowly():
+            for number in range(WRITES):
+                failed.extend(tested.produce("slow", [number]))
+
+        writing = threading.Thread(target=write_slowly)
+        writing.start()
+        producer = Producer({"bootstrap.servers": brokers.bootstrap, "acks": "all", "log_level": 0})
+        rounds = []
+        for number in itertools.count():
+            producer.produce("quick", str(number).encode(), partition=0)
+            assert producer.flush(20) == 0
+            if not writing.is_alive():
+                break
+            rounds.append(disk.writes)
+        writing.join()
+        assert failed == []
+        assert disk.writes == WRITES
+        assert max(map(rounds.count, rounds)) > 5, "a broker that waits for the disk does one round per write"
+        assert tested.values("quick", count=len(rounds) + 1) == [str(n) for n in range(len(rounds) + 1)]
+
+
+@pytest.mark.parametrize("retries", [1, 3])
+def test_a_broker_asks_so_often_to_be_let_go_and_then_stops_all_the_same(tmp_path, retries):
+    settings = {"controlled_shutdown_max_retries": retries, "controlled_shutdown_retry_backoff_ms": 1}
+    with brokers_in_process(tmp_path, (1, 2), controlled_shutdown_enable="true", **settings) as brokers:
+        controller, asked = brokers.brokers[1].controller, []
+
+        async def shut_down(broker, broker_epoch):
+            asked.append(broker)
+            return (TopicPartition("kept", 0),)
+
+        controller.shut_down = shut_down
+        brokers.do(brokers.brokers.pop(2).stop())
+        assert asked == [2] * retries
+        asked.clear()
+        brokers.do(brokers.brokers.pop(1).stop())
+        assert asked == [1] * retries
