@@ -5,23 +5,24 @@
 - What was found is noted durably before anything else is done, and until the cut is durable: the next life of the
   broker begins where this one ended.
 - Nothing is cut unless a controller has said, in a leader epoch in which this replica has not fetched, that it follows
-  and is not in the ISR: leaving is committed then, and what is cut is at the members. A leader is never cut.
+  and is not in the ISR: leaving is committed then, and what is cut is at the members. A leader is never cut. Nor is
+  anything cut while the leader's replica is offline, too: what is sound here may be damaged there.
 - A damaged replica follows nobody. It is offline until it was cut; then it is told that it is well, and only after
   that it fetches.
 
 ::
 
-    Found ──Note──> Noted ──MarkOffline──> (waits) ──Told: follows, not in the ISR──> Cut ──> Forget, Follow
-                                              ^                                        │ failed: again, later
-                                              └────────────────────────────────────────┘
+    Found ──Note──> Noted ──MarkOffline──> (waits) ──Told: out──> AskLeader ──sound──> Cut ──> Forget, then it follows
+                                              ^                       │ offline         │ failed
+                                              └────────Ticked─────────┴─────────────────┘
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
-from replication.model import BrokerId, LeaderAndIsr
+from replication.model import NO_LEADER, BrokerId, LeaderAndIsr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +30,14 @@ class Damaged:
     """A damaged replica. `offset`: everything below is sound, as far as is known; None: not known yet.
 
     `is_noted`: the next life knows of it. `out_in` is the leader epoch in which it follows and is not in the ISR;
-    None: it leads, or is a member, or nobody has said. `is_cutting`: the log is being cut.
+    None: it leads, or is a member, or nobody has said. `is_cutting`: the log is being cut, or about to be.
     """
 
     offset: int | None
     reason: str
     is_noted: bool = False
     out_in: int | None = None
+    leader: BrokerId = NO_LEADER
     is_cutting: bool = False
 
 
@@ -68,6 +70,14 @@ class Untold:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderLooked:
+    """Whether the leader's replica is sound, as far as is known; of this leader epoch."""
+
+    leader_epoch: int
+    is_sound: bool
+
+
+@dataclass(frozen=True, slots=True)
 class WasCut:
     """The damage is not of the log any more, durably."""
 
@@ -82,7 +92,7 @@ class Ticked:
     """Time has passed: what failed is done again."""
 
 
-Event: TypeAlias = Found | Noted | Told | Untold | WasCut | NotCut | Ticked
+Event: TypeAlias = Found | Noted | Told | Untold | LeaderLooked | WasCut | NotCut | Ticked
 
 
 # ------------------------------------------------------------------- effects
@@ -104,6 +114,14 @@ class MarkOffline:
 
 
 @dataclass(frozen=True, slots=True)
+class AskLeader:
+    """Look whether the leader's replica is offline, too. Answer: LeaderLooked; if it is, Ticked some time later."""
+
+    leader: BrokerId
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """Keep the damaged file, and cut the log before it. Answer: WasCut or NotCut."""
 
@@ -117,7 +135,7 @@ class Forget:
     leader_epoch: int | None
 
 
-Effect: TypeAlias = Note | MarkOffline | Cut | Forget
+Effect: TypeAlias = Note | MarkOffline | AskLeader | Cut | Forget
 Step: TypeAlias = tuple[Damaged | None, tuple[Effect, ...]]
 
 
@@ -130,25 +148,36 @@ def step(me: BrokerId, state: Damaged | None, event: Event) -> Step:
     """Return the state after the event, and what has to be done, in order."""
     if isinstance(event, Found):
         return _found(state, event)
-    if state is None:
-        return None, ()
+    return (None, ()) if state is None else _go_on(me, state, event)
+
+
+def _go_on(me: BrokerId, state: Damaged, event: Event) -> Step:
     match event:
         case Noted():
-            state = replace(state, is_noted=True)
-            return _maybe_cut(state, MarkOffline(state.reason))
+            return _maybe_cut(replace(state, is_noted=True), MarkOffline(state.reason))
         case Told(stored):
-            is_out = stored.leader not in (me, -1) and me not in stored.isr
-            return _maybe_cut(replace(state, out_in=stored.leader_epoch if is_out else None))
-        case Untold():
-            return replace(state, out_in=None), ()
+            is_out = stored.leader not in (me, NO_LEADER) and me not in stored.isr
+            out_in = stored.leader_epoch if is_out else None
+            return _maybe_cut(replace(state, out_in=out_in, leader=stored.leader))
+        case LeaderLooked():
+            return _leader_looked(state, event)
         case WasCut():
             return None, (Forget(state.out_in),)
-        case NotCut():
-            return replace(state, is_cutting=False), ()
         case Ticked():
             return _maybe_cut(state)
+        case Untold():
+            return replace(state, out_in=None), ()
+        case NotCut():
+            return replace(state, is_cutting=False), ()
         case _:
-            assert_never(event)
+            raise AssertionError(f"{event} was dealt with")
+
+
+def _leader_looked(state: Damaged, event: LeaderLooked) -> Step:
+    if event.leader_epoch == state.out_in and event.is_sound:
+        return state, (Cut(state.offset),)
+    state = replace(state, is_cutting=False)
+    return (state, ()) if event.leader_epoch == state.out_in else _maybe_cut(state)
 
 
 def _found(state: Damaged | None, event: Found) -> Step:
@@ -168,4 +197,4 @@ def _found(state: Damaged | None, event: Found) -> Step:
 def _maybe_cut(state: Damaged, *before: Effect) -> Step:
     if not state.is_noted or state.out_in is None or state.is_cutting:
         return state, before
-    return replace(state, is_cutting=True), (*before, Cut(state.offset))
+    return replace(state, is_cutting=True), (*before, AskLeader(state.leader, state.out_in))

@@ -17,8 +17,10 @@ from logstore import soundness
 from logstore.errors import CorruptLogError, PylogError
 from logstore.soundness import SetAside, Unsound
 from replication import repair
+from replication.coordination.offline import read_offline
+from replication.coordination.tree import CoordinationError, Tree
 from replication.errors import is_disk_dead
-from replication.model import LeaderAndIsr, TopicPartition
+from replication.model import BrokerId, LeaderAndIsr, Offline, TopicPartition
 from replication.replica.damage_notes import DamageNote
 from replication.replica.partition import Partition
 from replication.replica.replica_dir import ReplicaDir
@@ -33,10 +35,16 @@ CALM_S = 60.0  # a file that was found sound is not looked through again so soon
 class Repairs:
     """See the module. `states` are the machine's, per damaged replica."""
 
-    def __init__(self, dir_: ReplicaDir, partitions: Mapping[TopicPartition, Partition]) -> None:
+    def __init__(
+        self,
+        dir_: ReplicaDir,
+        partitions: Mapping[TopicPartition, Partition],
+        tree: Callable[[], Tree | None],
+    ) -> None:
         self.states: dict[TopicPartition, repair.Damaged] = {}
         self._dir = dir_
         self._partitions = partitions
+        self._tree = tree
         self._stored: dict[TopicPartition, LeaderAndIsr] = {}
         self._looking: set[TopicPartition] = set()
         self._sound_s: dict[tuple[TopicPartition, str], float] = {}  # when it was found so
@@ -142,6 +150,8 @@ class Repairs:
                     self._spawn(self._note(tp, offset, reason))
                 case repair.MarkOffline(reason):
                     self._host.offline.mark(tp, reason)
+                case repair.AskLeader(leader, leader_epoch):
+                    self._spawn(self._ask_leader(tp, leader, leader_epoch))
                 case repair.Cut(offset):
                     self._spawn(self._cut(tp, offset))
                 case repair.Forget(leader_epoch):
@@ -157,6 +167,20 @@ class Repairs:
 
         if await self._done(tp, "noted", act) and tp in self.states:
             self._step(tp, repair.Noted())
+
+    async def _ask_leader(self, tp: TopicPartition, leader: BrokerId, leader_epoch: int) -> None:
+        tree, why = self._tree(), "no session with the coordination store"
+        if tree is not None:
+            try:
+                offline = (await read_offline(tree)).get(leader, Offline())
+                why = offline.reason(tp) or ""
+            except CoordinationError as error:
+                why = str(error)
+        self._step(tp, repair.LeaderLooked(leader_epoch, not why))
+        if why:
+            logger.warning("tp=%s is not cut yet: leader=%d is no better: %s", tp, leader, why)
+            await asyncio.sleep(RETRY_S)
+            self._step(tp, repair.Ticked())
 
     async def _cut(self, tp: TopicPartition, offset: int | None) -> None:
         partition = self._partitions[tp]

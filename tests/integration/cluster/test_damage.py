@@ -179,6 +179,29 @@ def test_two_of_three_are_damaged_and_each_is_copied_from_who_is_sound(cluster):
     assert [read_at(cluster, topic, offset) for offset in range(3)] == ["first", "second", "third"]
 
 
+def test_nothing_is_cut_while_the_leader_is_damaged_too_and_may_lack_just_that(cluster):
+    topic = cluster.create((1, 2))
+    produce(cluster, topic, "first", "second", "third")
+    until_same(cluster, topic, 1, 2)
+    for broker in (1, 2):
+        until_flushed(cluster, broker, topic, 3)
+    cluster.running.kill(1, 2)
+    flip(log_of(cluster, 1, topic), "third")
+    flip(log_of(cluster, 2, topic), "first")
+
+    cluster.running.restart(1, 2)
+
+    cluster.until(lambda: cluster.states(topic)[0][0] in (1, 2))
+    leader = cluster.states(topic)[0][0]
+    lost = {1: 2, 2: 0}[leader]
+    found = [read_at(cluster, topic, offset) for offset in range(3)]
+    assert found == [
+        None if offset == lost else value for offset, value in enumerate(("first", "second", "third"))
+    ]
+    assert b"first" in log_of(cluster, 1, topic).read_bytes()
+    assert b"third" in log_of(cluster, 2, topic).read_bytes()
+
+
 def test_a_broker_that_is_killed_while_it_mends_goes_on_with_that(cluster):
     topic = cluster.create((1, 3))
     produce(cluster, topic, "first", "second", "third")

@@ -16,7 +16,7 @@ class Repair(RuleBasedStateMachine):
         super().__init__()
         self.state = None
         self.is_damaged = self.is_noted = self.is_offline = self.is_cutting = False
-        self.stored = None
+        self.stored = self.asked = None
         self.todo = []
 
     def _step(self, event):
@@ -32,6 +32,7 @@ class Repair(RuleBasedStateMachine):
                 assert self.is_noted
                 assert self.is_offline
                 assert not self.is_cutting
+                assert self.asked == self.stored.leader_epoch
                 assert self.stored is not None
                 assert self.stored.leader in OTHERS
                 assert ME not in self.stored.isr
@@ -67,6 +68,9 @@ class Repair(RuleBasedStateMachine):
             case repair.Note():
                 self.is_noted = True
                 self._step(repair.Noted())
+            case repair.AskLeader(_, leader_epoch):
+                self.asked = leader_epoch if is_well else None
+                self._step(repair.LeaderLooked(leader_epoch, is_well))
             case repair.Cut():
                 self.is_cutting = False
                 if is_well:
@@ -110,6 +114,12 @@ def test_a_leader_is_never_cut_and_the_only_member_neither():
         state, effects = repair.step(ME, state, repair.Told(LeaderAndIsr(leader, 1, isr, 1)))
         assert effects == ()
     state, effects = repair.step(ME, state, repair.Told(LeaderAndIsr(1, 2, (1,), 1)))
+    assert effects == (repair.AskLeader(1, 2),)
+    state, effects = repair.step(ME, state, repair.LeaderLooked(2, is_sound=False))
+    assert effects == ()
+    state, effects = repair.step(ME, state, repair.Ticked())
+    assert effects == (repair.AskLeader(1, 2),)
+    state, effects = repair.step(ME, state, repair.LeaderLooked(2, is_sound=True))
     assert effects == (repair.Cut(5),)
 
 
@@ -120,5 +130,5 @@ def test_what_was_found_lower_is_noted_before_anything_is_cut():
     told = repair.Told(LeaderAndIsr(1, 2, (1,), 1))
     state, effects = repair.step(ME, state, told)
     assert effects == ()
-    _, effects = repair.step(ME, state, repair.Noted())
-    assert repair.Cut(3) in effects
+    state, _ = repair.step(ME, state, repair.Noted())
+    assert repair.step(ME, state, repair.LeaderLooked(2, is_sound=True))[1] == (repair.Cut(3),)
