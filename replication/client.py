@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from replication.errors import ProtocolError
 from replication.protocol import apis
 from replication.protocol.apis import SERVED, ApiKey
-from replication.protocol.framing import FrameReader
+from replication.protocol.framing import Frame, FrameReader
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +140,7 @@ class _Connection(asyncio.BufferedProtocol):
             logger.warning("peer=%s %s", self._transport.get_extra_info("peername"), error)
             self.end(error)
 
-    def _answer(self, frame: bytearray) -> None:
+    def _answer(self, frame: Frame) -> None:
         if not self._calls:
             raise ProtocolError("an answer to no request")
         call = self._calls[0]

@@ -43,6 +43,7 @@ Call: TypeAlias = Callable[[BrokerInfo, ApiKey, Any], Awaitable[Any]]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 REPEAT_S = 0.1
+PARTITIONS_AT_ONCE = 10_000  # in one request: what a broker takes is bounded (`protocol.bounds`)
 # A leader that stands still holds up what all others hear; until its session ends, that shall not be for long.
 LEADERS_WAIT_S = 2.0
 
@@ -95,14 +96,23 @@ class Channels:
         self._senders: dict[_Lane, asyncio.Task[None]] = {}
 
     def send(self, request: Send) -> None:
-        """Have it sent, behind all that goes the same way."""
+        """Have it sent, behind all that goes the same way; what names very many partitions, in several requests."""
+        if len(request.partitions) > PARTITIONS_AT_ONCE:
+            for begin in range(0, len(request.partitions), PARTITIONS_AT_ONCE):
+                part: Any = request.partitions[begin : begin + PARTITIONS_AT_ONCE]
+                self.send(replace(request, partitions=part))
+            return
         for line in _lines_of(self._lines, request):
             self._log(line)
         lane = request.broker, isinstance(request, SendUpdateMetadata)
         waiting = self._waiting.setdefault(lane, deque())
         if isinstance(request, SendUpdateMetadata):
             last = waiting[-1].request if len(waiting) > 1 else None  # the first one is under way
-            if isinstance(last, SendUpdateMetadata) and last.broker_epoch == request.broker_epoch:
+            if (
+                isinstance(last, SendUpdateMetadata)
+                and last.broker_epoch == request.broker_epoch
+                and len(last.partitions) + len(request.partitions) <= PARTITIONS_AT_ONCE
+            ):
                 news = {item.tp: item for item in (*last.partitions, *request.partitions)}
                 request = replace(request, partitions=tuple(news.values()))
                 waiting.pop()

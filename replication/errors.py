@@ -198,6 +198,10 @@ class ProtocolError(PylogError):
     """The peer sent what the protocol does not allow: its connection is closed."""
 
 
+class TooManyItemsError(ProtocolError):
+    """A message has more items in its arrays than it may have."""
+
+
 class KafkaError(PylogError):
     """A failure that has a code of Kafka's: raised by handlers, and by clients that were answered with one."""
 

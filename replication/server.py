@@ -24,7 +24,7 @@ import asyncio
 import itertools
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
@@ -32,10 +32,12 @@ from typing import Any, Protocol, cast
 
 from replication.errors import ProtocolError
 from replication.handlers.context import Handler, RequestContext
-from replication.protocol import apis
-from replication.protocol.apis import INTERBROKER, ApiKey, Request
-from replication.protocol.framing import FrameReader, ResponseOrder, Slot
+from replication.long_requests import LongRequests
+from replication.protocol import apis, bounds
+from replication.protocol.apis import ApiKey, Request
+from replication.protocol.framing import Frame, FrameReader, ResponseOrder
 from replication.server_limits import ServerLimits
+from replication.server_work import PARKING, Encoded, Work, encoding
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +45,6 @@ logger = logging.getLogger(__name__)
 PIPELINE_MAX = 16
 # What one read call takes, for all connections: they read in turn, and leave nothing in it.
 SCRATCH_BYTES = 256 * 1024
-PARKING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTERBROKER
 BACKLOG = 1024  # connections that wait to be accepted
 # While others wait for room, a large request that is coming brings STALL_BYTES in every STALL_S, or is given up.
 STALL_S = 10.0
@@ -55,38 +56,6 @@ class RequestObserver(Protocol):
 
     def request_done(self, key: ApiKey, seconds: float, request_bytes: int, response_bytes: int) -> None:
         """From the last byte of the request to the response given to the socket."""
-
-
-class _Work:
-    """A request in work."""
-
-    __slots__ = (
-        "connection",
-        "counts",
-        "frame_bytes",
-        "future",
-        "held_bytes",
-        "request",
-        "slot",
-        "started_s",
-    )
-
-    def __init__(
-        self, connection: _Connection, request: Request, slot: Slot, frame_bytes: int, held_bytes: int
-    ) -> None:
-        self.connection = connection
-        self.request = request
-        self.slot = slot
-        self.frame_bytes = frame_bytes
-        self.held_bytes = held_bytes
-        self.counts = request.key not in PARKING
-        self.future: asyncio.Future[Any] | None = None
-        self.started_s = connection.server.loop.time()
-
-    def park(self) -> None:
-        if self.counts:
-            self.counts = False
-            self.connection.server.release()
 
 
 class Server:
@@ -110,6 +79,7 @@ class Server:
         self.is_closing = False
         self._is_full = False  # since the last connection that found a place
         self.ids = itertools.count(1)
+        self.long = LongRequests()
         self._for_room: OrderedDict[_Connection, None] = OrderedDict()  # who waits, in their turn
         self._for_bytes: OrderedDict[_Connection, None] = OrderedDict()
         self._is_waking = False
@@ -146,6 +116,7 @@ class Server:
             logger.warning("connections=%d cut off at close", len(self.connections))
         for connection in tuple(self.connections):
             connection.abort()
+        self.long.close()
 
     def admit(self, connection: _Connection) -> bool:
         """May it stay? That there are too many is said once, and again after there was room in between."""
@@ -237,10 +208,10 @@ class _Connection(asyncio.BufferedProtocol):
     def __init__(self, server: Server) -> None:
         self.server = server
         self.id = next(server.ids)
-        self._frames = FrameReader(server.limits.socket_request_max_bytes)
-        self._pending: deque[tuple[bytearray, int]] = deque()  # (frame, bytes of it that are held)
+        self._frames = FrameReader(server.limits.socket_request_max_bytes, bounds.bytes_max)
+        self._pending: deque[tuple[Frame, int]] = deque()  # (frame, bytes of it that are held)
         self._order = ResponseOrder()
-        self._work: set[_Work] = set()
+        self._work: set[Work] = set()
         self._exclusive = 0  # requests in work behind which nothing may start
         self._held_bytes = 0  # for the large frame that is coming
         self._came_bytes = 0  # of it, since it was measured
@@ -352,33 +323,60 @@ class _Connection(asyncio.BufferedProtocol):
         else:
             self._transport.pause_reading()
 
-    def _start(self, frame: bytearray, held_bytes: int) -> None:
+    def _start(self, frame: Frame, held_bytes: int) -> None:
         try:
-            request = apis.decode_request(memoryview(frame))
+            request = bounds.decode_short(memoryview(frame))
             handler = self._handler(request)
+        except bounds.LongRequest:
+            key = ApiKey(int.from_bytes(frame[:2], "big"))
+            work = self._begin(key, None, len(frame), held_bytes)
+            self._wait_for(work, self._serve_long(work, frame))
+            return
         except ProtocolError as exc:
             self.server.hold(-held_bytes)
             self._fail(str(exc))
             return
-        work = _Work(self, request, self._order.begin(), len(frame), held_bytes)
-        self._work.add(work)
-        if work.counts:
-            self.server.in_work += 1
-        if request.key is not ApiKey.PRODUCE:
-            self._exclusive += 1
-        context = RequestContext(request, self._host, self.id, work.park, lambda: self.server.unsent_bytes)
+        work = self._begin(request.key, request, len(frame), held_bytes)
         try:
-            result = handler(context, request.body)
+            result = handler(self._context(work, request), request.body)
         except Exception as exc:  # noqa: BLE001  what a handler did not foresee must not stop the others
             self._done(work)
             self._broke(work, exc)
             return
         if isawaitable(result):
-            work.future = asyncio.ensure_future(result)
-            work.future.add_done_callback(partial(self._settled, work))
+            self._wait_for(work, result)
         else:
-            self._done(work)
             self._answer(work, result)
+
+    def _begin(self, key: ApiKey, request: Request | None, frame_bytes: int, held_bytes: int) -> Work:
+        work = Work(self.server, key, request, self._order.begin(), frame_bytes, held_bytes)
+        self._work.add(work)
+        if work.counts:
+            self.server.in_work += 1
+        if work.is_exclusive:
+            self._exclusive += 1
+        return work
+
+    def _wait_for(self, work: Work, result: Any) -> None:
+        work.future = asyncio.ensure_future(result)
+        work.future.add_done_callback(partial(self._settled, work))
+
+    def _context(self, work: Work, request: Request) -> RequestContext:
+        return RequestContext(request, self._host, self.id, work.park, lambda: self.server.unsent_bytes)
+
+    async def _serve_long(self, work: Work, frame: Frame) -> Encoded | None:
+        """Decode, handle and encode: nothing of it takes a long turn of the loop."""
+        long = self.server.long
+        if work.counts:
+            await long.places.acquire()
+            work.has_place = True
+        request = work.request = await long.decode(frame)
+        if request.key is not ApiKey.PRODUCE:
+            del frame  # else its records are views of it
+        response = self._handler(request)(self._context(work, request), request.body)
+        if isawaitable(response):
+            response = await response
+        return None if response is None else Encoded(await long.encode(request, response))
 
     def _handler(self, request: Request) -> Handler:
         if request.key is ApiKey.API_VERSIONS:
@@ -388,37 +386,39 @@ class _Connection(asyncio.BufferedProtocol):
             raise ProtocolError(f"API {request.key.name} is not served here")
         return handler
 
-    def _settled(self, work: _Work, future: asyncio.Future[Any]) -> None:
-        self._done(work)
+    def _settled(self, work: Work, future: asyncio.Future[Any]) -> None:
         if future.cancelled():  # nobody wants the answer any more
+            self._done(work)
             self._order.finish(work.slot, ())
         elif (error := future.exception()) is not None:
+            self._done(work)
             self._broke(work, error)
         else:
             self._answer(work, future.result())
         self.go_on()
         self._finish_if_done()
 
-    def _done(self, work: _Work) -> None:
+    def _done(self, work: Work) -> None:
         """The request is no longer in work."""
         self._work.discard(work)
         work.park()
-        if work.request.key is not ApiKey.PRODUCE:
+        if work.is_exclusive:
             self._exclusive -= 1
         if work.held_bytes:
             self.server.hold(-work.held_bytes)
 
-    def _answer(self, work: _Work, response: Any) -> None:
-        request, parts = work.request, []
-        if response is not None:
-            version = request.version
-            if request.key is ApiKey.API_VERSIONS:
-                version, response = response
-            try:
-                parts = apis.encode_response(request.key, version, request.correlation_id, response)
-            except Exception as exc:  # noqa: BLE001  a response that cannot be said is the handler's fault, as above
-                self._broke(work, exc)
-                return
+    def _answer(self, work: Work, response: Any) -> None:
+        """Send it, or go on with it in steps if it is a long one."""
+        try:
+            parts = work.parts_of(response)
+        except Exception as exc:  # noqa: BLE001  a response that cannot be said is the handler's fault, as above
+            self._done(work)
+            self._broke(work, exc)
+            return
+        if not isinstance(parts, Sequence):  # a long one
+            self._wait_for(work, encoding(parts))
+            return
+        self._done(work)
         ready = self._order.finish(work.slot, parts)
         if ready and not self._transport.is_closing():
             if len(ready) == 1:
@@ -430,20 +430,20 @@ class _Connection(asyncio.BufferedProtocol):
         self._last_active_s = now_s = self.server.loop.time()
         if self.server.observer is not None:
             self.server.observer.request_done(
-                request.key, now_s - work.started_s, work.frame_bytes, sum(map(len, parts))
+                work.key, now_s - work.started_s, work.frame_bytes, sum(map(len, parts))
             )
 
-    def _broke(self, work: _Work, error: BaseException) -> None:
+    def _broke(self, work: Work, error: BaseException) -> None:
         if isinstance(error, ProtocolError):
             self._fail(str(error))
             return
         request = work.request
         logger.error(
-            "client=%s id=%s api=%s version=%d failed, connection closed",
+            "client=%s id=%s api=%s version=%s failed, connection closed",
             self._host,
-            request.client_id,
-            request.key.name,
-            request.version,
+            request.client_id if request is not None else "?",
+            work.key.name,
+            request.version if request is not None else "?",
             exc_info=error,
         )
         self.abort()
@@ -468,7 +468,7 @@ class _Connection(asyncio.BufferedProtocol):
         while self._pending:
             self.server.hold(-self._pending.popleft()[1])
         for work in tuple(self._work):
-            if work.request.key is ApiKey.FETCH and work.future is not None:
+            if work.key is ApiKey.FETCH and work.future is not None:
                 work.future.cancel()
 
     def _finish_if_done(self) -> None:

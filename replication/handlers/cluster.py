@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from logstore.catalog import check_topic_name
 from logstore.errors import InvalidTopicError, PylogError
+from replication import steps
 from replication.config import BrokerConfig
 from replication.errors import ErrorCode, code_of
 from replication.handlers.context import Handler, RequestContext
@@ -15,7 +16,12 @@ from replication.metadata import Metadata, PartitionMetadata, TopicMetadata
 from replication.model import INTERNAL_TOPICS, NO_LEADER, topic_id_of, topic_uuid
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, EncodedBody
+from replication.protocol.pieces import Rows
+from replication.steps import all_of, in_steps
 from replication.topic_admin import NewTopic, TopicAdmin
+
+Response: TypeAlias = Mapping[str, Any]
+Question: TypeAlias = tuple[int, tuple[Any, ...] | None]
 
 NOT_ASKED = -2_147_483_648  # authorized operations
 ANSWERS_KEPT, TOPICS_KEPT = 64, 100
@@ -31,7 +37,8 @@ class ClusterHandlers:
         self._metadata = metadata
         self._admin = admin
         # Answers that were given since the cluster last changed; making one costs some 15 µs per partition.
-        self._answers: dict[tuple[int, tuple[Any, ...] | None], EncodedBody] = {}
+        self._answers: dict[Question, EncodedBody] = {}
+        self._making = asyncio.Lock()
         self._changes = 0
         metadata.listen(self._note_change)
 
@@ -43,23 +50,60 @@ class ClusterHandlers:
         self._changes += 1
         self._answers.clear()
 
-    async def metadata(self, context: RequestContext, body: Any) -> EncodedBody:
-        """Brokers, the controller, and the topics that are asked for: all if none are named."""
+    async def metadata(self, context: RequestContext, body: Any) -> EncodedBody | Response:
+        """Brokers, the controller, and the topics that are asked for: all if none are named. Each is told once."""
         asked = body.topics
-        is_all = asked is None or (not asked and context.version == 0)
-        question = context.version, None if is_all else tuple(asked)
-        if (answer := self._answers.get(question)) is not None:
+        if asked is None or (not asked and context.version == 0):
+            return await self._everything(context)
+        wanted: dict[tuple[str | None, Any], None] = {}
+        async for chunk in in_steps(asked):
+            wanted.update(((topic.name, getattr(topic, "topic_id", None)), None) for topic in chunk)
+        is_short = len(wanted) <= TOPICS_KEPT
+        question = context.version, tuple(wanted) if is_short else None
+        if is_short and (answer := self._answers.get(question)) is not None:
             return answer
         changes = self._changes
-        if is_all:
-            rows = [self._topic(topic.name, topic) for topic in list(self._metadata.topics().values())]
-        else:
-            may_create = (
-                getattr(body, "allow_auto_topic_creation", True) and self._config.auto_create_topics_enable
-            )
+        refused: Mapping[str, ErrorCode] = {}
+        if getattr(body, "allow_auto_topic_creation", True) and self._config.auto_create_topics_enable:
             context.park()
-            rows = list(await asyncio.gather(*(self._asked(topic, may_create=may_create) for topic in asked)))
-        response = {
+            missing = [name for name, _ in wanted if name is not None and self._metadata.topic(name) is None]
+            refused = dict(zip(missing, await all_of(self._make, missing), strict=True))
+        if not is_short:
+            return self._response(Rows(len(wanted), (self._named(*topic, refused) for topic in wanted)))
+        rows = [self._named(*topic, refused) for topic in wanted]
+        answer = await self._encoded(context, rows)
+        if changes == self._changes and not any(row["error_code"] for row in rows):
+            self._keep(question, answer)
+        return answer
+
+    async def _everything(self, context: RequestContext) -> EncodedBody:
+        """The same answer for all who ask meanwhile."""
+        question = context.version, None
+        if (answer := self._answers.get(question)) is not None:
+            return answer
+        async with self._making:
+            if (answer := self._answers.get(question)) is not None:
+                return answer
+            topics, changes = list(self._metadata.topics().values()), self._changes
+            rows = Rows(len(topics), (self._topic(topic.name, topic) for topic in topics))
+            answer = await self._encoded(context, rows)
+            if changes == self._changes:
+                self._keep(question, answer)
+            return answer
+
+    def _keep(self, question: Question, answer: EncodedBody) -> None:
+        if len(self._answers) >= ANSWERS_KEPT:
+            self._answers.clear()
+        self._answers[question] = answer
+
+    async def _encoded(
+        self, context: RequestContext, rows: Sequence[Response] | Rows[Response]
+    ) -> EncodedBody:
+        made = apis.body_steps(context.key, context.version, self._response(rows))
+        return EncodedBody([await steps.run(made)])
+
+    def _response(self, rows: Sequence[Response] | Rows[Response]) -> Response:
+        return {
             "brokers": [
                 {"node_id": b.id, "host": b.host, "port": b.port, "rack": b.rack}
                 for b in self._metadata.brokers().values()
@@ -69,34 +113,33 @@ class ClusterHandlers:
             "topics": rows,
             "cluster_authorized_operations": NOT_ASKED,
         }
-        answer = apis.encoded_body(context.key, context.version, response)
-        is_short = is_all or len(asked) <= TOPICS_KEPT
-        if changes == self._changes and is_short and not any(row["error_code"] for row in rows):
-            if len(self._answers) >= ANSWERS_KEPT:
-                self._answers.clear()
-            self._answers[question] = answer
-        return answer
 
-    async def _asked(self, topic: Any, *, may_create: bool) -> Mapping[str, Any]:
-        name: str | None = topic.name
-        topic_id = getattr(topic, "topic_id", None)
+    async def _make(self, name: str) -> ErrorCode:
+        """Have a topic of this name made; how that came out."""
+        try:
+            check_topic_name(name)
+            if name in INTERNAL_TOPICS:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            made = await self._admin.ensure(NewTopic(name=name), timeout_s=CREATE_WAIT_S)
+        except InvalidTopicError:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        except PylogError as error:
+            return code_of(error)
+        return ErrorCode.LEADER_NOT_AVAILABLE if made is None else ErrorCode.NONE
+
+    def _named(self, name: str | None, topic_id: Any, refused: Mapping[str, ErrorCode]) -> Response:
+        """The row of a topic that was asked for by its name, or its id; `refused`: why it was not made."""
         if name is None:
             name = self._metadata.name_of(topic_id_of(topic_id)) if topic_id is not None else None
             if name is None:
                 return _failure(None, ErrorCode.UNKNOWN_TOPIC_ID, topic_id)
-        known = self._metadata.topic(name)
-        if known is not None:
-            return self._topic(name, known)
-        try:
-            check_topic_name(name)
-            if not may_create or name in INTERNAL_TOPICS:
-                return _failure(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            made = await self._admin.ensure(NewTopic(name=name), timeout_s=CREATE_WAIT_S)
-        except InvalidTopicError:
-            return _failure(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
-        except PylogError as error:
-            return _failure(name, code_of(error))
-        return _failure(name, ErrorCode.LEADER_NOT_AVAILABLE) if made is None else self._topic(name, made)
+        if refused.get(name, ErrorCode.NONE) is ErrorCode.NONE:
+            known = self._metadata.topic(name)
+            if known is not None:
+                return self._topic(name, known)
+        if name not in refused:
+            return _failure(name, _why_unknown(name))
+        return _failure(name, refused[name] or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _topic(self, name: str, topic: TopicMetadata) -> Mapping[str, Any]:
         return {
@@ -104,9 +147,10 @@ class ClusterHandlers:
             "name": name,
             "topic_id": topic_uuid(topic.id) if topic.id else None,
             "is_internal": name in INTERNAL_TOPICS,
-            "partitions": [
-                self._partition(number, topic.partitions[number]) for number in sorted(topic.partitions)
-            ],
+            "partitions": Rows(
+                len(topic.partitions),
+                (self._partition(number, found) for number, found in sorted(topic.partitions.items())),
+            ),
             "topic_authorized_operations": NOT_ASKED,
         }
 
@@ -139,6 +183,14 @@ class ClusterHandlers:
             ],
             "cluster_authorized_operations": NOT_ASKED,
         }
+
+
+def _why_unknown(name: str) -> ErrorCode:
+    try:
+        check_topic_name(name)
+    except InvalidTopicError:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _failure(name: str | None, error: ErrorCode, topic_id: Any = None) -> Mapping[str, Any]:

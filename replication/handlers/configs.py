@@ -5,7 +5,7 @@ A topic's settings can be changed; those of a broker stand in its server.propert
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, fields
 from typing import Any
 
@@ -18,10 +18,14 @@ from replication.errors import ErrorCode, KafkaError, code_of
 from replication.handlers.context import Handler, RequestContext
 from replication.metadata import Metadata
 from replication.protocol.apis import ApiKey
+from replication.protocol.pieces import Rows
+from replication.steps import in_steps
 
 TOPIC, BROKER = 2, 4  # resource types
 OF_TOPIC, OF_FILE, DEFAULT = 1, 4, 5  # config sources: given for the topic, server.properties, built in
 APPEND = 2
+SETTINGS_MAX = 1000  # in one change of a topic; there are not nearly so many
+ALTERED_AT_ONCE = 10  # topics, in one step: each change is checked as a whole
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # config types
 
 
@@ -43,25 +47,41 @@ class ConfigHandlers:
 
     async def describe(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
         """The settings of topics and of this broker, and where they come from."""
-        rows = []
-        for resource in body.resources:
+        wanted: dict[tuple[int, str], Any] = {}
+        overrides: dict[str, Mapping[str, str]] = {}
+        failed: dict[str, PylogError] = {}
+        async for chunk in in_steps(body.resources):
+            wanted.update(((each.resource_type, each.resource_name), each) for each in chunk)
+            known = [name for name in _topics(chunk) if self._metadata.topic(name) is not None]
             try:
-                found = await self._settings(resource.resource_type, resource.resource_name)
+                overrides.update(await topics.read_configs(self._tree(), known) if known else {})
             except PylogError as error:
-                rows.append(_answer(resource, error) | {"configs": ()})
-                continue
+                failed.update(dict.fromkeys(known, error))
+
+        def row(resource: Any) -> dict[str, Any]:
+            try:
+                if resource.resource_type == TOPIC and resource.resource_name in failed:
+                    return _answer(resource, failed[resource.resource_name]) | {"configs": ()}
+                found = self._settings(resource.resource_type, resource.resource_name, overrides)
+            except PylogError as error:
+                return _answer(resource, error) | {"configs": ()}
             keys = resource.configuration_keys
             chosen = [row for row in found if not keys or row["name"] in keys]
             if not body.include_synonyms:
                 chosen = [row | {"synonyms": ()} for row in chosen]
-            rows.append(_answer(resource, None) | {"configs": chosen})
-        return {"results": rows}
+            if not getattr(body, "include_documentation", False):
+                chosen = [row | {"documentation": None} for row in chosen]
+            return _answer(resource, None) | {"configs": chosen}
 
-    async def _settings(self, kind: int, name: str) -> list[dict[str, Any]]:
+        return {"results": Rows(len(wanted), map(row, wanted.values()))}
+
+    def _settings(
+        self, kind: int, name: str, overrides: Mapping[str, Mapping[str, str]]
+    ) -> list[dict[str, Any]]:
         if kind == TOPIC:
-            self._require(name)
-            overrides = (await topics.read_configs(self._tree(), [name]))[name]
-            return topic_settings(self._config, overrides)
+            if name not in overrides:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
+            return topic_settings(self._config, overrides[name])
         if kind == BROKER and name == str(self._config.broker_id):
             given = self._config.given
             return [
@@ -94,9 +114,9 @@ class ConfigHandlers:
         """Change some settings of topics."""
 
         def wanted(resource: Any, known: Mapping[str, str]) -> dict[str, str]:
-            found = dict(known)
+            found, config = dict(known), self._config.log_config(known)
             for row in resource.configs:
-                _apply(found, row, self._config.log_config(known))
+                _apply(found, row, config)
             return found
 
         return await self._alter(body, wanted)
@@ -104,13 +124,20 @@ class ConfigHandlers:
     async def _alter(
         self, body: Any, wanted: Callable[[Any, Mapping[str, str]], dict[str, str]]
     ) -> Mapping[str, Any]:
+        resources: dict[tuple[int, str], list[Any]] = {}
+        async for chunk in in_steps(body.resources):
+            for each in chunk:
+                resources.setdefault((each.resource_type, each.resource_name), []).append(each)
         rows = []
-        for resource in body.resources:
-            try:
-                await self._alter_one(resource, wanted, validate_only=body.validate_only)
-                rows.append(_answer(resource, None))
-            except PylogError as error:
-                rows.append(_answer(resource, error))
+        async for some in in_steps(resources.values(), ALTERED_AT_ONCE):
+            for same in some:
+                try:
+                    if len(same) > 1:
+                        raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names it twice")
+                    await self._alter_one(same[0], wanted, validate_only=body.validate_only)
+                    rows.append(_answer(same[0], None))
+                except PylogError as error:
+                    rows.append(_answer(same[0], error))
         return {"responses": rows}
 
     async def _alter_one(
@@ -126,6 +153,10 @@ class ConfigHandlers:
                 ErrorCode.INVALID_REQUEST, "only topics: a broker's settings stand in its server.properties"
             )
         self._require(name)
+        if len({row.name for row in resource.configs}) < len(resource.configs):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name!r}: a setting is given twice")
+        if len(resource.configs) > SETTINGS_MAX:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"topic {name!r}: no topic has so many settings")
         tree = self._tree()
 
         def change(known: Mapping[str, str]) -> dict[str, str]:
@@ -137,6 +168,10 @@ class ConfigHandlers:
             change((await topics.read_configs(tree, [name]))[name])
         else:
             await topics.change_config(tree, name, change)
+
+
+def _topics(resources: Iterable[Any]) -> Iterable[str]:
+    return (each.resource_name for each in resources if each.resource_type == TOPIC)
 
 
 def topic_settings(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[dict[str, Any]]:

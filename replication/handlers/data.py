@@ -40,6 +40,7 @@ from replication.protocol.walkers import TOPIC_IDS
 from replication.protocol.wire import Buffer
 from replication.replica.data_plane import ALL_IN_SYNC, LEADER_ONLY, AppendResult, FetchedPartition, FetchSpec
 from replication.replica.replicas import Replicas
+from replication.steps import STEP_ITEMS, in_steps, step
 
 # Of a batch: its length behind that field, its format, its attributes.
 _HEAD = struct.Struct(">8xi4xb4xh")
@@ -68,19 +69,19 @@ class DataHandlers:
     # ----------------------------------------------------------------- produce
 
     def produce(self, context: RequestContext, request: ProduceRequest) -> Awaitable[ProduceResponse | None]:
-        """Append batches, one per partition. They are in the log's queue, in order, when this returns."""
+        """Append batches, one per partition. They are in the log's queue, in order, when this returns.
+
+        But for requests of very many partitions: the server begins none behind such a one before it is answered.
+        """
+        if len(request.topics) > STEP_ITEMS or sum(len(t.partitions) for t in request.topics) > STEP_ITEMS:
+            return self._produce_many(context, request)
         refused: dict[tuple[str, int], AppendResult] = {}
         records: dict[tuple[str, int], Buffer] = {}
         all_wrong = self._refuse_all(request)
         for topic in request.topics:
             reason = all_wrong or _refuse_topic(topic.name)
             for partition in topic.partitions:
-                tp = (topic.name, partition.partition)
-                wrong = reason or _refuse(context.version, partition, is_twice=tp in records)
-                if wrong is not None:
-                    refused[tp] = wrong
-                elif partition.records is not None:
-                    records[tp] = partition.records
+                _sort(context.version, (topic.name, partition.partition), partition, reason, refused, records)
         for tp in refused:
             records.pop(tp, None)
         if request.acks == ALL_IN_SYNC:
@@ -98,6 +99,47 @@ class DataHandlers:
 
         asyncio.ensure_future(appended).add_done_callback(respond)
         return answer
+
+    async def _produce_many(self, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+        """The same in steps."""
+        refused: dict[tuple[str, int], AppendResult] = {}
+        records: dict[tuple[str, int], Buffer] = {}
+        all_wrong = self._refuse_all(request)
+        async for chunk in in_steps(
+            (topic.name, row) for topic in request.topics for row in topic.partitions
+        ):
+            for name, row in chunk:
+                reason = all_wrong or _refuse_topic(name)
+                _sort(context.version, (name, row.partition), row, reason, refused, records)
+        async for some in in_steps(refused):
+            for tp in some:
+                records.pop(tp, None)
+        if request.acks == ALL_IN_SYNC:
+            context.park()
+        timeout_ms = max(0, request.timeout_ms)
+        waits = []
+        async for tps in in_steps(records):
+            few = {tp: records[tp] for tp in tps}
+            waits.append(self._replicas.append(few, acks=request.acks, timeout_ms=timeout_ms))
+        for wait in waits:
+            async for tps in in_steps(found := await wait):
+                refused.update((tp, found[tp]) for tp in tps)
+        if request.acks == 0:
+            return self._produced(context.version, request, refused)
+        return await self._produced_many(context.version, request, refused)
+
+    async def _produced_many(
+        self, version: int, request: ProduceRequest, results: Mapping[tuple[str, int], AppendResult]
+    ) -> ProduceResponse:
+        moved: dict[int, NodeEndpoint] = {}
+        rows: list[list[PartitionProduced]] = [[] for _ in request.topics]
+        asked = ((n, topic.name, row) for n, topic in enumerate(request.topics) for row in topic.partitions)
+        async for chunk in in_steps(asked):
+            for number, name, (index, _) in chunk:
+                tp = name, index
+                rows[number].append(self._partition_produced(version, tp, results[tp], moved))
+        topics = [TopicProduced(topic.name, found) for topic, found in zip(request.topics, rows, strict=True)]
+        return ProduceResponse(topics, node_endpoints=tuple(moved.values()))
 
     @staticmethod
     def _refuse_all(request: ProduceRequest) -> AppendResult | None:
@@ -124,16 +166,20 @@ class DataHandlers:
         for topic in request.topics:
             rows = []
             for index, _ in topic.partitions:
-                code, base_offset, append_ms, log_start, message, wrong_rows = results[topic.name, index]
-                errors = tuple(RecordError(row, message) for row in wrong_rows)
-                leader = None
-                if code in _MOVED and version >= PRODUCE_LEADERS:
-                    leader = self._leader(TopicPartition(topic.name, index), moved)
-                rows.append(
-                    PartitionProduced(index, code, base_offset, append_ms, log_start, errors, message, leader)
-                )
+                tp = topic.name, index
+                rows.append(self._partition_produced(version, tp, results[tp], moved))
             topics.append(TopicProduced(topic.name, rows))
         return ProduceResponse(topics, node_endpoints=tuple(moved.values()))
+
+    def _partition_produced(
+        self, version: int, tp: tuple[str, int], result: AppendResult, moved: dict[int, NodeEndpoint]
+    ) -> PartitionProduced:
+        code, base_offset, append_ms, log_start, message, wrong_rows = result
+        errors = tuple(RecordError(row, message) for row in wrong_rows)
+        leader = None
+        if code in _MOVED and version >= PRODUCE_LEADERS:
+            leader = self._leader(TopicPartition(*tp), moved)
+        return PartitionProduced(tp[1], code, base_offset, append_ms, log_start, errors, message, leader)
 
     # ------------------------------------------------------------------- fetch
 
@@ -142,7 +188,8 @@ class DataHandlers:
         if request.session_epoch not in FULL_SESSIONS:
             return FetchResponse((), error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         version = context.version
-        wanted: dict[tuple[str, int], FetchSpec] = {}
+        wanted: dict[TopicPartition, FetchSpec] = {}
+        count = 0
         failed: list[tuple[FetchTopic, ErrorCode]] = []
         topics: list[tuple[FetchTopic, str]] = []
         for topic in request.topics:
@@ -152,7 +199,10 @@ class DataHandlers:
                 continue
             topics.append((topic, name))
             for partition in topic.partitions:
-                wanted.setdefault((name, partition.partition), _spec(partition))
+                wanted.setdefault(TopicPartition(name, partition.partition), _spec(partition))
+                count += 1
+                if count % STEP_ITEMS == 0:
+                    await step()
         max_bytes = max(0, min(request.max_bytes, self._config.fetch_max_bytes))
         found = await self._replicas.fetch(
             wanted,
@@ -168,9 +218,9 @@ class DataHandlers:
             each.error_code for each in found.values()
         }:
             self._strangers.note_wrong(context)
-        return self._fetched(version, topics, failed, found)
+        return await self._fetched(version, topics, failed, found)
 
-    def _fetched(
+    async def _fetched(
         self,
         version: int,
         topics: Iterable[tuple[FetchTopic, str]],
@@ -178,10 +228,13 @@ class DataHandlers:
         found: dict[TopicPartition, FetchedPartition],
     ) -> FetchResponse:
         moved: dict[int, NodeEndpoint] = {}
-        rows = []
+        rows, count = [], 0
         for topic, name in topics:
             partitions = []
             for asked in topic.partitions:
+                count += 1
+                if count % STEP_ITEMS == 0:
+                    await step()
                 tp = TopicPartition(name, asked.partition)
                 if (fetched := found.pop(tp, None)) is None:
                     continue  # asked for twice, answered once
@@ -214,6 +267,22 @@ def _refuse_topic(name: str) -> AppendResult | None:
     return AppendResult(
         ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=f"{name} is internal: only brokers write to it"
     )
+
+
+def _sort(
+    version: int,
+    tp: tuple[str, int],
+    partition: ProducePartition,
+    reason: AppendResult | None,
+    refused: dict[tuple[str, int], AppendResult],
+    records: dict[tuple[str, int], Buffer],
+) -> None:
+    """Put it with what is refused, or with what is to be appended. What is named twice is in both."""
+    wrong = reason or _refuse(version, partition, is_twice=tp in records)
+    if wrong is not None:
+        refused[tp] = wrong
+    elif partition.records is not None:
+        records[tp] = partition.records
 
 
 def _refuse(version: int, partition: ProducePartition, *, is_twice: bool) -> AppendResult | None:

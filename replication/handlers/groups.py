@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -17,6 +16,8 @@ from replication.handlers.context import Handler, RequestContext
 from replication.metadata import BrokerAddress, Metadata
 from replication.model import OFFSETS_TOPIC
 from replication.protocol.apis import ApiKey
+from replication.protocol.pieces import Rows
+from replication.steps import all_of, in_steps
 from replication.topic_admin import NewTopic, TopicAdmin
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ GROUP_KEY_TYPE = 0  # FindCoordinator also looks for those of transactions, whic
 CREATE_WAIT_S, LEARN_WAIT_S = 5.0, 1.0
 IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins with it
 LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
+LEAVING_AT_ONCE = 100  # members that leave in one step of the group's machine
 
 Answer = TypeVar("Answer", bound=events.Body)
 Response = Mapping[str, Any]
@@ -58,27 +60,33 @@ class GroupHandlers:
 
     async def find_coordinator(self, context: RequestContext, body: Any) -> Response:
         """The broker that keeps a group; the topic where groups are kept is made when it is first asked for."""
-        keys = body.coordinator_keys if context.version >= 4 else (body.key,)
+        keys = dict.fromkeys(body.coordinator_keys) if context.version >= 4 else (body.key,)
         kind = getattr(body, "key_type", GROUP_KEY_TYPE)
-        rows = []
-        for key in keys:
-            try:
-                broker = await self._find(key, kind)
-            except KafkaError as error:
-                rows.append(_nobody(key, error))
-            else:
-                rows.append({"key": key, "node_id": broker.id, "host": broker.host, "port": broker.port})
-        defaults = {"error_code": 0, "error_message": None}
-        if context.version >= 4:
-            return {"coordinators": [{**defaults, **row} for row in rows]}
-        return {**defaults, **rows[0]}
+        failed: KafkaError | None = None
+        try:
+            if kind != GROUP_KEY_TYPE:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "transactions are not served here")
+            if self._metadata.topic(OFFSETS_TOPIC) is None:
+                await self._make_topic()
+            await self._groups.learned(LEARN_WAIT_S)
+        except KafkaError as error:
+            failed = error
 
-    async def _find(self, group_id: str, kind: int) -> BrokerAddress:
-        if kind != GROUP_KEY_TYPE:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "transactions are not served here")
-        if self._metadata.topic(OFFSETS_TOPIC) is None:
-            await self._make_topic()
-        await self._groups.learned(LEARN_WAIT_S)
+        def row(key: str) -> Response:
+            try:
+                if failed is not None:
+                    raise failed
+                broker = self._find(key)
+            except KafkaError as error:
+                return _nobody(key, error)
+            found = {"key": key, "node_id": broker.id, "host": broker.host, "port": broker.port}
+            return {"error_code": 0, "error_message": None, **found}
+
+        if context.version >= 4:
+            return {"coordinators": Rows(len(keys), map(row, keys))}
+        return row(body.key)
+
+    def _find(self, group_id: str) -> BrokerAddress:
         try:
             partition = self._groups.partition_of(group_id)
         except KafkaError as error:
@@ -205,32 +213,41 @@ class GroupHandlers:
         if context.version < LEAVES_TOGETHER_FROM:
             leaving: list[tuple[str, str | None]] = [(body.member_id, None)]
         else:
-            leaving = [(each.member_id, each.group_instance_id) for each in body.members]
-        try:
-            answer = await self._ask(
-                body.group_id, events.Left, lambda request: events.Leave(request, tuple(leaving))
-            )
-        except KafkaError as error:
-            return {"error_code": error.code, "members": []}
+            leaving = list(dict.fromkeys([(each.member_id, each.group_instance_id) for each in body.members]))
+            if not leaving:  # whether there is such a group is told all the same
+                await self._ask(body.group_id, events.Left, lambda n: events.Leave(n, ()))
+        members: list[Response] = []
+        async for chunk in in_steps(leaving, LEAVING_AT_ONCE):
+            few = tuple(chunk)
+
+            def leave(request: int, few: tuple[tuple[str, str | None], ...] = few) -> events.Event:
+                return events.Leave(request, few)
+
+            try:
+                answer = await self._ask(body.group_id, events.Left, leave)
+            except KafkaError as error:
+                return {"error_code": error.code, "members": []}
+            members += [
+                {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
+                for (member_id, instance_id), code in zip(few, answer.errors, strict=True)
+            ]
         if context.version < LEAVES_TOGETHER_FROM:
-            return {"error_code": answer.errors[0]}
-        members = [
-            {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
-            for (member_id, instance_id), code in zip(leaving, answer.errors, strict=True)
-        ]
+            return {"error_code": members[0]["error_code"]}
         return {"error_code": ErrorCode.NONE, "members": members}
 
     # ----------------------------------------------------------- administration
 
     def describe(self, context: RequestContext, body: Any) -> Response:
         """DescribeGroups: a group that is not there is a dead one."""
-        rows = []
-        for group_id in body.groups:
+
+        def row(group_id: str) -> Response:
             try:
-                rows.append(described(group_id, self._groups.group(group_id)))
+                return described(group_id, self._groups.group(group_id))
             except KafkaError as error:
-                rows.append({**described(group_id, None), "error_code": error.code})
-        return {"groups": rows}
+                return {**described(group_id, None), "error_code": error.code}
+
+        asked = dict.fromkeys(body.groups)
+        return {"groups": Rows(len(asked), map(row, asked))}
 
     def list(self, context: RequestContext, body: Any) -> Response:
         """ListGroups: those of this broker, in these states (none named: in any)."""
@@ -239,18 +256,18 @@ class GroupHandlers:
             groups = self._groups.groups()
         except KafkaError as error:
             return {"error_code": error.code, "groups": []}
-        rows = [
+        rows = (
             {"group_id": group.id, "protocol_type": group.protocol_type or "", "group_state": group.phase}
             for group in groups
             if not wanted or group.phase.casefold() in wanted
-        ]
+        )
         return {"error_code": ErrorCode.NONE, "groups": rows}
 
     async def delete(self, context: RequestContext, body: Any) -> Response:
         """DeleteGroups: each for itself."""
         context.park()
         names = tuple(dict.fromkeys(body.groups_names))
-        codes = await asyncio.gather(*map(self._delete, names))
+        codes = await all_of(self._delete, names)
         return {
             "results": [
                 {"group_id": name, "error_code": code} for name, code in zip(names, codes, strict=True)
@@ -289,17 +306,20 @@ def described(group_id: str, group: Group | None) -> Mapping[str, Any]:
         "group_state": group.phase,
         "protocol_type": group.protocol_type or "",
         "protocol_data": protocol,
-        "members": [
-            {
-                "member_id": member.id,
-                "group_instance_id": member.instance_id,
-                "client_id": member.client_id,
-                "client_host": member.client_host,
-                "member_metadata": member.metadata(protocol) if is_stable else b"",
-                "member_assignment": member.assignment if is_stable else b"",
-            }
-            for member in group.members.values()
-        ],
+        "members": Rows(
+            len(group.members),
+            (
+                {
+                    "member_id": member.id,
+                    "group_instance_id": member.instance_id,
+                    "client_id": member.client_id,
+                    "client_host": member.client_host,
+                    "member_metadata": member.metadata(protocol) if is_stable else b"",
+                    "member_assignment": member.assignment if is_stable else b"",
+                }
+                for member in group.members.values()
+            ),
+        ),
     }
 
 

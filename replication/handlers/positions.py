@@ -6,11 +6,10 @@ its time and not that of others. One that is named twice is an error.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from replication.config import BrokerConfig
 from replication.coordination.tree import Tree
@@ -20,15 +19,22 @@ from replication.model import INTERNAL_TOPICS
 from replication.producer_ids import ProducerIds
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import Isolation
+from replication.protocol.pieces import Rows
 from replication.replica.data_plane import DeletedRecords, FoundOffset
 from replication.replica.offsets import Special
 from replication.replica.replicas import Replicas
+from replication.steps import all_of, in_steps
 
 logger = logging.getLogger(__name__)
 
 # The version of ListOffsets that knows a special time.
 _KNOWN_SINCE = {Special.LATEST: 1, Special.EARLIEST: 1, Special.MAX_TIMESTAMP: 7, Special.EARLIEST_LOCAL: 8}
 _NEVER = 2**15
+
+
+_TWICE, _TOO_OLD = FoundOffset(ErrorCode.INVALID_REQUEST), FoundOffset(ErrorCode.UNSUPPORTED_VERSION)
+
+Response: TypeAlias = Mapping[str, Any]
 
 
 class PositionHandlers:
@@ -50,18 +56,17 @@ class PositionHandlers:
     async def list_offsets(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
         """Where partitions begin and end, or where a time is in them."""
         isolation = Isolation(1 if getattr(body, "isolation_level", 0) == 1 else 0)
-        named = Counter(
-            (topic.name, asked.partition_index) for topic in body.topics for asked in topic.partitions
-        )
-        topics = []
-        for topic in body.topics:
-            rows = []
-            for asked in topic.partitions:
-                tp = topic.name, asked.partition_index
+        named: Counter[tuple[str, int]] = Counter()
+        async for chunk in in_steps(_asked(body.topics)):
+            named.update((name, asked.partition_index) for name, asked in chunk)
+        done: list[FoundOffset] = []
+        async for chunk in in_steps(_asked(body.topics)):
+            for name, asked in chunk:
+                tp = name, asked.partition_index
                 if named[tp] > 1:
-                    found = FoundOffset(ErrorCode.INVALID_REQUEST)
+                    found = _TWICE
                 elif asked.timestamp < 0 and _KNOWN_SINCE.get(asked.timestamp, _NEVER) > context.version:
-                    found = FoundOffset(ErrorCode.UNSUPPORTED_VERSION)
+                    found = _TOO_OLD
                 else:
                     found = await self._replicas.offset_for_time(
                         tp,
@@ -70,41 +75,51 @@ class PositionHandlers:
                         leader_epoch=getattr(asked, "current_leader_epoch", -1),
                         isolation=isolation,
                     )
-                code, timestamp_ms, offset, leader_epoch = found
-                row = {"partition_index": tp[1], "error_code": code, "timestamp": timestamp_ms}
-                rows.append({**row, "offset": offset, "leader_epoch": leader_epoch})
-            topics.append({"name": topic.name, "partitions": rows})
-        return {"topics": topics}
+                done.append(found)
+
+        def row(asked: Any, found: FoundOffset) -> Response:
+            code, timestamp_ms, offset, leader_epoch = found
+            known = {"partition_index": asked.partition_index, "error_code": code, "timestamp": timestamp_ms}
+            return {**known, "offset": offset, "leader_epoch": leader_epoch}
+
+        return {"topics": _by_topic(body.topics, "name", row, done)}
 
     async def offset_for_leader_epoch(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
         """Where leader epochs end: what a reader with such an epoch may have that this broker has not."""
-        topics = []
-        for topic in body.topics:
-            rows = []
-            for asked in topic.partitions:
-                code, epoch, end_offset = self._replicas.end_offset_for_epoch(
-                    (topic.topic, asked.partition),
-                    asked.leader_epoch,
-                    replica_id=getattr(body, "replica_id", -1),
-                    leader_epoch=asked.current_leader_epoch,
-                )
-                row = {"partition": asked.partition, "error_code": code}
-                rows.append({**row, "leader_epoch": epoch, "end_offset": end_offset})
-            topics.append({"topic": topic.topic, "partitions": rows})
-        return {"topics": topics}
+
+        def row(topic: Any, asked: Any) -> Response:
+            code, epoch, end_offset = self._replicas.end_offset_for_epoch(
+                (topic.topic, asked.partition),
+                asked.leader_epoch,
+                replica_id=getattr(body, "replica_id", -1),
+                leader_epoch=asked.current_leader_epoch,
+            )
+            found = {"partition": asked.partition, "error_code": code}
+            return {**found, "leader_epoch": epoch, "end_offset": end_offset}
+
+        def topic_row(topic: Any) -> Response:
+            rows = (row(topic, asked) for asked in topic.partitions)
+            return {"topic": topic.topic, "partitions": Rows(len(topic.partitions), rows)}
+
+        return {"topics": Rows(len(body.topics), map(topic_row, body.topics))}
 
     async def delete_records(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
         """Move the starts of logs up, on all replicas in sync. The partitions wait for their followers together."""
         context.park()
         timeout_ms = int(body.timeout.total_seconds() * 1000)
-        asked = {(topic.name, p.partition_index): p.offset for topic in body.topics for p in topic.partitions}
-        done = await asyncio.gather(
-            *(self._delete_records(tp, offset, timeout_ms=max(0, timeout_ms)) for tp, offset in asked.items())
-        )
-        rows: dict[str, list[Mapping[str, Any]]] = {topic.name: [] for topic in body.topics}
-        for (name, partition), (code, low_watermark) in zip(asked, done, strict=True):
-            row = {"partition_index": partition, "error_code": code, "low_watermark": low_watermark}
-            rows[name].append(row)
+        asked: dict[tuple[str, int], int] = {}
+        async for chunk in in_steps(_asked(body.topics)):
+            asked.update(((name, each.partition_index), each.offset) for name, each in chunk)
+
+        async def delete(tp: tuple[str, int]) -> DeletedRecords:
+            return await self._delete_records(tp, asked[tp], timeout_ms=max(0, timeout_ms))
+
+        done = await all_of(delete, asked)
+        rows: dict[str, list[Response]] = {topic.name: [] for topic in body.topics}
+        async for some in in_steps(zip(asked, done, strict=True)):
+            for (name, partition), (code, low_watermark) in some:
+                row = {"partition_index": partition, "error_code": code, "low_watermark": low_watermark}
+                rows[name].append(row)
         return {"topics": [{"name": name, "partitions": found} for name, found in rows.items()]}
 
     async def _delete_records(self, tp: tuple[str, int], offset: int, *, timeout_ms: int) -> DeletedRecords:
@@ -123,3 +138,21 @@ class PositionHandlers:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # clients try again
             return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
         return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
+
+
+def _asked(topics: Iterable[Any]) -> Iterable[tuple[str, Any]]:
+    """(topic, what is asked of a partition), one after the other."""
+    return ((topic.name, asked) for topic in topics for asked in topic.partitions)
+
+
+def _by_topic(
+    topics: Sequence[Any], key: str, row: Callable[[Any, FoundOffset], Response], done: Iterable[FoundOffset]
+) -> Rows[Response]:
+    """The rows of an answer, in the order of the request; `done` is in the same order."""
+    rest = iter(done)
+
+    def topic_row(topic: Any) -> Response:
+        rows = (row(asked, next(rest)) for asked in topic.partitions)
+        return {key: topic.name, "partitions": Rows(len(topic.partitions), rows)}
+
+    return Rows(len(topics), map(topic_row, topics))

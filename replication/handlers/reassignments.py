@@ -18,6 +18,7 @@ from replication.metadata import Metadata
 from replication.model import Assignment, TopicPartition
 from replication.placements import Placements
 from replication.protocol.apis import ApiKey
+from replication.steps import in_steps
 
 
 class ReassignmentHandlers:
@@ -47,14 +48,16 @@ class ReassignmentHandlers:
     async def alter(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
         """Have partitions get other replicas, or (null) keep those that they had; returns when that is noted."""
         context.park()
-        wanted = {
-            TopicPartition(topic.name, row.partition_index): row.replicas
-            for topic in body.topics
-            for row in topic.partitions
-        }
+        wanted: dict[TopicPartition, Assignment | None] = {}
+        failed: dict[TopicPartition, KafkaError] = {}
+        async for chunk in in_steps((topic.name, row) for topic in body.topics for row in topic.partitions):
+            wanted.update((TopicPartition(name, row.partition_index), row.replicas) for name, row in chunk)
         try:
             tree = self._controllers_tree()
-            failed = {tp: error for tp in wanted if (error := await self._fault(tree, tp, wanted[tp]))}
+            async for tps in in_steps(wanted):
+                failed.update(
+                    [(tp, error) for tp in tps if (error := await self._fault(tree, tp, wanted[tp]))]
+                )
             idle = await self._request(tree, {tp: wanted[tp] for tp in wanted if tp not in failed})
         except PylogError as error:
             return {"error_code": code_of(error), "error_message": str(error), "responses": ()}
@@ -63,14 +66,15 @@ class ReassignmentHandlers:
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{tp} is not being reassigned: nothing to take back"
             )
         rows: dict[str, list[Mapping[str, Any]]] = {}
-        for tp in wanted:
-            fault = failed.get(tp)
-            row = {
-                "partition_index": tp.partition,
-                "error_code": ErrorCode.NONE if fault is None else fault.code,
-                "error_message": None if fault is None else str(fault),
-            }
-            rows.setdefault(tp.topic, []).append(row)
+        async for tps in in_steps(wanted):
+            for tp in tps:
+                fault = failed.get(tp)
+                row = {
+                    "partition_index": tp.partition,
+                    "error_code": ErrorCode.NONE if fault is None else fault.code,
+                    "error_message": None if fault is None else str(fault),
+                }
+                rows.setdefault(tp.topic, []).append(row)
         responses = [{"name": topic, "partitions": found} for topic, found in rows.items()]
         return {"error_code": ErrorCode.NONE, "error_message": None, "responses": responses}
 
@@ -120,25 +124,28 @@ class ReassignmentHandlers:
         context.park()
         asked = None
         if body.topics is not None:
-            asked = {
+            asked = set()
+            async for tps in in_steps(
                 TopicPartition(topic.name, number)
                 for topic in body.topics
                 for number in topic.partition_indexes
-            }
+            ):
+                asked.update(tps)
         try:
             found = await reassignments.listed(self._controllers_tree())
         except PylogError as error:
             return {"error_code": code_of(error), "error_message": str(error), "topics": ()}
         rows: dict[str, list[Mapping[str, Any]]] = {}
-        for tp, (replicas, added, removed) in sorted(found.items()):
-            if asked is None or tp in asked:
-                row = {
-                    "partition_index": tp.partition,
-                    "replicas": replicas,
-                    "adding_replicas": added,
-                    "removing_replicas": removed,
-                }
-                rows.setdefault(tp.topic, []).append(row)
+        async for some in in_steps(sorted(found.items())):
+            for tp, (replicas, added, removed) in some:
+                if asked is None or tp in asked:
+                    row = {
+                        "partition_index": tp.partition,
+                        "replicas": replicas,
+                        "adding_replicas": added,
+                        "removing_replicas": removed,
+                    }
+                    rows.setdefault(tp.topic, []).append(row)
         listed = [{"name": topic, "partitions": rows[topic]} for topic in rows]
         return {"error_code": ErrorCode.NONE, "error_message": None, "topics": listed}
 

@@ -10,7 +10,7 @@ import enum
 import io
 import re
 import struct
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -19,10 +19,10 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from replication.errors import ErrorCode, ProtocolError
-from replication.protocol import encoders, interbroker, walkers
+from replication.protocol import encoders, interbroker, pieces, walkers
 from replication.protocol.build import build
 from replication.protocol.checks import checked
-from replication.protocol.wire import COMPACT, INT32, LEGACY, MALFORMED, Buffer
+from replication.protocol.wire import COMPACT, INT32, ITEMS_MAX, LEGACY, MALFORMED, Buffer
 
 
 class ApiKey(enum.IntEnum):
@@ -111,6 +111,7 @@ INTERBROKER = frozenset(ApiKey(key) for key in interbroker.MESSAGES)
 # librdkafka below 2.1 compresses only if Produce begins at 0; what it sends has version 3 or later all the same.
 _ADVERTISED_FIRST = {ApiKey.PRODUCE: 0}
 
+_COPIED_BYTES_MAX = 64 * 1024  # what is below this is sent in one piece with its header
 _HEAD = struct.Struct(">hhi")
 HEADER_BYTES_MIN = _HEAD.size
 # What kio's reader raises for bytes that are no such message.
@@ -137,10 +138,13 @@ class EncodedBody(NamedTuple):
 # ---------------------------------------------------------------- server side
 
 
-def decode_request(frame: memoryview) -> Request:
+def decode_request(frame: memoryview, *, items_max: int = ITEMS_MAX, in_pieces: bool = False) -> Request:
     """The request in a frame. Views of the frame in it stay valid as long as they are held.
 
-    Raises: ProtocolError: it is no request, or of an API or version that is not in `SERVED`.
+    `in_pieces`: so that other threads get their turns, however long it is.
+
+    Raises: ProtocolError: it is no request, or of an API or version that is not in `SERVED`; TooManyItemsError: its
+    arrays have more than `items_max` items in all.
     """
     try:
         number, version, correlation_id = _HEAD.unpack_from(frame)
@@ -150,7 +154,8 @@ def decode_request(frame: memoryview) -> Request:
         client_id, at = LEGACY.nullable_string(frame, _HEAD.size)  # in this form in every version
         if is_flexible(key, version):
             _, at = COMPACT.tags(frame, at)
-        return Request(key, version, correlation_id, client_id, decode_request_body(key, version, frame, at))
+        body = decode_request_body(key, version, frame, at, items_max, in_pieces=in_pieces)
+        return Request(key, version, correlation_id, client_id, body)
     except _UNREADABLE as exc:
         raise ProtocolError(f"not a request: {exc or type(exc).__name__}") from exc
 
@@ -171,17 +176,23 @@ def _known(number: int, version: int) -> ApiKey | None:
 _KEYS = {key.value: key for key in SERVED}
 
 
-def decode_request_body(key: ApiKey, version: int, frame: Buffer, at: int) -> Any:
-    """The request behind its header."""
+def decode_request_body(
+    key: ApiKey,
+    version: int,
+    frame: Buffer,
+    at: int,
+    items_max: int = ITEMS_MAX,
+    *,
+    in_pieces: bool = False,
+) -> Any:
+    """The request behind its header. Raises: as `decode_request`."""
     if key is ApiKey.PRODUCE:
-        return walkers.produce_request(version, frame, at)
+        return walkers.produce_request(version, frame, at, items_max)
     if key is ApiKey.FETCH:
-        return walkers.fetch_request(version, frame, at)
-    return _decode(request_class(key, version), frame, at)
-
-
-def _decode(cls: Any, frame: Buffer, at: int) -> Any:
-    return entity_reader(cls)(checked(cls, frame, at), 0)[0]
+        return walkers.fetch_request(version, frame, at, items_max)
+    cls = request_class(key, version)
+    data = checked(cls, frame, at, items_max)
+    return pieces.read(cls, data) if in_pieces else entity_reader(cls)(data, 0)[0]
 
 
 @cache
@@ -216,10 +227,30 @@ def encode_response(key: ApiKey, version: int, correlation_id: int, response: An
     `response` is a value of `messages` for Produce and Fetch; for the others an entity, a mapping that `build` makes
     one of, or an EncodedBody.
     """
-    body = _response_body(key, version, response)
+    return _sized(_response_header(key, version, correlation_id), _response_body(key, version, response))
+
+
+def _response_header(key: ApiKey, version: int, correlation_id: int) -> bytes:
     has_tags = is_flexible(key, version) and key is not ApiKey.API_VERSIONS
-    header = INT32.pack(correlation_id) + b"\x00" if has_tags else INT32.pack(correlation_id)
-    return _sized(header, body)
+    return INT32.pack(correlation_id) + b"\x00" if has_tags else INT32.pack(correlation_id)
+
+
+def response_steps(
+    key: ApiKey, version: int, correlation_id: int, response: Any
+) -> Generator[None, None, list[Buffer]]:
+    """The same, item by item, for a response of kio's kind: see `pieces.write`."""
+    head = _response_header(key, version, correlation_id)
+    body = yield from body_steps(key, version, response)
+    if len(body) <= _COPIED_BYTES_MAX:
+        return [b"".join((INT32.pack(len(head) + len(body)), head, body))]
+    return [INT32.pack(len(head) + len(body)) + head, body]
+
+
+def body_steps(key: ApiKey, version: int, response: Any) -> Generator[None, None, memoryview]:
+    """The same of a response's body, for an EncodedBody that is given more than once."""
+    out = io.BytesIO()
+    yield from pieces.write(response_class(key, version), response, out)
+    return out.getbuffer()
 
 
 def _response_body(key: ApiKey, version: int, response: Any) -> list[Buffer]:
@@ -232,11 +263,6 @@ def _response_body(key: ApiKey, version: int, response: Any) -> list[Buffer]:
     if isinstance(response, Mapping):
         response = build(response_class(key, version), response)
     return [encode_entity(response)]
-
-
-def encoded_body(key: ApiKey, version: int, response: Any) -> EncodedBody:
-    """A response's body in bytes, for an answer that is given more than once. `response` as for `encode_response`."""
-    return EncodedBody(_response_body(key, version, response))
 
 
 def encode_entity(entity: Any) -> bytes:
@@ -318,7 +344,8 @@ def decode_response(key: ApiKey, version: int, frame: memoryview) -> tuple[int, 
         walk = _RESPONSE_WALKS.get(key)
         if walk is not None:
             return correlation_id, walk(version, frame, at)
-        return correlation_id, _decode(response_class(key, version), frame, at)
+        cls = response_class(key, version)
+        return correlation_id, entity_reader(cls)(checked(cls, frame, at), 0)[0]
     except _UNREADABLE as exc:
         raise ProtocolError(f"no {key.name} response: {exc or type(exc).__name__}") from exc
 

@@ -26,6 +26,11 @@ def build(cls: Any, values: Mapping[str, Any]) -> Any:
     return cls(**made)
 
 
+def converters(cls: Any) -> Mapping[str, tuple[Callable[[Any], Any], Any]]:
+    """Of every field by its name: how a plain value becomes the field's, and what stands where nothing is given."""
+    return {name: (convert, default) for name, convert, default in _fields_of(cls)}
+
+
 @cache
 def _fields_of(cls: Any) -> tuple[tuple[str, Callable[[Any], Any], Any], ...]:
     """(name, how a plain value becomes the field's, what stands where nothing is given)."""

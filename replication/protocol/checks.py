@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, get_args, get_origin
 from replication.errors import ProtocolError
 from replication.protocol.wire import (
     COMPACT,
+    ITEMS_MAX,
     LEGACY,
     Buffer,
     Form,
@@ -30,17 +31,18 @@ from replication.protocol.wire import (
 class Notes:
     """What was seen of one message: how much of it there is, and what must be changed for kio."""
 
-    __slots__ = ("changes", "items")
+    __slots__ = ("changes", "items", "items_max")
 
-    def __init__(self) -> None:
+    def __init__(self, items_max: int) -> None:
         self.items = 0
+        self.items_max = items_max
         # (where a piece begins, where it ends, what stands there instead)
         self.changes: list[tuple[int, int, bytes]] = []
 
     def count(self, items: int) -> None:
         """So many more items. Raises: ProtocolError: they are too many."""
         self.items += items
-        check_items(self.items)
+        check_items(self.items, self.items_max)
 
 
 # Walks over one value and returns where it ends.
@@ -52,12 +54,13 @@ _FIXED_BYTES = {
 }  # fmt: skip
 
 
-def checked(cls: Any, buffer: Buffer, at: int) -> bytes:
+def checked(cls: Any, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> bytes:
     """The message of class `cls` in `buffer` from `at` on, for kio's reader: read-only, without unknown tags.
 
-    Raises: ProtocolError, or one of `wire.MALFORMED`: the bytes are no such message.
+    Raises: TooManyItemsError: its arrays have more than `items_max` items in all; ProtocolError, or one of
+    `wire.MALFORMED`: the bytes are no such message.
     """
-    notes = Notes()
+    notes = Notes(items_max)
     end = _walk(cls)[0](buffer, at, notes)
     if end > len(buffer):
         raise struct.error(f"{end - len(buffer)} bytes are missing")
@@ -193,7 +196,7 @@ def _tag_section(known: dict[int, Step]) -> Step:
             size, at = uvarint(buffer, at)
             content, end = cut(buffer, at, size)
             if tag in known:
-                _walk_tag(known[tag], content)
+                _walk_tag(known[tag], content, notes)
                 kept += 1
             else:
                 notes.changes.append((tag_at, end, b""))
@@ -205,8 +208,9 @@ def _tag_section(known: dict[int, Step]) -> Step:
     return walk
 
 
-def _walk_tag(step: Step, content: Buffer) -> None:
+def _walk_tag(step: Step, content: Buffer, notes: Notes) -> None:
     """A known tag's content must be what its size says; what is unknown inside it cannot be taken out."""
-    notes = Notes()
-    if step(content, 0, notes) != len(content) or notes.changes:
+    inner = Notes(notes.items_max - notes.items)
+    if step(content, 0, inner) != len(content) or inner.changes:
         raise ProtocolError("a tagged field is not of its type")
+    notes.count(inner.items)

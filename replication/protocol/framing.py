@@ -2,14 +2,17 @@
 
 A frame is four bytes of size and so many bytes. Small frames are copied out of the buffer that the bytes came in. Of
 a large one that has not come whole, `room` is where its next bytes are to be received, so that they are copied once.
-Memory grows with what has come, not with what a size promises: at most four times that, and never above the size.
+Memory grows with what has come, not with what a size promises: at most four times that, and never above the size; of a
+very large frame, the system gives pages as they are written to.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from replication.errors import ProtocolError
 from replication.protocol.wire import INT32, Buffer
@@ -18,17 +21,23 @@ from replication.protocol.wire import INT32, Buffer
 LARGE_BYTES = 64 * 1024
 # The header of a request; Kafka closes the connection on less, too.
 FRAME_BYTES_MIN = 8
+KEY_BYTES = 2  # what a frame begins with: the API's number
+# What is above this is in memory of its own, which goes back to the system with it, and does not grow by copies.
+MAPPED_BYTES = 4 * 1024 * 1024
+
+Frame: TypeAlias = bytearray | mmap.mmap
 
 
 class FrameReader:
-    """The frames of one connection. `max_bytes` bounds a frame, its size not counted."""
+    """The frames of one connection. `max_bytes` bounds a frame, its size not counted; `limit_of` those of one API."""
 
-    __slots__ = ("_frame", "_have", "_max_bytes", "_size", "_size_bytes")
+    __slots__ = ("_frame", "_have", "_limit_of", "_max_bytes", "_size", "_size_bytes")
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, limit_of: Callable[[int], int] | None = None) -> None:
         self._max_bytes = max_bytes
+        self._limit_of = limit_of
         self._size_bytes = b""  # of the size, as long as it is not whole
-        self._frame: bytearray | None = None
+        self._frame: Frame | None = None
         self._have = self._size = 0
 
     @property
@@ -36,12 +45,12 @@ class FrameReader:
         """The size of the frame that is being received, if it is a large one; else 0."""
         return self._size if self._frame is not None and self._size > LARGE_BYTES else 0
 
-    def take(self, data: memoryview) -> list[bytearray]:
+    def take(self, data: memoryview) -> list[Frame]:
         """The frames that are whole with `data`, which is copied.
 
         Raises: ProtocolError: a frame would be smaller or larger than may be; nothing more can be read then.
         """
-        frames: list[bytearray] = []
+        frames: list[Frame] = []
         at, end = 0, len(data)
         while at < end:
             if self._frame is None:
@@ -58,13 +67,18 @@ class FrameReader:
         if self._frame is None or self._size <= LARGE_BYTES:
             return None
         capacity = min(self._size, max(LARGE_BYTES, 4 * self._have))
-        if capacity > len(self._frame):
+        if isinstance(self._frame, bytearray) and capacity > len(self._frame):
             self._frame.extend(bytes(capacity - len(self._frame)))
-        return memoryview(self._frame)[self._have :]
+        return memoryview(self._frame)[self._have : capacity]
 
-    def filled(self, count: int) -> list[bytearray]:
-        """The frame, if it is whole with the `count` bytes that are now in `room`."""
-        self._have += count
+    def filled(self, count: int) -> list[Frame]:
+        """The frame, if it is whole with the `count` bytes that are now in `room`.
+
+        Raises: ProtocolError: as `take`.
+        """
+        before, self._have = self._have, self._have + count
+        if before < KEY_BYTES:
+            self._check_kind()
         return self._whole()
 
     def _begin(self, data: memoryview, at: int) -> int:
@@ -80,20 +94,39 @@ class FrameReader:
             raise ProtocolError(
                 f"a request of {size} bytes: {FRAME_BYTES_MIN} to {self._max_bytes} are allowed"
             )
-        self._frame, self._have, self._size = bytearray(), 0, size
+        self._frame, self._have, self._size = _memory(size), 0, size
         return at
 
     def _append(self, data: memoryview) -> None:
         assert self._frame is not None
-        self._frame[self._have : self._have + len(data)] = data
+        before = self._have
+        self._frame[before : before + len(data)] = data
         self._have += len(data)
+        if self._size > LARGE_BYTES and before < KEY_BYTES:
+            self._check_kind()
 
-    def _whole(self) -> list[bytearray]:
+    def _check_kind(self) -> None:
+        """A large frame's first bytes have come: they say of which API it is."""
+        assert self._frame is not None
+        if self._limit_of is not None and self._have >= KEY_BYTES:
+            key = int.from_bytes(self._frame[:KEY_BYTES], "big")
+            if self._size > (limit := self._limit_of(key)):
+                raise ProtocolError(
+                    f"a request of {self._size} bytes: with API key {key}, {limit} are allowed"
+                )
+
+    def _whole(self) -> list[Frame]:
         frame = self._frame
         if frame is None or self._have < self._size:
             return []
         self._frame = None
         return [frame]
+
+
+def _memory(size: int) -> Frame:
+    if size <= MAPPED_BYTES:
+        return bytearray()
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 @dataclass(slots=True, eq=False)

@@ -35,8 +35,8 @@ from replication.protocol.wire import (
     COMPACT,
     INT32,
     INT64,
+    ITEMS_MAX,
     LEGACY,
-    PARTITIONS_MAX,
     Buffer,
     Form,
     Tags,
@@ -69,20 +69,21 @@ _FETCH_PARTITION = {version: fetch_partition_layout(version) for version in rang
 # ------------------------------------------------------------------- requests
 
 
-def produce_request(version: int, buffer: Buffer, at: int) -> ProduceRequest:
-    """A ProduceRequest of versions 3 to 12."""
+def produce_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> ProduceRequest:
+    """A ProduceRequest of versions 3 to 12. Raises: TooManyItemsError: more topics and partitions than that."""
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     flexible = form is COMPACT
     transactional_id, at = form.nullable_string(buffer, at)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(buffer, at)
     topics = []
     total, at = form.count(buffer, at + 6, 2)
+    check_items(total, items_max)
     for _ in range(total):
         name, at = form.string(buffer, at)
         partitions = []
         partition_count, at = form.count(buffer, at, 5)
         total += partition_count
-        check_items(total, PARTITIONS_MAX)
+        check_items(total, items_max)
         for _ in range(partition_count):
             (index,) = INT32.unpack_from(buffer, at)
             records, at = form.nullable_bytes(buffer, at + 4)
@@ -96,8 +97,8 @@ def produce_request(version: int, buffer: Buffer, at: int) -> ProduceRequest:
     return ProduceRequest(acks, timeout_ms, tuple(topics), transactional_id)
 
 
-def fetch_request(version: int, buffer: Buffer, at: int) -> FetchRequest:
-    """A FetchRequest of versions 4 to 16."""
+def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> FetchRequest:
+    """A FetchRequest of versions 4 to 16. Raises: TooManyItemsError: more topics and partitions than that."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     replica_id = replica_epoch = -1
     if version < 15:
@@ -109,10 +110,10 @@ def fetch_request(version: int, buffer: Buffer, at: int) -> FetchRequest:
     if version >= 7:
         session_id, session_epoch = _TWO_INTS.unpack_from(buffer, at)
         at += 8
-    topics, at = _fetch_topics(version, form, buffer, at)
+    topics, count, at = _fetch_topics(version, form, buffer, at, items_max)
     forgotten: tuple[ForgottenTopic, ...] = ()
     if version >= 7:
-        forgotten, at = _forgotten(version, form, buffer, at)
+        forgotten, at = _forgotten(version, form, buffer, at, items_max - count)
     rack_id = ""
     if version >= 11:
         rack_id, at = form.string(buffer, at)
@@ -144,17 +145,21 @@ _FETCH_HEAD = struct.Struct(">iiib")
 _ISOLATIONS = tuple(Isolation)
 
 
-def _fetch_topics(version: int, form: Form, buffer: Buffer, at: int) -> tuple[tuple[FetchTopic, ...], int]:
+def _fetch_topics(
+    version: int, form: Form, buffer: Buffer, at: int, items_max: int
+) -> tuple[tuple[FetchTopic, ...], int, int]:
+    """(the topics, how many items they are with their partitions, where they end)."""
     layout = _FETCH_PARTITION[version]
     flexible = form is COMPACT
     topics = []
     total, at = form.count(buffer, at, 2)
+    check_items(total, items_max)
     for _ in range(total):
         name, topic_id, at = topic_key(version, form, buffer, at)
         partitions = []
         partition_count, at = form.count(buffer, at, layout.size)
         total += partition_count
-        check_items(total, PARTITIONS_MAX)
+        check_items(total, items_max)
         for _ in range(partition_count):
             partitions.append(_fetch_partition(version, layout.unpack_from(buffer, at)))
             at += layout.size
@@ -163,7 +168,7 @@ def _fetch_topics(version: int, form: Form, buffer: Buffer, at: int) -> tuple[tu
         if flexible:
             _, at = form.tags(buffer, at)
         topics.append(FetchTopic(name, topic_id, tuple(partitions)))
-    return tuple(topics), at
+    return tuple(topics), total, at
 
 
 def _fetch_partition(version: int, fields: tuple[int, ...]) -> FetchPartition:
@@ -190,14 +195,17 @@ def topic_key(version: int, form: Form, buffer: Buffer, at: int) -> tuple[str | 
     return name, None, at
 
 
-def _forgotten(version: int, form: Form, buffer: Buffer, at: int) -> tuple[tuple[ForgottenTopic, ...], int]:
+def _forgotten(
+    version: int, form: Form, buffer: Buffer, at: int, items_max: int
+) -> tuple[tuple[ForgottenTopic, ...], int]:
     topics = []
     total, at = form.count(buffer, at, 2)
+    check_items(total, items_max)
     for _ in range(total):
         name, topic_id, at = topic_key(version, form, buffer, at)
         partition_count, at = form.count(buffer, at, 4)
         total += partition_count
-        check_items(total, PARTITIONS_MAX)
+        check_items(total, items_max)
         partitions = struct.unpack_from(f">{partition_count}i", buffer, at)
         _, at = form.tags(buffer, at + 4 * partition_count)
         topics.append(ForgottenTopic(name, topic_id, partitions))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
-from replication.errors import ProtocolError
+from replication.errors import ProtocolError, TooManyItemsError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Tags: TypeAlias = Mapping[int, Buffer]
@@ -24,9 +24,9 @@ Tags: TypeAlias = Mapping[int, Buffer]
 MALFORMED = (struct.error, IndexError, ValueError)
 
 NO_TAGS: Tags = MappingProxyType({})
-# More than any broker has to say. A value costs up to a hundred times the bytes that it is made of.
-ITEMS_MAX = 1_000_000  # of all arrays of one message
-PARTITIONS_MAX = 100_000  # of one Produce or Fetch: for each of them there is more to do
+# More than any broker has to say, of all arrays of one message. A value costs up to a hundred times the bytes that it
+# is made of. Requests have closer bounds, each API its own: `bounds`.
+ITEMS_MAX = 1_000_000
 TAGS_MAX = 100  # of one struct
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
@@ -82,9 +82,9 @@ def check_count(buffer: Buffer, at: int, count: int, item_bytes: int) -> None:
 
 
 def check_items(count: int, limit: int = ITEMS_MAX) -> None:
-    """Raise ProtocolError if a message has more items than it may have."""
+    """Raise TooManyItemsError if a message has more items than it may have."""
     if count > limit:
-        raise ProtocolError(f"a message of more than {limit} items")
+        raise TooManyItemsError(f"a message of more than {limit} items")
 
 
 def count_of_tags(buffer: Buffer, at: int) -> tuple[int, int]:

@@ -20,6 +20,7 @@ from replication.protocol.messages import Aborted, Isolation
 from replication.replica.data_plane import FetchedPartition, FetchSpec, FetchTerms
 from replication.replica.leading import Leader
 from replication.replica.replica_log import ReplicaLog
+from replication.steps import STEP_ITEMS, step
 
 Found = dict[TopicPartition, FetchedPartition]
 
@@ -120,7 +121,9 @@ async def fetch(
     deadline_s = loop.time() + terms.max_wait_ms / 1000
     found: Found = {}
     readings: list[_Reading] = []
-    for tp, spec in wanted.items():
+    for number, (tp, spec) in enumerate(wanted.items(), 1):
+        if number % STEP_ITEMS == 0:
+            await step()
         try:
             leader = leader_of(tp)
         except KafkaError as error:
@@ -133,20 +136,34 @@ async def fetch(
             found[tp] = refused
     must_answer = bool(found) or not readings or terms.max_wait_ms <= 0
     while True:
-        ready = [reading for reading in readings if reading.look(terms)]
-        await _read(ready, terms)
-        if must_answer or _is_enough(readings, terms):
+        await _read(await _ready(readings, terms), terms)
+        if must_answer or await _is_enough(readings, terms):
             break
-        if not any(reading.has_more(terms) for reading in readings):
-            must_answer = not await _woken(readings, terms, deadline_s)
-    found.update((reading.tp, reading.answer(terms.isolation)) for reading in readings)
+        must_answer = not await _woken(readings, terms, deadline_s)
+    for number, reading in enumerate(readings, 1):
+        if number % STEP_ITEMS == 0:
+            await step()
+        found[reading.tp] = reading.answer(terms.isolation)
     return found
+
+
+async def _ready(readings: Sequence[_Reading], terms: FetchTerms) -> Sequence[_Reading]:
+    """Those with something to read."""
+    ready = []
+    for number, reading in enumerate(readings, 1):
+        if number % STEP_ITEMS == 0:
+            await step()
+        if reading.look(terms):
+            ready.append(reading)
+    return ready
 
 
 async def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
     """Read as far as the bytes allow: from memory what is there, the rest from the disk."""
     left_bytes, rest = min(terms.max_bytes, terms.room_bytes()), []
-    for reading in readings:
+    for number, reading in enumerate(readings, 1):
+        if number % STEP_ITEMS == 0:
+            await step()
         if left_bytes > 0 and reading.read_recent(left_bytes, terms.isolation):
             left_bytes -= reading.size_bytes
         else:
@@ -169,9 +186,15 @@ def _read_disk(readings: Sequence[_Reading], terms: FetchTerms, left_bytes: int)
         left_bytes -= reading.size_bytes
 
 
-def _is_enough(readings: Sequence[_Reading], terms: FetchTerms) -> bool:
-    size_bytes = sum(reading.size_bytes for reading in readings)
-    return size_bytes >= terms.min_bytes or any(reading.must_answer(terms) for reading in readings)
+async def _is_enough(readings: Sequence[_Reading], terms: FetchTerms) -> bool:
+    size_bytes = 0
+    for number, reading in enumerate(readings, 1):
+        if number % STEP_ITEMS == 0:
+            await step()
+        size_bytes += reading.size_bytes
+        if reading.must_answer(terms):
+            return True
+    return size_bytes >= terms.min_bytes
 
 
 async def _woken(readings: Sequence[_Reading], terms: FetchTerms, deadline_s: float) -> bool:
@@ -183,11 +206,17 @@ async def _woken(readings: Sequence[_Reading], terms: FetchTerms, deadline_s: fl
         if not woken.done():
             woken.set_result(in_time)
 
-    parked = [_parked(reading.leader.replica, terms) for reading in readings]
-    for waiting in parked:
-        waiting[woken] = wake
+    parked = []
     timer = loop.call_at(deadline_s, wake, False)
     try:
+        for number, reading in enumerate(readings, 1):
+            if number % STEP_ITEMS == 0:
+                await step()
+            waiting = _parked(reading.leader.replica, terms)
+            waiting[woken] = wake
+            parked.append(waiting)
+            if reading.has_more(terms):  # it came before it could wake this
+                return True
         return await woken
     finally:
         timer.cancel()

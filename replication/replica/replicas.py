@@ -48,6 +48,7 @@ from replication.replica.replica_log import ReplicaCounters
 from replication.replica.replica_set import ReplicaSet
 from replication.replica.room import Room
 from replication.replica.store_check import check_epochs, check_owner
+from replication.steps import in_steps
 
 Appended = dict[tuple[str, int], AppendResult]
 
@@ -67,7 +68,7 @@ class Replicas:
         self._orders = Orders(self._set, self.metadata, log_change)
         self._lives = Lives()
         self._maintenance = Maintenance(config, env, self._set)
-        self._ticker: asyncio.TimerHandle | None = None
+        self._ticker: asyncio.Task[None] | None = None
 
     # -------------------------------------------------------------------- life
 
@@ -79,7 +80,7 @@ class Replicas:
         """
         adopted = await self._set.open(tree)
         self._maintenance.begin()
-        self._tick()
+        self._ticker = asyncio.get_running_loop().create_task(self._tick())
         return adopted
 
     async def check_store(self, tree: Tree) -> None:
@@ -152,11 +153,13 @@ class Replicas:
         async with self._orders.changing:
             await self._set.close()
 
-    def _tick(self) -> None:
-        for leader in self._set.leaders():
-            leader.tick()
-        pause_s = self.config.replica_lag_time_max_ms / 4000
-        self._ticker = asyncio.get_running_loop().call_later(pause_s, self._tick)
+    async def _tick(self) -> None:
+        """Tell leaders that time passes."""
+        while True:
+            async for leaders in in_steps(list(self._set.leaders())):
+                for leader in leaders:
+                    leader.tick()
+            await asyncio.sleep(self.config.replica_lag_time_max_ms / 4000)
 
     # -------------------------------------------------------------- looking up
 
@@ -242,7 +245,7 @@ class Replicas:
 
     async def fetch(  # noqa: PLR0913  who reads, what, and when it is enough
         self,
-        wanted: Mapping[tuple[str, int], FetchSpec],
+        wanted: Mapping[TopicPartition, FetchSpec],
         *,
         replica_id: int = -1,
         replica_epoch: int = -1,
@@ -261,8 +264,7 @@ class Replicas:
         terms = FetchTerms(
             replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation, room_bytes
         )
-        specs = {TopicPartition(*tp): spec for tp, spec in wanted.items()}
-        return await fetches.fetch(self.leader, specs, terms)
+        return await fetches.fetch(self.leader, wanted, terms)
 
     async def offset_for_time(
         self,

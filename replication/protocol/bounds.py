@@ -1,0 +1,100 @@
+"""What one request may cost: the bytes and the items that each API's may have, and how it is decoded within that.
+
+No honest client comes near these bounds. They are there since an item of some bytes becomes an object of some hundred,
+and something to do: so a request costs at most its own size and some tens of megabytes. What is above closes the
+connection. A request is *short* if a turn of an event loop has time to decode it; others are `decode`d in a thread,
+piece by piece.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from replication.errors import TooManyItemsError
+from replication.protocol import apis
+from replication.protocol.apis import ApiKey, Request
+
+MIB = 1 << 20
+# A short request has at most so many items (1 to 4 µs each), and, unless it brings records, so many bytes.
+SHORT_ITEMS, SHORT_BYTES = 1000, 64 * 1024
+
+
+class Bound(NamedTuple):
+    """Of one request. `items_max` is over all of its arrays, those in others included."""
+
+    bytes_max: int
+    items_max: int
+
+
+_SMALL = Bound(MIB, 100)  # nothing but a few strings
+_NAMES = Bound(8 * MIB, 10_000)  # groups, members
+_CONFIGS = Bound(8 * MIB, 20_000)
+_TOPICS = Bound(8 * MIB, 50_000)
+_PARTITIONS = Bound(16 * MIB, 50_000)
+_ASSIGNMENTS = Bound(16 * MIB, 50_000)  # a partition and its replicas are several
+_ORDERS = Bound(32 * MIB, 200_000)  # the same of 10,000 partitions, which is what a controller says at once
+
+BOUNDS: Mapping[ApiKey, Bound] = {
+    ApiKey.PRODUCE: Bound(sys.maxsize, 30_000),  # socket.request.max.bytes is its bound
+    ApiKey.FETCH: Bound(16 * MIB, 30_000),
+    ApiKey.LIST_OFFSETS: _PARTITIONS,
+    ApiKey.METADATA: _TOPICS,
+    ApiKey.LEADER_AND_ISR: _ORDERS,
+    ApiKey.STOP_REPLICA: _ORDERS,
+    ApiKey.UPDATE_METADATA: _ORDERS,
+    ApiKey.CONTROLLED_SHUTDOWN: _SMALL,
+    ApiKey.OFFSET_COMMIT: Bound(16 * MIB, 20_000),
+    ApiKey.OFFSET_FETCH: Bound(16 * MIB, 30_000),
+    ApiKey.FIND_COORDINATOR: _NAMES,
+    ApiKey.JOIN_GROUP: Bound(8 * MIB, 1000),
+    ApiKey.HEARTBEAT: _SMALL,
+    ApiKey.LEAVE_GROUP: _NAMES,
+    ApiKey.SYNC_GROUP: Bound(16 * MIB, 10_000),
+    ApiKey.DESCRIBE_GROUPS: _NAMES,
+    ApiKey.LIST_GROUPS: _SMALL,
+    ApiKey.API_VERSIONS: _SMALL,
+    ApiKey.CREATE_TOPICS: _ASSIGNMENTS,
+    ApiKey.DELETE_TOPICS: Bound(8 * MIB, 20_000),
+    ApiKey.DELETE_RECORDS: Bound(8 * MIB, 20_000),
+    ApiKey.INIT_PRODUCER_ID: _SMALL,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _PARTITIONS,
+    ApiKey.DESCRIBE_CONFIGS: _CONFIGS,
+    ApiKey.ALTER_CONFIGS: _CONFIGS,
+    ApiKey.CREATE_PARTITIONS: _ASSIGNMENTS,
+    ApiKey.DELETE_GROUPS: _NAMES,
+    ApiKey.ELECT_LEADERS: _PARTITIONS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _CONFIGS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _ASSIGNMENTS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _PARTITIONS,
+    ApiKey.OFFSET_DELETE: Bound(8 * MIB, 20_000),
+    ApiKey.DESCRIBE_CLUSTER: _SMALL,
+}
+
+
+class LongRequest(Exception):  # noqa: N818  (a turn of events, not an error)
+    """The request is too long to be decoded in one turn of an event loop: `decode` it elsewhere."""
+
+
+def bytes_max(number: int) -> int:
+    """How large a request with this API key may be. One that is not served is told so when it is decoded."""
+    bound = BOUNDS.get(number)  # type: ignore[call-overload]  # (an ApiKey is an int)
+    return SHORT_BYTES if bound is None else bound.bytes_max
+
+
+def decode_short(frame: memoryview) -> Request:
+    """The request in a frame, as `apis.decode_request`. Raises: LongRequest, ProtocolError."""
+    key = int.from_bytes(frame[:2], "big")
+    if len(frame) > SHORT_BYTES and key != ApiKey.PRODUCE and key in BOUNDS:
+        raise LongRequest
+    try:
+        return apis.decode_request(frame, items_max=SHORT_ITEMS)
+    except TooManyItemsError:
+        raise LongRequest from None
+
+
+def decode(frame: memoryview) -> Request:
+    """The same of a request of any length, item by item. Raises: ProtocolError."""
+    bound = BOUNDS[ApiKey(int.from_bytes(frame[:2], "big"))]
+    return apis.decode_request(frame, items_max=bound.items_max, in_pieces=True)
