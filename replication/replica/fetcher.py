@@ -162,8 +162,8 @@ class _Connection:
         self._has_work.set()
 
     def settled(self, role: Following) -> None:
-        if role in self._roles and not self._is_appending:
-            self._all_appended.set()
+        if role in self._roles:
+            self._look_at_appends()
 
     @property
     def _is_appending(self) -> bool:
@@ -177,7 +177,11 @@ class _Connection:
     def let_go(self, roles: Iterable[Following]) -> None:
         """They are on this connection no more."""
         self._roles.difference_update(roles)
-        if not self._is_appending:
+        self._look_at_appends()
+
+    def _look_at_appends(self) -> None:
+        """Wake who waits for all of them. If nobody does, the followers are not looked at: there may be thousands."""
+        if not self._all_appended.is_set() and not self._is_appending:
             self._all_appended.set()
 
     def close(self) -> None:
