@@ -84,3 +84,23 @@ async def test_what_has_no_limit_counts_and_what_is_refused_otherwise_does_not(r
     await create(placements, tree, "internal", (1,), has_limit=False)
     assert await counts(tree) == {1: 3}
     assert await refusals(create(placements, tree, "v", (1,))) == 1
+
+
+@on_loop
+async def test_nobody_counts_while_something_is_being_written(room):
+    tree = await room.tree()
+    await prepare(tree)
+    placements, written = Placements(3), asyncio.Event()
+    await create(placements, tree, "t", (1,))
+
+    async def slow(counted):
+        await written.wait()
+        await topics.create_topic(tree, "slow", "id-slow", {0: (1,)}, {}, counted)
+
+    first = asyncio.ensure_future(placements.place(tree, [(1,)], slow))
+    await asyncio.sleep(0.05)  # it is on its way
+    second = asyncio.ensure_future(create(placements, tree, "u", (1,), (1,)))
+    await asyncio.sleep(0.05)
+    written.set()
+    assert await refusals(first, second) == 1
+    assert await counts(tree) == {1: 2}
