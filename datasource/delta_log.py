@@ -59,7 +59,7 @@ def entry(table: Path, version: int) -> Entry | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(f"{path} is damaged: {error}; restore the table from a copy") from error
+        raise StoreError(f"{path} is damaged: {error}; copy the table back from a backup") from error
 
 
 def _entry(actions: list[dict[str, Any]]) -> Entry:

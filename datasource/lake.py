@@ -396,7 +396,7 @@ def _load(path: Path) -> DeltaTable:
     except DeltaError as error:
         reason = str(error).splitlines()[0]
         raise StoreError(
-            f"{path} cannot be read as a Delta table: {reason}; restore it from a copy"
+            f"{path} cannot be read as a Delta table: {reason}; copy it back from a backup"
         ) from error
 
 

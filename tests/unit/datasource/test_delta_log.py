@@ -130,5 +130,5 @@ def test_the_entries_of_delta_s_spark_are_understood(tmp_path):
     assert delta_log.entry(tmp_path, 0).restored == 1
     assert delta_log.entry(tmp_path, 1).restored == delta_log.UNKNOWN
     (log / f"{2:020d}.json").write_text("{")
-    with pytest.raises(StoreError, match=r"2\.json is damaged: .*; restore the table from a copy"):
+    with pytest.raises(StoreError, match=r"2\.json is damaged: .*; copy the table back from a backup"):
         delta_log.entry(tmp_path, 2)
