@@ -149,7 +149,7 @@ class Following:
     @property
     def _is_offline(self) -> bool:
         """Then it asks nothing: a leader that hears of it takes it into the ISR."""
-        return self.replica.host.offline.reason(self.replica.tp) is not None
+        return self.replica.host.offline.is_said(self.replica.tp)
 
     def _ask(self, question: follower.Fetch | follower.AskEpochEnd) -> None:
         if self._is_offline:

@@ -35,6 +35,7 @@ class OfflineReplicas:
         self._broker = broker
         self._everything: str | None = None
         self._partitions: dict[TopicPartition, str] = {}
+        self._told: Offline | None = None  # what the tree says, as far as is known
         self._task: asyncio.Task[None] | None = None
         self._has_changed = asyncio.Event()
 
@@ -47,7 +48,7 @@ class OfflineReplicas:
         """The session is over, and what was said in it."""
         if self._task is not None:
             self._task.cancel()
-            self._task = None
+            self._task, self._told = None, None
 
     # ------------------------------------------------------------------- state
 
@@ -87,6 +88,10 @@ class OfflineReplicas:
         """Why this replica is offline; None if it is not."""
         return self._partitions.get(tp, self._everything)
 
+    def is_said(self, tp: TopicPartition) -> bool:
+        """Is this replica offline, or does the tree say so still? If it fetched it would join, for a moment."""
+        return self.reason(tp) is not None or (self._told is not None and self._told.reason(tp) is not None)
+
     def reasons(self) -> Mapping[TopicPartition, str]:
         """Those that were marked one by one, and why."""
         return self._partitions
@@ -105,12 +110,14 @@ class OfflineReplicas:
     async def _say_all(self, tree: Tree) -> None:
         while True:
             self._has_changed.clear()
+            said = self.said()
             try:
-                await say_offline(tree, self._broker, self.said())
+                await say_offline(tree, self._broker, said)
             except SessionExpiredError:  # whoever owns the session says so
                 return
             except CoordinationError as error:
                 logger.warning("broker=%d offline replicas are said later: %s", self._broker, error)
                 await asyncio.sleep(RETRY_S)
                 continue
+            self._told = said
             await self._has_changed.wait()

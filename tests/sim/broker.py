@@ -15,7 +15,7 @@ from logstore.log import Log
 from replication import controller as controller_machine
 from replication import follower, isr, roles
 from replication.controller import Controller, events
-from replication.model import Replica, TopicPartition
+from replication.model import Offline, Replica, TopicPartition
 from replication.replica.replica_dir import ReplicaDir
 from replication.state_change_log import StateChange
 from tests.crash.disk import Crash, Disk, Inode, PowerCut
@@ -71,6 +71,7 @@ class SimBroker:
         self.known_controller_epoch = 0
         self.outbox: dict[int, deque[Any]] = {}
         self.sending: set[int] = set()
+        self.offline: Offline | None = None
         self.deleted: dict[TopicPartition, int] = {}  # and in which leader epoch
         self.directory: ReplicaDir | None = None
 
@@ -165,10 +166,21 @@ class SimBroker:
                 self.world.timer(self, RETRY_MS, lambda: self._register(session))
                 return
             self.epoch = epoch
+            self.say_offline(self.offline)  # it may be another by now
             self.on_controller_gone()
 
         has_lost = self.replicas.has_lost_writes
-        self.ask_tree(lambda: self.tree.register(session, self.id, lost_writes=has_lost), registered)
+        said = self.offline
+        self.ask_tree(
+            lambda: self.tree.register(session, self.id, lost_writes=has_lost, offline=said), registered
+        )
+
+    def say_offline(self, offline: Offline | None) -> None:
+        """These replicas fetch nothing from now on, and the tree says so as soon as it can."""
+        self.offline = offline
+        session = self.session
+        if self.is_up and session is not None:
+            self.ask_tree(lambda: self.tree.say_offline(session, self.id, self.offline), lambda _: None)
 
     def ask_tree(
         self, change: Callable[[], Any], answered: Callable[[Any], None], *, is_among_news: bool = False
@@ -336,7 +348,7 @@ class SimBroker:
             del self.partitions[stop.tp]
             self.deleted[stop.tp] = stop.leader_epoch
             partition.log.close()
-            self.replicas.delete(stop.tp)
+            self.replicas.delete(stop.tp, 0)
 
     def _maybe_forget_loss(self) -> None:
         """Once the controller has decided about every replica of this life, no ISR counts on the former one."""

@@ -196,8 +196,8 @@ class Laws:
             assert found == [batch], f"{tp}: read {batch}, committed {found}"
 
     def booted(self, broker: SimBroker, tp: TopicPartition, log: Log) -> None:
-        """A broker begins with logs that are sound to their last byte."""
-        wrong = list(log.verify())
+        """A broker begins with logs that are sound to their last byte. (An index that lost pages is no harm: S6.)"""
+        wrong = [damage for damage in log.verify() if str(damage.path).endswith(".log")]
         assert not wrong, f"{tp}: {broker.id} begins with {wrong}"
 
     def died(self, broker: SimBroker, *, lost_writes: bool) -> None:

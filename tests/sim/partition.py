@@ -41,6 +41,11 @@ class Partition:
         return self.role.high_watermark if self.role is not None else self.idle_high_watermark
 
     @property
+    def is_offline(self) -> bool:
+        """Then it does not fetch, nor ask where epochs end."""
+        return self.broker.offline is not None and self.broker.offline.reason(self.tp) is not None
+
+    @property
     def log_end_offset(self) -> int:
         return self.role.log_end_offset if self.role is not None else self.log.log_end_offset
 
@@ -264,6 +269,9 @@ class Partition:
 
     def _fetch(self, leader: int, epoch: int, offset: int) -> None:
         world, broker = self.broker.world, self.broker
+        if self.is_offline:
+            self._failed(epoch)
+            return
         target, me, mine = broker.peers[leader], broker.id, broker.epoch
 
         def handle(reply: Callable[[Any], None]) -> None:
@@ -286,6 +294,9 @@ class Partition:
 
     def _ask_epoch_end(self, leader: int, epoch: int, asked: int) -> None:
         broker = self.broker
+        if self.is_offline:
+            self._failed(epoch)
+            return
         target = broker.peers[leader]
 
         def handle(reply: Callable[[Any], None]) -> None:

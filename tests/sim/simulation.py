@@ -18,7 +18,7 @@ from logstore.log import Log
 from logstore.records.batch import header_at
 from replication import follower, isr, roles
 from replication.controller import events
-from replication.model import TopicInfo, TopicPartition
+from replication.model import Offline, TopicInfo, TopicPartition
 from replication.replica.replica_dir import ReplicaDir
 from tests.crash.disk import Crash
 from tests.sim.broker import SimBroker
@@ -217,6 +217,14 @@ class Simulation:
 
     replies: dict[int, Any]
 
+    def _offline(self, broker: SimBroker) -> None:
+        """Its disk is full, or a replica of it damaged, for a while."""
+        chance = self.world.random
+        if broker.offline is None:
+            some = Offline(None, {chance.choice(self.tps): "damaged"})
+            broker.say_offline(chance.choice([Offline("disk full"), some]))
+            self._later(lambda: broker.say_offline(None))
+
     def _reassign(self, broker: SimBroker) -> None:
         """A partition shall be elsewhere, or on more or fewer brokers; or that is taken back."""
         chance = self.world.random
@@ -235,6 +243,7 @@ class Simulation:
         for broker in self.brokers.values():
             broker.disk.crash_at = None
             broker.paused_until_ms = 0
+            broker.say_offline(None)
             if not broker.is_up:
                 broker.start()
 
@@ -310,6 +319,7 @@ FAULTS = [
     *["remove_controller_node"] * 2,
     *["shut_down"] * 2,
     *["reassign"] * 4,
+    *["offline"] * 3,
 ]
 
 

@@ -17,6 +17,7 @@ from replication.model import (
     BrokerInfo,
     ClusterState,
     LeaderAndIsr,
+    Offline,
     Reassignment,
     TopicInfo,
     TopicPartition,
@@ -48,6 +49,7 @@ class Tree:
     states: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     plans: dict[TopicPartition, Reassignment] = field(default_factory=dict)
     brokers: dict[int, tuple[BrokerInfo, Session]] = field(default_factory=dict)
+    offline: dict[int, Offline] = field(default_factory=dict)
     controller: tuple[int, Session] | None = None
     controller_epoch: int = 0
     sessions: list[Session] = field(default_factory=list)
@@ -77,6 +79,7 @@ class Tree:
         gone = [broker for broker, (_, owner) in self.brokers.items() if owner is session]
         for broker in gone:
             del self.brokers[broker]
+            self.offline.pop(broker, None)
             self.world.note(f"tree: broker {broker} gone")
         if self.controller is not None and self.controller[1] is session:
             self.controller = None
@@ -125,8 +128,8 @@ class Tree:
             what(session.owner)
 
     def _brokers_changed(self) -> None:
-        live = tuple(info for info, _ in self.brokers.values())
-        self._tell(lambda owner: owner.post(events.BrokersChanged(live)))
+        live, offline = tuple(info for info, _ in self.brokers.values()), dict(self.offline)
+        self._tell(lambda owner: owner.post(events.BrokersChanged(live, offline)))
 
     def topics_changed(self) -> None:
         topics = dict(self.topics)
@@ -169,15 +172,28 @@ class Tree:
 
         self.world.after(delay_ms, leave)
 
-    def register(self, session: Session, broker: int, *, lost_writes: bool) -> int | None:
+    def register(
+        self, session: Session, broker: int, *, lost_writes: bool, offline: Offline | None
+    ) -> int | None:
         """The broker's epoch; None if a former session of it is not over yet."""
         if broker in self.brokers:
             return None
         self.clock += 1
         self.brokers[broker] = (BrokerInfo(broker, self.clock, lost_writes=lost_writes), session)
+        if offline is not None:
+            self.offline[broker] = offline
         self._brokers_changed()
         self.world.note(f"tree: broker {broker} registered, epoch {self.clock}, lost_writes={lost_writes}")
         return self.clock
+
+    def say_offline(self, session: Session, broker: int, offline: Offline | None) -> None:
+        """The broker says which of its replicas it cannot serve or write."""
+        if broker in self.brokers and self.brokers[broker][1] is session:
+            self.offline.pop(broker, None)
+            if offline is not None:
+                self.offline[broker] = offline
+            now = dict(self.offline)
+            self._tell(lambda owner: owner.post(events.OfflineReplicasChanged(now)))
 
     def forget_loss(self, session: Session, broker: int) -> bool:
         """The broker rewrites its node: nothing that it lacks is counted on any more."""
@@ -208,6 +224,7 @@ class Tree:
             dict(self.topics),
             dict(self.states),
             reassignments=dict(self.plans),
+            offline=dict(self.offline),
         )
 
     def replicas(self, tp: TopicPartition) -> tuple[int, ...]:
