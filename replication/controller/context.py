@@ -86,6 +86,8 @@ class Controller:
     preferred: frozenset[TopicPartition] = frozenset()
     # Led by others only since the preferred replica was offline: it leads again once it is in sync.
     to_return: frozenset[TopicPartition] = frozenset()
+    # Offline replicas that have not fetched in the leader epoch of now, as is known.
+    fenced: frozenset[Replica] = frozenset()
     has_preferred_node: bool = False
     shutting_down: frozenset[BrokerId] = frozenset()
     shutdowns: Mapping[BrokerId, Shutdown] = field(default_factory=dict)

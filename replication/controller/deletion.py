@@ -104,6 +104,7 @@ def forget(draft: Draft, topic: str) -> None:
             known.pop(tp, None)
         for broker in draft.replicas_of(tp):
             draft.replica_states.pop(Replica(tp, broker), None)
+            draft.fenced.discard(Replica(tp, broker))
         draft.to_return.discard(tp)
     draft.topics.pop(topic, None)
     draft.deletions.discard(topic)

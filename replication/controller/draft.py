@@ -59,6 +59,7 @@ class Draft:
         self.removals: dict[TopicPartition, frozenset[BrokerId]] = dict(state.removals)
         self.preferred: set[TopicPartition] = set(state.preferred)
         self.to_return: set[TopicPartition] = set(state.to_return)
+        self.fenced: set[Replica] = set(state.fenced)
         self.has_preferred_node = state.has_preferred_node
         self.shutting_down: set[BrokerId] = set(state.shutting_down)
         self.shutdowns: dict[BrokerId, Shutdown] = dict(state.shutdowns)
@@ -91,6 +92,7 @@ class Draft:
             removals=self.removals,
             preferred=frozenset(self.preferred),
             to_return=frozenset(self.to_return),
+            fenced=frozenset(self.fenced),
             has_preferred_node=self.has_preferred_node,
             shutting_down=frozenset(self.shutting_down),
             shutdowns=self.shutdowns,

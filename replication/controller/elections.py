@@ -26,7 +26,7 @@ from replication.controller.context import Shutdown
 from replication.controller.draft import Draft
 from replication.controller.events import AnswerControlledShutdown, DeletePreferredElection
 from replication.controller.states import PartitionState, ReplicaState
-from replication.model import NO_LEADER, LeaderAndIsr, TopicPartition
+from replication.model import NO_LEADER, BrokerId, LeaderAndIsr, Replica, TopicPartition
 
 
 def drive(draft: Draft, tp: TopicPartition) -> None:
@@ -211,7 +211,7 @@ def _leave_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> b
     """Take those that are offline out of the ISR, and the lead from one that is, if somebody else is left for that."""
     offline = draft.offline_of(tp)
     if not offline.intersection(current.isr):
-        return False
+        return _fence_offline(draft, tp, current, offline)
     replicas, gone = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
     if current.leader not in offline:
         state = current.next_term(
@@ -225,6 +225,20 @@ def _leave_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> b
     if current.leader == replicas[0] and draft.limits.auto_leader_rebalance_enable:
         draft.to_return.add(tp)
     return draft.elect(tp, lambda: elect_offline(current, replicas, candidates, unclean=False), removing=gone)
+
+
+def _fence_offline(
+    draft: Draft, tp: TopicPartition, current: LeaderAndIsr, offline: frozenset[BrokerId]
+) -> bool:
+    """Begin a leader epoch in which those that are offline have not fetched, if they may have in this one.
+
+    The leader might still take one of them into the ISR for what it asked before. From now on it knows that it is out.
+    """
+    here = {Replica(tp, broker) for broker in offline.intersection(draft.replicas_of(tp), draft.brokers)}
+    if here <= draft.fenced:
+        return False
+    draft.propose(tp, current.next_term(current.leader, current.isr, draft.epoch), "removal")
+    return True
 
 
 def _remove_one(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:

@@ -217,6 +217,7 @@ def _note_offline(
         now = {broker for broker in held if offline.get(broker, none).reason(tp) is not None}
         if was != now:
             changed[tp] = tuple(sorted(was - now))
+    draft.fenced = {replica for replica in draft.fenced if replica.broker in draft.offline_of(replica.tp)}
     draft.tell_metadata(changed)
     return changed
 
@@ -380,6 +381,7 @@ def _written(draft: Draft, result: WriteResult) -> None:
     noted = draft.removals.get(tp, frozenset())
     if result.accepted:
         accepted(draft, tp, result.stored, pending.reason, is_unclean=pending.is_unclean)
+        draft.fenced |= {Replica(tp, broker) for broker in draft.offline_of(tp)}
     else:
         draft.leadership[tp] = result.stored
         if pending.removing:
