@@ -31,7 +31,9 @@ def log():
     logger = logging.getLogger("replication.log_lines")
     logger.addHandler(kept)
     logger.setLevel(logging.INFO)
+    logger.propagate = False  # pytest-xdist cannot send what pytest would keep of half a surrogate pair
     yield logger, kept
+    logger.propagate = True
     logger.removeHandler(kept)
     logger.setLevel(logging.NOTSET)
 
