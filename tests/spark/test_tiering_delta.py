@@ -15,6 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql.functions import expr
 
 import logstore
+from datasource import lake
 from datasource.jobs import delta_spark, tiering
 from datasource.lake import Lake, TableConflictError
 from datasource.session import delta_settings
@@ -271,6 +272,18 @@ def test_a_table_that_cannot_be_written_is_not_tried_again(topics, tier, monkeyp
     assert sorted(table(topics).rglob("*.pylog.parquet")) == sorted(
         f.path for f in Lake(table(topics), copy_of(topics).topic_id, topics.path).files()
     )
+
+
+def test_a_table_of_an_earlier_pylog_gets_the_name_of_its_feature(topics, tier, monkeypatch):
+    topics.create("t")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(lake, "name_features", lambda path: None)
+        tier(schema="id bigint not null, at timestamp_ntz")
+    assert "invariants" not in DeltaTable(str(table(topics))).protocol().writer_features
+    for _ in range(2):
+        tier()
+        assert "invariants" in DeltaTable(str(table(topics))).protocol().writer_features
+    assert DeltaTable(str(table(topics))).version() == 1
 
 
 def test_a_run_that_was_killed_by_delta_leaves_its_files_to_vacuum(topics, tier):
