@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib.abc
 import importlib.util
 import json
@@ -301,7 +302,8 @@ def main() -> None:
         sys.stderr.write(".tes"[("killed", "timeout", "explained", "survived").index(outcome.verdict)])
         sys.stderr.flush()
 
-    run_all(asked.modules or list(TARGETS), asked.sample, asked.seed, asked.jobs, say)
+    with contextlib.suppress(KeyboardInterrupt):  # what was tried until then is told
+        run_all(asked.modules or list(TARGETS), asked.sample, asked.seed, asked.jobs, say)
     sys.stderr.write("\n")
     text = json.dumps([asdict(o) for o in outcomes], indent=1) if asked.output == "json" else report(outcomes)
     sys.stdout.write(text + "\n")
