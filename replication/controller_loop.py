@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +31,7 @@ from replication.coordination.tree import (
     Tree,
 )
 from replication.model import BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition
-from replication.state_change_log import ControllerLines, StateChange
+from replication.state_change_log import ControllerLines, StateChange, named
 
 logger = logging.getLogger(__name__)
 
@@ -388,7 +389,25 @@ class ControllerLoop:
             events.WriteResult(o.tp, o.accepted or _is_what_was_asked(asked[o.tp], o.stored), o.stored)
             for o in outcomes
         ]
+        self._log_choices(order, results)
         self.post(events.StatesWritten(tuple(results)))
+
+    def _log_choices(self, order: events.WriteStates, results: Iterable[events.WriteResult]) -> None:
+        """Say which way of choosing a leader chose it, once that stands."""
+        accepted = {result.tp for result in results if result.accepted}
+        for write in order.writes:
+            if write.selector is not None and write.tp in accepted:
+                state = {
+                    "leader": write.state.leader,
+                    "leader_epoch": write.state.leader_epoch,
+                    "isr": write.state.isr,
+                }
+                logger.info(
+                    "[%s]: Selected new leader and ISR %s for partition %s",
+                    write.selector,
+                    json.dumps(state, separators=(",", ":")),
+                    named(write.tp),
+                )
 
     async def _make_topic_id(self, tree: Tree, term: _Term, topic: str) -> None:
         await self._repeat(lambda: cluster.make_topic_id(tree, topic, new_topic_id()))

@@ -14,6 +14,7 @@ from replication.controller.context import Controller, Limits, Move, Pending, Sh
 from replication.controller.events import (
     Effect,
     PartitionNews,
+    Selector,
     SendLeaderAndIsr,
     SendStopReplica,
     SendUpdateMetadata,
@@ -148,7 +149,12 @@ class Draft:
         self.topics[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: replicas})
 
     def elect(
-        self, tp: TopicPartition, choose: Callable[[], Choice], *, removing: frozenset[BrokerId] = frozenset()
+        self,
+        tp: TopicPartition,
+        selector: Selector,
+        choose: Callable[[], Choice],
+        *,
+        removing: frozenset[BrokerId] = frozenset(),
     ) -> bool:
         """Propose whom this chooses to lead, `removing` as `propose` has it; false, and a line, if it finds nobody."""
         self.log(self.lines.election_started(tp))
@@ -158,7 +164,7 @@ class Draft:
             self.log(self.lines.election_failed(tp, str(error)))
             return False
         state = self.leadership[tp].next_term(choice.leader, choice.isr, self.epoch)
-        self.propose(tp, state, "election", removing=removing)
+        self.propose(tp, state, "election", selector=selector, removing=removing)
         return True
 
     def move_partition(self, tp: TopicPartition, after: PartitionState) -> None:
@@ -192,6 +198,7 @@ class Draft:
         state: LeaderAndIsr,
         reason: str,
         *,
+        selector: Selector | None = None,
         removing: frozenset[BrokerId] = frozenset(),
         is_unclean: bool = False,
     ) -> None:
@@ -202,7 +209,7 @@ class Draft:
         assert tp not in self.pending, f"{tp}: two writes at once"
         if left := self.removals.pop(tp, frozenset()) - removing:
             self.removals[tp] = left
-        write = StateWrite(tp, state)
+        write = StateWrite(tp, state, selector)
         self.pending[tp] = Pending(write, reason, removing, is_unclean)
         self._writes.append(write)
 

@@ -24,7 +24,7 @@ from replication.assignment import (
 from replication.controller import reassignment
 from replication.controller.context import Shutdown
 from replication.controller.draft import Draft
-from replication.controller.events import AnswerControlledShutdown, DeletePreferredElection
+from replication.controller.events import AnswerControlledShutdown, DeletePreferredElection, Selector
 from replication.controller.states import PartitionState, ReplicaState
 from replication.model import NO_LEADER, BrokerId, LeaderAndIsr, Replica, TopicPartition
 
@@ -134,7 +134,14 @@ def _replace_leader(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> 
     state = current.next_term(choice.leader, choice.isr, draft.epoch)
     removing = draft.removals.get(tp, frozenset()) - {choice.leader}
     draft.removals.pop(tp, None)  # whoever is elected in spite of what was noted has nobody above it
-    draft.propose(tp, state, "election", removing=removing - set(choice.isr), is_unclean=is_unclean)
+    draft.propose(
+        tp,
+        state,
+        "election",
+        selector=Selector.OFFLINE,
+        removing=removing - set(choice.isr),
+        is_unclean=is_unclean,
+    )
     return True
 
 
@@ -203,7 +210,10 @@ def _move_off(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     replicas, removing = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
     leaving = sorted(draft.shutting_down | removing | draft.offline_of(tp))
     return draft.elect(
-        tp, lambda: elect_for_shutdown(current, replicas, draft.brokers, leaving=leaving), removing=removing
+        tp,
+        Selector.SHUTDOWN,
+        lambda: elect_for_shutdown(current, replicas, draft.brokers, leaving=leaving),
+        removing=removing,
     )
 
 
@@ -224,7 +234,12 @@ def _leave_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> b
         return False
     if current.leader == replicas[0] and draft.limits.auto_leader_rebalance_enable:
         draft.to_return.add(tp)
-    return draft.elect(tp, lambda: elect_offline(current, replicas, candidates, unclean=False), removing=gone)
+    return draft.elect(
+        tp,
+        Selector.OFFLINE,
+        lambda: elect_offline(current, replicas, candidates, unclean=False),
+        removing=gone,
+    )
 
 
 def _fence_offline(
@@ -265,4 +280,4 @@ def _prefer(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
         draft.preferred.add(tp)
     if tp not in draft.preferred:
         return False
-    return draft.elect(tp, lambda: elect_preferred(current, replicas, available))
+    return draft.elect(tp, Selector.PREFERRED, lambda: elect_preferred(current, replicas, available))

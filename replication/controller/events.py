@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -187,12 +188,22 @@ class Resign:
     """Stop acting, give /controller up if it is ours, watch it again."""
 
 
+class Selector(enum.StrEnum):
+    """The ways to choose a leader, by the names that Kafka's controller has for them in its log."""
+
+    OFFLINE = "OfflinePartitionLeaderSelector"
+    REASSIGNED = "ReassignedPartitionLeaderSelector"
+    PREFERRED = "PreferredReplicaPartitionLeaderSelector"
+    SHUTDOWN = "ControlledShutdownLeaderSelector"
+
+
 @dataclass(frozen=True, slots=True)
 class StateWrite:
-    """Write this state if the node is of `state.version` (NO_NODE: if there is none)."""
+    """Write this state if the node is of `state.version` (NO_NODE: if there is none). `selector` chose its leader."""
 
     tp: TopicPartition
     state: LeaderAndIsr
+    selector: Selector | None = None
 
 
 @dataclass(frozen=True, slots=True)

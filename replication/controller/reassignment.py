@@ -22,7 +22,7 @@ from dataclasses import replace
 from replication.assignment import elect_reassigned
 from replication.controller.context import Move
 from replication.controller.draft import Draft
-from replication.controller.events import WriteReassignment
+from replication.controller.events import Selector, WriteReassignment
 from replication.controller.states import ReplicaState
 from replication.model import (
     NO_LEADER,
@@ -200,7 +200,9 @@ def _hand_over(draft: Draft, tp: TopicPartition, move: Move, current: LeaderAndI
         isr = tuple(broker for broker in current.isr if broker in target)
         draft.propose(tp, current.next_term(current.leader, isr, draft.epoch), "departure")
         return True
-    return draft.elect(tp, lambda: elect_reassigned(current, target, draft.available(tp)))
+    return draft.elect(
+        tp, Selector.REASSIGNED, lambda: elect_reassigned(current, target, draft.available(tp))
+    )
 
 
 def _leaving(move: Move) -> list[BrokerId]:
