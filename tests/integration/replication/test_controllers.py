@@ -48,7 +48,7 @@ async def test_r25_a_silence_of_the_store_ends_no_role_no_life_and_no_term(tmp_p
             assert (leader.state.isr, leader.is_over) == ((1, 2), False)
         await until(lambda: not leader.state.is_suspended)
         assert facts() == before
-        await topics.create_topic(running[2]._tree, P0.topic, "j" * 21 + "A", {0: (2, 1)}, {})
+        await topics.create_topic(running[1]._tree, P0.topic, "j" * 21 + "A", {0: (2, 1)}, {})
         await until(lambda: running[1].replicas.metadata.leader(*P0) == 2)
         assert facts() == before
 

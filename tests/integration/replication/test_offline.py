@@ -93,6 +93,23 @@ async def test_a_follower_that_is_offline_leaves_the_isr_at_once(tmp_path):
 
 
 @on_loop
+async def test_who_is_not_offline_any_more_fetches_when_the_tree_knows_it(tmp_path):
+    """Else its leader would take it into the ISR, and the controller out of it again."""
+    async with brokers(tmp_path, 2) as running:
+        one, two = (broker.replicas for broker in running.values())
+        two.offline.mark(T0, "damaged")
+        await until(lambda: is_led(running, 1, {1}))
+        before = one.counters.isr_expands, one.partitions()[T0].role.state.leader_epoch
+        two.offline.clear(T0)
+        assert two.offline.reason(T0) is None
+        assert two.offline.is_said(T0), "nobody has written it yet"
+        await until(lambda: is_led(running, 1, {1, 2}))
+        assert not two.offline.is_said(T0)
+        after = one.counters.isr_expands, one.partitions()[T0].role.state.leader_epoch
+        assert after == (before[0] + 1, before[1])
+
+
+@on_loop
 async def test_a_broker_that_starts_with_an_offline_replica_is_not_elected_for_it(tmp_path):
     """Though it is alive, in the ISR, and the first replica: the controller knows it no moment without that."""
     async with brokers(tmp_path, 2) as running:
