@@ -43,6 +43,7 @@ from replication.handlers.reassignments import ReassignmentHandlers
 from replication.handlers.strangers import Strangers
 from replication.handlers.topics import TopicHandlers
 from replication.leaders import Leaders
+from replication.loop_watch import LoopWatch
 from replication.metrics import Metrics, MetricsEndpoint
 from replication.model import BrokerInfo, TopicPartition
 from replication.placements import Placements
@@ -51,6 +52,7 @@ from replication.protocol.apis import ApiKey
 from replication.replica.replicas import Replicas
 from replication.server import Server
 from replication.server_limits import ServerLimits
+from replication.server_work import running
 from replication.text_logs import StateChangeLog
 from replication.topic_admin import TopicAdmin
 
@@ -92,7 +94,9 @@ class Broker:
         )
         self.configs = ConfigChanges(self.replicas.configure)
         self.groups = GroupCoordinator(config, self.replicas, env)
-        self.metrics = Metrics(self.replicas, self.controller, self.groups, leaders.ends)
+        self._loop = LoopWatch(env.clock, self._running, self._stood_still)
+        self.replicas.look_with(self._loop.look)
+        self.metrics = Metrics(self.replicas, self.controller, self.groups, leaders.ends, self._loop)
         self._endpoint = MetricsEndpoint(self.metrics.page)
         self.server: Server | None = None
         self.epoch = -1
@@ -104,6 +108,7 @@ class Broker:
         self._is_told_of_adopted = asyncio.Event()
         self._correlation = itertools.count(1)
         self._renewal: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None  # a session that was given up
         self._has_logs = self._is_stopping = False
         self.replicas.metadata.listen(self._note_metadata)
 
@@ -115,6 +120,7 @@ class Broker:
         Raises: BrokerIdTakenError, StoreLockedError, NotAStoreError, CoordinationError; InvalidConfigError: it cannot
         listen there.
         """
+        self._loop.begin()
         tree = await self._open_session()
         await cluster.prepare(tree)
         cluster_id = await cluster.read_cluster_id(tree, new_topic_id())
@@ -156,6 +162,7 @@ class Broker:
     async def stop(self) -> None:
         """Hand leadership over, answer what is in work, flush, and leave."""
         self._is_stopping = True
+        self._loop.end()
         if self._renewal is not None:
             self._renewal.cancel()
         if self.config.controlled_shutdown_enable and self._is_told.is_set():
@@ -282,6 +289,24 @@ class Broker:
                 self._tree = None
                 if not self._is_stopping and (self._renewal is None or self._renewal.done()):
                     self._renewal = asyncio.get_running_loop().create_task(self._renew())
+
+    def _running(self) -> str:
+        server = self.server
+        if server is None:
+            return "it starts"
+        return running(server.loop, tuple(server.connections), server.begun)
+
+    def _stood_still(self, stood_ms: int) -> None:
+        """The loop turns again. If somebody may have ended the session meanwhile, nothing may rest on it any more."""
+        tree = self._tree
+        if tree is None or not self._is_registered or self.env.clock.monotonic_ms() < tree.lease_end_ms:
+            return
+        if stood_ms < self.config.zookeeper_session_timeout_ms * 2 / 3:
+            return  # it is the store that was silent: see `replicas.suspend`
+        logger.warning("broker=%d stood still beyond its session, and gives it up", self.config.broker_id)
+        self._on_session(self._session, SessionEvent.EXPIRED)
+        self._session += 1  # what is told of it from now on means nothing
+        self._leaving = asyncio.get_running_loop().create_task(tree.close())
 
     async def _renew(self) -> None:
         """The session has ended: begin anew, as another incarnation, however often that fails."""

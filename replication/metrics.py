@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeAlias
 from replication.controller_loop import ControllerLoop
 from replication.errors import KafkaError
 from replication.group_coordinator import GroupCoordinator
+from replication.loop_watch import LoopWatch
 from replication.metadata import Metadata
 from replication.model import NO_LEADER, TopicPartition
 from replication.protocol.apis import ApiKey
@@ -130,8 +131,14 @@ class Metrics:
     """The page of one broker. `ends` finds high watermarks of partitions that others lead."""
 
     def __init__(
-        self, replicas: Replicas, controller: ControllerLoop, groups: GroupCoordinator, ends: Ends
+        self,
+        replicas: Replicas,
+        controller: ControllerLoop,
+        groups: GroupCoordinator,
+        ends: Ends,
+        loop: LoopWatch,
     ) -> None:
+        self._loop = loop
         self.times = RequestTimes()
         self._replicas = replicas
         self._controller = controller
@@ -142,6 +149,9 @@ class Metrics:
         """Everything, as it is now."""
         families = [
             *self._traffic(),
+            counter("pylog_loop_stalls", ({}, self._loop.stalls)),
+            gauge("pylog_loop_last_stall_seconds", ({}, self._loop.last_ms / 1000)),
+            gauge("pylog_loop_longest_stall_seconds", ({}, self._loop.longest_ms / 1000)),
             *self._replica_manager(),
             *self._partitions(),
             *self._controller_state(),

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from replication.errors import ProtocolError
 from replication.handlers.context import Handler, RequestContext
@@ -37,7 +37,7 @@ from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey, Request
 from replication.protocol.framing import Frame, FrameReader, ResponseOrder
 from replication.server_limits import ServerLimits
-from replication.server_work import PARKING, Encoded, Work, encoding
+from replication.server_work import PARKING, Encoded, RequestObserver, Work, encoding
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +49,6 @@ BACKLOG = 1024  # connections that wait to be accepted
 # While others wait for room, a large request that is coming brings STALL_BYTES in every STALL_S, or is given up.
 STALL_S = 10.0
 STALL_BYTES = 64 * 1024
-
-
-class RequestObserver(Protocol):
-    """Is told of every request that was answered."""
-
-    def request_done(self, key: ApiKey, seconds: float, request_bytes: int, response_bytes: int) -> None:
-        """From the last byte of the request to the response given to the socket."""
 
 
 class Server:
@@ -80,6 +73,7 @@ class Server:
         self._is_full = False  # since the last connection that found a place
         self.ids = itertools.count(1)
         self.long = LongRequests()
+        self.begun: Work | None = None  # the last request whose handler was called
         self._for_room: OrderedDict[_Connection, None] = OrderedDict()  # who waits, in their turn
         self._for_bytes: OrderedDict[_Connection, None] = OrderedDict()
         self._is_waking = False
@@ -211,7 +205,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._frames = FrameReader(server.limits.socket_request_max_bytes, bounds.bytes_max)
         self._pending: deque[tuple[Frame, int]] = deque()  # (frame, bytes of it that are held)
         self._order = ResponseOrder()
-        self._work: set[Work] = set()
+        self.work: set[Work] = set()
         self._exclusive = 0  # requests in work behind which nothing may start
         self._held_bytes = 0  # for the large frame that is coming
         self._came_bytes = 0  # of it, since it was measured
@@ -226,7 +220,7 @@ class _Connection(asyncio.BufferedProtocol):
         """A client came; it is turned away if there are too many, or if the server is closing."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's only behaves like one
         peer = transport.get_extra_info("peername")
-        self._host = peer[0] if isinstance(peer, tuple) else "?"
+        self.host = peer[0] if isinstance(peer, tuple) else "?"
         self.server.limits.size_buffers(transport.get_extra_info("socket"))
         if not self.server.admit(self):
             self.abort()
@@ -295,7 +289,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._is_winding_up or not self._may_write or self._exclusive or len(self._order) >= PIPELINE_MAX:
             return False
         key = int.from_bytes(self._pending[0][0][:2], "big")
-        if self._work and key != ApiKey.PRODUCE:
+        if self.work and key != ApiKey.PRODUCE:
             return False
         if key in PARKING or self.server.has_room:
             return True
@@ -338,6 +332,7 @@ class _Connection(asyncio.BufferedProtocol):
             return
         work = self._begin(request.key, request, len(frame), held_bytes)
         try:
+            self.server.begun = work
             result = handler(self._context(work, request), request.body)
         except Exception as exc:  # noqa: BLE001  what a handler did not foresee must not stop the others
             self._done(work)
@@ -350,7 +345,8 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _begin(self, key: ApiKey, request: Request | None, frame_bytes: int, held_bytes: int) -> Work:
         work = Work(self.server, key, request, self._order.begin(), frame_bytes, held_bytes)
-        self._work.add(work)
+        work.client_host = self.host
+        self.work.add(work)
         if work.counts:
             self.server.in_work += 1
         if work.is_exclusive:
@@ -362,7 +358,7 @@ class _Connection(asyncio.BufferedProtocol):
         work.future.add_done_callback(partial(self._settled, work))
 
     def _context(self, work: Work, request: Request) -> RequestContext:
-        return RequestContext(request, self._host, self.id, work.park, lambda: self.server.unsent_bytes)
+        return RequestContext(request, self.host, self.id, work.park, lambda: self.server.unsent_bytes)
 
     async def _serve_long(self, work: Work, frame: Frame) -> Encoded | None:
         """Decode, handle and encode: nothing of it takes a long turn of the loop."""
@@ -400,7 +396,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _done(self, work: Work) -> None:
         """The request is no longer in work."""
-        self._work.discard(work)
+        self.work.discard(work)
         work.park()
         if work.is_exclusive:
             self._exclusive -= 1
@@ -440,7 +436,7 @@ class _Connection(asyncio.BufferedProtocol):
         request = work.request
         logger.error(
             "client=%s id=%s api=%s version=%s failed, connection closed",
-            self._host,
+            self.host,
             request.client_id if request is not None else "?",
             work.key.name,
             request.version if request is not None else "?",
@@ -453,7 +449,7 @@ class _Connection(asyncio.BufferedProtocol):
     def _fail(self, reason: str) -> None:
         """The client broke the protocol: one line, and no more of it."""
         if not self._is_winding_up:
-            logger.warning("client=%s connection closed: %s", self._host, reason)
+            logger.warning("client=%s connection closed: %s", self.host, reason)
         self.abort()
 
     def wind_up(self) -> None:
@@ -467,12 +463,12 @@ class _Connection(asyncio.BufferedProtocol):
         self._is_winding_up = True
         while self._pending:
             self.server.hold(-self._pending.popleft()[1])
-        for work in tuple(self._work):
+        for work in tuple(self.work):
             if work.key is ApiKey.FETCH and work.future is not None:
                 work.future.cancel()
 
     def _finish_if_done(self) -> None:
-        if self._is_winding_up and not self._work:
+        if self._is_winding_up and not self.work:
             self._transport.close()
 
     def abort(self) -> None:
@@ -486,8 +482,8 @@ class _Connection(asyncio.BufferedProtocol):
         now_s = self.server.loop.time()
         if unsent_bytes != self._unsent_bytes:
             self._unsent_bytes, self._last_active_s = unsent_bytes, now_s
-        if not self._work and now_s - self._last_active_s >= idle_s:
-            logger.debug("client=%s closed after %g idle seconds", self._host, idle_s)
+        if not self.work and now_s - self._last_active_s >= idle_s:
+            logger.debug("client=%s closed after %g idle seconds", self.host, idle_s)
             self.abort()
 
     def measure(self) -> None:

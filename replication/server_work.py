@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from replication import steps
@@ -27,6 +27,13 @@ class Host(Protocol):
         """A request no longer counts."""
 
 
+class RequestObserver(Protocol):
+    """Is told of every request that was answered."""
+
+    def request_done(self, key: ApiKey, seconds: float, request_bytes: int, response_bytes: int) -> None:
+        """From the last byte of the request to the response given to the socket."""
+
+
 class Encoded(NamedTuple):
     """An answer in bytes, its size in front."""
 
@@ -38,6 +45,7 @@ class Work:
 
     __slots__ = (
         "_host",
+        "client_host",
         "counts",
         "frame_bytes",
         "future",
@@ -54,6 +62,7 @@ class Work:
         self, host: Host, key: ApiKey, request: Request | None, slot: Slot, frame_bytes: int, held_bytes: int
     ) -> None:
         self._host = host
+        self.client_host = "?"
         self.key = key
         self.request = request
         self.slot = slot
@@ -98,3 +107,20 @@ class Work:
 async def encoding(made: Iterator[None]) -> Encoded:
     """Go on with a long answer."""
     return Encoded(await steps.run(made))
+
+
+class _Connected(Protocol):
+    host: str
+    work: set[Work]
+
+
+def running(loop: asyncio.AbstractEventLoop, connections: Iterable[_Connected], begun: Work | None) -> str:
+    """What the loop is doing, as far as that is known. From any thread: the loop may be stuck."""
+    task = asyncio.current_task(loop)
+    for connection in connections if task is not None else ():
+        for work in tuple(connection.work):
+            if work.future is task:
+                return f"in {work.key.name} of client {connection.host}"
+    if task is not None or begun is None:
+        return "in no request"
+    return f"the last request that was begun is {begun.key.name} of client {begun.client_host}"

@@ -127,6 +127,7 @@ class SqliteTree:
         self._leases = Leases()
         self._beat_every_ms = min(BEAT_MS, session_timeout_ms // 8)
         self._last_beat_ms = 0
+        self._has_turned = True  # the loop, since the last beat
         self._watches: dict[tuple[str, bool, Watch], Look | None] = {}
         self._seen_number = -1
         self._syncer: Syncer
@@ -414,6 +415,8 @@ class SqliteTree:
         silent_ms = begun_ms - self._last_beat_ms
         if self._state is SessionEvent.EXPIRED or silent_ms < self._beat_every_ms:
             return
+        if not self._has_turned:
+            return  # the loop stands still: who cannot serve does not keep its session
         if silent_ms > self._timeout_ms * 2 // 3:
             self._suspend(f"this process stood still for {silent_ms} ms")
 
@@ -431,6 +434,12 @@ class SqliteTree:
             self._file.maybe_copy(self._db, self._seen_number)
 
         self._in_session(beat_and_renew)
+        self._has_turned = False
+        self._post(self._note_turn)
+
+    def _note_turn(self) -> None:
+        """In the loop: it has turned since the last beat."""
+        self._has_turned = True
 
     def _renewed(self, begun_ms: int) -> None:
         self._last_beat_ms = begun_ms

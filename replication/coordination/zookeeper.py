@@ -102,6 +102,8 @@ class ZooKeeperTree:
         self._client = _client(hosts, session_timeout_ms)
         self._client.add_listener(self._state_changed)
         self._note_negotiated_timeout()
+        self._has_turned = True  # the loop, since the last ping
+        self._ping_while_the_loop_turns()
         self._in_flight = asyncio.Semaphore(IN_FLIGHT_MAX)
         # No call may be handed to kazoo after it was told that the session is over.
         self._mutex = threading.Lock()
@@ -314,6 +316,22 @@ class ZooKeeperTree:
             return read_timeout_ms, connect_timeout_ms
 
         connection._connect = connect_and_note
+
+    def _ping_while_the_loop_turns(self) -> None:
+        """Who cannot serve does not keep its session: kazoo's thread pings again when the loop has turned since."""
+        connection = self._client._connection
+        ping = connection._send_ping
+
+        def ping_if_turning(*arguments: Any) -> None:
+            if self._has_turned:
+                self._has_turned = False
+                self._post(self._note_turn)
+                ping(*arguments)
+
+        connection._send_ping = ping_if_turning
+
+    def _note_turn(self) -> None:
+        self._has_turned = True
 
     def _post(self, act: Callable[..., None], *args: Any) -> None:
         """Have it done in the event loop, after all that was posted before."""

@@ -214,6 +214,7 @@ class Leader:
     def appended(self, group: _AppendGroup) -> None:
         """The group was appended, or not."""
         replica = self.replica
+        replica.host.look()
         replica.note(group.offsets)
         for append in group.appends:
             self._note(append)
@@ -261,9 +262,14 @@ class Leader:
     def _committed(self, high_watermark: int) -> None:
         """Answer the appends below; let consumers read on."""
         minimum = self.replica.config.min_insync_replicas
-        for wait in self._waits.reached(high_watermark):
+        reached = self._waits.reached(high_watermark)
+        if reached:
+            self.replica.host.look()
+        for wait in reached:
             assert isinstance(wait, Append)
-            if isr.acknowledge(self.state, wait.end_offset, minimum) is isr.Ack.DONE:
+            if self.is_over:
+                wait.answer(NOT_LEADER)
+            elif isr.acknowledge(self.state, wait.end_offset, minimum) is isr.Ack.DONE:
                 wait.answer(wait.result)
             else:
                 wait.answer(

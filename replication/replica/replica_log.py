@@ -73,6 +73,7 @@ class Host:
     suspect: Callable[[TopicPartition, BaseException], None]  # a log may be damaged; from any thread
     disk_full: Callable[[], None]  # a write found no room: see `room`
     disk_failed: Callable[[], None]  # an fsync failed: nothing here is to be trusted any more
+    look: Callable[[], None]  # before something is acknowledged: has the loop stood still? See `loop_watch`
     counters: ReplicaCounters = field(default_factory=ReplicaCounters)
 
 

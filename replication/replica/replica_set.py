@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from logstore.catalog import TopicInfo
@@ -45,6 +45,7 @@ class ReplicaSet:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.broken: dict[TopicPartition, PylogError] = {}
         self.tree: Tree | None = None
+        self.look: Callable[[], None] = _nothing  # see `Host`
         self.disk_failed = asyncio.Event()
         self._config = config
         self._env = env
@@ -81,6 +82,7 @@ class ReplicaSet:
             cutting=self.dir.cutting,
             suspect=self.repairs.suspect,
             disk_failed=self.disk_failed.set,
+            look=self.look,
             counters=self.counters,
         )
         await self.learn_configs({tp.topic for tp in self.dir.topic_ids})
@@ -239,3 +241,7 @@ class ReplicaSet:
         await asyncio.to_thread(self.dir.delete, tp, self.config_of(tp.topic).file_delete_delay_ms)
         if not any(other.topic == tp.topic for other in self.partitions):
             self._topic_configs.pop(tp.topic, None)
+
+
+def _nothing() -> None:
+    """Nobody watches."""

@@ -117,6 +117,10 @@ class Replicas:
         """Whether the disk has room."""
         return self._set.room
 
+    def look_with(self, look: Callable[[], None]) -> None:
+        """Have `look` called before anything is acknowledged."""
+        self._set.look = look
+
     def connect(self, tree: Tree, broker_epoch: int) -> None:
         """This broker is registered, in this session and with this epoch."""
         self._set.tree = tree

@@ -1,0 +1,143 @@
+"""R24: a broker whose event loop is stuck, while its threads live on, loses its session, acknowledges nothing more."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from logstore.log_dir import BROKER
+from logstore.records.batch import Record, build
+from replication.coordination import cluster, open_tree
+from replication.errors import ErrorCode
+from replication.model import TopicPartition
+from replication.protocol import apis
+from replication.protocol.apis import ApiKey
+from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
+from tests.integration.cluster.test_giants import Client
+
+SESSION_MS, STUCK_S, PATIENCE_S = 2000, 10, 60
+# A broker whose answer to DescribeCluster holds the loop: only that, since the threads go on while one sleeps.
+STUCK = f"""
+import sys, time
+from replication import broker_process
+from replication.handlers.cluster import ClusterHandlers
+def stuck(self, context, body):
+    time.sleep({STUCK_S})
+    return {{"error_code": 0, "error_message": None, "cluster_id": "-", "controller_id": 1, "brokers": ()}}
+ClusterHandlers.describe_cluster = stuck
+sys.exit(broker_process.main(sys.argv[1:]))
+"""
+TP = TopicPartition("stuck", 0)
+
+
+class Process:
+    def __init__(self, number, path):
+        self.path = path / f"broker-{number}"
+        settings = {
+            "broker.id": number,
+            "log.dirs": self.path,
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "coordination": f"sqlite:{path / 'tree.db'}",
+            "zookeeper.session.timeout.ms": SESSION_MS,
+            "auto.leader.rebalance.enable": "false",
+            "metrics.port": 0,
+            "parent": os.getpid(),
+        }
+        command = [sys.executable, "-c", STUCK, *(f"{key}={value}" for key, value in settings.items())]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def started(self):
+        self.port = int(self.process.stdout.readline().rpartition(":")[2])
+
+    def log(self):
+        return (self.path / BROKER / "server.log").read_text()
+
+    def stop(self):
+        self.process.terminate()
+        self.process.communicate()
+
+
+@pytest.fixture
+def brokers(tmp_path):
+    made = [Process(number, tmp_path) for number in (1, 2)]
+    try:
+        for each in made:
+            each.started()
+        yield made
+    finally:
+        for each in made:
+            each.stop()
+
+
+def state(path: Path):
+    async def read():
+        tree = await open_tree(f"sqlite:{path / 'tree.db'}", on_session=lambda event: None)
+        try:
+            return (await cluster.read_states(tree, [TP])).get(TP)
+        finally:
+            await tree.close()
+
+    return asyncio.run(read())
+
+
+def until(holds):
+    end_s = time.monotonic() + PATIENCE_S
+    while not (found := holds()):
+        assert time.monotonic() < end_s, "it did not come to that"
+        time.sleep(0.05)
+    return found
+
+
+def produce(acks):
+    records = bytes(build([Record(0, 1_000, b"k", b"value")]))
+    request = ProduceRequest(acks, 20_000, (ProduceTopic(TP.topic, (ProducePartition(0, records),)),))
+    return b"".join(map(bytes, apis.encode_request(ApiKey.PRODUCE, 7, 1, "test", request)))
+
+
+def outcome(frame):
+    answer = apis.decode_response(ApiKey.PRODUCE, 7, memoryview(frame))[1]
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+def test_a_broker_whose_loop_is_stuck_loses_its_session_and_acknowledges_nothing_when_it_turns_again(
+    brokers, tmp_path
+):
+    stuck, other = brokers
+    topic = {
+        "name": TP.topic,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "assignments": [{"partition_index": 0, "broker_ids": (1, 2)}],
+        "configs": (),
+    }
+    with Client(other.port) as admin, Client(stuck.port) as hand, Client(stuck.port) as producer:
+        body = {"topics": [topic], "timeout": 30_000, "validate_only": False}
+        assert admin.call(ApiKey.CREATE_TOPICS, 7, body).topics[0].error_code == 0
+        until(lambda: state(tmp_path).isr == (1, 2))
+        assert outcome(producer.ask(produce(1))) is ErrorCode.NONE
+        hand.socket.sendall(
+            b"".join(
+                map(
+                    bytes,
+                    apis.encode_request(
+                        ApiKey.DESCRIBE_CLUSTER,
+                        0,
+                        1,
+                        "test",
+                        {"include_cluster_authorized_operations": False},
+                    ),
+                )
+            )
+        )
+        until(lambda: "the event loop stands still" in stuck.log())
+        producer.socket.sendall(produce(1))  # it waits in the socket
+        until(lambda: state(tmp_path).leader == 2)
+        assert "turns again" not in stuck.log()  # another one leads while it is still stuck
+        assert outcome(producer.answer()) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        until(lambda: set(state(tmp_path).isr) == {1, 2})  # and it comes back by itself
+    (line,) = (line for line in stuck.log().splitlines() if "stands still" in line)
+    assert "DESCRIBE_CLUSTER of client 127.0.0.1" in line
