@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import hashlib
 import itertools
 import logging
 from collections import Counter, deque
@@ -33,6 +34,8 @@ QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999)
 RECENT_MAX = 1024  # requests per kind that quantiles are of
 REQUEST_LINES_MAX = 100
 READ_TIMEOUT_S = 5.0
+LABEL_CHARS_MAX = 249  # as long as the name of a topic may be
+GROUPS_MAX, GROUP_OFFSETS_MAX = 5000, 50_000  # on the page; how many groups are left out is told
 
 Labels: TypeAlias = Mapping[str, object]
 Ends: TypeAlias = Callable[[Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]]
@@ -69,8 +72,15 @@ def text(families: Iterable[Family]) -> str:
 
 
 def _labels(labels: Labels) -> str:
-    pairs = (f'{key}="{_escaped(str(value))}"' for key, value in labels.items())
+    pairs = (f'{key}="{_escaped(_short(str(value)))}"' for key, value in labels.items())
     return "{" + ",".join(pairs) + "}" if labels else ""
+
+
+def _short(value: str) -> str:
+    """Names of groups are whatever clients say: a long one ends with a hash of all of it."""
+    if len(value) <= LABEL_CHARS_MAX:
+        return value
+    return f"{value[: LABEL_CHARS_MAX - 17]}~{hashlib.sha256(value.encode()).hexdigest()[:16]}"
 
 
 def _escaped(value: str) -> str:
@@ -277,6 +287,12 @@ class Metrics:
             groups = self._groups.groups()
         except KafkaError:
             return ()  # they are being loaded
+        all_groups = groups
+        offsets, groups = 0, []
+        for group in all_groups:
+            offsets += len(group.offsets)
+            if len(groups) < GROUPS_MAX and offsets <= GROUP_OFFSETS_MAX:
+                groups.append(group)
         committed = [(group.id, tp, found.offset) for group in groups for tp, found in group.offsets.items()]
         ends = await self._high_watermarks({tp for _, tp, _ in committed})
         rows = [({"consumergroup": name, **_of(tp)}, offset, ends.get(tp)) for name, tp, offset in committed]
@@ -288,6 +304,7 @@ class Metrics:
             gauge(
                 "kafka_consumergroup_members", *(({"consumergroup": g.id}, len(g.members)) for g in groups)
             ),
+            gauge("pylog_consumergroups_left_out", ({}, len(all_groups) - len(groups))),
             gauge("kafka_consumergroup_current_offset", *((labels, offset) for labels, offset, _ in rows)),
             gauge("kafka_consumergroup_lag", *lags),
             gauge(

@@ -44,6 +44,7 @@ RECORD_BYTES_MIN = 7  # length, attributes, two deltas, key length, value length
 # By its format a batch may hold 2 GB. This is far above what writers send, and small enough to allocate.
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 
+KEYLESS_MAX = 1000  # records that an error names
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_LENGTH = struct.Struct(">qi")
 _ORDER = struct.Struct(">qi11xi")  # base offset, length, last offset delta
@@ -268,6 +269,21 @@ def records(buffer: Buffer, position: int = 0) -> Iterator[Record]:
         raise InvalidBatchError(position, str(exc)) from None
 
 
+def keyless_rows(buffer: Buffer, position: int, *, limit_bytes: int) -> tuple[int, ...]:
+    """Which records of the batch at `position` have no key, KEYLESS_MAX of them at most; no record is made.
+
+    Raises: InvalidBatchError: damage of any kind, or more than `limit_bytes` of records.
+    """
+    header = header_at(buffer, position)
+    check(buffer, position, header)
+    stored = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
+    try:
+        section = memoryview(decompress(header.codec, stored, limit_bytes=limit_bytes))
+        return tuple(_Section(section, header).keyless())
+    except (CompressionError, _BadRecordError) as exc:
+        raise InvalidBatchError(position, str(exc)) from None
+
+
 def control_marker(record: Record) -> ControlMarker:
     """Return what a record of a control batch says; an unknown type has the kind 'UNKNOWN'."""
     key, value = record.key or b"", record.value or b""
@@ -383,6 +399,37 @@ class _Section:
             yield Record(header.base_offset + delta, timestamp, key, value, headers)
         if self._at != len(self._view):
             raise _BadRecordError(f"{len(self._view) - self._at} bytes after the last record")
+
+    def keyless(self) -> list[int]:
+        """Go through all records as `records` does, and look at the lengths of their keys only."""
+        found: list[int] = []
+        for row in range(self._header.count):
+            end = self._varint() + self._at
+            if not self._at + RECORD_BYTES_MIN - 1 <= end <= len(self._view):
+                raise _BadRecordError(f"a record to byte {end} of {len(self._view)}")
+            self._at += 1
+            self._varint(64)
+            self._varint()
+            if self._skip() == -1 and len(found) < KEYLESS_MAX:
+                found.append(row)
+            self._skip()
+            count = self._varint()
+            if not 0 <= count <= (len(self._view) - self._at) // 2:
+                raise _BadRecordError(f"{count} headers")
+            for _ in range(2 * count):
+                self._skip()
+            if self._at != end:
+                raise _BadRecordError(f"a record ends at byte {self._at} and not where it says, {end}")
+        if self._at != len(self._view):
+            raise _BadRecordError("bytes after the last record")
+        return found
+
+    def _skip(self) -> int:
+        size = self._varint()
+        if not -1 <= size <= len(self._view) - self._at:
+            raise _BadRecordError(f"{size} bytes where {len(self._view) - self._at} are left")
+        self._at += max(size, 0)
+        return size
 
     def _headers(self) -> tuple[tuple[str, bytes | None], ...]:
         count = self._varint()

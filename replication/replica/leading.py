@@ -13,8 +13,7 @@ from functools import partial
 
 from logstore.append_rules import AppendInfo
 from logstore.errors import DiskFullError, InvalidRecordError
-from logstore.records.batch import InvalidBatchError, batches
-from logstore.records.batch import records as records_of
+from logstore.records.batch import InvalidBatchError, batches, keyless_rows
 from replication import isr
 from replication.errors import ErrorCode, KeylessRecordsError, code_of, is_disk_dead
 from replication.model import Assignment, LeaderAndIsr
@@ -33,6 +32,9 @@ _REFUSED = {
     isr.Verdict.NOT_A_REPLICA: ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
 NOT_LEADER = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+# What the records of a batch for a compacted topic may expand to, beside four times their size: they are looked into.
+EXPANDED_BYTES_MAX = 20 * 1024 * 1024
 
 Settle = Callable[[AppendResult], None]
 
@@ -99,13 +101,17 @@ def _append(replica: ReplicaLog, records: Buffer | None, leader_epoch: int) -> A
 
 
 def _check_keys(data: Buffer) -> None:
-    """Decodes the records, which nothing else does here: some 3 µs each. Raises: KeylessRecordsError."""
+    """Looks into the records, which nothing else does here: some 3 µs each. Raises: KeylessRecordsError.
+
+    InvalidRecordError: they are damaged, or expand beyond all reason.
+    """
+    limit_bytes = EXPANDED_BYTES_MAX + 4 * len(data)
     try:
-        keys = [record.key for position, _ in batches(data) for record in records_of(data, position)]
+        rows = [row for at, _ in batches(data) for row in keyless_rows(data, at, limit_bytes=limit_bytes)]
     except InvalidBatchError as error:
         raise InvalidRecordError(f"nothing was appended: {error}") from error
-    if None in keys:
-        raise KeylessRecordsError(tuple(row for row, key in enumerate(keys) if key is None))
+    if rows:
+        raise KeylessRecordsError(tuple(rows))
 
 
 class Leader:
