@@ -10,8 +10,8 @@ from replication.log_lines import CLIENTS_MAX, LINES_MAX, LineFormatter, PerClie
 from replication.state_change_log import StateChange
 from replication.text_logs import STATE_CHANGES, StateChangeLog
 
-HOSTILE = "g\0\n[2026-01-01 00:00:00,000] INFO nothing\x1b[2J\x7f\x85\u2028\u202e\ud800é"
-HARMLESS = r"g\x00\n[2026-01-01 00:00:00,000] INFO nothing\x1b[2J\x7f\x85\u2028\u202e\ud800" + "é"
+HOSTILE = "g\0\n[2026-01-01 00:00:00,000] INFO nothing\x1b[2J\x7f\x85\u2028\u202eé"
+HARMLESS = r"g\x00\n[2026-01-01 00:00:00,000] INFO nothing\x1b[2J\x7f\x85\u2028\u202e" + "é"
 
 
 @pytest.fixture
@@ -31,9 +31,7 @@ def log():
     logger = logging.getLogger("replication.log_lines")
     logger.addHandler(kept)
     logger.setLevel(logging.INFO)
-    logger.propagate = False  # pytest-xdist cannot send what pytest would keep of half a surrogate pair
     yield logger, kept
-    logger.propagate = True
     logger.removeHandler(kept)
     logger.setLevel(logging.NOTSET)
 
@@ -43,6 +41,8 @@ def test_what_cannot_be_seen_is_escaped(log):
     logger.info("group=%s", HOSTILE)
     assert kept.lines == [f"INFO group={HARMLESS}"]
     assert one_line("größe=1\t") == r"größe=1\t"
+    # Not logged here: pytest-xdist cannot send half a surrogate pair.
+    assert one_line("\ud800") == r"\ud800"
 
 
 def test_a_traceback_keeps_its_lines_and_nothing_else_that_cannot_be_seen(log):
