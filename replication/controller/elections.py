@@ -114,7 +114,11 @@ def accepted(
 
 
 def _create(draft: Draft, tp: TopicPartition) -> None:
-    """The first live replica leads, those that live are in sync. Without one, the partition stays new."""
+    """The first live replica leads, those that live are in sync. Without one, the partition stays new.
+
+    There is no ISR yet that anybody would have to leave, nor data that one could have lost.
+    """
+    draft.removals.pop(tp, None)
     available = draft.available(tp)
     live = tuple(broker for broker in draft.replicas_of(tp) if broker in available)
     if live:

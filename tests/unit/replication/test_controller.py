@@ -137,8 +137,9 @@ class World:
             }
             assert kept <= offline & set(self.state.brokers) or not kept
         if after.isr and set(after.isr) <= offline and not self.unclean:
-            lead_anew = before.leader not in self.state.brokers or before.leader == NO_LEADER
-            assert before.leader in offline or lead_anew, "a sound leader stays in the ISR"
+            info = self.state.brokers.get(before.leader)
+            is_sound = info is not None and not info.lost_writes and before.leader not in offline
+            assert not is_sound, "a sound leader stays in the ISR"
 
     def write(self, order: events.WriteStates | events.WriteReassignment) -> None:
         if order.controller_epoch != self.epoch:
