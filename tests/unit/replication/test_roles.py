@@ -56,6 +56,7 @@ def test_a_request_counts_if_it_is_of_the_controller_that_the_tree_has_and_for_t
         (None, 2, Role.LEAD),
         (4, 2, Role.LEAD),
         (4, 3, Role.FOLLOW),
+        (4, 0, Role.FOLLOW),
         (4, -1, Role.WAIT),
         (5, 2, Role.STALE_LEADER_EPOCH),
         (6, 3, Role.STALE_LEADER_EPOCH),
@@ -107,3 +108,8 @@ def test_an_isr_member_without_its_replica_has_lost_it():
 def test_a_loss_is_not_decided_while_a_partition_waits_for_the_one_that_lost(leader, isr, is_decided):
     """(R10) Or else it would be forgotten, and the replica could lead as one that has everything."""
     assert is_loss_decided(ME, state(leader, isr=isr)) is is_decided
+
+
+def test_broker_0_is_a_leader_like_others():
+    assert is_loss_decided(ME, state(0))
+    assert not is_loss_decided(ME, state(-1))

@@ -67,6 +67,13 @@ def test_what_lies_below_the_log_start_goes_whatever_the_policy():
     assert gone(segments, cleanup_policy=frozenset({"compact"}), retention_ms=0) == []
 
 
+def test_a_segment_that_ends_where_the_log_starts_goes():
+    segments = facts((1, 1), (1, 1), (1, 1))
+    compacted = {"cleanup_policy": frozenset({"compact"})}
+    assert gone(segments, start=20, **compacted) == [(0, "log start"), (10, "log start")]
+    assert gone(segments, start=19, **compacted) == [(0, "log start")]
+
+
 def test_only_what_is_tiered_goes_with_remote_storage():
     segments = facts((9, 9), (9, 9), (9, 9))
     kept = {"retention_ms": DAY, "remote_storage_enable": True}
