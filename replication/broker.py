@@ -366,9 +366,9 @@ class Broker:
         )
 
     async def _ask_who_is_controller(self) -> tuple[TopicPartition, ...]:
-        """Ask; while the controller is one that stops, too, wait for the next, up to a session timeout."""
+        """Ask; while there is none, or one that stops, too, wait for the next: two session timeouts at most."""
         clock = self.env.clock
-        give_up_ms = clock.monotonic_ms() + self.config.zookeeper_session_timeout_ms
+        give_up_ms = clock.monotonic_ms() + 2 * self.config.zookeeper_session_timeout_ms
         while True:
             try:
                 return await self._ask_to_leave()
@@ -392,8 +392,8 @@ class Broker:
         found = await tree.get(nodes.CONTROLLER)
         brokers = await cluster.read_brokers(tree)
         broker = brokers.get(nodes.decode_controller(found.data).broker) if found is not None else None
-        if broker is None:
-            raise ControlledShutdownError("there is no controller now")
+        if broker is None or broker.id == self.config.broker_id:
+            raise ControlledShutdownError("there is no controller now, or it is this broker in a moment")
         request = ib.ControlledShutdownRequest(broker_id=self.config.broker_id, broker_epoch=self.epoch)
         response = await self._call(broker, ApiKey.CONTROLLED_SHUTDOWN, request)
         if response.error_code:

@@ -148,3 +148,17 @@ def test_leadership_goes_back_to_preferred_replicas_by_itself(tmp_path):
         cluster.running.restart(1)
 
         cluster.until_states(topic, {0: (1, [2, 1], 2), 1: (2, [2, 1], 1)})
+
+
+def test_a_broker_that_stops_while_there_is_no_controller_waits_for_the_next_one(cluster):
+    """Its only try is not spent on a controller that is dead, and for a session timeout nobody knows it."""
+    controller, one, two = cluster.roles()
+    topic = cluster.create((one, two))
+    log = cluster.running.log_dir(one) / "broker" / "server.log"
+    before = len(log.read_text())
+    cluster.running.kill(controller)
+    assert cluster.running.stop(one) == [0]
+    said = log.read_text()[before:]
+    assert "Controlled shutdown succeeded" in said
+    assert "Proceeding" not in said
+    assert cluster.state(topic).leader == two

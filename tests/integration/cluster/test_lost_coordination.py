@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 
-from logstore.log_dir import META
 from replication.local_cluster import LocalClusterError
 
 from .conftest import running
@@ -238,4 +237,9 @@ def test_a_new_store_is_not_taken_for_the_lost_one(tmp_path):
             LocalClusterError, match=r"the coordination store is of cluster .*recover-coordination"
         ):
             cluster.running.restart(1)
-        assert "cluster.id=" in (tmp_path / "broker-1" / META).read_text()
+        remove_store(tmp_path, copies=True)
+        with pytest.raises(
+            LocalClusterError, match=r"coordination.db: it is gone: stop all .*recover-coordination"
+        ):
+            cluster.running.restart(1)
+        assert not (tmp_path / STORE).exists()
