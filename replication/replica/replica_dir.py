@@ -365,12 +365,13 @@ class ReplicaDir:
     def close(self, logs: Mapping[TopicPartition, Log]) -> None:
         """Flush everything, note a clean end, and let go of the directory.
 
-        The clean marker speaks of all but what is noted as damaged; so what could not be noted keeps it away.
+        The clean marker speaks of all but what is noted as damaged; so what could not be noted keeps it away. So does a
+        loss of power that no controller has decided about yet: the next life must say it.
         """
         try:
             is_done = self.flush(logs.items())
             check_mark(self._env, self.path)
-            if is_done and self.damage.keys() <= self.notes.all().keys():
+            if is_done and not self.has_lost_writes and self.damage.keys() <= self.notes.all().keys():
                 self.log_dir.mark_clean()
         except (PylogError, StorageError) as error:
             logger.warning("path=%s not closed cleanly: %s", self.path, error)

@@ -76,8 +76,11 @@ async def test_what_a_call_has_seen_is_on_disk_when_it_returns(sqlite_room):
     before = len(disk.synced)
     assert (await reader.get("/a")).data == b"1"
     assert len(disk.synced) == before + 1
-    await reader.get("/a")
-    assert len(disk.synced) == before + 1, "nothing new was seen"
+    before = len(disk.synced)
+    for _ in range(20):  # the first may come before it is noted how far all is synced
+        await reader.get("/a")
+    assert len(disk.synced) <= before + 1, "nothing new was seen"
+    before = len(disk.synced)
     await asyncio.gather(*(reader.create(f"/{number}") for number in range(100)))
     assert len(disk.synced) < before + 100, "one fsync is for all that wait"
     await writer.close()

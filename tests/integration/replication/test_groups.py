@@ -200,7 +200,7 @@ async def test_members_and_offsets_move_to_another_broker_and_back(tmp_path):
     async with coordinators(tmp_path, 1, 2) as all_:
         await all_.create([1, 2])
         await all_.loaded(1)
-        assert code_of(lambda: all_.groups[2].group("g")) is ErrorCode.NOT_COORDINATOR
+        await until(lambda: code_of(lambda: all_.groups[2].group("g")) is ErrorCode.NOT_COORDINATOR)
         joined = await all_.join(1, "a")
         await all_.sync(1, joined, assignments={joined.member_id: b"all of it"})
         member = {"member_id": joined.member_id, "generation": joined.generation}

@@ -37,6 +37,13 @@ class Site:
                 await asyncio.sleep(0.01)
         return found
 
+    async def until_quiet(self):
+        """All that follows from the registration was looked at and told."""
+        told = -1
+        while told != len(self.asked) or not told or self.loop._term.channels._senders:
+            told = len(self.asked)
+            await asyncio.sleep(0.3)
+
     async def state(self):
         return (await cluster.read_states(self.tree, [TP]))[TP]
 
@@ -179,7 +186,7 @@ def test_a_write_that_was_done_counts_though_its_answer_was_lost(tmp_path):
 def test_requests_are_repeated_until_they_are_obeyed_and_keep_their_order(tmp_path):
     async def check():
         async with site(tmp_path) as here:
-            await here.until(lambda: _true(here.asked and not here.loop._term.channels._senders))
+            await here.until_quiet()
             here.asked.clear()
             here.answers += [
                 ConnectionResetError("gone"),

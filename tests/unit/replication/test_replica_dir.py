@@ -10,7 +10,7 @@ from logstore.env import Env, OsFiles
 from logstore.errors import CorruptLogError
 from logstore.log_dir import CLEAN_MARKER
 from replication.model import TopicPartition
-from replication.replica.replica_dir import HIGH_WATERMARKS, ReplicaDir
+from replication.replica.replica_dir import BOOT, HIGH_WATERMARKS, ReplicaDir
 from tests.unit.storage.partition import batch
 
 T0 = TopicPartition("orders", 0)
@@ -188,3 +188,24 @@ def test_one_log_that_cannot_be_flushed_keeps_the_others_from_nothing_but_a_clea
     directory.close(logs)
     assert not (tmp_path / CLEAN_MARKER).exists()
     assert ReplicaDir.open(tmp_path, Env()).log_dir.recovery_points() == {("orders", 1): 1}
+
+
+def test_a_loss_of_power_that_nobody_decided_about_is_said_again_after_a_clean_stop(tmp_path):
+    """Or else one that stops before a controller heard of it could be elected for what it does not have."""
+    directory, _ = opened(tmp_path)
+    killed(directory, directory.open_log(T0, *made(directory)))
+    (tmp_path / BOOT).write_text("another one")
+    for _ in range(2):
+        directory, log = opened(tmp_path)
+        assert directory.has_lost_writes
+        directory.close({T0: log})
+    directory, log = opened(tmp_path)
+    directory.note_boot()
+    directory.close({T0: log})
+    assert not opened(tmp_path)[0].has_lost_writes
+
+
+def made(directory):
+    topic_id = new_topic_id()
+    directory.create_logs({T0: topic_id})
+    return topic_id, LogConfig()
