@@ -346,7 +346,7 @@ class Broker:
             if attempt:
                 await asyncio.sleep(self.config.controlled_shutdown_retry_backoff_ms / 1000)
             try:
-                remaining = await self._ask_who_is_controller()
+                remaining = await self._ask_any_controller_to_leave()
             except (CoordinationError, KafkaError, ProtocolError, OSError, TimeoutError) as error:
                 logger.warning("broker=%d controlled shutdown failed: %s", self.config.broker_id, error)
                 continue
@@ -365,7 +365,7 @@ class Broker:
             "what it leads" if remaining is None else _named(remaining),
         )
 
-    async def _ask_who_is_controller(self) -> tuple[TopicPartition, ...]:
+    async def _ask_any_controller_to_leave(self) -> tuple[TopicPartition, ...]:
         """Ask; while there is none, or one that stops, too, wait for the next: two session timeouts at most."""
         clock = self.env.clock
         give_up_ms = clock.monotonic_ms() + 2 * self.config.zookeeper_session_timeout_ms

@@ -181,7 +181,7 @@ def test_two_of_three_are_damaged_and_each_is_copied_from_who_is_sound(cluster):
     assert [read_at(cluster, topic, offset) for offset in range(3)] == ["first", "second", "third"]
 
 
-def test_nothing_is_cut_while_the_leader_is_damaged_too_and_may_lack_just_that(cluster):
+def test_nothing_is_cut_while_the_leader_is_known_to_be_damaged_too(cluster):
     topic = cluster.create((1, 2))
     produce(cluster, topic, "first", "second", "third")
     until_same(cluster, topic, 1, 2)
