@@ -2,7 +2,7 @@
 
 A fetch is answered at once if it may not wait, asks for nothing, finds `min_bytes`, or an error. Otherwise it is parked
 on its partitions, and looks again when one of them has more; at the end of its time it is answered with what there is.
-A follower is also answered when a log has another start.
+A follower is also answered when a log starts behind its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Reading:
         self.tp = tp
         self.spec = spec
         self.leader = leader
-        self.start = leader.replica.start
+        self.start = spec.log_start_offset if spec.log_start_offset >= 0 else leader.replica.start
         self.upper = 0
         self.stable_end = -1
         self.result: ReadResult | None = None
@@ -67,8 +67,8 @@ class _Reading:
 
     def must_answer(self, terms: FetchTerms) -> bool:
         """Is there something to tell besides records?"""
-        has_other_start = terms.is_follower and self.leader.replica.start > self.start
-        return self.error is not None or self.leader.is_over or has_other_start
+        is_behind = terms.is_follower and self.leader.replica.start > self.start
+        return self.error is not None or self.leader.is_over or is_behind
 
     def read(self, max_bytes: int, terms: FetchTerms) -> None:
         """In a reader thread: read, and look at transactions if they matter.

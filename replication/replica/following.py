@@ -135,7 +135,8 @@ class Following:
 
     def fetched(self, epoch: int, offset: int, records: Buffer, high_watermark: int, log_start: int) -> None:
         """The leader's answer to a fetch in this epoch, from this offset."""
-        if not records:  # else when they are in the log: on a full disk they are fetched again and again
+        # Else when it is in the log: on a full disk it is asked for again and again.
+        if not records and log_start <= self.state.log_start_offset:
             self._pause_ms = FIRST_PAUSE_MS
         self.step(follower.RecordsFetched(epoch, offset, records, high_watermark, log_start))
 
@@ -265,9 +266,13 @@ class Following:
         log.advance_start(min(self._start_wanted, log.log_end_offset))
 
     def _start_moved(self, write: _Write) -> None:
-        if write.error is not None or self.replica.start < self._start_wanted:
-            self._start_wanted = -1  # it failed, or the log ends before: another time
+        if write.error is not None:
+            self._start_wanted = -1
+            self._write_failed(write)
+        elif self.replica.start < self._start_wanted:
+            self._start_wanted = -1  # the log ends before: another time
         else:
+            self._pause_ms = FIRST_PAUSE_MS
             self.step(follower.LogStartMoved(self.replica.start))
 
     # -------------------------------------------------------------------- lane

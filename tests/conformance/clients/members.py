@@ -26,6 +26,11 @@ for client in ("kafka", "aiokafka"):
     logging.getLogger(client).setLevel(logging.CRITICAL)
 
 
+# What kafka-python 3.0.12 lets out of `poll` when a broker dies: it trips over its own metadata; or it cannot ask for
+# its coordinator, waits for metadata, and the broker that it asked for that is the dead one, too.
+STUMBLES = (kafka.errors.UnknownBrokerIdError, kafka.errors.KafkaConnectionError)
+
+
 class Member:
     def __init__(self, bootstrap, group, topic, *, instance=None, cooperative=False):
         self.bootstrap, self.group, self.topic = bootstrap, group, topic
@@ -128,8 +133,8 @@ class KafkaPython(Member):
             while not self._stop.is_set():
                 try:
                     found = consumer.poll(timeout_ms=100)
-                except kafka.errors.UnknownBrokerIdError:
-                    continue  # it trips over its own metadata when a broker dies; the next poll goes on
+                except STUMBLES:
+                    continue  # the next poll goes on
                 for rows in found.values():
                     self.records += [(row.partition, row.offset, row.value) for row in rows]
         finally:

@@ -10,7 +10,9 @@ from tests.integration.cluster.conftest import SESSION_TIMEOUT_MS, running
 
 pytestmark = pytest.mark.slow
 
-FAILOVER_S = SESSION_TIMEOUT_MS / 1000 + 1
+# It is the end of the session that the others wait for, and not `replica.lag.time.max.ms`. On a machine with a load of
+# 15 the second half of that takes as long again.
+FAILOVER_S = 3 * SESSION_TIMEOUT_MS / 1000
 
 
 def test_a_killed_leader_is_replaced_in_time_and_rejoins_at_the_end_of_the_isr(cluster):

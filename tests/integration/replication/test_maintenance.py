@@ -1,5 +1,6 @@
 """What a broker does for its logs by itself: checkpoints, retention, compaction, deleted replicas."""
 
+from logstore.records import cleaning  # noqa: F401  its kernels: to load or compile them takes longer than any test
 from logstore.records.batch import Record, batches, build, records
 from replication.errors import ErrorCode
 from replication.model import TopicPartition
