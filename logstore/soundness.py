@@ -136,11 +136,27 @@ def checked(found: ReadResult) -> ReadResult:
     return found
 
 
-def set_aside(log: Log, known: int | None, *, whole: bool, cutting: Cutting) -> SetAside:
-    """End the log before its first damage (`known`, if there is none lower), or (`whole`) where it begins.
+def first_damage(log: Log, known: int | None) -> int:
+    """Where the first damage is (`known`, if there is none lower); the log's end if all is sound, 0 if nobody can tell.
+
+    Everything below is read.
+    """
+    with log.files.hold():
+        try:
+            view = _settled(log)
+        except CorruptLogError:
+            return 0
+        found = _first(log.files, view, log.config, known)
+        return found.offset if found is not None else view.end
+
+
+def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAside:
+    """End the log before `known`, where its `first_damage` is, or (`whole`) where it begins.
 
     Everything below is read first. The file that is damaged is kept; what follows it in the log is not. `cutting`
     lowers the checkpoints of recovery point and high watermark to an offset. May be repeated after a crash.
+
+    Raises: CorruptLogError: there is damage below `known` by now, and nothing was changed.
     """
     files = log.files
     with files.hold(), marking_failure(files.env, log.directory.parent):
@@ -152,6 +168,10 @@ def set_aside(log: Log, known: int | None, *, whole: bool, cutting: Cutting) -> 
             files.env.files.rename(error.path, aside)
             view = _settled(log)
         found = _first(files, view, log.config, known)
+        if found is not None and found.offset < known and not whole:
+            raise CorruptLogError(
+                files.path, found.position, f"damaged below {known}, too: at {found.offset}"
+            )
         if found is not None:  # before a recovery might cut it
             aside = _keep(files, found) or aside
             files.look_anew()

@@ -196,6 +196,7 @@ class Metrics:
         yield counter("pylog_scrub_passes", ({}, counters.scrub_passes))
         yield counter("pylog_replica_repairs", ({}, counters.repairs))
         yield gauge("pylog_damaged_replicas", ({}, self._replicas.damaged()))
+        yield gauge("pylog_damaged_replicas_not_shown", ({}, self._replicas.not_shown()))
 
     def _led(self) -> list[tuple[TopicPartition, Partition, Leader]]:
         return [

@@ -5,15 +5,16 @@
 - What was found is noted durably before anything else is done, and until the cut is durable: the next life of the
   broker begins where this one ended.
 - Nothing is cut unless a controller has said, in a leader epoch in which this replica has not fetched, that it follows
-  and is not in the ISR: leaving is committed then, and what is cut is at the members. A leader is never cut. Nor is
-  anything cut while the leader's replica is offline, too: what is sound here may be damaged there.
+  and is not in the ISR: leaving is committed then, and what is cut is at the members. A leader is never cut.
+- Nothing is cut that the leader has not shown before, in that same leader epoch: every batch from where the cut would
+  be, whole. What the leader cannot show may be sound nowhere but in what would be cut here.
 - A damaged replica follows nobody. It is offline until it was cut; then it is told that it is well, and only after
   that it fetches.
 
 ::
 
-    Found ──Note──> Noted ──MarkOffline──> (waits) ──Told: out──> AskLeader ──sound──> Cut ──> Forget, then it follows
-                                              ^                       │ offline         │ failed
+    Found ──Note──> Noted ──MarkOffline──> (waits) ──Told: out──> ReadLeader ──shown──> Cut ──> Forget, then it follows
+                                              ^                       │ not shown       │ failed
                                               └────────Ticked─────────┴─────────────────┘
 """
 
@@ -30,7 +31,8 @@ class Damaged:
     """A damaged replica. `offset`: everything below is sound, as far as is known; None: not known yet.
 
     `is_noted`: the next life knows of it. `out_in` is the leader epoch in which it follows and is not in the ISR;
-    None: it leads, or is a member, or nobody has said. `is_cutting`: the log is being cut, or about to be.
+    None: it leads, or is a member, or nobody has said. `is_cutting`: the log is being cut, or about to be: the leader
+    is read.
     """
 
     offset: int | None
@@ -70,11 +72,11 @@ class Untold:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderLooked:
-    """Whether the leader's replica is sound, as far as is known; of this leader epoch."""
+class LeaderRead:
+    """In this leader epoch the leader has shown all that is from `sound_from` on, where the cut would be; None: not."""
 
     leader_epoch: int
-    is_sound: bool
+    sound_from: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Ticked:
     """Time has passed: what failed is done again."""
 
 
-Event: TypeAlias = Found | Noted | Told | Untold | LeaderLooked | WasCut | NotCut | Ticked
+Event: TypeAlias = Found | Noted | Told | Untold | LeaderRead | WasCut | NotCut | Ticked
 
 
 # ------------------------------------------------------------------- effects
@@ -114,18 +116,22 @@ class MarkOffline:
 
 
 @dataclass(frozen=True, slots=True)
-class AskLeader:
-    """Look whether the leader's replica is offline, too. Answer: LeaderLooked; if it is, Ticked some time later."""
+class ReadLeader:
+    """Read from the leader all that would be cut, and check it. Answer: LeaderRead; if not shown, Ticked later.
+
+    `offset`: the lowest damage that is known of.
+    """
 
     leader: BrokerId
     leader_epoch: int
+    offset: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Keep the damaged file, and cut the log before it. Answer: WasCut or NotCut."""
+    """Keep the damaged file, and cut the log at this offset, never below. Answer: WasCut or NotCut."""
 
-    offset: int | None
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +141,7 @@ class Forget:
     leader_epoch: int | None
 
 
-Effect: TypeAlias = Note | MarkOffline | AskLeader | Cut | Forget
+Effect: TypeAlias = Note | MarkOffline | ReadLeader | Cut | Forget
 Step: TypeAlias = tuple[Damaged | None, tuple[Effect, ...]]
 
 
@@ -159,8 +165,8 @@ def _go_on(me: BrokerId, state: Damaged, event: Event) -> Step:
             is_out = stored.leader not in (me, NO_LEADER) and me not in stored.isr
             out_in = stored.leader_epoch if is_out else None
             return _maybe_cut(replace(state, out_in=out_in, leader=stored.leader))
-        case LeaderLooked():
-            return _leader_looked(state, event)
+        case LeaderRead():
+            return _leader_read(state, event)
         case WasCut():
             return None, (Forget(state.out_in),)
         case Ticked():
@@ -173,9 +179,9 @@ def _go_on(me: BrokerId, state: Damaged, event: Event) -> Step:
             raise AssertionError(f"{event} was dealt with")
 
 
-def _leader_looked(state: Damaged, event: LeaderLooked) -> Step:
-    if event.leader_epoch == state.out_in and event.is_sound:
-        return state, (Cut(state.offset),)
+def _leader_read(state: Damaged, event: LeaderRead) -> Step:
+    if event.leader_epoch == state.out_in and event.sound_from is not None:
+        return state, (Cut(event.sound_from),)
     state = replace(state, is_cutting=False)
     return (state, ()) if event.leader_epoch == state.out_in else _maybe_cut(state)
 
@@ -197,4 +203,4 @@ def _found(state: Damaged | None, event: Found) -> Step:
 def _maybe_cut(state: Damaged, *before: Effect) -> Step:
     if not state.is_noted or state.out_in is None or state.is_cutting:
         return state, before
-    return replace(state, is_cutting=True), (*before, AskLeader(state.leader, state.out_in))
+    return replace(state, is_cutting=True), (*before, ReadLeader(state.leader, state.out_in, state.offset))

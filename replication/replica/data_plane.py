@@ -40,8 +40,11 @@ class FetchSpec(NamedTuple):
     last_fetched_epoch: int = -1
 
 
+EXAMINER = -2  # Kafka's debugging consumer: reads up to the log's end, and what it asks for tells nothing
+
+
 class FetchTerms(NamedTuple):
-    """Who fetches (`replica_id` >= 0: that broker, in the life of this epoch), and when to answer."""
+    """Who fetches (`replica_id` >= 0: that broker, in the life of this epoch; or EXAMINER), and when to answer."""
 
     replica_id: int = -1
     replica_epoch: int = -1
@@ -53,8 +56,13 @@ class FetchTerms(NamedTuple):
 
     @property
     def is_follower(self) -> bool:
-        """Does a follower ask? It reads up to the log's end, and what it asks for tells what it has."""
+        """Does a follower ask? What it asks for tells what it has."""
         return self.replica_id >= 0
+
+    @property
+    def reads_all(self) -> bool:
+        """Does it read up to the log's end, and nothing that is damaged: to copy it, or to know that it could?"""
+        return self.is_follower or self.replica_id == EXAMINER
 
 
 class FetchedPartition(NamedTuple):

@@ -64,6 +64,14 @@ class Fetchers:
             del self._leaders[role.leader]
             fetcher.close()
 
+    def connect(self, broker: BrokerId) -> Client:
+        """A connection to it, which the caller closes. Raises: ConnectionError: where it is, is not known."""
+        address = self.metadata.address(broker)
+        if address is None:
+            raise ConnectionError(f"where broker {broker} is, is not known")
+        name, timeout_ms = f"broker-{self.config.broker_id}", self.config.replica_socket_timeout_ms
+        return Client(*address, name, timeout_ms=timeout_ms)
+
     def close(self) -> None:
         """Ask nothing more."""
         leaders, self._leaders = self._leaders, {}
@@ -241,16 +249,11 @@ class _Connection:
 
     def _connected(self) -> Client:
         address = self._fetchers.metadata.address(self._owner.leader)
-        if address is None:
-            raise ConnectionError(f"where broker {self._owner.leader} is, is not known")
         if self._client is None or address != self._address:
             if self._client is not None:
                 self._client.close()
-            config = self._fetchers.config
-            self._address = address
-            self._client = Client(
-                *address, f"broker-{config.broker_id}", timeout_ms=config.replica_socket_timeout_ms
-            )
+                self._client = None
+            self._client, self._address = self._fetchers.connect(self._owner.leader), address
         return self._client
 
     async def _ends(

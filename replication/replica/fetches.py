@@ -17,7 +17,7 @@ from logstore.log import ReadResult
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model import TopicPartition
 from replication.protocol.messages import Aborted, Isolation
-from replication.replica.data_plane import FetchedPartition, FetchSpec, FetchTerms
+from replication.replica.data_plane import EXAMINER, FetchedPartition, FetchSpec, FetchTerms
 from replication.replica.leading import Leader
 from replication.replica.replica_log import ReplicaLog
 from replication.steps import STEP_ITEMS, step
@@ -73,7 +73,7 @@ class _Reading:
     def read(self, max_bytes: int, terms: FetchTerms) -> None:
         """In a reader thread: read, and look at transactions if they matter.
 
-        What a follower copies is checked, and all that comes from a log that is known to be damaged (decision 41).
+        What is copied, or is to be, is checked, and all of a log that is known to be damaged (decision 41).
         """
         isolation = terms.isolation
         self.result, self.error = None, None
@@ -85,7 +85,7 @@ class _Reading:
             if self.spec.offset < upper:
                 limit = min(max_bytes, self.spec.max_bytes)
                 self.result = replica.log.read(self.spec.offset, max_bytes=limit, upper=upper)
-                if terms.is_follower or replica.damage is not None:
+                if terms.reads_all or replica.damage is not None:
                     self.result = soundness.checked(self.result)
                 if isolation is Isolation.READ_COMMITTED:
                     self.aborted = replica.aborted(self.spec.offset, self.result.next_offset)
@@ -164,7 +164,9 @@ async def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
     for number, reading in enumerate(readings, 1):
         if number % STEP_ITEMS == 0:
             await step()
-        if left_bytes > 0 and reading.read_recent(left_bytes, terms.isolation):
+        # What an examiner asks is whether the disk has it.
+        is_for_disk = terms.replica_id == EXAMINER
+        if left_bytes > 0 and not is_for_disk and reading.read_recent(left_bytes, terms.isolation):
             left_bytes -= reading.size_bytes
         else:
             rest.append(reading)

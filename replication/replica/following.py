@@ -13,6 +13,7 @@ from typing import Protocol
 
 from logstore.errors import DiskFullError, PylogError
 from replication import follower
+from replication.client import Client
 from replication.errors import is_disk_dead
 from replication.follower import EpochStarts
 from replication.model import BrokerId, LeaderAndIsr
@@ -36,6 +37,9 @@ class Asking(Protocol):
 
     def forget(self, role: Following) -> None:
         """No answer is wanted any more."""
+
+    def connect(self, broker: BrokerId) -> Client:
+        """A connection to it, which the caller closes. Raises: ConnectionError: where it is, is not known."""
 
 
 class _Write:

@@ -306,7 +306,7 @@ class Leader:
             verdict = isr.judge_epoch(self.state.leader_epoch, spec.current_leader_epoch)
         if verdict is not isr.Verdict.OK:
             return FetchedPartition(_REFUSED[verdict])
-        if self.replica.ends_early and (terms.is_follower or spec.offset >= self.state.log_end_offset):
+        if self.replica.ends_early and (terms.reads_all or spec.offset >= self.state.log_end_offset):
             return self.refused(ErrorCode.KAFKA_STORAGE_ERROR)
         if not self.replica.start <= spec.offset <= self.state.log_end_offset:
             return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -332,7 +332,7 @@ class Leader:
 
     def readable_end(self, terms: FetchTerms) -> int:
         """Up to where this reader may read; transactions are looked at when it does."""
-        return self.state.log_end_offset if terms.is_follower else self.high_watermark
+        return self.state.log_end_offset if terms.reads_all else self.high_watermark
 
     def judge_epoch(self, asked: int) -> ErrorCode:
         """May someone who knows this leader epoch be answered?"""

@@ -17,34 +17,41 @@ from logstore import soundness
 from logstore.errors import CorruptLogError, PylogError
 from logstore.soundness import SetAside, Unsound
 from replication import repair
-from replication.coordination.offline import read_offline
-from replication.coordination.tree import CoordinationError, Tree
 from replication.errors import is_disk_dead
-from replication.model import BrokerId, LeaderAndIsr, Offline, TopicPartition
+from replication.model import BrokerId, LeaderAndIsr, TopicPartition
+from replication.replica import second_copy
 from replication.replica.damage_notes import DamageNote
+from replication.replica.following import Asking
 from replication.replica.partition import Partition
 from replication.replica.replica_dir import ReplicaDir
 from replication.replica.replica_log import Host
+from replication.replica.second_copy import NotShownError
 
 logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0  # what failed (a full disk, say) is done again so much later
+# What the leader has not shown is asked for again so much later, and then less and less often.
+FIRST_ASK_S, ASK_S_MAX = 0.5, 60.0
 CALM_S = 60.0  # a file that was found sound is not looked through again so soon
 
 
 class Repairs:
-    """See the module. `states` are the machine's, per damaged replica."""
+    """See the module. `states` are the machine's, per damaged replica.
+
+    `unshown` are those whose leaders have not shown what is damaged: why, and how long (s) until they are asked again.
+    """
 
     def __init__(
         self,
         dir_: ReplicaDir,
         partitions: Mapping[TopicPartition, Partition],
-        tree: Callable[[], Tree | None],
+        asking: Asking,
     ) -> None:
         self.states: dict[TopicPartition, repair.Damaged] = {}
         self._dir = dir_
         self._partitions = partitions
-        self._tree = tree
+        self._asking = asking
+        self.unshown: dict[TopicPartition, tuple[str, float]] = {}
         self._stored: dict[TopicPartition, LeaderAndIsr] = {}
         self._looking: set[TopicPartition] = set()
         self._sound_s: dict[tuple[TopicPartition, str], float] = {}  # when it was found so
@@ -89,6 +96,7 @@ class Repairs:
     def forget(self, tp: TopicPartition) -> None:
         """The replica is let go of, and with it its damage."""
         self.states.pop(tp, None)
+        self.unshown.pop(tp, None)
         self._stored.pop(tp, None)
         if self._host.offline.reasons().get(tp) is not None:
             self._host.offline.clear(tp)
@@ -150,8 +158,8 @@ class Repairs:
                     self._spawn(self._note(tp, offset, reason))
                 case repair.MarkOffline(reason):
                     self._host.offline.mark(tp, reason)
-                case repair.AskLeader(leader, leader_epoch):
-                    self._spawn(self._ask_leader(tp, leader, leader_epoch))
+                case repair.ReadLeader(leader, leader_epoch, offset):
+                    self._spawn(self._read_leader(tp, leader, leader_epoch, offset))
                 case repair.Cut(offset):
                     self._spawn(self._cut(tp, offset))
                 case repair.Forget(leader_epoch):
@@ -168,21 +176,55 @@ class Repairs:
         if await self._done(tp, "noted", act) and tp in self.states:
             self._step(tp, repair.Noted())
 
-    async def _ask_leader(self, tp: TopicPartition, leader: BrokerId, leader_epoch: int) -> None:
-        tree, why = self._tree(), "no session with the coordination store"
-        if tree is not None:
-            try:
-                offline = (await read_offline(tree)).get(leader, Offline())
-                why = offline.reason(tp) or ""
-            except CoordinationError as error:
-                why = str(error)
-        self._step(tp, repair.LeaderLooked(leader_epoch, not why))
-        if why:
-            logger.warning("tp=%s is not cut yet: leader=%d is no better: %s", tp, leader, why)
-            await asyncio.sleep(RETRY_S)
+    async def _read_leader(
+        self, tp: TopicPartition, leader: BrokerId, leader_epoch: int, offset: int | None
+    ) -> None:
+        """Only what the leader has shown is cut; what is asked for is what is on its disk."""
+        partition = self._partitions[tp]
+        try:
+            begin = await self._shown_from(partition, leader, leader_epoch, offset)
+        except (NotShownError, PylogError, OSError) as error:
+            self._step(tp, repair.LeaderRead(leader_epoch, None))
+            await asyncio.sleep(self._note_unshown(tp, f"leader={leader} epoch={leader_epoch}: {error}"))
             self._step(tp, repair.Ticked())
+        else:
+            self.unshown.pop(tp, None)
+            self._step(tp, repair.LeaderRead(leader_epoch, begin))
 
-    async def _cut(self, tp: TopicPartition, offset: int | None) -> None:
+    async def _shown_from(
+        self, partition: Partition, leader: BrokerId, leader_epoch: int, offset: int | None
+    ) -> int:
+        """Where the log would be cut; the leader has shown all that is behind. Raises: NotShownError."""
+        replica, config = partition.replica, self._host.config
+        log = replica.log
+        begin = await replica.call(partial(self._dir.would_cut_at, log, offset))
+        wanted = second_copy.Wanted(
+            partition.tp,
+            replica.topic_uuid,
+            leader_epoch,
+            begin,
+            None if replica.ends_early else replica.end,
+            log.config.may_have_gaps or log.files.view.was_compacted,
+        )
+        client = self._asking.connect(leader)
+        try:
+            await second_copy.read(client, self._host.broker, wanted, config.replica_fetch_max_bytes)
+        finally:
+            client.close()
+        return begin
+
+    def _note_unshown(self, tp: TopicPartition, why: str) -> float:
+        """How long to wait. It is said once, and again when it is another reason."""
+        said, pause_s = self.unshown.get(tp, ("", FIRST_ASK_S / 2))
+        if why != said:
+            logger.warning(
+                "tp=%s is not cut yet, the leader has not shown that it has what is damaged: %s", tp, why
+            )
+        pause_s = min(2 * pause_s, ASK_S_MAX)
+        self.unshown[tp] = why, pause_s
+        return pause_s
+
+    async def _cut(self, tp: TopicPartition, offset: int) -> None:
         partition = self._partitions[tp]
         partition.leave_role()
         try:

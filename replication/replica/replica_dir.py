@@ -183,15 +183,22 @@ class ReplicaDir:
         except StorageError as error:
             logger.error("tp=%s damage is not noted: %s", tp, error)
 
-    def set_aside(self, tp: TopicPartition, log: Log, offset: int | None) -> SetAside:
-        """Cut a damaged log (see `soundness`), and note before that it is no more what it was.
+    def would_cut_at(self, log: Log, offset: int | None) -> int:
+        """Where `set_aside` would cut: what is from there on has to be elsewhere. `offset`: damage that is known of.
 
-        A compacted one goes whole: who has the rest may have removed the tombstones of what is left here.
+        A compacted log goes whole: who has the rest may have removed the tombstones of what is left here.
+        """
+        return 0 if _goes_whole(log) else soundness.first_damage(log, offset)
+
+    def set_aside(self, tp: TopicPartition, log: Log, offset: int) -> SetAside:
+        """Cut a damaged log there (see `soundness`), and note before that it is no more what it was.
+
+        Raises: CorruptLogError: it would have to be cut lower by now.
         """
         note = self.notes.all().get(tp)
         if note is not None:
             self.notes.put(tp, note._replace(is_cut=True))
-        whole = log.config.is_compacted or log.files.view.was_compacted
+        whole = _goes_whole(log)
         done = soundness.set_aside(log, offset, whole=whole, cutting=lambda at: self.cutting(tp, at))
         with self.cutting(tp, done.offset):  # also if a crash has cut it before
             return done
@@ -379,6 +386,10 @@ class ReplicaDir:
             for log in logs.values():
                 log.close()
             self.log_dir.close()
+
+
+def _goes_whole(log: Log) -> bool:
+    return log.config.is_compacted or log.files.view.was_compacted
 
 
 def _settle(log: Log) -> None:

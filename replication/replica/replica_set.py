@@ -69,7 +69,7 @@ class ReplicaSet:
             raise
         self.room = Room(self.dir.path, self.dir.log_dir.reserve, self.offline, self._env)
         self.disk = Disk(self._config.num_io_threads)
-        self.repairs = Repairs(self.dir, self.partitions, lambda: self.tree)
+        self.repairs = Repairs(self.dir, self.partitions, self._asking)
         self._host = Host(
             broker=self.broker,
             config=self._config,

@@ -184,6 +184,10 @@ class Replicas:
         """How many replicas of this broker are damaged, or could not be recovered."""
         return len(self._set.repairs.states) + len(self._set.broken)
 
+    def not_shown(self) -> int:
+        """How many damaged replicas are not mended, since their leaders have not shown what is damaged there."""
+        return len(self._set.repairs.unshown)
+
     def partition(self, topic: str, partition: int) -> Partition:
         """The replica of this broker.
 

@@ -1,5 +1,9 @@
 """A damaged replica in a broker: what it serves while it is the only one, and how it is mended (S3)."""
 
+from contextlib import asynccontextmanager
+
+from logstore import soundness
+from logstore.errors import CorruptLogError
 from logstore.records.batch import Record, build
 from replication.errors import ErrorCode
 
@@ -97,3 +101,60 @@ async def test_damage_below_what_the_leader_retains_makes_the_follower_begin_the
         await until(lambda: follower.counters.repairs == 1 or replica.start == 3)
         await until(lambda: (replica.start, replica.end) == (3, 3) and is_led(running, 1, {1, 2}))
         assert follower.counters.lost_records == 0
+
+
+SEGMENT = f"{0:020d}.log"
+
+
+@asynccontextmanager
+async def two_brokers(path, *values, **settings):
+    """(the leader, the follower, its replica), both with these values, each a batch, and nobody who scrubs."""
+    async with brokers(path, 2, **settings) as running:
+        leader, follower = running[1].replicas, running[2].replicas
+        for value in values:
+            await leader.append({T0: batch(value)}, acks=-1, timeout_ms=5000)
+        replica = follower.partitions()[T0].replica
+        await until(lambda: replica.end == len(values))
+        await leader.partitions()[T0].replica.call(leader.partitions()[T0].replica.log.flush)
+        yield leader, follower, replica
+
+
+async def scrub(replicas):
+    """As its scrub does: read the log, and tell what is odd."""
+    replica = replicas.partitions()[T0].replica
+    found = await replica.call(lambda: soundness.find(replica.log))
+    if found is not None:
+        replica.suspect(CorruptLogError(found.path, found.position, found.reason))
+
+
+def file_of(path, number):
+    return path / f"broker-{number}" / "orders-0" / SEGMENT
+
+
+def kept(path, number):
+    return list(file_of(path, number).parent.glob("*.damaged"))
+
+
+def is_well(replicas):
+    role = replicas.partitions()[T0].role
+    return replicas.damaged() == 0 and role is not None and (T0 not in replicas.offline.reasons())
+
+
+@on_loop
+async def test_nothing_is_cut_while_the_leader_has_damage_there_that_nobody_has_found(tmp_path, caplog):
+    """The only sound copy of what the follower would cut is the follower's."""
+    async with two_brokers(tmp_path, b"a", b"b", b"c") as (leader, follower, replica):
+        damage(file_of(tmp_path, 1), batch=2, at=66)
+        damage(file_of(tmp_path, 2), batch=1, at=66)
+        damage(file_of(tmp_path, 1), batch=1, at=66)
+        before = file_of(tmp_path, 2).read_bytes()
+
+        await scrub(follower)
+
+        await until(lambda: follower.not_shown() == 1)
+        await until(lambda: leader.damaged() == 1)
+        assert file_of(tmp_path, 2).read_bytes() == before
+        assert (kept(tmp_path, 2), replica.end, follower.counters.repairs) == ([], 3, 0)
+        assert follower.damaged() == 1
+        told = [line for line in caplog.messages if "is not cut yet" in line]
+        assert len(told) == len(set(told)), "each reason is told once"

@@ -16,7 +16,7 @@ class Repair(RuleBasedStateMachine):
         super().__init__()
         self.state = None
         self.is_damaged = self.is_noted = self.is_offline = self.is_cutting = False
-        self.stored = self.asked = None
+        self.stored = self.shown = None
         self.todo = []
 
     def _step(self, event):
@@ -32,8 +32,8 @@ class Repair(RuleBasedStateMachine):
                 assert self.is_noted
                 assert self.is_offline
                 assert not self.is_cutting
-                assert self.asked == self.stored.leader_epoch
                 assert self.stored is not None
+                assert self.shown == (self.stored.leader_epoch, effect.offset)
                 assert self.stored.leader in OTHERS
                 assert ME not in self.stored.isr
                 self.is_cutting = True
@@ -68,9 +68,10 @@ class Repair(RuleBasedStateMachine):
             case repair.Note():
                 self.is_noted = True
                 self._step(repair.Noted())
-            case repair.AskLeader(_, leader_epoch):
-                self.asked = leader_epoch if is_well else None
-                self._step(repair.LeaderLooked(leader_epoch, is_well))
+            case repair.ReadLeader(_, leader_epoch, offset):
+                begin = (offset or 0) if is_well else None
+                self.shown = leader_epoch, begin
+                self._step(repair.LeaderRead(leader_epoch, begin))
             case repair.Cut():
                 self.is_cutting = False
                 if is_well:
@@ -114,13 +115,23 @@ def test_a_leader_is_never_cut_and_the_only_member_neither():
         state, effects = repair.step(ME, state, repair.Told(LeaderAndIsr(leader, 1, isr, 1)))
         assert effects == ()
     state, effects = repair.step(ME, state, repair.Told(LeaderAndIsr(1, 2, (1,), 1)))
-    assert effects == (repair.AskLeader(1, 2),)
-    state, effects = repair.step(ME, state, repair.LeaderLooked(2, is_sound=False))
+    assert effects == (repair.ReadLeader(1, 2, 5),)
+    state, effects = repair.step(ME, state, repair.LeaderRead(2, None))
     assert effects == ()
     state, effects = repair.step(ME, state, repair.Ticked())
-    assert effects == (repair.AskLeader(1, 2),)
-    state, effects = repair.step(ME, state, repair.LeaderLooked(2, is_sound=True))
-    assert effects == (repair.Cut(5),)
+    assert effects == (repair.ReadLeader(1, 2, 5),)
+    state, effects = repair.step(ME, state, repair.LeaderRead(2, 4))
+    assert effects == (repair.Cut(4),)
+
+
+def test_what_a_leader_of_another_epoch_has_shown_counts_for_nothing():
+    state, _ = repair.begin(5, "a bit")
+    state, _ = repair.step(ME, state, repair.Told(LeaderAndIsr(1, 2, (1,), 1)))
+    state, effects = repair.step(ME, state, repair.Told(LeaderAndIsr(3, 3, (3,), 1)))
+    assert effects == ()
+    state, effects = repair.step(ME, state, repair.LeaderRead(2, 5))
+    assert effects == (repair.ReadLeader(3, 3, 5),)
+    assert repair.step(ME, state, repair.LeaderRead(3, 5))[1] == (repair.Cut(5),)
 
 
 def test_what_was_found_lower_is_noted_before_anything_is_cut():
@@ -130,5 +141,5 @@ def test_what_was_found_lower_is_noted_before_anything_is_cut():
     told = repair.Told(LeaderAndIsr(1, 2, (1,), 1))
     state, effects = repair.step(ME, state, told)
     assert effects == ()
-    state, _ = repair.step(ME, state, repair.Noted())
-    assert repair.step(ME, state, repair.LeaderLooked(2, is_sound=True))[1] == (repair.Cut(3),)
+    state, effects = repair.step(ME, state, repair.Noted())
+    assert effects == (repair.MarkOffline("another"), repair.ReadLeader(1, 2, 3))
