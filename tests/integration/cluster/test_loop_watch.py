@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,6 +16,7 @@ from replication.model import TopicPartition
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
+from tests.conformance.coordination.conftest import zookeeper  # noqa: F401  a fixture
 from tests.integration.cluster.test_giants import Client
 
 SESSION_MS, STUCK_S, PATIENCE_S = 2000, 10, 60
@@ -35,13 +35,13 @@ TP = TopicPartition("stuck", 0)
 
 
 class Process:
-    def __init__(self, number, path):
+    def __init__(self, number, path, store):
         self.path = path / f"broker-{number}"
         settings = {
             "broker.id": number,
             "log.dirs": self.path,
             "listeners": "PLAINTEXT://127.0.0.1:0",
-            "coordination": f"sqlite:{path / 'tree.db'}",
+            "coordination": store,
             "zookeeper.session.timeout.ms": SESSION_MS,
             "auto.leader.rebalance.enable": "false",
             "metrics.port": 0,
@@ -61,9 +61,17 @@ class Process:
         self.process.communicate()
 
 
+@pytest.fixture(params=["sqlite", "zookeeper"])
+def store(request, tmp_path):
+    """Who keeps a session alive by a thread: ours, or kazoo's."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path / 'tree.db'}"
+    return f"zookeeper:{request.getfixturevalue('zookeeper')}/{tmp_path.name}"
+
+
 @pytest.fixture
-def brokers(tmp_path):
-    made = [Process(number, tmp_path) for number in (1, 2)]
+def brokers(tmp_path, store):
+    made = [Process(number, tmp_path, store) for number in (1, 2)]
     try:
         for each in made:
             each.started()
@@ -73,9 +81,9 @@ def brokers(tmp_path):
             each.stop()
 
 
-def state(path: Path):
+def state(store):
     async def read():
-        tree = await open_tree(f"sqlite:{path / 'tree.db'}", on_session=lambda event: None)
+        tree = await open_tree(store, on_session=lambda event: None)
         try:
             return (await cluster.read_states(tree, [TP])).get(TP)
         finally:
@@ -104,7 +112,7 @@ def outcome(frame):
 
 
 def test_a_broker_whose_loop_is_stuck_loses_its_session_and_acknowledges_nothing_when_it_turns_again(
-    brokers, tmp_path
+    brokers, store
 ):
     stuck, other = brokers
     topic = {
@@ -117,7 +125,7 @@ def test_a_broker_whose_loop_is_stuck_loses_its_session_and_acknowledges_nothing
     with Client(other.port) as admin, Client(stuck.port) as hand, Client(stuck.port) as producer:
         body = {"topics": [topic], "timeout": 30_000, "validate_only": False}
         assert admin.call(ApiKey.CREATE_TOPICS, 7, body).topics[0].error_code == 0
-        until(lambda: state(tmp_path).isr == (1, 2))
+        until(lambda: state(store).isr == (1, 2))
         assert outcome(producer.ask(produce(1))) is ErrorCode.NONE
         hand.socket.sendall(
             b"".join(
@@ -135,9 +143,9 @@ def test_a_broker_whose_loop_is_stuck_loses_its_session_and_acknowledges_nothing
         )
         until(lambda: "the event loop stands still" in stuck.log())
         producer.socket.sendall(produce(1))  # it waits in the socket
-        until(lambda: state(tmp_path).leader == 2)
+        until(lambda: state(store).leader == 2)
         assert "turns again" not in stuck.log()  # another one leads while it is still stuck
         assert outcome(producer.answer()) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        until(lambda: set(state(tmp_path).isr) == {1, 2})  # and it comes back by itself
+        until(lambda: set(state(store).isr) == {1, 2})  # and it comes back by itself
     (line,) = (line for line in stuck.log().splitlines() if "stands still" in line)
     assert "DESCRIBE_CLUSTER of client 127.0.0.1" in line
