@@ -34,8 +34,8 @@ class LeaderEpochs:
     def __init__(self, env: Env, directory: str) -> None:
         self._env = env
         self.path = f"{directory}/{FILE_NAME}"
-        self._starts: list[EpochStart] = []
-        self.is_damaged = False
+        self._starts: list[EpochStart]
+        self.is_damaged: bool
         self.load()
 
     def load(self) -> None:

@@ -279,7 +279,7 @@ class _Recovery:
 
     def _recover_segments(self) -> int:
         """Check every segment, oldest first; cut where the log stops being one. Returns its end."""
-        end, number = self._bases[0] if self._bases else self._files.view.start_mark, 0
+        end, number = self._files.view.start_mark, 0
         while number < len(self._bases):
             segment = self._files.segment(self._bases[number])
             if number and (reason := discontinuity(end, segment.base_offset, self._config)):

@@ -165,11 +165,6 @@ def elect_for_shutdown(
     )
 
 
-def elect_none(current: LeaderAndIsr, assigned: Assignment, live: Collection[BrokerId]) -> Choice:
-    """What stands; for telling it again."""
-    return Choice(current.leader, current.isr, _alive(assigned, live))
-
-
 def _alive(brokers: Assignment, live: Collection[BrokerId]) -> Assignment:
     return tuple(broker for broker in brokers if broker in live)
 

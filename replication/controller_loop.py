@@ -335,10 +335,10 @@ class ControllerLoop:
                     if isinstance(event, events.BrokersChanged):
                         self._log_brokers({info.id: info for info in event.live})
                     self.post(event)
-                await alarm.wait()
             else:
-                armed.set_result(None)  # what was seen now is read again with all the rest
+                armed.set_result(None)  # what was seen now is read again with all the rest, by `_load`
                 await term.loaded.wait()
+            await alarm.wait()
         except SessionExpiredError:
             raise
         except CoordinationError as error:

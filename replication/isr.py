@@ -328,7 +328,7 @@ def _observe(state: Leading, event: Fetched, known: Follower) -> Follower:
     if event.offset >= state.log_end_offset:
         caught_up_ms = event.now_ms
     elif known.log_end_offset != UNKNOWN_OFFSET and event.offset >= known.leader_end_at_fetch:
-        caught_up_ms = max(caught_up_ms, known.fetched_ms)
+        caught_up_ms = known.fetched_ms
     return Follower(caught_up_ms, event.offset, event.broker_epoch, event.now_ms, state.log_end_offset)
 
 

@@ -32,8 +32,6 @@ def begin(draft: Draft, topics: Iterable[str]) -> None:
             draft.also(DeleteTopicNodes(name, None))
         elif any(tp.topic == name for tp in draft.moves):
             draft.delayed_deletions.add(name)
-            for tp in partitions_of(draft, name):
-                reassignment.proceed(draft, tp)  # what was not begun will not be
         elif not draft.topics[name].partitions:
             draft.delayed_deletions.add(name)
         elif name not in draft.deletions:

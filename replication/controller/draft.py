@@ -228,11 +228,10 @@ class Draft:
     def tell_metadata(
         self, tps: Iterable[TopicPartition], receivers: Iterable[BrokerId] | None = None
     ) -> None:
-        """Tell brokers (all, if none are named) how these partitions stand; of a topic that goes, that it goes."""
+        """Tell live brokers (all, if none are named) how these partitions stand; of a topic that goes, that it goes."""
         known = [(tp, self._shown(tp, self.leadership[tp])) for tp in tps if tp in self.leadership]
         for broker in self.brokers if receivers is None else receivers:
-            if broker in self.brokers:
-                self._metadata_for.setdefault(broker, {}).update(known)
+            self._metadata_for.setdefault(broker, {}).update(known)
 
     def _shown(self, tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr:
         return replace(state, leader=LEADER_DURING_DELETE) if tp.topic in self.deletions else state
@@ -247,7 +246,7 @@ class Draft:
 
     def _news(self, tp: TopicPartition, state: LeaderAndIsr, *, is_new: bool = False) -> PartitionNews:
         replicas, gone = self.replicas_of(tp), self.offline_of(tp)
-        offline = tuple(broker for broker in replicas if broker in gone) if gone else ()
+        offline = tuple(broker for broker in replicas if broker in gone)
         return PartitionNews(tp, self.topics[tp.topic].id or "", state, replicas, is_new, offline)
 
     def _told(self) -> Iterable[Effect]:

@@ -28,7 +28,7 @@ def maybe_rebalance(draft: Draft, now_ms: int) -> None:
 
 
 def _missed_by_broker(draft: Draft) -> list[list[TopicPartition]]:
-    """For each live broker that misses too many: the partitions that it should lead, does not, and could."""
+    """For each broker that misses too many: the partitions that it should lead, does not, and could."""
     owned: dict[BrokerId, list[TopicPartition]] = {}
     for tp, replicas in draft.partitions():
         if tp in draft.leadership and tp.topic not in draft.deletions:
@@ -37,7 +37,7 @@ def _missed_by_broker(draft: Draft) -> list[list[TopicPartition]]:
     for broker, tps in sorted(owned.items()):
         missed = [tp for tp in tps if draft.leadership[tp].leader != broker]
         is_too_much = len(missed) * 100 > draft.limits.leader_imbalance_per_broker_percentage * len(tps)
-        if is_too_much and broker in draft.brokers and broker not in draft.shutting_down:
+        if is_too_much:
             found.append(
                 [tp for tp in missed if broker in draft.available(tp).intersection(draft.leadership[tp].isr)]
             )

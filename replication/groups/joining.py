@@ -150,8 +150,6 @@ def _replace_static(draft: Draft, event: Join, old_id: str) -> None:
     before, leader = draft.members[old_id], draft.leader
     _rename(draft, before, replace(before, id=event.fresh_id))
     _update(draft, draft.members[event.fresh_id], event)
-    if not before.is_new:
-        draft.hear(event.fresh_id)
     if draft.phase is not Phase.STABLE:
         _rebalance(draft)
     elif draft.choose_protocol() != draft.protocol or _subscribes_anew(draft, before, event):

@@ -4,7 +4,8 @@ Commands (one a line; what they print stands below them in the transcript):
 
     brokers 1 2 3                     these register and nobody dies; `brokers +4` one more; `4!` it lost writes
     elect 3                           broker 3 becomes the controller, in the next controller epoch
-    create bar 1:2:3 2:3:1            a topic, replicas of each partition; `unclean=yes` lets anybody lead
+    create bar 1:2:3 2:3:1            a topic, replicas of each partition; `unclean=yes` lets anybody lead; `id=bar@2`
+                                      says that it is another than before, whose nodes are gone
     kill 1 2                          their sessions end in one look at the tree
     bounce 1                          it died and came back between two looks; `1~`: all that it has is offline
     offline 2 bar-0 | offline 2 all   broker 2 cannot serve or write these replicas; `offline 2`: all is well
@@ -20,6 +21,8 @@ Commands (one a line; what they print stands below them in the transcript):
     foreign bar-0 3 5 3,1             somebody else writes leader 3, leader epoch 5, ISR 3,1
     describe                          every partition as the tree has it; `replicas`: and on which brokers
     states                            the states of all partitions and replicas
+    log                               the lines of TRACE since it was asked last
+    fail                              who has to delete cannot: all that is held of it
 """
 
 from __future__ import annotations
@@ -105,7 +108,10 @@ class Cluster:
     def do_create(self, name: str, *words: str) -> None:
         rows = [word for word in words if "=" not in word]
         partitions = {n: tuple(int(b) for b in row.split(":")) for n, row in enumerate(rows)}
-        topic_id = None if "id=none" in words else f"{name}@1"
+        named = [word.removeprefix("id=") for word in words if word.startswith("id=")]
+        topic_id = None if named == ["none"] else named[0] if named else f"{name}@1"
+        if name in self.topics:
+            self.stored = {tp: state for tp, state in self.stored.items() if tp.topic != name}
         self.topics[name] = TopicInfo(partitions, topic_id, "unclean=yes" in words)
         self._post(events.TopicsChanged(dict(self.topics)))
 
@@ -187,6 +193,17 @@ class Cluster:
                 if replica.tp == tp
             ]
             self.out.append(f"{tp}: {state} {' '.join(replicas)}")
+
+    def do_log(self) -> None:
+        self.out += [change.message for change in self.log if change.level == "TRACE"]
+        self.log = []
+
+    def do_fail(self) -> None:
+        held, self.held = self.held, []
+        for order in held:
+            assert isinstance(order, events.SendStopReplica)
+            failed = tuple(stop.tp for stop in order.partitions)
+            self._post(events.ReplicasDeleted(order.broker, (), failed))
 
     # ---------------------------------------------------------------- effects
 

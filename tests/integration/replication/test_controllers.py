@@ -95,12 +95,13 @@ async def test_leadership_goes_back_where_more_than_the_percentage_is_missed(tmp
 
 @on_loop
 async def test_what_one_controller_was_asked_to_elect_the_next_one_elects(tmp_path):
-    async with brokers(tmp_path, 2) as running:
+    """It is asked for when nobody hears of it; and no rebalance does the same by itself."""
+    async with brokers(tmp_path, 2, **{"auto.leader.rebalance.enable": "false"}) as running:
         await topics.create_topic(running[1]._tree, P0.topic, "j" * 21 + "A", {0: (2, 1)}, {})
         await until(lambda: running[1].replicas.metadata.leader(*P0) == 2)
         await running[2].stop()
         await until(lambda: running[1].replicas.metadata.leader(*P0) == 1)
-        running[2] = made(tmp_path, 2)
+        running[2] = made(tmp_path, 2, **{"auto.leader.rebalance.enable": "false"})
         await running[2].start()
         controller = running[1].controller
         await until(lambda: set(controller.state.leadership[P0].isr) == {1, 2})

@@ -10,7 +10,6 @@ from replication.assignment import (
     ElectionError,
     NoReplicaOnlineError,
     elect_for_shutdown,
-    elect_none,
     elect_offline,
     elect_preferred,
     elect_reassigned,
@@ -107,6 +106,7 @@ def test_shutdown_takes_the_next_in_isr_order_and_drops_who_leaves():
     assert elect_for_shutdown(state(1, 1, 3, 2), (1, 2, 3), {1, 2, 3}, leaving={1}) == Choice(
         3, (3, 2), (1, 2, 3)
     )
+    assert elect_for_shutdown(state(1, 1, 3, 2), (1, 2, 3), {1, 2}, leaving={1}).leader == 2  # 3 has died
     with pytest.raises(ElectionError, match="besides shutting down"):
         elect_for_shutdown(state(1, 1), (1, 2), {1, 2}, leaving={1})
 
@@ -115,7 +115,3 @@ def test_reassigned_takes_a_target_in_sync_and_keeps_the_isr():
     assert elect_reassigned(state(1, 1, 5, 4), (4, 5), {1, 4, 5}) == Choice(4, (1, 5, 4), (4, 5))
     with pytest.raises(NoReplicaOnlineError, match="None of the replicas"):
         elect_reassigned(state(1, 1), (4, 5), {1, 4, 5})
-
-
-def test_none_returns_what_stands():
-    assert elect_none(state(1, 1, 2), (1, 2, 3), {1, 3}) == Choice(1, (1, 2), (1, 3))

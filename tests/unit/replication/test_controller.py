@@ -54,6 +54,7 @@ class World:
         state, effects = step(self.state, event, LIMITS)
         assert self.state == before, "step changes nothing that it was given"
         self.state = state
+        assert not state.deletions & state.delayed_deletions
         self.check_moves(before)
         for effect in effects:
             self.check(effect)

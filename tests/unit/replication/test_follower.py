@@ -177,6 +177,11 @@ def test_the_hw_is_cut_first_and_the_loss_is_said():
     assert follower.state.high_watermark == 2
 
 
+def test_a_cut_at_the_hw_loses_nothing_and_says_nothing():
+    follower = Follower([1, 1, 1], hw=2)
+    assert follower.on(EpochEndAnswered(9, 1, 1, 2)) == (TruncateTo(2),)
+
+
 def test_the_hw_follows_the_log_and_the_leader():
     follower = Follower([])
     follower.on(answer(0, 3, 3))
@@ -251,7 +256,23 @@ def test_beyond_the_leaders_end_it_reconciles_again():
     assert follower.on(OutOfRange(9, 3, 0, 2)) == (AskEpochEnd(1, 9, 1),)
 
 
-def test_a_log_that_begins_where_the_leaders_ends_begins_anew():
+def test_beyond_the_leaders_end_the_epoch_in_question_is_that_of_its_last_append():
+    follower = Follower([])
+    follower.on(answer(0, 3, 3), Appended(3, ((9, 0),), 3))
+    assert follower.on(OutOfRange(9, 3, 0, 2)) == (AskEpochEnd(1, 9, 9),)
+
+
+@pytest.mark.parametrize("leaders", [(5, 20), (0, 2)])
+def test_a_log_that_touches_the_leaders_is_kept(leaders):
+    follower = Follower([])
+    follower.state, _ = follow(
+        1, 9, log_start_offset=2, log_end_offset=5, epochs=((1, 2),), high_watermark=2
+    )
+    follower.on(EpochEndAnswered(9, 1, 1, 5), Truncated(2, 5, ((1, 2),)))
+    assert follower.on(OutOfRange(9, 5, *leaders)) == (AskEpochEnd(1, 9, 1),)
+
+
+def test_a_log_that_begins_behind_the_leaders_end_begins_anew():
     follower = Follower([], start=30)
     follower.state, _ = follow(1, 9, log_start_offset=30, log_end_offset=30, epochs=(), high_watermark=30)
     assert follower.on(OutOfRange(9, 30, 0, 4)) == (ReportLostRecords(9, 0, 30), StartAnew(0))

@@ -164,6 +164,24 @@ def test_it_counts_as_caught_up_when_it_has_what_there_was_at_its_last_fetch():
         assert leader.on(Ticked(now_ms + 2)) == ()
 
 
+def test_who_is_never_at_the_end_is_as_late_as_its_fetch_before():
+    leader = Leader(1, 2)
+    leader.on(Fetched(2, 10, 0))
+    for now_ms in range(100, 1000, 100):
+        end = leader.state.log_end_offset
+        leader.on(Appended(end + 100), Fetched(2, end, now_ms))
+        assert leader.on(Ticked(now_ms)) == ()
+    assert leader.on(Ticked(now_ms + 1)) == (WriteIsr((1,), 20, ()),)
+
+
+def test_who_fetches_all_the_time_and_never_reaches_what_there_was_leaves():
+    leader = Leader(1, 2)
+    leader.on(Fetched(2, 10, 0), Appended(1000))
+    for now_ms in range(1, 101):
+        assert leader.on(Fetched(2, 10 + now_ms, now_ms), Ticked(now_ms)) == ()
+    assert leader.on(Fetched(2, 500, 101), Ticked(101)) == (WriteIsr((1,), 20, ()),)
+
+
 def test_it_may_be_too_many_records_behind_if_that_is_set():
     leader = Leader(1, 2, limits=Limits(100, replica_lag_max_messages=5))
     leader.on(Fetched(2, 10, 1), Appended(15))

@@ -177,6 +177,14 @@ def test_s4_a_flipped_bit_is_refused_by_an_append_and_found_by_verify(root, env,
     assert "CRC" in found.reason
 
 
+def test_s4_a_segment_that_begins_below_its_name_is_found_by_verify(root, env, disk):
+    """The offset of a batch has no CRC."""
+    log = filled(root, env)
+    path = log.segments()[1].path
+    disk.names[path].data[7] -= 1
+    assert [(found.path, found.position) for found in log.verify()] == [(path, 0)]
+
+
 @pytest.mark.parametrize("field", [*range(8, 12), *range(16, 61)])  # 12 to 15, the leader epoch, has no CRC
 def test_s4_a_damaged_header_among_aborted_batches_is_reported(root, env, disk, field):
     """Or, where the batch looks like that of an open transaction now, holds readers up: `pylog verify` tells."""
@@ -422,6 +430,14 @@ def test_s16_epochs_are_trimmed_to_the_log_and_rebuilt_from_its_batches(root, en
     log.recover()
     assert list(log.epochs.starts) == expected
     assert list(reopen(log.directory, env).epochs.starts) == expected
+
+
+@pytest.mark.parametrize(("start", "is_wrong"), [(4, False), (5, True)])
+def test_s16_an_epoch_may_begin_at_the_end_of_the_log_and_not_behind_it(root, env, disk, start, is_wrong):
+    log = filled(root, env, 4)
+    write_checkpoint(env, log.directory / "leader-epoch-checkpoint", [(0, 0), (3, start)])
+    reasons = [found.reason for found in log.verify()]
+    assert ["behind the end" in reason for reason in reasons] == [True] * is_wrong
 
 
 @pytest.mark.parametrize("content", [None, b"garbage"])

@@ -100,6 +100,10 @@ def test_files_dated_long_ago_by_a_clock_that_was_wrong_are_not_older_than_those
     assert gone(facts((3, 3), (2, 12_000), (1, 1)), retention_ms=7 * DAY) == []
 
 
+def test_what_is_appended_at_this_moment_has_no_age():
+    assert gone(facts((9, 9), (None, 0)), retention_ms=7 * DAY) == [(0, "retention.ms")]
+
+
 def test_files_dated_into_the_future_say_nothing_s17():
     assert gone(facts((9, -500), (3, -500), (-500, -500)), retention_ms=7 * DAY) == [(0, "retention.ms")]
 

@@ -155,6 +155,12 @@ def test_a_value_of_a_later_version_counts_as_wiped_so_that_no_older_one_stands_
     assert loaded.unknown == 1
 
 
+def test_a_key_of_a_later_version_names_nothing_that_is_known():
+    loaded = Loaded()
+    loaded.apply(0, b"\x00\x03" + offset_key("g", TP)[2:], offset_value(Committed(1)))
+    assert (loaded.offsets, loaded.groups, loaded.unknown) == ({}, {}, 1)
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [
