@@ -219,7 +219,17 @@ def _begin(module: str, tree: ast.Module | None, tests: tuple[str, ...], allowed
         sys.meta_path.insert(0, _Changed(module, tree))
     import pytest
 
-    words = ["-x", "-q", "-n0", "-p", "no:cacheprovider", "-p", "no:randomly", "--assert=plain", "--hypothesis-seed=0"]
+    words = [
+        "-x",
+        "-q",
+        "-n0",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        "--assert=plain",
+        "--hypothesis-seed=0",
+    ]
     os._exit(int(pytest.main(["-o", "addopts=", *words, *tests])))
 
 

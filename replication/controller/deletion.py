@@ -30,9 +30,7 @@ def begin(draft: Draft, topics: Iterable[str]) -> None:
     for name in topics:
         if name not in draft.topics:
             draft.also(DeleteTopicNodes(name, None))
-        elif any(tp.topic == name for tp in draft.moves):
-            draft.delayed_deletions.add(name)
-        elif not draft.topics[name].partitions:
+        elif any(tp.topic == name for tp in draft.moves) or not draft.topics[name].partitions:
             draft.delayed_deletions.add(name)
         elif name not in draft.deletions:
             draft.delayed_deletions.discard(name)

@@ -9,7 +9,8 @@ Commands (one a line; what they print stands below them in the transcript):
     sync a a=t-0 b=t-1                a member asks for its assignment; the leader says everybody's
     beat a                            a heartbeat; `beat a generation=1` one of an earlier generation
     leave a b                         members leave; `leave static=x` by an administrator
-    commit a t-0=5                    offsets; `commit - t-0=5` by nobody in the group; `text=` metadata
+    commit a t-0=5                    offsets; `commit - t-0=5` by nobody in the group; `text=` metadata; `keep=` ms,
+                                      as old clients say it
     remove t-0 / delete / forget t    offsets or the group are to go; a topic is gone
     expire                            the check of old offsets
     tick 5000                         milliseconds pass, in one go
@@ -26,7 +27,7 @@ from replication.errors import ErrorCode
 from replication.groups import Group, Limits, Now, Phase, events, resume, step
 from replication.groups.events import StoredGroup
 from replication.groups.records import Loaded, records_of
-from replication.groups.state import NO_GENERATION, Committed
+from replication.groups.state import NO_GENERATION, NO_TIME, Committed
 from replication.model import TopicPartition
 
 WALL_MS = 1_700_000_000_000
@@ -124,10 +125,11 @@ class Coordinator:
 
     def do_commit(self, words: list[str], options: dict[str, str]) -> None:
         name = words[0]
-        text = options.pop("text", "")
+        text, kept_ms = options.pop("text", ""), options.pop("keep", None)
+        expire_ms = NO_TIME if kept_ms is None else WALL_MS + self.now_ms + int(kept_ms)
         generation = int(options.pop("generation", self.generations.get(name, NO_GENERATION)))
         offsets = {
-            partition(word): Committed(int(offset), -1, text, WALL_MS + self.now_ms)
+            partition(word): Committed(int(offset), -1, text, WALL_MS + self.now_ms, expire_ms)
             for word, offset in options.items()
         }
         self._post(
@@ -233,6 +235,7 @@ class Coordinator:
             case events.Left():
                 self.out.append(f"{name}: {' '.join(error.name for error in body.errors)}")
             case events.OffsetsDone():
+                assert name != "delete", "that is asked of a group"
                 refused = "".join(f" {tp} {error.name}" for tp, error in body.refused.items())
                 self.out.append(f"{name}: {body.error.name}{refused}")
             case events.Done():

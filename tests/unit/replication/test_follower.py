@@ -265,9 +265,7 @@ def test_beyond_the_leaders_end_the_epoch_in_question_is_that_of_its_last_append
 @pytest.mark.parametrize("leaders", [(5, 20), (0, 2)])
 def test_a_log_that_touches_the_leaders_is_kept(leaders):
     follower = Follower([])
-    follower.state, _ = follow(
-        1, 9, log_start_offset=2, log_end_offset=5, epochs=((1, 2),), high_watermark=2
-    )
+    follower.state, _ = follow(1, 9, log_start_offset=2, log_end_offset=5, epochs=((1, 2),), high_watermark=2)
     follower.on(EpochEndAnswered(9, 1, 1, 5), Truncated(2, 5, ((1, 2),)))
     assert follower.on(OutOfRange(9, 5, *leaders)) == (AskEpochEnd(1, 9, 1),)
 

@@ -88,6 +88,16 @@ def test_s1_what_was_torn_is_cut_even_if_the_next_append_is_shorter(root, env, d
         assert contents(log) == rows(number + 1)
 
 
+def test_s1_what_another_process_made_whole_within_one_time_stamp_is_not_cut(root, env, disk):
+    log = filled(root, env)
+    path, whole = log.segments()[-1].path, batch(b"value 12", first=12)
+    append_bytes(disk, path, batch(b"x" * 50, first=12)[: len(whole)])
+    assert log.log_end_offset == 12
+    disk.names[path].data[-len(whole) :] = whole
+    log.append_as_leader(batch(b"value 13"))
+    assert contents(log) == rows(14)
+
+
 @pytest.mark.parametrize("length", [1, 61, 70])
 def test_s1_recovery_cuts_half_a_batch_and_says_so(root, env, disk, length):
     log = filled(root, env)

@@ -581,3 +581,13 @@ def test_a_cut_behind_a_gap_leaves_no_recovery_point_in_the_gap(root, env):
     log.flush()
     log.truncate_to(2)
     assert log.recovery_point == log.log_end_offset == 1
+
+
+def test_a_cut_within_a_batch_takes_all_marks_to_where_that_began(root, env):
+    log = make(root, env)
+    log.append_as_leader(batch(b"a"))
+    log.append_as_leader(batch(b"b", b"c", b"d"))
+    log.flush()
+    log.advance_tiered_offset(4)
+    log.truncate_to(3)
+    assert (log.log_end_offset, log.tiered_offset, log.recovery_point) == (1, 1, 1)
