@@ -1,8 +1,8 @@
 """The largest legal request of each API, sent to a real broker: in how many steps, and in how much memory.
 
 No time is measured: what is counted is how many lines of Python the event loop runs between two of its turns, in which
-others are served. What is promised (decision 58): a turn takes one step, a step 250 items, an item 50 us at most. A line
-takes some 0.1 us. And a request costs its own size and 50 MB.
+others are served. What is promised (decision 58): a turn takes one step, a step 250 items, an item 50 us at most. A
+line takes some 0.1 us. And a request costs its own size and 50 MB.
 """
 
 import asyncio

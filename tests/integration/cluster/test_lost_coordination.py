@@ -1,20 +1,18 @@
 """The SQLite file that a cluster agrees on is lost, damaged, replaced by an older one, and made again (decision 50)."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from contextlib import contextmanager
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 
+from logstore.cli import cli as pylog
 from replication.local_cluster import LocalClusterError
 
 from .conftest import running
-from .test_commands import PYLOG
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -28,14 +26,10 @@ STORE = "coordination.db"
 
 def recover(directory, *options):
     """The command, and what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", PYLOG, "cluster", "recover-coordination", "--dir", directory, "--output", "json",
-         *options],
-        capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )  # fmt: skip
+    words = ["cluster", "recover-coordination", "--dir", directory, "--output", "json", *options]
+    done = CliRunner().invoke(pylog, [str(word) for word in words], prog_name="pylog")
     rows = json.loads(done.stdout) if done.stdout.strip() else []
-    return done.returncode, {(row["topic"], row["partition"]): row for row in rows}, done.stderr
+    return done.exit_code, {(row["topic"], row["partition"]): row for row in rows}, done.stderr
 
 
 def remove_store(directory, *, copies=False):
