@@ -19,16 +19,20 @@ from replication.protocol.messages import ProducePartition, ProduceRequest, Prod
 from tests.conformance.coordination.conftest import zookeeper  # noqa: F401  a fixture
 from tests.integration.cluster.test_giants import Client
 
-SESSION_MS, STUCK_S, PATIENCE_S = 2000, 10, 60
-# A broker whose answer to DescribeCluster holds the loop: only that, since the threads go on while one sleeps.
+SESSION_MS, PATIENCE_S = 2000, 60
+# A broker whose answer to DescribeCluster holds the loop until there is this file in its directory: only the loop, for
+# the threads go on while it sleeps.
+RELEASED = "released"
 STUCK = f"""
-import sys, time
+import pathlib, sys, time
 from replication import broker_process
 from replication.handlers.cluster import ClusterHandlers
 def stuck(self, context, body):
-    time.sleep({STUCK_S})
+    while not pathlib.Path(LOG_DIR, "{RELEASED}").exists():
+        time.sleep(0.05)
     return {{"error_code": 0, "error_message": None, "cluster_id": "-", "controller_id": 1, "brokers": ()}}
 ClusterHandlers.describe_cluster = stuck
+LOG_DIR = next(word.partition("=")[2] for word in sys.argv if word.startswith("log.dirs="))
 sys.exit(broker_process.main(sys.argv[1:]))
 """
 TP = TopicPartition("stuck", 0)
@@ -78,6 +82,7 @@ def brokers(tmp_path, store):
         yield made
     finally:
         for each in made:
+            (each.path / RELEASED).touch()  # it may have failed before
             each.stop()
 
 
@@ -145,6 +150,7 @@ def test_a_broker_whose_loop_is_stuck_loses_its_session_and_acknowledges_nothing
         producer.socket.sendall(produce(1))  # it waits in the socket
         until(lambda: state(store).leader == 2)
         assert "turns again" not in stuck.log()  # another one leads while it is still stuck
+        (stuck.path / RELEASED).touch()
         assert outcome(producer.answer()) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         until(lambda: set(state(store).isr) == {1, 2})  # and it comes back by itself
     (line,) = (line for line in stuck.log().splitlines() if "stands still" in line)
