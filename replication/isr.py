@@ -341,7 +341,7 @@ def _maybe_expand(state: Leading, replica: BrokerId) -> Step:
 
 def _too_slow(state: Leading, now_ms: int, limits: Limits) -> tuple[BrokerId, ...]:
     def is_too_slow(follower: Follower) -> bool:
-        lag_messages = state.log_end_offset - max(follower.log_end_offset, 0)
+        lag_messages = state.log_end_offset - follower.log_end_offset
         return now_ms - follower.caught_up_ms > limits.replica_lag_time_max_ms or (
             0 <= limits.replica_lag_max_messages < lag_messages and follower.log_end_offset != UNKNOWN_OFFSET
         )

@@ -32,7 +32,7 @@ SCRIPTS = "tests/transcripts/test_transcripts.py"
 CONTROLLER = ("tests/unit/replication/test_controller.py", SCRIPTS)
 GROUPS = ("tests/unit/replication/groups", SCRIPTS)
 LOG = ("tests/unit/storage/test_log.py", "tests/model/test_log_model.py")
-RECOVERY = ("tests/unit/storage/test_faults.py", *LOG)
+RECOVERY = ("tests/unit/storage/test_faults.py", "tests/unit/storage/test_recovery_cost.py", *LOG)
 # What is changed, and the tests that should notice.
 TARGETS: dict[str, tuple[str, ...]] = {
     "replication/isr.py": ("tests/unit/replication/test_isr.py",),

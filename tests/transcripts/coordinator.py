@@ -4,7 +4,7 @@ Commands (one a line; what they print stands below them in the transcript):
 
     limits delay=0 size=2             settings: the initial delay, group.max.size, retention= of offsets
     join a static=x topics=t,u        a client joins, with the id it was given if it was; also session=,
-                                      rebalance= (ms), protocols=range,sticky, type=, old (JoinGroup before
+                                      rebalance= (ms), protocols=range,sticky, type=, client=, old (JoinGroup before
                                       version 4), anew (it forgot its id)
     sync a a=t-0 b=t-1                a member asks for its assignment; the leader says everybody's
     beat a                            a heartbeat; `beat a generation=1` one of an earlier generation
@@ -83,6 +83,7 @@ class Coordinator:
                 member_id=self.ids.get(name, ""),
                 fresh_id=f"{name}-{self.lives[name]}",
                 instance_id=self.instances.get(name),
+                client_id=options.get("client", ""),
                 session_timeout_ms=int(options.get("session", 10_000)),
                 rebalance_timeout_ms=int(options.get("rebalance", 60_000)),
                 protocol_type=options.get("type", "consumer"),
@@ -185,7 +186,8 @@ class Coordinator:
         self.out.append(f"{group.phase} generation {group.generation}{leader}")
         for member in group.members.values():
             assigned = f" reads {member.assignment.decode()}" if member.assignment else ""
-            self.out.append(f"  {member.id}{assigned}")
+            client = f" of {member.client_id}" if member.client_id else ""
+            self.out.append(f"  {member.id}{client}{assigned}")
         for tp, stored in group.offsets.items():
             self.out.append(f"  {tp} at {stored.offset}{' ' + stored.metadata if stored.metadata else ''}")
 
@@ -250,6 +252,7 @@ class Coordinator:
         self.generations[name] = body.generation
         self.protocols[name] = body.protocol
         members = ",".join(member_id for member_id, _, _ in body.members)
+        assert all(metadata for _, _, metadata in body.members), "the leader is told what each subscribed to"
         self.out.append(
             f"{name}: {body.member_id} in generation {body.generation}, {body.protocol}, leader {body.leader}"
             + (f", members {members}" if members else "")

@@ -138,6 +138,14 @@ def test_what_was_read_before_the_last_write_means_nothing():
     assert leader.state == before
 
 
+def test_what_was_read_while_a_write_is_under_way_means_nothing():
+    leader = Leader(1, 2)
+    leader.on(Ticked(101))
+    before = leader.state
+    assert leader.on(LeadershipRefreshed(LeaderAndIsr(1, 5, (1, 2, 3), 1, 21))) == ()
+    assert leader.state == before
+
+
 def test_the_outcome_of_a_former_epoch_means_nothing():
     leader = Leader(1)
     leader.on(Fetched(2, 10, 1))

@@ -42,6 +42,7 @@ def test_an_epoch_ends_where_the_next_one_begins(epochs, asked, answer):
 def test_an_epoch_older_than_all_has_no_end(env, root):
     epochs = LeaderEpochs(env, str(root))
     assert epochs.end_offset(3, 9) is None
+    assert not epochs.is_damaged
     epochs.assign(4, 0)
     assert epochs.end_offset(3, 9) is None
 

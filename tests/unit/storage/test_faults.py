@@ -115,6 +115,17 @@ def test_s2_a_bad_batch_above_the_recovery_point_takes_the_good_ones_behind_it_a
     assert contents(log) == rows(1)
 
 
+def test_s2_a_later_segment_is_checked_from_the_recovery_point_on(root, env, disk):
+    log = filled(root, env)
+    point = log.segments()[1].base_offset + 1
+    place = log.read(point + 1, max_bytes=1)
+    assert place.path == log.segments()[1].path
+    flip(disk, place.path, place.position + 65)
+    log = recovered(log, env, point)
+    assert log.recover().log_end_offset == point + 1
+    assert contents(log) == rows(point + 1)
+
+
 def test_s2_segments_behind_a_bad_batch_above_the_recovery_point_go_too(root, env, disk):
     log = filled(root, env)
     assert len(log.segments()) > 2
@@ -148,6 +159,27 @@ def test_s3_damage_below_the_recovery_point_is_reported_and_nothing_is_dropped(r
     with pytest.raises(CorruptLogError, match="damaged at byte 0"):
         contents(log)
     assert {path: data for path, data in disk.state().items() if path.endswith(".log")} == before
+
+
+def test_s3_damage_that_may_be_passed_over_ends_where_its_header_says(root, env, disk):
+    large = {"segment_bytes": 4096, "index_interval_bytes": 4096}
+    log = filled(root, env, 3, **large)
+    place = log.read(1, max_bytes=1)
+    flip(disk, place.path, place.position + 65)
+    told = []
+    report = reopen(log.directory, env, recovery_point=3, **large).recover(told.append)
+    assert (report.log_end_offset, report.cut_bytes) == (3, 0)
+    assert [(error.path, error.position) for error in told] == [(place.path, place.position)]
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_s3_an_offset_that_is_too_large_by_damage_is_no_end_for_readers(root, env, disk, policy):
+    settings = {"segment_bytes": 4096, "cleanup_policy": frozenset({policy})}
+    log = filled(root, env, 3, **settings)
+    place = log.read(1, max_bytes=1)
+    disk.names[place.path].data[place.position + 3] = 1
+    with pytest.raises(CorruptLogError):
+        reopen(log.directory, env, **settings).read(1, max_bytes=1, upper=2)
 
 
 def test_s3_a_writer_does_not_cut_what_no_killed_process_leaves(root, env, disk):
@@ -246,6 +278,18 @@ def test_s6_a_damaged_index_costs_no_record_and_is_rebuilt(root, env, disk, suff
     log.recover()
     assert contents(log) == rows(21)
     assert list(log.verify()) == []
+
+
+def test_s6_rebuilt_indexes_are_those_that_were_written(root, env, disk):
+    log = filled(root, env)
+    indexes = [path for path in disk.names if path.endswith("index")]
+    before = {path: bytes(disk.names[path].data) for path in indexes}
+    for path in indexes:
+        disk.names[path].data[:] = b"abc"
+    recovered(log, env, 12).recover()
+    closed = [path for path in indexes if Path(path).stem != Path(log.segments()[-1].path).stem]
+    assert {path: bytes(disk.names[path].data) for path in closed} == {p: before[p] for p in closed}
+    assert len(closed) > 2
 
 
 def test_s7_index_entries_behind_the_end_of_the_log_are_dropped(root, env, disk):
@@ -419,7 +463,7 @@ def test_s15_a_garbage_checkpoint_is_known_as_one(root, env, disk, text):
         read_checkpoint(env, root / "points")
 
 
-@pytest.mark.parametrize("damage", ["gone", "garbage", "ahead", "decreasing"])
+@pytest.mark.parametrize("damage", ["gone", "garbage", "ahead", "decreasing", "too early"])
 def test_s16_epochs_are_trimmed_to_the_log_and_rebuilt_from_its_batches(root, env, disk, damage):
     log = filled(root, env, 4)
     for epoch in (3, 7):
@@ -436,6 +480,8 @@ def test_s16_epochs_are_trimmed_to_the_log_and_rebuilt_from_its_batches(root, en
         write_checkpoint(env, path, [*expected, (9, 60)])
     elif damage == "decreasing":
         write_checkpoint(env, path, [(3, 4), (0, 0)])
+    elif damage == "too early":
+        write_checkpoint(env, path, [(0, 0), (3, 2), (7, 5)])
     log = recovered(log, env, 6)
     log.recover()
     assert list(log.epochs.starts) == expected
