@@ -17,7 +17,7 @@ from logstore.log import ReadResult
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model import TopicPartition
 from replication.protocol.messages import Aborted, Isolation
-from replication.replica.data_plane import EXAMINER, FetchedPartition, FetchSpec, FetchTerms
+from replication.replica.data_plane import FetchedPartition, FetchSpec, FetchTerms
 from replication.replica.leading import Leader
 from replication.replica.replica_log import ReplicaLog
 from replication.steps import STEP_ITEMS, step
@@ -164,9 +164,7 @@ async def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
     for number, reading in enumerate(readings, 1):
         if number % STEP_ITEMS == 0:
             await step()
-        # What an examiner asks is whether the disk has it.
-        is_for_disk = terms.replica_id == EXAMINER
-        if left_bytes > 0 and not is_for_disk and reading.read_recent(left_bytes, terms.isolation):
+        if left_bytes > 0 and reading.read_recent(left_bytes, terms.isolation):
             left_bytes -= reading.size_bytes
         else:
             rest.append(reading)

@@ -20,6 +20,7 @@ from replication.replica.replica_dir import ReplicaDir
 from replication.state_change_log import StateChange
 from tests.crash.disk import Crash, Disk, Inode, PowerCut
 from tests.sim.partition import Partition
+from tests.sim.repairs import Repairs
 from tests.sim.tree import Session, Tree
 from tests.sim.world import World
 
@@ -71,7 +72,8 @@ class SimBroker:
         self.known_controller_epoch = 0
         self.outbox: dict[int, deque[Any]] = {}
         self.sending: set[int] = set()
-        self.offline: Offline | None = None
+        self.out_of_order: Offline | None = None  # by a fault, beside what is damaged
+        self.repairs = Repairs(self)
         self.deleted: dict[TopicPartition, int] = {}  # and in which leader epoch
         self.directory: ReplicaDir | None = None
 
@@ -106,6 +108,7 @@ class SimBroker:
             assert isinstance(log, Log), f"{tp} is not recovered: {log}"
             self.watcher.booted(self, tp, log)
             self.partitions[tp] = Partition(self, tp, log, directory.high_watermarks.get(tp, 0))
+        self.repairs.begin()
         for tp, state in self.tree.states.items():
             me, is_here = Replica(tp, self.id), tp in self.partitions
             if self.id in self.tree.replicas(tp) and roles.is_replica_lost(
@@ -155,6 +158,7 @@ class SimBroker:
         for partition in self.partitions.values():
             partition.leave_role()
             partition.known_epoch, partition.is_loss_decided = None, False
+        self.repairs.untold()
         self.session = self.tree.connect(self)
         self._register(self.session)
 
@@ -166,7 +170,7 @@ class SimBroker:
                 self.world.timer(self, RETRY_MS, lambda: self._register(session))
                 return
             self.epoch = epoch
-            self.say_offline(self.offline)  # it may be another by now
+            self.say_offline()  # it may be another by now
             self.on_controller_gone()
 
         has_lost = self.replicas.has_lost_writes
@@ -175,9 +179,20 @@ class SimBroker:
             lambda: self.tree.register(session, self.id, lost_writes=has_lost, offline=said), registered
         )
 
-    def say_offline(self, offline: Offline | None) -> None:
-        """These replicas fetch nothing from now on, and the tree says so as soon as it can."""
-        self.offline = offline
+    @property
+    def offline(self) -> Offline | None:
+        """The replicas that fetch nothing."""
+        some = self.out_of_order or Offline()
+        every = Offline(some.everything, {**some.partitions, **self.repairs.offline})
+        return every if every != Offline() else None
+
+    def fall_out_of_order(self, offline: Offline | None) -> None:
+        """These replicas, too, fetch nothing from now on."""
+        self.out_of_order = offline
+        self.say_offline()
+
+    def say_offline(self) -> None:
+        """The tree says so as soon as it can."""
         session = self.session
         if self.is_up and session is not None:
             self.ask_tree(lambda: self.tree.say_offline(session, self.id, self.offline), lambda _: None)
@@ -197,6 +212,8 @@ class SimBroker:
             self._note_high_watermarks()
         if self.world.chance(0.05) and self.partitions:
             self.flush(self.world.random.choice(list(self.partitions.values())))
+        if self.world.chance(0.1) and self.partitions:
+            self.repairs.scrub(self.world.random.choice(list(self.partitions)))
         self.world.timer(self, TICK_MS, self._tick)
 
     # ------------------------------------------------------------- checkpoints
@@ -331,6 +348,7 @@ class SimBroker:
                 for news in request.partitions:
                     if news.state.leader_epoch > self.deleted.get(news.tp, -1):
                         self._partition(news.tp).take_role(news)
+                        self.repairs.told(news.tp, news.state)
                 self._maybe_forget_loss()
             else:
                 for stop in request.partitions:
@@ -346,6 +364,7 @@ class SimBroker:
         if delete:
             self.watcher.deletes(partition)
             del self.partitions[stop.tp]
+            self.repairs.forget(stop.tp)
             self.deleted[stop.tp] = stop.leader_epoch
             partition.log.close()
             self.replicas.delete(stop.tp, 0)

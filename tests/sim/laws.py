@@ -22,6 +22,7 @@ from replication import follower, isr
 from replication.model import LeaderAndIsr, TopicPartition
 from replication.state_change_log import named
 from tests.sim.broker import SimBroker
+from tests.sim.flips import has_soundly
 from tests.sim.partition import Partition
 from tests.sim.tree import Tree
 
@@ -67,6 +68,7 @@ class Laws:
         self.announced: set[str] = set()  # partitions for which a controller has said that data may be lost
         self.excused: list[TopicPartition] = []
         self.since: dict[TopicPartition, int] = {}  # the leader epoch that began with an announced loss
+        self.damaged: dict[tuple[int, TopicPartition], list[Batch]] = {}  # batches with a bit that flipped
         self.ends_when_left: dict[tuple[TopicPartition, int], int] = {}  # of leader epochs that are over
 
     # ----------------------------------------------------------- what is told
@@ -163,6 +165,16 @@ class Laws:
         if is_bound and (partition.broker.id, partition.tp) not in self.tainted:
             assert effect.start >= self.ends[partition.tp], f"{partition.tp}: committed records cut: {effect}"
 
+    def cuts(self, partition: Partition, offset: int) -> None:
+        """(S3) What is cut for its damage, and committed, and sound in it, is sound elsewhere, too."""
+        tp, me = partition.tp, partition.broker
+        others = [broker for broker in self.brokers.values() if broker is not me]
+        for batch in self._committed_in(tp, offset, min(self.ends[tp], partition.log_end_offset)):
+            if has_soundly(me, tp, batch):
+                assert any(has_soundly(other, tp, batch) for other in others), (
+                    f"{tp}: {me.id} cuts the last sound copy of {batch}"
+                )
+
     def deletes(self, partition: Partition) -> None:
         """(R34) Nobody counts on it any more, and who stays has everything that is committed.
 
@@ -196,8 +208,13 @@ class Laws:
             assert found == [batch], f"{tp}: read {batch}, committed {found}"
 
     def booted(self, broker: SimBroker, tp: TopicPartition, log: Log) -> None:
-        """A broker begins with logs that are sound to their last byte. (An index that lost pages is no harm: S6.)"""
+        """A broker begins with logs that are sound to their last byte. (An index that lost pages is no harm: S6.)
+
+        But for bits that flipped.
+        """
         wrong = [damage for damage in log.verify() if str(damage.path).endswith(".log")]
+        if (broker.id, tp) in self.damaged:
+            return
         assert not wrong, f"{tp}: {broker.id} begins with {wrong}"
 
     def died(self, broker: SimBroker, *, lost_writes: bool) -> None:
@@ -264,7 +281,7 @@ class Laws:
         return True
 
     def _is_good_copy(self, broker: int, tp: TopicPartition) -> bool:
-        if (broker, tp) in self.tainted:
+        if (broker, tp) in self.tainted or (broker, tp) in self.damaged:
             return False
         other = self.brokers[broker]
         partition = other.partitions.get(tp) if other.is_up else None
@@ -283,6 +300,9 @@ class Laws:
             logs = {b: self.brokers[b].partitions[tp].log for b in replicas}
             end = logs[stored.leader].log_end_offset
             content = {b: batches_of(log, 0, log.log_end_offset) for b, log in logs.items()}
+            for broker, log in logs.items():
+                wrong = [damage for damage in log.verify() if str(damage.path).endswith(".log")]
+                assert not wrong, f"{tp}: {broker} is damaged at the end: {wrong}"
             for broker, has in content.items():
                 assert has == content[stored.leader], f"{tp}: {broker} differs from leader {stored.leader}"
                 partition = self.brokers[broker].partitions[tp]

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
 
 POLL_MS = 200
-FETCH_BYTES = 1024
 WRITE_FAILS = 0.03  # of a follower's appends and cuts
 FOLLOWER_LIMITS = follower.Limits(replica_fetch_backoff_ms=40)
 LEADER_LIMITS = isr.Limits(replica_lag_time_max_ms=400)
@@ -62,7 +61,7 @@ class Partition:
         if role is roles.Role.LEAD:
             self._lead(news.state, news.replicas)
         elif role is roles.Role.FOLLOW:
-            self._follow(news.state)
+            self.follow(news.state)
 
     def leave_role(self) -> None:
         """Nobody waits here any more."""
@@ -91,7 +90,7 @@ class Partition:
         self.broker.watcher.leads(self, stored)
         self._perform(effects)
 
-    def _follow(self, stored: LeaderAndIsr) -> None:
+    def follow(self, stored: LeaderAndIsr) -> None:
         self.role, effects = self.broker.follow(
             stored.leader,
             stored.leader_epoch,
@@ -198,7 +197,10 @@ class Partition:
             return
         data = b""
         if offset < leading.log_end_offset:
-            data = bytes(self.log.read(offset, max_bytes=FETCH_BYTES).data)
+            data, _ = self.broker.repairs.read_checked(self.tp, offset)
+            if not data:
+                reply("KAFKA_STORAGE_ERROR")
+                return
         reply((data, leading.high_watermark, start))
 
     def _park(self, again: Callable[[], None]) -> None:

@@ -22,8 +22,10 @@ from replication.model import Offline, TopicInfo, TopicPartition
 from replication.replica.replica_dir import ReplicaDir
 from tests.crash.disk import Crash
 from tests.sim.broker import SimBroker
-from tests.sim.laws import Laws
+from tests.sim.flips import flip, has_soundly, unflip
+from tests.sim.laws import Batch, Laws
 from tests.sim.partition import Partition
+from tests.sim.repairs import Repairs
 from tests.sim.tree import ID as TREE
 from tests.sim.tree import Tree
 from tests.sim.world import World
@@ -41,6 +43,7 @@ class Mutant(enum.Enum):
     COMMITTED_ISR_ONLY = "the high watermark does not wait for an ISR that is being written"
     NO_CONTROLLER_EPOCH_CHECK = "writes and requests of a former controller count"
     CUT_IN_THE_DARK = "a follower whose cut failed asks where no epoch ends, and cuts there"
+    CUT_UNASKED = "a damaged replica is cut on the word that it is out of the ISR"
     NO_RECOVERY = "a broker opens its logs after a crash as it does after a clean end"
     POWER_CUT_UNNOTICED = "a broker takes a failure of the power for one of its process"
 
@@ -60,6 +63,8 @@ class Summary:
     lost_writes: int = 0
     excused: int = 0
     moves: int = 0
+    flips: int = 0
+    cuts: int = 0
 
 
 class Simulation:
@@ -102,6 +107,7 @@ class Simulation:
         world.after(300, self._next_fault)
         world.run_until(FAULTS_MS, self._after_each)
         self._calm_down()
+        world.after(CALM_MS // 2, self._put_back)
         world.run_until(FAULTS_MS + CALM_MS, self._after_each)
         self.client.is_over = True
         world.run_until(world.now_ms + QUIET_MS, self._after_each)
@@ -220,10 +226,44 @@ class Simulation:
     def _offline(self, broker: SimBroker) -> None:
         """Its disk is full, or a replica of it damaged, for a while."""
         chance = self.world.random
-        if broker.offline is None:
+        if broker.out_of_order is None:
             some = Offline(None, {chance.choice(self.tps): "damaged"})
-            broker.say_offline(chance.choice([Offline("disk full"), some]))
-            self._later(lambda: broker.say_offline(None))
+            broker.fall_out_of_order(chance.choice([Offline("disk full"), some]))
+            self._later(lambda: broker.fall_out_of_order(None))
+
+    def _flip(self, broker: SimBroker) -> None:
+        """Bits of what is committed, in one batch here and perhaps in a later one elsewhere; nobody is told."""
+        chance = self.world.random
+        tp = chance.choice(self.tps)
+        others = [other for other in self.brokers.values() if other is not broker and chance.random() < 0.6]
+        committed = self.laws.committed[tp]
+        if committed and not self.laws.unclean:
+            at = chance.randrange(len(committed))
+            self._flip_in(broker, tp, committed[at])
+            for other in others:
+                self._flip_in(other, tp, committed[chance.randrange(at, len(committed))])
+
+    def _flip_in(self, broker: SimBroker, tp: TopicPartition, batch: Batch) -> None:
+        """Not the last sound copy; and above what is noted as flushed a start takes it for a torn write, and cuts."""
+        others = [other for other in self.brokers.values() if other is not broker]
+        if not broker.is_up or tp not in broker.partitions:
+            return
+        is_flushed = batch.next_offset <= broker.replicas.log_dir.recovery_points().get(tp, 0)
+        is_here = is_flushed and has_soundly(broker, tp, batch)
+        if is_here and any(has_soundly(other, tp, batch) for other in others):
+            self.world.note(f"{broker.id}: {tp} a bit of {batch} flips")
+            flip(broker, tp, batch)
+            self.laws.damaged.setdefault((broker.id, tp), []).append(batch)
+            self.summary.flips += 1
+
+    def _put_back(self) -> None:
+        """By hand, as operations.md has it: a leader that is damaged has its file back, and is started again."""
+        for tp, stored in self.tree.states.items():
+            if (stored.leader, tp) in self.laws.damaged:
+                broker = self.brokers[stored.leader]
+                self._down(broker, Crash.KILLED)
+                for batch in self.laws.damaged.pop((broker.id, tp)):
+                    unflip(broker, tp, batch)
 
     def _reassign(self, broker: SimBroker) -> None:
         """A partition shall be elsewhere, or on more or fewer brokers; or that is taken back."""
@@ -243,7 +283,7 @@ class Simulation:
         for broker in self.brokers.values():
             broker.disk.crash_at = None
             broker.paused_until_ms = 0
-            broker.say_offline(None)
+            broker.fall_out_of_order(None)
             if not broker.is_up:
                 broker.start()
 
@@ -277,6 +317,14 @@ class Simulation:
     def deletes(self, partition: Partition) -> None:
         self.world.note(f"{partition.broker.id}: deletes {partition.tp}")
         self.laws.deletes(partition)
+
+    def cuts(self, partition: Partition, offset: int) -> None:
+        self.world.note(f"{partition.broker.id}: {partition.tp} is cut at {offset} for its damage")
+        self.summary.cuts += 1
+        self.laws.cuts(partition, offset)
+
+    def mended(self, partition: Partition) -> None:
+        self.laws.damaged.pop((partition.broker.id, partition.tp), None)
 
     def obeys(self, broker: SimBroker, request: Any) -> None:
         self.laws.obeys(broker, request)
@@ -320,6 +368,7 @@ FAULTS = [
     *["shut_down"] * 2,
     *["reassign"] * 4,
     *["offline"] * 3,
+    *["flip"] * 4,
 ]
 
 
@@ -423,6 +472,16 @@ def cut_in_the_dark() -> Any:
 
 
 @contextmanager
+def cut_unasked() -> Any:
+    right = Repairs.show
+    Repairs.show = lambda *asked: "SHOWN"
+    try:
+        yield
+    finally:
+        Repairs.show = right
+
+
+@contextmanager
 def no_recovery() -> Any:
     right = ReplicaDir._open_or_mend
     ReplicaDir._open_or_mend = lambda self, tp, config, *, is_clean: right(self, tp, config, is_clean=True)
@@ -455,6 +514,7 @@ def small_and_the_same(seed: int) -> Any:
 
 
 _PATCHES = {
+    Mutant.CUT_UNASKED: cut_unasked,
     Mutant.NO_RECOVERY: no_recovery,
     Mutant.POWER_CUT_UNNOTICED: power_cut_unnoticed,
     Mutant.COMMITTED_ISR_ONLY: committed_isr_only,

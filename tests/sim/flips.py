@@ -1,0 +1,61 @@
+"""Bits that flip on a simulated disk, each the last one of a batch; and how they are put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from logstore.records.batch import InvalidBatchError, batches, check
+from replication.model import TopicPartition
+from tests.crash.disk import Inode
+
+
+def has_soundly(broker: Any, tp: TopicPartition, batch: Any) -> bool:
+    """Is this batch on the broker's disk as it was written? Whether the broker is up or not."""
+    return any(is_sound for _, _, is_sound in _places(broker, tp, batch))
+
+
+def flip(broker: Any, tp: TopicPartition, batch: Any) -> None:
+    """In the cache, and on the disk."""
+    for inode, last, is_sound in list(_places(broker, tp, batch)):
+        if is_sound:
+            _turn(inode, last)
+
+
+def unflip(broker: Any, tp: TopicPartition, batch: Any) -> None:
+    """What is not sound becomes what it was."""
+    for inode, last, is_sound in list(_places(broker, tp, batch)):
+        if not is_sound:
+            _turn(inode, last)
+
+
+def _places(broker: Any, tp: TopicPartition, batch: Any) -> Iterator[tuple[Inode, int, bool]]:
+    """Files of the log that have this batch, where its last byte is, and whether all of it is as it was."""
+    prefix = f"/broker/{tp.topic}-{tp.partition}/"
+    for path, inode in broker.disk.names.items():
+        if path.startswith(prefix) and path.endswith(".log"):
+            for position, header in _headers(inode):
+                if (header.base_offset, header.crc) == (batch.base_offset, batch.crc):
+                    yield inode, position + header.size_bytes - 1, _is_sound(inode, position, header)
+
+
+def _headers(inode: Inode) -> Iterator[tuple[int, Any]]:
+    try:
+        yield from batches(inode.data)
+    except InvalidBatchError:  # room that is not used yet, or what a crash has left
+        return
+
+
+def _is_sound(inode: Inode, position: int, header: Any) -> bool:
+    try:
+        check(inode.data, position, header)
+    except InvalidBatchError:
+        return False
+    return True
+
+
+def _turn(inode: Inode, position: int) -> None:
+    inode.data[position] ^= 1
+    synced = bytearray(inode.synced)
+    synced[position] ^= 1
+    inode.synced = bytes(synced)
