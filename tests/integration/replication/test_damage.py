@@ -158,3 +158,20 @@ async def test_nothing_is_cut_while_the_leader_has_damage_there_that_nobody_has_
         assert follower.damaged() == 1
         told = [line for line in caplog.messages if "is not cut yet" in line]
         assert len(told) == len(set(told)), "each reason is told once"
+
+
+@on_loop
+async def test_a_leader_that_is_damaged_elsewhere_is_as_good_as_any_and_is_mended_next(tmp_path):
+    """Each copies from who is sound there: first the follower, which then leads."""
+    async with two_brokers(tmp_path, b"a", b"b", b"c") as (leader, follower, _):
+        before = file_of(tmp_path, 1).read_bytes()
+        damage(file_of(tmp_path, 1), batch=0, at=66)
+        damage(file_of(tmp_path, 2), batch=2, at=66)
+
+        await scrub(follower)
+        await until(lambda: follower.counters.repairs == 1)
+        await scrub(leader)
+
+        await until(lambda: leader.counters.repairs == 1)
+        await until(lambda: is_well(leader) and is_well(follower))
+        await until(lambda: file_of(tmp_path, 1).read_bytes() == file_of(tmp_path, 2).read_bytes() == before)
