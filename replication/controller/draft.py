@@ -63,7 +63,9 @@ class Draft:
         self.fenced: set[Replica] = set(state.fenced)
         self.has_preferred_node = state.has_preferred_node
         self.shutting_down: set[BrokerId] = set(state.shutting_down)
-        self.shutdowns: dict[BrokerId, Shutdown] = dict(state.shutdowns)
+        self.shutdowns: dict[BrokerId, int] = {b: wanted.request for b, wanted in state.shutdowns.items()}
+        # What those brokers wait for: sets, since each of very many partitions is taken out by itself.
+        self.waiting = {b: set(wanted.waiting) for b, wanted in state.shutdowns.items()}
         self.deletions: set[str] = set(state.deletions)
         self.delayed_deletions: set[str] = set(state.delayed_deletions)
         self.moves: dict[TopicPartition, Move] = dict(state.moves)
@@ -96,7 +98,7 @@ class Draft:
             fenced=frozenset(self.fenced),
             has_preferred_node=self.has_preferred_node,
             shutting_down=frozenset(self.shutting_down),
-            shutdowns=self.shutdowns,
+            shutdowns={b: Shutdown(request, frozenset(self.waiting[b])) for b, request in self.shutdowns.items()},
             deletions=frozenset(self.deletions),
             delayed_deletions=frozenset(self.delayed_deletions),
             moves=self.moves,

@@ -22,7 +22,6 @@ from replication.assignment import (
     elect_preferred,
 )
 from replication.controller import reassignment
-from replication.controller.context import Shutdown
 from replication.controller.draft import Draft
 from replication.controller.events import AnswerControlledShutdown, DeletePreferredElection, Selector
 from replication.controller.states import PartitionState, ReplicaState
@@ -61,10 +60,10 @@ def settle(draft: Draft, tp: TopicPartition) -> None:
     if tp in draft.preferred:
         draft.preferred.discard(tp)
         maybe_end_preferred(draft)
-    for broker, shutdown in list(draft.shutdowns.items()):
-        if tp in shutdown.waiting:
-            waiting = shutdown.waiting - {tp}
-            draft.shutdowns[broker] = Shutdown(shutdown.request, waiting)
+    for broker in list(draft.shutdowns):
+        waiting = draft.waiting[broker]
+        if tp in waiting:
+            waiting.discard(tp)
             if not waiting:
                 answer_shutdown(draft, broker)
 
@@ -81,11 +80,11 @@ def answer_shutdown(draft: Draft, broker: int) -> None:
 
     What nobody else can take is not counted, since no further try would move it.
     """
-    shutdown = draft.shutdowns.pop(broker)
+    request = draft.shutdowns.pop(broker)
     staying = draft.brokers.keys() - draft.shutting_down
     led = [tp for tp, state in draft.leadership.items() if state.leader == broker]
     remaining = tuple(sorted(tp for tp in led if not staying.isdisjoint(draft.replicas_of(tp))))
-    draft.also(AnswerControlledShutdown(shutdown.request, remaining))
+    draft.also(AnswerControlledShutdown(request, remaining))
 
 
 def accepted(
@@ -208,8 +207,7 @@ def _write_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> b
 
 def _move_off(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     """The leader wants to stop: hand over to a member of the ISR that stays."""
-    shutdown = draft.shutdowns.get(current.leader)
-    if shutdown is None or tp not in shutdown.waiting:
+    if current.leader not in draft.shutdowns or tp not in draft.waiting[current.leader]:
         return False
     replicas, removing = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
     leaving = sorted(draft.shutting_down | removing | draft.offline_of(tp))

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import assert_never
 
 from replication.controller import deletion, reassignment, rebalance
-from replication.controller.context import Controller, Limits, Shutdown
+from replication.controller.context import Controller, Limits
 from replication.controller.draft import Draft
 from replication.controller.elections import (
     accepted,
@@ -289,7 +289,7 @@ def _shut_down(draft: Draft, broker: BrokerId, request: int) -> None:
         for tp in draft.partitions_on([broker])
         if len(draft.replicas_of(tp)) > 1 and tp in draft.leadership and tp.topic not in draft.deletions
     ]
-    draft.shutdowns[broker] = Shutdown(request, frozenset(tps))
+    draft.shutdowns[broker], draft.waiting[broker] = request, set(tps)
     for tp in tps:
         if draft.leadership[tp].leader != broker:
             draft.tell_to_stop(tp, broker, delete=False)

@@ -184,11 +184,15 @@ class SqliteTree:
     async def write_batch(self, multis: Sequence[Sequence[Step]]) -> tuple[BatchResult, ...]:
         """Do each multi that can be done; return what became of each."""
         checked = [check_steps(steps) for steps in multis]
-        results: list[BatchResult] = []
-        for begin in range(0, len(checked), WRITES_PER_TRANSACTION):
-            part = checked[begin : begin + WRITES_PER_TRANSACTION]
-            results += await self._do(partial(self._apply_each, part), writes=True)
-        return tuple(results)
+        parts = [
+            checked[begin : begin + WRITES_PER_TRANSACTION]
+            for begin in range(0, len(checked), WRITES_PER_TRANSACTION)
+        ]
+        # None waits for the one before to be on disk: one fsync may be for many.
+        found = await asyncio.gather(
+            *(self._do(partial(self._apply_each, part), writes=True) for part in parts)
+        )
+        return tuple(result for results in found for result in results)
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
         """The node, or None."""

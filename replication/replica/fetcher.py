@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from replication.client import Client
 from replication.config import BrokerConfig
@@ -32,6 +32,7 @@ IDLE_WAITS = 4
 # How long the spare connection waits, and another one that is to take over: for a moment, and longer with many
 # partitions, since it asks again and again. A question costs some 15 µs per partition.
 SPARE_WAIT_MS, SPARE_PARTITIONS_PER_MS = 20, 20
+NAMED_MAX = 20  # partitions in one line of the log
 
 _Questions = dict[Following, AskEpochEnd | Fetch]
 
@@ -289,6 +290,7 @@ class _Connection:
         roles = {(role.replica.topic_uuid, role.replica.tp.partition): role for role in fetches}
         response = await client.call(ApiKey.FETCH, self._fetch_request(fetches))
         beyond: dict[Following, PartitionFetched] = {}
+        refused: dict[int, list[TopicPartition]] = {}
         self._empty_answers += 1
         for topic in response.topics:
             for row in topic.partitions:
@@ -298,7 +300,7 @@ class _Connection:
                 if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     beyond[role] = row
                 elif row.error_code:
-                    self._refused(role, row.error_code)
+                    refused.setdefault(row.error_code, []).append(role.replica.tp)
                 else:
                     del questions[role]
                     asked = fetches[role]
@@ -313,6 +315,8 @@ class _Connection:
                         row.high_watermark,
                         row.log_start_offset,
                     )
+        for code, tps in refused.items():
+            self._tell_refused(code, tps)
         if beyond:
             await self._find_extent(client, fetches, beyond, questions)
 
@@ -367,13 +371,15 @@ class _Connection:
             start = beyond[role].log_start_offset
             role.step(OutOfRange(question.leader_epoch, question.offset, start, max(start, end_offset)))
 
-    def _refused(self, role: Following, code: int) -> None:
+    def _tell_refused(self, code: int, tps: Sequence[TopicPartition]) -> None:
+        """In one line: while leaderships move they may be thousands, again and again."""
+        more = f" and {len(tps) - NAMED_MAX} more" if len(tps) > NAMED_MAX else ""
         logger.info(
-            "tp=%s epoch=%d leader=%d refuses to be followed: error=%d",
-            role.replica.tp,
-            role.state.leader_epoch,
+            "leader=%d refuses to be followed: error=%d partitions=%s%s",
             self._owner.leader,
             code,
+            ",".join(map(str, tps[:NAMED_MAX])),
+            more,
         )
 
 

@@ -9,12 +9,13 @@ import pytest
 from logstore.env import Env, OsFiles
 from logstore.errors import FailedStoreError
 from replication.coordination import cluster
-from replication.coordination.embedded import SqliteTree
+from replication.coordination.embedded import WRITES_PER_TRANSACTION, SqliteTree
 from replication.coordination.store_file import CopyPolicy, facts_of, users_of
 from replication.coordination.table import connect
 from replication.coordination.tree import (
     ConnectionLossError,
     CoordinationError,
+    Create,
     SessionEvent,
     SessionExpiredError,
 )
@@ -63,6 +64,21 @@ async def test_who_waits_for_the_disk_keeps_nobody_else_waiting(sqlite_room):
     disk.go_on.set()
     await write
     assert slow.told.all == other.told.all == []
+    await slow.close()
+    await other.close()
+
+
+@on_loop
+async def test_a_batch_of_many_transactions_does_not_wait_for_the_disk_in_between(sqlite_room):
+    disk = SlowDisk()
+    slow, other = await opened(sqlite_room, disk), await opened(sqlite_room)
+    count = 3 * WRITES_PER_TRANSACTION
+    write = asyncio.create_task(slow.write_batch([[Create(f"/{number}", b"1")] for number in range(count)]))
+    while await other.get(f"/{count - 1}") is None:
+        await asyncio.sleep(0.01)
+    assert not write.done(), "it said that it was done before it was on disk"
+    disk.go_on.set()
+    assert [done[0].path for done in await write] == [f"/{number}" for number in range(count)]
     await slow.close()
     await other.close()
 

@@ -280,6 +280,23 @@ async def test_a_partition_that_comes_while_others_wait_at_the_leader_is_copied_
 
 
 @on_loop
+async def test_a_leader_that_leads_no_more_is_one_line_and_not_one_per_partition(tmp_path, caplog):
+    caplog.set_level("INFO", "replication.replica.fetcher")
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        tps = [TopicPartition(name, 0) for name in "abcdefghijklmnopqrst"]
+        for tp in tps:
+            await site.create(tp, replicas=(1, 2))
+        await until(lambda: all(one.replicas.leader(tp).replica.followers for tp in tps))
+        before, failed = len(caplog.messages), two.replicas.counters.failed_fetches
+        for tp in tps:
+            one.replicas.partitions()[tp].leave_role()
+        await until(lambda: two.replicas.counters.failed_fetches >= failed + 3 * len(tps))
+        told = [line for line in caplog.messages[before:] if "refuses to be followed" in line]
+        assert 0 < len(told) < (two.replicas.counters.failed_fetches - failed) / 2
+
+
+@on_loop
 async def test_followers_hear_at_once_where_a_log_begins_now(tmp_path):
     async with Site(tmp_path) as site:
         one, two = await site.start(1, 2, **PATIENT)
