@@ -98,7 +98,9 @@ class Draft:
             fenced=frozenset(self.fenced),
             has_preferred_node=self.has_preferred_node,
             shutting_down=frozenset(self.shutting_down),
-            shutdowns={b: Shutdown(request, frozenset(self.waiting[b])) for b, request in self.shutdowns.items()},
+            shutdowns={
+                b: Shutdown(request, frozenset(self.waiting[b])) for b, request in self.shutdowns.items()
+            },
             deletions=frozenset(self.deletions),
             delayed_deletions=frozenset(self.delayed_deletions),
             moves=self.moves,

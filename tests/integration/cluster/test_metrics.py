@@ -97,14 +97,20 @@ GROUPS, LONG = 30, 30_000
 def test_groups_do_not_make_the_page_large(ports, tmp_path, monkeypatch):
     """Clients choose their names and how many there are; what is left out is told."""
     with brokers_in_process(
-        tmp_path, (1,), metrics_port=ports[1], offsets_topic_num_partitions=1, offsets_topic_replication_factor=1
+        tmp_path,
+        (1,),
+        metrics_port=ports[1],
+        offsets_topic_num_partitions=1,
+        offsets_topic_replication_factor=1,
     ) as brokers:
         names = [f"{number:03}" + "g" * LONG for number in range(GROUPS)]
         with Client(brokers.brokers[1].endpoint.port) as client:
             topic = {
                 "name": "t", "num_partitions": 2, "replication_factor": 1, "assignments": (), "configs": (),
             }  # fmt: skip
-            client.call(ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 60_000, "validate_only": False})
+            client.call(
+                ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 60_000, "validate_only": False}
+            )
             client.call(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": names[:1]})
             for name in names:
                 commit(client, name)

@@ -13,13 +13,14 @@ from logstore.env import Env, OsFiles
 from logstore.records.batch import Record, build
 from replication.client import Client
 from replication.errors import ErrorCode
-from replication.model import TopicPartition
+from replication.model import NO_LEADER, TopicPartition
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 from tests.integration.cluster import conftest
 from tests.integration.cluster.in_process import brokers_in_process
 
 SLOW_S, WRITES = 1.0, 2
+FROM_ANOTHER_TIME = "from another time"
 
 
 async def send_to_who_stands_still(address, topic, go_on):
@@ -27,7 +28,7 @@ async def send_to_who_stands_still(address, topic, go_on):
     host, _, port = address.rpartition(":")
     client = Client(host, int(port), "test", timeout_ms=30_000)
     try:
-        records = bytes(build([Record(0, 1, None, b"from another time")]))
+        records = bytes(build([Record(0, 1, None, FROM_ANOTHER_TIME.encode())]))
         request = ProduceRequest(-1, 20_000, (ProduceTopic(topic, (ProducePartition(0, records),)),))
         asked = asyncio.ensure_future(client.call(ApiKey.PRODUCE, request))
         await asyncio.sleep(0.1)  # it is in the socket now: the first that the process finds
@@ -54,6 +55,77 @@ def test_a_leader_that_stood_still_beyond_its_session_acknowledges_nothing_that_
     cluster.until(lambda: set(cluster.state(topic).isr) == {one, two})
     assert cluster.produce(topic, ["after"]) == []
     assert cluster.values(topic, count=3) == ["before", "meanwhile", "after"]
+
+
+class Load:
+    """Records with acks=all, one after the other, as fast as they are acknowledged."""
+
+    def __init__(self, bootstrap, topic):
+        self.topic, self.acknowledged, self.is_over = topic, [], threading.Event()
+        patience = {"request.timeout.ms": 1000, "socket.timeout.ms": 1000, "message.timeout.ms": 60_000}
+        settings = {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0}
+        self.producer = Producer(settings | patience)
+        self.thread = threading.Thread(target=self.run)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error):
+        self.is_over.set()
+        self.thread.join()
+        assert self.producer.flush(30) == 0
+
+    def run(self):
+        for number in itertools.count():
+            if self.is_over.is_set():
+                return
+            self.producer.produce(self.topic, str(number).encode(), partition=0, on_delivery=self.note)
+            self.producer.poll(0.02)
+
+    def note(self, error, message):
+        if error is None:
+            self.acknowledged.append(message.value().decode())
+
+    def goes_on(self, cluster):
+        """Wait until more is acknowledged."""
+        known = len(self.acknowledged)
+        cluster.until(lambda: len(self.acknowledged) >= known + 20)
+
+
+@pytest.mark.parametrize("is_alone", [False, True], ids=["in sync with another", "alone in the ISR"])
+def test_nothing_that_a_leader_acknowledged_before_or_after_it_stood_still_is_lost(cluster, is_alone):
+    """R24: a real process, stopped by SIGSTOP beyond its session under load, and let go again."""
+    running = cluster.running
+    _, one, two = cluster.roles()
+    topic = cluster.create((one, two))
+    with Load(running.bootstrap, topic) as load:
+        load.goes_on(cluster)
+        try:
+            if is_alone:
+                running.pause(two)
+                cluster.until(lambda: cluster.state(topic).isr == (one,))
+                load.goes_on(cluster)
+            running.pause(one)
+            cluster.until(lambda: cluster.state(topic).leader == (NO_LEADER if is_alone else two))
+            if is_alone:
+                running.resume(two)  # it lacks records, and may not lead
+                cluster.until(lambda: two in running.describe().brokers)
+            else:
+                load.goes_on(cluster)
+            code = asyncio.run(
+                send_to_who_stands_still(running.address(one), topic, lambda: running.resume(one))
+            )
+        finally:
+            running.resume(one)
+            running.resume(two)
+        load.goes_on(cluster)
+    cluster.until(lambda: set(cluster.state(topic).isr) == {one, two})
+    found = cluster.values(topic, count=len(load.acknowledged))
+    assert set(load.acknowledged) <= set(found)
+    assert code != ErrorCode.NONE or FROM_ANOTHER_TIME in found
+    if is_alone:
+        assert cluster.state(topic).leader == one, "who lacks records has led"
 
 
 class SlowDisk(OsFiles):
