@@ -2,14 +2,15 @@
 
 python tests/benchmarks/bench_many_partitions.py [--partitions 500,5000] [--path DIR]
 
-One topic per cluster. CPU is that of all brokers, per partition of the topic: it should not grow with their number. Wall
-time says more of the disk and of who else uses the machine. The brokers are stopped one after the other, each in good
-order; `stop 1` moves every third leadership to the two others, and `stop 3` has nobody left to move anything to.
+One topic per cluster. CPU is that of all brokers, per partition of the topic: it should not grow with their number.
+Wall time says more of the disk and of who else uses the machine. The brokers are stopped one after the other, each in
+good order; `stop 1` moves every third leadership to the two others, `stop 3` has nobody left to move anything to.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import tempfile
 import threading
 import time
@@ -49,10 +50,8 @@ def cost(cluster: LocalCluster, work: Callable[[], object]) -> tuple[float, floa
 def create(cluster: LocalCluster, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     (asked,) = admin.create_topics([NewTopic("t", partitions, 3)], operation_timeout=60).values()
-    try:
+    with contextlib.suppress(KafkaException):  # it takes longer than the client waits
         asked.result(PATIENCE_S)
-    except KafkaException:
-        pass  # it takes longer than the client waits
     until_in_sync(cluster, partitions)
 
 

@@ -74,7 +74,7 @@ async def test_a_batch_of_many_transactions_does_not_wait_for_the_disk_in_betwee
     slow, other = await opened(sqlite_room, disk), await opened(sqlite_room)
     count = 3 * WRITES_PER_TRANSACTION
     write = asyncio.create_task(slow.write_batch([[Create(f"/{number}", b"1")] for number in range(count)]))
-    while await other.get(f"/{count - 1}") is None:
+    while await other.get(f"/{count - 1}") is None:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert not write.done(), "it said that it was done before it was on disk"
     disk.go_on.set()
