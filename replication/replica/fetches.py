@@ -17,7 +17,7 @@ from logstore.log import ReadResult
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model import TopicPartition
 from replication.protocol.messages import Aborted, Isolation
-from replication.replica.data_plane import FetchedPartition, FetchSpec, FetchTerms
+from replication.replica.data_plane import EXAMINER, FetchedPartition, FetchSpec, FetchTerms
 from replication.replica.leading import Leader
 from replication.replica.replica_log import ReplicaLog
 from replication.steps import STEP_ITEMS, step
@@ -159,12 +159,16 @@ async def _ready(readings: Sequence[_Reading], terms: FetchTerms) -> Sequence[_R
 
 
 async def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
-    """Read as far as the bytes allow: from memory what is there, the rest from the disk."""
+    """Read as far as the bytes allow: from memory what is there (not for an examiner), the rest from the disk."""
     left_bytes, rest = min(terms.max_bytes, terms.room_bytes()), []
     for number, reading in enumerate(readings, 1):
         if number % STEP_ITEMS == 0:
             await step()
-        if left_bytes > 0 and reading.read_recent(left_bytes, terms.isolation):
+        if (
+            left_bytes > 0
+            and terms.replica_id != EXAMINER
+            and reading.read_recent(left_bytes, terms.isolation)
+        ):
             left_bytes -= reading.size_bytes
         else:
             rest.append(reading)

@@ -6,6 +6,7 @@ from logstore import soundness
 from logstore.errors import CorruptLogError
 from logstore.records.batch import Record, build
 from replication.errors import ErrorCode
+from replication.replica.data_plane import EXAMINER, FetchSpec
 
 from .site import T0, Site, batch, on_loop, until, values_of
 from .test_offline import brokers, is_led
@@ -175,3 +176,16 @@ async def test_a_leader_that_is_damaged_elsewhere_is_as_good_as_any_and_is_mende
         await until(lambda: leader.counters.repairs == 1)
         await until(lambda: is_well(leader) and is_well(follower))
         await until(lambda: file_of(tmp_path, 1).read_bytes() == file_of(tmp_path, 2).read_bytes() == before)
+
+
+@on_loop
+async def test_what_an_examiner_is_shown_is_what_is_on_the_disk(tmp_path):
+    """Whatever the leader still has of it in memory."""
+    async with two_brokers(tmp_path, b"a", b"b") as (leader, _, _):
+        damage(file_of(tmp_path, 1), batch=1, at=66)
+        wanted = {T0: FetchSpec(1, 1 << 20)}
+        for reader, code in ((-1, ErrorCode.NONE), (EXAMINER, ErrorCode.KAFKA_STORAGE_ERROR)):
+            found = await leader.fetch(
+                wanted, replica_id=reader, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20
+            )
+            assert found[T0].error_code == code
