@@ -39,22 +39,8 @@ SETTLED_NS = 100_000_000
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # Where flock may be missing or local to one host. Magic numbers of statfs(2).
 NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "9p",
-        "ceph",
-        "lustre",
-        "glusterfs",
-        "gpfs",
-        "beegfs",
-        "afs",
-        "fuse.sshfs",
-    }
-)
+    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "glusterfs", "gpfs", "beegfs", "afs")
+) | {"fuse.sshfs"}
 
 
 class Clock(Protocol):
@@ -125,6 +111,10 @@ class Files(Protocol):
 
     def list(self, path: StrPath) -> Listing:
         """The names in a directory."""
+
+    @property
+    def is_syncing(self) -> bool:
+        """Is any thread in `fsync` now? Writes may have to wait for it."""
 
     def fsync(self, path: StrPath) -> None:
         """Make the file (or directory) durable.
@@ -224,10 +214,12 @@ class OsFiles:
     def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
         self._open: dict[str, _Descriptor] = {}  # least recently used first
         self._open_files_max = open_files_max
+        self._syncing: set[int] = set()  # threads
         self._mutex = threading.Lock()
         reset_after_fork(self)
 
     def after_fork(self) -> None:
+        self._syncing = set()
         self._mutex = threading.Lock()
 
     def read_into(self, path: StrPath, position: int, space: memoryview) -> int:
@@ -304,7 +296,12 @@ class OsFiles:
             names = tuple(os.listdir(path))
         return Listing(names, before, now_ns - before.mtime_ns >= SETTLED_NS)
 
+    @property
+    def is_syncing(self) -> bool:
+        return bool(self._syncing)
+
     def fsync(self, path: StrPath) -> None:
+        self._syncing.add(threading.get_ident())
         try:
             if Path(path).is_dir():
                 fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -324,6 +321,8 @@ class OsFiles:
                 path=str(path),
                 reason=error.strerror,
             ) from error
+        finally:
+            self._syncing.discard(threading.get_ident())
 
     def rename(self, source: StrPath, target: StrPath) -> None:
         with _mapped("rename", source):

@@ -105,6 +105,7 @@ class Log:
         # Cuts so far, and where one is at work: what was flushed before may be gone.
         self._cuts, self._cut_at, self._cuts_mutex = 0, INT64_MAX, threading.Lock()
         self._durable_names: object = None  # of files whose directory entries are known to be on disk
+        self._is_caught_up = False  # nothing failed since the last `lock`
 
     @classmethod
     def open(
@@ -179,11 +180,13 @@ class Log:
         """
         self._check_writable()
         with self._files.hold() as is_outermost:
+            self._is_caught_up = False
             if is_outermost:
                 check_mark(self._env, self._root)
                 self._catch_up()
             with self._files.confirmed():
                 yield
+            self._is_caught_up = is_outermost
 
     def _check_writable(self) -> None:
         if self.read_only:
@@ -237,21 +240,61 @@ class Log:
         Raises: InvalidRecordError, RecordTooLargeError, DiskFullError; OutOfOrderSequenceError, ProducerFencedError,
         TransactionStateError; as `lock`.
         """
-        checked = valid_batches(records, self.config, dense=True)
-        if allowed := self.config.timestamps_at(self._env.clock.now_ms()):
-            check_times(checked, allowed)
+        checked = self._checked(records)
         with self.lock():
             if guard is not None:
                 guard()
-            admitted = self._admit(checked)
-            if admitted.duplicates:
-                at = sum(batch.size_bytes for _, batch in checked[: admitted.duplicates])
-                records, checked = memoryview(records)[at:], checked[admitted.duplicates :]
-                if not checked:
-                    return AppendInfo(admitted.first_offset, admitted.next_offset, -1, 0, is_duplicate=True)
-            done = self._append_stamped(records, checked, leader_epoch)
-        self._maybe_flush(done.next_offset)
-        return done._replace(first_offset=admitted.first_offset) if admitted.duplicates else done
+            done = self._append_admitted(records, checked, leader_epoch)
+        if not done.is_duplicate:
+            self._maybe_flush(done.next_offset)
+        return done
+
+    def try_append_as_leader(
+        self, records: bytearray | memoryview, *, leader_epoch: int
+    ) -> AppendInfo | None:
+        """As `append_as_leader`, if all that it has to wait for is one write; None: it is not, and nothing was done.
+
+        For the owner of the directory: it does not look for what other processes did. No fsync: neither one that is
+        due, nor that of a leader epoch which begins.
+        """
+        if not self._files.try_hold():
+            return None
+        try:
+            if not self._is_caught_up or self._may_sync(leader_epoch):
+                return None
+            checked = self._checked(records)
+            self._is_caught_up = False
+            done = self._append_admitted(records, checked, leader_epoch)
+            self._is_caught_up = True
+            return done
+        finally:
+            self._files.let_go()
+
+    def _may_sync(self, leader_epoch: int) -> bool:
+        """May an append have to wait for an fsync?"""
+        if self.epochs.latest != leader_epoch or self.config.flush_messages < INT64_MAX:
+            return True
+        return self._env.clock.monotonic_ms() - self.last_flush_ms >= self.config.flush_ms
+
+    def _checked(self, records: bytearray | memoryview) -> list[tuple[int, BatchHeader]]:
+        """The batches, if their contents may be appended."""
+        checked = valid_batches(records, self.config, dense=True)
+        if allowed := self.config.timestamps_at(self._env.clock.now_ms()):
+            check_times(checked, allowed)
+        return checked
+
+    def _append_admitted(
+        self, records: bytearray | memoryview, checked: list[tuple[int, BatchHeader]], leader_epoch: int
+    ) -> AppendInfo:
+        """Under the lock: append what is not there already."""
+        admitted = self._admit(checked)
+        if not admitted.duplicates:
+            return self._append_stamped(records, checked, leader_epoch)
+        at = sum(batch.size_bytes for _, batch in checked[: admitted.duplicates])
+        if not (rest := checked[admitted.duplicates :]):
+            return AppendInfo(admitted.first_offset, admitted.next_offset, -1, 0, is_duplicate=True)
+        done = self._append_stamped(memoryview(records)[at:], rest, leader_epoch)
+        return done._replace(first_offset=admitted.first_offset)
 
     def _admit(self, checked: Sequence[tuple[int, BatchHeader]]) -> Admission:
         """Which of these batches are there already; the others may be appended, or it raises."""
@@ -513,6 +556,7 @@ class Log:
         """
         self._check_writable()
         with self._files.hold():
+            self._is_caught_up = False
             self._cut(offset, place)
             if place is None:
                 self.epochs.replace(())
@@ -605,6 +649,7 @@ class Log:
         """
         self._check_writable()
         with self._files.hold(), marking_failure(self._env, self._root):
+            self._is_caught_up = False
             report = recover(self._files, self.epochs, self.config, self.recovery_point, on_damage)
             self._files.look_anew()
         self.recovery_point = min(self.recovery_point, report.log_end_offset)

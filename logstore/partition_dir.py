@@ -116,7 +116,7 @@ class PartitionDir:
         """Forget the locks of the parent process."""
         self._mutex = threading.RLock()
         self._view_mutex = threading.Lock()
-        self._is_locked = False
+        self._is_locked = self._is_alone = False
 
     def segment(self, base_offset: int) -> Segment:
         """The segment of this base offset, there or not."""
@@ -153,6 +153,21 @@ class PartitionDir:
             finally:
                 self._is_locked = False
                 lock.release()
+
+    def try_hold(self) -> bool:
+        """Keep other threads out, if that takes no waiting: `let_go` must follow. For who knows of no other process."""
+        if not self._mutex.acquire(blocking=False):
+            return False
+        if self._is_locked:  # by this thread itself
+            self._mutex.release()
+            return False
+        self._is_alone = True
+        return True
+
+    def let_go(self) -> None:
+        """Behind `try_hold`."""
+        self._is_alone = False
+        self._mutex.release()
 
     # -------------------------------------------------------------------- look
 
@@ -203,7 +218,13 @@ class PartitionDir:
     def know(self, bases: tuple[int, ...], tail: Tail) -> None:
         """Under the lock: this is the log now, because this thread has made it so."""
         view = self.view
-        active = self.env.files.stat(self.segment(bases[-1]).path) if bases else None
+        active: FileStat | None
+        if self._is_alone and bases == view.bases and view.active is not None:
+            active = view.active._replace(
+                size=tail.position
+            )  # who looks again sees another time, and looks closely
+        else:
+            active = self.env.files.stat(self.segment(bases[-1]).path) if bases else None
         with self._view_mutex:
             directory, transactional = view.directory, view.transactional
             if bases != view.bases:  # a new segment has no index yet, whatever one of its name had

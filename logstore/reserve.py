@@ -33,6 +33,7 @@ class Reserve:
     def __init__(self, env: Env, root: Path) -> None:
         self._env = env
         self._path = f"{root}/{RESERVE}"
+        self.was_there = False  # when this process last looked, or gave it back
 
     def keep(self) -> None:
         """Return if the reserve is there; make it if it is not. One stat.
@@ -41,7 +42,8 @@ class Reserve:
         """
         files = self._env.files
         found = files.stat(self._path)
-        if found is not None and found.size >= RESERVE_BYTES:
+        self.was_there = found is not None and found.size >= RESERVE_BYTES
+        if self.was_there:
             return
         try:
             files.create(self._path)
@@ -67,5 +69,6 @@ class Reserve:
             if self._env.files.stat(self._path) is None:
                 raise
             logger.warning("%s: the reserve is given back: no appends until there is space again", error)
+            self.was_there = False
             self._env.files.unlink(self._path)
             return act()

@@ -227,6 +227,7 @@ class Broker:
 
     async def _register(self, tree: Tree) -> None:
         """Register, and take part in the cluster in this session."""
+        tree.excuse(self.replicas.is_writing)
         me = BrokerInfo(
             self.config.broker_id,
             -1,

@@ -27,7 +27,6 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from inspect import isawaitable
 from typing import Any, cast
 
 from replication.errors import ProtocolError
@@ -35,7 +34,8 @@ from replication.handlers.context import Handler, RequestContext
 from replication.long_requests import LongRequests
 from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey, Request
-from replication.protocol.framing import Frame, FrameReader, ResponseOrder
+from replication.protocol.framing import LARGE_BYTES, Frame, FrameReader, ResponseOrder
+from replication.protocol.wire import Buffer
 from replication.server_limits import ServerLimits
 from replication.server_work import PARKING, Encoded, RequestObserver, Work, encoding
 
@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 PIPELINE_MAX = 16
 # What one read call takes, for all connections: they read in turn, and leave nothing in it.
 SCRATCH_BYTES = 256 * 1024
+SENT_AT_ONCE = 16  # answers of one connection; what is larger than `LARGE_BYTES` waits for no others
 BACKLOG = 1024  # connections that wait to be accepted
 # While others wait for room, a large request that is coming brings STALL_BYTES in every STALL_S, or is given up.
 STALL_S = 10.0
@@ -77,6 +78,7 @@ class Server:
         self._for_room: OrderedDict[_Connection, None] = OrderedDict()  # who waits, in their turn
         self._for_bytes: OrderedDict[_Connection, None] = OrderedDict()
         self._is_waking = False
+        self._sending: list[_Connection] = []
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._stall_sweeper: asyncio.TimerHandle | None = None
@@ -122,6 +124,17 @@ class Server:
                 self._connections_max,
             )
         return not self._is_full and not self.is_closing
+
+    def send_later(self, connection: _Connection) -> None:
+        """Have it send at the end of this turn, with the others: a client is then woken once, and not for each."""
+        self._sending.append(connection)
+        if len(self._sending) == 1:
+            self.loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        sending, self._sending = self._sending, []
+        for connection in sending:
+            connection.send()
 
     def release(self) -> None:
         """A request no longer counts."""
@@ -205,6 +218,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._frames = FrameReader(server.limits.socket_request_max_bytes, bounds.bytes_max)
         self._pending: deque[tuple[Frame, int]] = deque()  # (frame, bytes of it that are held)
         self._order = ResponseOrder()
+        self._ready: list[Buffer] = []  # answers that go at the end of this turn
         self.work: set[Work] = set()
         self._exclusive = 0  # requests in work behind which nothing may start
         self._held_bytes = 0  # for the large frame that is coming
@@ -338,7 +352,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._done(work)
             self._broke(work, exc)
             return
-        if isawaitable(result):
+        if hasattr(result, "__await__"):
             self._wait_for(work, result)
         else:
             self._answer(work, result)
@@ -370,7 +384,7 @@ class _Connection(asyncio.BufferedProtocol):
         if request.key is not ApiKey.PRODUCE:
             del frame  # else its records are views of it
         response = self._handler(request)(self._context(work, request), request.body)
-        if isawaitable(response):
+        if hasattr(response, "__await__"):
             response = await response
         return None if response is None else Encoded(await long.encode(request, response))
 
@@ -415,7 +429,21 @@ class _Connection(asyncio.BufferedProtocol):
             self._wait_for(work, encoding(parts))
             return
         self._done(work)
-        ready = self._order.finish(work.slot, parts)
+        if ready := self._order.finish(work.slot, parts):
+            if not self._ready:
+                self.server.send_later(self)
+            self._ready += ready
+            if len(self._ready) > SENT_AT_ONCE or any(len(part) > LARGE_BYTES for part in ready):
+                self.send()
+        self._last_active_s = now_s = self.server.loop.time()
+        if self.server.observer is not None:
+            self.server.observer.request_done(
+                work.key, now_s - work.started_s, work.frame_bytes, sum(map(len, parts))
+            )
+
+    def send(self) -> None:
+        """Give the socket what is ready."""
+        ready, self._ready = self._ready, []
         if ready and not self._transport.is_closing():
             if len(ready) == 1:
                 self._transport.write(ready[0])
@@ -423,11 +451,6 @@ class _Connection(asyncio.BufferedProtocol):
                 self._transport.writelines(ready)
             if not self._may_write:
                 self._count_unsent(self._transport.get_write_buffer_size())
-        self._last_active_s = now_s = self.server.loop.time()
-        if self.server.observer is not None:
-            self.server.observer.request_done(
-                work.key, now_s - work.started_s, work.frame_bytes, sum(map(len, parts))
-            )
 
     def _broke(self, work: Work, error: BaseException) -> None:
         if isinstance(error, ProtocolError):
@@ -469,6 +492,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def _finish_if_done(self) -> None:
         if self._is_winding_up and not self.work:
+            self.send()
             self._transport.close()
 
     def abort(self) -> None:

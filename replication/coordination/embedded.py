@@ -62,6 +62,7 @@ from replication.coordination.tree import (
     check_path,
     check_steps,
 )
+from replication.coordination.turns import Turns
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -114,6 +115,7 @@ class SqliteTree:
         self._on_session = on_session
         self._env = env
         self._loop = asyncio.get_running_loop()
+        self._turns = Turns(self._loop)
         self._jobs: queue.SimpleQueue[_Job | _SyncFailed | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"coordination {path.name}", daemon=True)
         self._started: asyncio.Future[None] = self._loop.create_future()
@@ -127,7 +129,6 @@ class SqliteTree:
         self._leases = Leases()
         self._beat_every_ms = min(BEAT_MS, session_timeout_ms // 8)
         self._last_beat_ms = 0
-        self._has_turned = True  # the loop, since the last beat
         self._watches: dict[tuple[str, bool, Watch], Look | None] = {}
         self._seen_number = -1
         self._syncer: Syncer
@@ -161,6 +162,10 @@ class SqliteTree:
         return b"%d" % self.session
 
     # --------------------------------------------------- calls, in the loop
+
+    def excuse(self, stands_for_a_reason: Callable[[], bool]) -> None:
+        """The event loop may stand while this says so."""
+        self._turns.excuse = stands_for_a_reason
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
@@ -419,8 +424,8 @@ class SqliteTree:
         silent_ms = begun_ms - self._last_beat_ms
         if self._state is SessionEvent.EXPIRED or silent_ms < self._beat_every_ms:
             return
-        if not self._has_turned:
-            return  # the loop stands still: who cannot serve does not keep its session
+        if not self._turns.has_turned():
+            return
         if silent_ms > self._timeout_ms * 2 // 3:
             self._suspend(f"this process stood still for {silent_ms} ms")
 
@@ -438,12 +443,6 @@ class SqliteTree:
             self._file.maybe_copy(self._db, self._seen_number)
 
         self._in_session(beat_and_renew)
-        self._has_turned = False
-        self._post(self._note_turn)
-
-    def _note_turn(self) -> None:
-        """In the loop: it has turned since the last beat."""
-        self._has_turned = True
 
     def _renewed(self, begun_ms: int) -> None:
         self._last_beat_ms = begun_ms

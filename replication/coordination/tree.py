@@ -200,6 +200,12 @@ class Tree(Protocol):
     def token(self) -> bytes:
         """What `end_session` needs, for a later life of this process. Keep it from others."""
 
+    def excuse(self, stands_for_a_reason: Callable[[], bool]) -> None:
+        """Keep the session while the event loop turns, or this says that it stands for a good reason.
+
+        It is called in another thread.
+        """
+
     @property
     def lease_end_ms(self) -> int:
         """Nobody ends the session before this time of the monotonic clock, unless asked to by `end_session`."""

@@ -50,6 +50,7 @@ from replication.coordination.tree import (
     check_path,
     check_steps,
 )
+from replication.coordination.turns import Turns
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -102,7 +103,8 @@ class ZooKeeperTree:
         self._client = _client(hosts, session_timeout_ms)
         self._client.add_listener(self._state_changed)
         self._note_negotiated_timeout()
-        self._has_turned = True  # the loop, since the last ping
+        self._turns = Turns(self._loop)
+        self._pinged_ms: int | None = None
         self._ping_while_the_loop_turns()
         self._in_flight = asyncio.Semaphore(IN_FLIGHT_MAX)
         # No call may be handed to kazoo after it was told that the session is over.
@@ -144,6 +146,10 @@ class ZooKeeperTree:
         return tree
 
     # ----------------------------------------------------------------- calls
+
+    def excuse(self, stands_for_a_reason: Callable[[], bool]) -> None:
+        """The event loop may stand while this says so."""
+        self._turns.excuse = stands_for_a_reason
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
@@ -302,7 +308,7 @@ class ZooKeeperTree:
             begun_ms = self._clock.monotonic_ms()
             with contextlib.suppress(CoordinationError):
                 await self._call("/", lambda client: client.exists_async("/"))
-                self.lease_end_ms = begun_ms + self._timeout_ms
+                self.lease_end_ms = max(self.lease_end_ms, begun_ms + self._timeout_ms)
             await asyncio.sleep(self._timeout_ms / 8000)
 
     def _note_negotiated_timeout(self) -> None:
@@ -311,6 +317,7 @@ class ZooKeeperTree:
         connect = connection._connect
 
         def connect_and_note(*where: Any) -> Any:
+            self._pinged_ms = None  # nobody answers what was sent to another server
             read_timeout_ms, connect_timeout_ms = connect(*where)
             self._timeout_ms = round(read_timeout_ms * 3 / 2)  # kazoo waits two thirds of it for an answer
             return read_timeout_ms, connect_timeout_ms
@@ -318,20 +325,22 @@ class ZooKeeperTree:
         connection._connect = connect_and_note
 
     def _ping_while_the_loop_turns(self) -> None:
-        """Who cannot serve does not keep its session: kazoo's thread pings again when the loop has turned since."""
+        """Who cannot serve does not keep its session: kazoo's thread pings again when the loop has turned since.
+
+        A ping that was answered renews the lease, from when it was sent on: kazoo clears the flag with the answer.
+        """
         connection = self._client._connection
         ping = connection._send_ping
 
         def ping_if_turning(*arguments: Any) -> None:
-            if self._has_turned:
-                self._has_turned = False
-                self._post(self._note_turn)
+            sent_ms, self._pinged_ms = self._pinged_ms, None
+            if sent_ms is not None and not connection.ping_outstanding.is_set():
+                self.lease_end_ms = max(self.lease_end_ms, sent_ms + self._timeout_ms)
+            if self._turns.has_turned():
+                self._pinged_ms = self._clock.monotonic_ms()
                 ping(*arguments)
 
         connection._send_ping = ping_if_turning
-
-    def _note_turn(self) -> None:
-        self._has_turned = True
 
     def _post(self, act: Callable[..., None], *args: Any) -> None:
         """Have it done in the event loop, after all that was posted before."""

@@ -7,9 +7,9 @@ answered without, and goes on to name all partitions in every request, as the pr
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Awaitable, Iterable, Mapping
+from functools import partial
 
 from logstore.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_END, TRANSACTIONAL, batches
 from logstore.records.compression import Codec
@@ -39,6 +39,7 @@ from replication.protocol.messages import (
 from replication.protocol.walkers import TOPIC_IDS
 from replication.protocol.wire import Buffer
 from replication.replica.data_plane import ALL_IN_SYNC, LEADER_ONLY, AppendResult, FetchedPartition, FetchSpec
+from replication.replica.purgatory import PendingProduce, Results
 from replication.replica.replicas import Replicas
 from replication.steps import STEP_ITEMS, in_steps, step
 
@@ -68,7 +69,9 @@ class DataHandlers:
 
     # ----------------------------------------------------------------- produce
 
-    def produce(self, context: RequestContext, request: ProduceRequest) -> Awaitable[ProduceResponse | None]:
+    def produce(
+        self, context: RequestContext, request: ProduceRequest
+    ) -> Awaitable[ProduceResponse | None] | ProduceResponse | None:
         """Append batches, one per partition. They are in the log's queue, in order, when this returns.
 
         But for requests of very many partitions: the server begins none behind such a one before it is answered.
@@ -84,21 +87,11 @@ class DataHandlers:
                 _sort(context.version, (topic.name, partition.partition), partition, reason, refused, records)
         for tp in refused:
             records.pop(tp, None)
+        pending = PendingProduce(records, partial(self._produced, context.version, request, refused))
         if request.acks == ALL_IN_SYNC:
             context.park()
-        appended = self._replicas.append(records, acks=request.acks, timeout_ms=max(0, request.timeout_ms))
-        answer: asyncio.Future[ProduceResponse | None] = asyncio.get_running_loop().create_future()
-
-        def respond(done: asyncio.Future[dict[tuple[str, int], AppendResult]]) -> None:
-            if answer.done():
-                return
-            try:
-                answer.set_result(self._produced(context.version, request, {**done.result(), **refused}))
-            except Exception as error:  # noqa: BLE001  the server closes the connection, and logs what it must
-                answer.set_exception(error)
-
-        asyncio.ensure_future(appended).add_done_callback(respond)
-        return answer
+        self._replicas.produce(records, pending, acks=request.acks)
+        return pending.response(max(0, request.timeout_ms) if request.acks == ALL_IN_SYNC else -1)
 
     async def _produce_many(self, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
         """The same in steps."""
@@ -116,16 +109,17 @@ class DataHandlers:
                 records.pop(tp, None)
         if request.acks == ALL_IN_SYNC:
             context.park()
-        timeout_ms = max(0, request.timeout_ms)
+        timeout_ms = max(0, request.timeout_ms) if request.acks == ALL_IN_SYNC else -1
         waits = []
         async for tps in in_steps(records):
-            few = {tp: records[tp] for tp in tps}
-            waits.append(self._replicas.append(few, acks=request.acks, timeout_ms=timeout_ms))
+            pending = PendingProduce(tps, dict)
+            self._replicas.produce({tp: records[tp] for tp in tps}, pending, acks=request.acks)
+            waits.append(pending.response(timeout_ms))
         for wait in waits:
-            async for tps in in_steps(found := await wait):
+            async for tps in in_steps(found := wait if isinstance(wait, dict) else await wait):
                 refused.update((tp, found[tp]) for tp in tps)
         if request.acks == 0:
-            return self._produced(context.version, request, refused)
+            return self._produced(context.version, request, refused, {})
         return await self._produced_many(context.version, request, refused)
 
     async def _produced_many(
@@ -152,8 +146,9 @@ class DataHandlers:
         return None
 
     def _produced(
-        self, version: int, request: ProduceRequest, results: Mapping[tuple[str, int], AppendResult]
+        self, version: int, request: ProduceRequest, refused: Results, appended: Results
     ) -> ProduceResponse | None:
+        results = {**appended, **refused} if refused else appended
         if request.acks == 0:
             for tp, result in results.items():
                 if result.error_code:

@@ -22,12 +22,20 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
+from logstore.env import SYSTEM, Env
+
 logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
 SETTLED_AT_ONCE = 250  # lanes whose jobs are settled in one turn of the loop: some 20 us each
 PATIENCE_S = 0.01  # how long a round may take before another thread helps
+# After a write that took longer than that the event loop leaves writing to the threads for so many times that long:
+# slow writes cost it a twentieth of its time at most. A thread may have waited for the interpreter, too: SLOW_MS.
+RESPITE = 20
+SLOW_MS = 100
+# A write that holds up the event loop for so long costs a broker its session: others may lead then.
+STALL_MS = 15_000
 
 
 class Job(Protocol):
@@ -89,8 +97,11 @@ class Lane:
 class Disk:
     """The threads of one broker, half of them for writing; see the module."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, env: Env = SYSTEM) -> None:
         self.loop = asyncio.get_running_loop()
+        self._writing_since_ms: int | None = None  # the event loop; None: it does not
+        self._files, self._clock = env.files, env.clock
+        self._slow_until_ms = 0
         self._todo: deque[Lane] = deque()  # this and the next are the threads', too
         self._done: deque[Lane] = deque()
         self._writers = [_Writer(self, number) for number in range(max(1, threads // 2))]
@@ -103,6 +114,42 @@ class Disk:
     def lane(self) -> Lane:
         """A lane for one more partition."""
         return Lane()
+
+    def is_prompt(self, lane: Lane) -> bool:
+        """May the event loop write for this lane by itself: is nothing under way there, and was the disk quick of late?
+
+        A call to a thread and back costs several times what a small write does. An fsync makes writes wait.
+        """
+        return not (
+            lane.running
+            or lane.waiting
+            or self._files.is_syncing
+            or self._clock.monotonic_ms() < self._slow_until_ms
+        )
+
+    def begin_write(self) -> None:
+        """The event loop writes: `end_write` must follow."""
+        self._writing_since_ms = self._clock.monotonic_ms()
+
+    def end_write(self) -> None:
+        """It has written."""
+        since_ms, self._writing_since_ms = self._writing_since_ms, None
+        assert since_ms is not None, "it has begun"
+        self.note_time(self._clock.monotonic_ms() - since_ms)
+
+    def now_ms(self) -> int:
+        """The time that does not jump."""
+        return self._clock.monotonic_ms()
+
+    def note_time(self, took_ms: int, patience_ms: float = PATIENCE_S * 1000) -> None:
+        """So long a write took. From any thread."""
+        if took_ms > patience_ms:
+            self._slow_until_ms = self._clock.monotonic_ms() + RESPITE * took_ms
+
+    def is_writing(self) -> bool:
+        """Is the event loop in a write since less than `STALL_MS`? From any thread."""
+        since_ms = self._writing_since_ms
+        return since_ms is not None and self._clock.monotonic_ms() - since_ms < STALL_MS
 
     def submit(self, lane: Lane, job: Job) -> None:
         """Have the job done, behind all that was submitted to the lane."""
@@ -226,8 +273,10 @@ class _Writer:
         disk = self._disk
         while self._rounds.get():
             while (lane := disk.next_lane()) is not None:
+                begun_ms = disk.now_ms()
                 for job in lane.running:
                     job.run()
+                disk.note_time(disk.now_ms() - begun_ms, SLOW_MS)
                 disk.note_done(lane)
             try:
                 disk.loop.call_soon_threadsafe(disk.finished, self)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from logstore.append_rules import AppendInfo
 from logstore.errors import DiskFullError, InvalidRecordError
@@ -19,7 +19,7 @@ from replication.errors import ErrorCode, KeylessRecordsError, code_of, is_disk_
 from replication.model import Assignment, LeaderAndIsr
 from replication.protocol.wire import Buffer
 from replication.replica.data_plane import ALL_IN_SYNC, AppendResult, FetchedPartition, FetchSpec, FetchTerms
-from replication.replica.purgatory import CommitWaits
+from replication.replica.purgatory import CommitWait, CommitWaits, PendingProduce
 from replication.replica.recent import Recent
 from replication.replica.replica_log import ReplicaLog
 
@@ -36,32 +36,20 @@ NOT_LEADER = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 # What the records of a batch for a compacted topic may expand to, beside four times their size: they are looked into.
 EXPANDED_BYTES_MAX = 20 * 1024 * 1024
 
-Settle = Callable[[AppendResult], None]
+# What the event loop writes itself, if nothing stands in the way: more belongs to a thread.
+PROMPT_BYTES_MAX = 32 * 1024
 
 
 class Append:
-    """Records that a producer sent for one partition, from their arrival to the answer."""
+    """Records that a producer sent for one partition, on their way to the log."""
 
-    __slots__ = ("acks", "end_offset", "is_over", "outcome", "records", "result", "settle")
+    __slots__ = ("acks", "outcome", "records", "request")
 
-    def __init__(self, records: Buffer, acks: int, settle: Settle) -> None:
-        self.records: Buffer | None = records
+    def __init__(self, records: Buffer, acks: int, request: PendingProduce[Any]) -> None:
+        self.records = records
         self.acks = acks
-        self.settle = settle
+        self.request = request
         self.outcome: AppendInfo | Exception | None = None
-        self.result = NOT_LEADER
-        self.end_offset = -1
-        self.is_over = False
-
-    def answer(self, result: AppendResult) -> None:
-        """Tell who waits, once."""
-        if not self.is_over:
-            self.is_over = True
-            self.settle(result)
-
-    def expire(self) -> None:
-        """Nobody waits any more. Records that are in the log stay there."""
-        self.answer(AppendResult(ErrorCode.REQUEST_TIMED_OUT))
 
 
 class _AppendGroup:
@@ -91,12 +79,20 @@ class _AppendGroup:
         self.leader.appended(self)
 
 
-def _append(replica: ReplicaLog, records: Buffer | None, leader_epoch: int) -> AppendInfo | Exception:
+def _append(replica: ReplicaLog, records: Buffer, leader_epoch: int) -> AppendInfo | Exception:
     assert isinstance(records, bytearray | memoryview), "offsets are stamped in place"
     guard = partial(_check_keys, records) if replica.config.is_compacted else None
     try:
         return replica.log.append_as_leader(records, leader_epoch=leader_epoch, guard=guard)
     except Exception as error:  # noqa: BLE001  it becomes a code, or is logged, in the event loop
+        return error
+
+
+def _try_append(replica: ReplicaLog, records: Buffer, leader_epoch: int) -> AppendInfo | Exception | None:
+    assert isinstance(records, bytearray | memoryview), "offsets are stamped in place"
+    try:
+        return replica.log.try_append_as_leader(records, leader_epoch=leader_epoch)
+    except Exception as error:  # noqa: BLE001  it becomes a code, or is logged
         return error
 
 
@@ -127,6 +123,7 @@ class Leader:
         self._start_waits: list[asyncio.Future[None]] = []
         self._waits = CommitWaits()
         self._group: _AppendGroup | None = None
+        self._is_advancing = False  # will, at the end of this turn
         self.is_over = False
         self._limits = isr.Limits(
             replica.host.config.replica_lag_time_max_ms, replica.host.config.replica_lag_max_messages
@@ -150,8 +147,7 @@ class Leader:
         """The role is over: nobody waits here any more."""
         self.is_over = True
         for wait in self._waits.all():
-            assert isinstance(wait, Append)
-            wait.answer(NOT_LEADER)
+            wait.request.settle(self.replica.tp, NOT_LEADER)
         self.replica.wake_followers()
         self.replica.wake_consumers()
         self._tell_start()
@@ -198,19 +194,43 @@ class Leader:
 
     # ----------------------------------------------------------------- produce
 
-    def append(self, records: Buffer, acks: int, settle: Settle) -> Append | None:
-        """Append the records behind all that came before; `settle` is called once. None: it was refused at once."""
+    def append(self, records: Buffer, acks: int, request: PendingProduce[Any]) -> None:
+        """Append the records behind all that came before; `request` is told what became of them."""
         if acks == ALL_IN_SYNC and not isr.has_enough_replicas(
             self.state, self.replica.config.min_insync_replicas
         ):
-            settle(AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few()))
-            return None
-        append = Append(bytearray(records) if isinstance(records, bytes) else records, acks, settle)
+            refused = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
+            request.settle(self.replica.tp, refused)
+            return
+        append = Append(bytearray(records) if isinstance(records, bytes) else records, acks, request)
         if self._group is None:
+            if len(records) <= PROMPT_BYTES_MAX and self._append_promptly(append):
+                return
             self._group = _AppendGroup(self)
             self.replica.submit(self._group)
         self._group.appends.append(append)
-        return append
+
+    def _append_promptly(self, append: Append) -> bool:
+        """Write in the event loop, where that takes less than to have a thread do it. False: it may take longer."""
+        replica = self.replica
+        host = replica.host
+        if replica.config.is_compacted or not host.has_reserve() or not host.disk.is_prompt(replica.lane):
+            return False
+        host.disk.begin_write()
+        append.outcome = _try_append(replica, append.records, self.state.leader_epoch)
+        host.disk.end_write()
+        if append.outcome is None:
+            return False
+        host.look()
+        replica.note(replica.offsets())
+        if self.is_over:  # that is what the look has shown
+            append.request.settle(replica.tp, NOT_LEADER)
+            return True
+        self._note(append)
+        if not self._is_advancing:
+            self._is_advancing = True  # at the end of this turn: more may come in it
+            host.disk.loop.call_soon(self._advance)
+        return True
 
     def seal(self, group: _AppendGroup) -> None:
         """The group goes to the log now: what comes next is another one."""
@@ -219,40 +239,48 @@ class Leader:
 
     def appended(self, group: _AppendGroup) -> None:
         """The group was appended, or not."""
-        replica = self.replica
-        replica.host.look()
-        replica.note(group.offsets)
+        self.replica.host.look()
+        self.replica.note(group.offsets)
         for append in group.appends:
-            self._note(append)
-        if self.is_over:
-            for append in group.appends:
-                append.answer(NOT_LEADER)
-            return
-        replica.wake_followers()
-        # Never less than before: where damage hides the end of the log, followers would cut theirs.
-        self.step(isr.Appended(max(replica.end, self.state.log_end_offset)))
-        for append in group.appends:
-            if append.acks != ALL_IN_SYNC or append.result.error_code:
-                append.answer(append.result)
+            if self.is_over:
+                self._result(append)
+                append.request.settle(self.replica.tp, NOT_LEADER)
             else:
-                self._waits.add(append)
-        self._committed(self.state.high_watermark)
+                self._note(append)
+        self._advance()
+
+    def _advance(self) -> None:
+        """There are more records: they count, and followers may have them."""
+        self._is_advancing = False
+        if not self.is_over:
+            self.replica.wake_followers()
+            # Never less than before: where damage hides the end of the log, followers would cut theirs.
+            self.step(isr.Appended(max(self.replica.end, self.state.log_end_offset)))
+            self._committed(self.state.high_watermark)
 
     def _note(self, append: Append) -> None:
-        """What its answer is, if it is committed."""
-        outcome, records = append.outcome, append.records or b""
-        append.records, size_bytes = None, len(records)
+        """Answer, or wait until it is committed."""
+        result = self._result(append)
+        if append.acks != ALL_IN_SYNC or result.error_code:
+            append.request.settle(self.replica.tp, result)
+        else:
+            assert isinstance(append.outcome, AppendInfo), "else it has an error code"
+            self._waits.add(CommitWait(append.outcome.next_offset, result, append.request))
+
+    def _result(self, append: Append) -> AppendResult:
+        """What its answer is, once it is committed."""
+        outcome, records = append.outcome, append.records
         if isinstance(outcome, AppendInfo):
+            size_bytes = len(records)
             has_readers = bool(self.state.followers or self.replica.consumers)
             if has_readers and outcome.bytes == size_bytes:  # not a duplicate, nor part of one
                 self.recent.note(outcome.first_offset, outcome.next_offset, records)
-            self.replica.host.counters.bytes_in += size_bytes
-            self.replica.host.counters.messages_in += outcome.next_offset - outcome.first_offset
-            append.end_offset = outcome.next_offset
-            append.result = AppendResult(
+            counters = self.replica.host.counters
+            counters.bytes_in += size_bytes
+            counters.messages_in += outcome.next_offset - outcome.first_offset
+            return AppendResult(
                 ErrorCode.NONE, outcome.first_offset, outcome.append_time_ms, self.replica.start
             )
-            return
         assert outcome is not None, "a job keeps what came of it"
         if is_disk_dead(outcome):
             self.replica.host.disk_failed()
@@ -263,7 +291,7 @@ class Leader:
         elif code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR):
             logger.error("tp=%s append failed: %s", self.replica.tp, outcome, exc_info=outcome)
         rows = outcome.rows if isinstance(outcome, KeylessRecordsError) else ()
-        append.result = AppendResult(code, error_message=str(outcome), wrong_rows=rows)
+        return AppendResult(code, error_message=str(outcome), wrong_rows=rows)
 
     def _committed(self, high_watermark: int) -> None:
         """Answer the appends below; let consumers read on."""
@@ -271,18 +299,15 @@ class Leader:
         reached = self._waits.reached(high_watermark)
         if reached:
             self.replica.host.look()
-        for wait in reached:
-            assert isinstance(wait, Append)
+        for end_offset, appended, request in reached:
+            result = appended
             if self.is_over:
-                wait.answer(NOT_LEADER)
-            elif isr.acknowledge(self.state, wait.end_offset, minimum) is isr.Ack.DONE:
-                wait.answer(wait.result)
-            else:
-                wait.answer(
-                    wait.result._replace(
-                        error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=self._too_few()
-                    )
+                result = NOT_LEADER
+            elif isr.acknowledge(self.state, end_offset, minimum) is not isr.Ack.DONE:
+                result = result._replace(
+                    error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=self._too_few()
                 )
+            request.settle(self.replica.tp, result)
         self.replica.wake_consumers()
 
     def _too_few(self) -> str:

@@ -68,7 +68,7 @@ class ReplicaSet:
             self.dir.log_dir.close()
             raise
         self.room = Room(self.dir.path, self.dir.log_dir.reserve, self.offline, self._env)
-        self.disk = Disk(self._config.num_io_threads)
+        self.disk = Disk(self._config.num_io_threads, self._env)
         self.repairs = Repairs(self.dir, self.partitions, self._asking)
         self._host = Host(
             broker=self.broker,
@@ -78,6 +78,7 @@ class ReplicaSet:
             isr=self._isr,
             offline=self.offline,
             disk_full=self.room.is_missing,
+            has_reserve=lambda: self.dir.log_dir.reserve.was_there,
             keep_reserve=self.dir.log_dir.reserve.keep,
             cutting=self.dir.cutting,
             suspect=self.repairs.suspect,

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from logstore.catalog import TopicInfo, new_topic_id
 from logstore.env import SYSTEM, Env
@@ -37,20 +38,18 @@ from replication.replica.data_plane import (
 )
 from replication.replica.fetcher import Fetchers
 from replication.replica.isr_changes import IsrChanges
-from replication.replica.leading import Append, Leader
+from replication.replica.leading import Leader
 from replication.replica.lives import Lives
 from replication.replica.maintenance import Maintenance
 from replication.replica.offline import OfflineReplicas
 from replication.replica.orders import LogChange, Orders
 from replication.replica.partition import Partition
-from replication.replica.purgatory import Countdown
+from replication.replica.purgatory import PendingProduce
 from replication.replica.replica_log import ReplicaCounters
 from replication.replica.replica_set import ReplicaSet
 from replication.replica.room import Room
 from replication.replica.store_check import check_epochs, check_owner
 from replication.steps import in_steps
-
-Appended = dict[tuple[str, int], AppendResult]
 
 
 class Replicas:
@@ -116,6 +115,10 @@ class Replicas:
     def room(self) -> Room:
         """Whether the disk has room."""
         return self._set.room
+
+    def is_writing(self) -> bool:
+        """Does the event loop stand in a write, and not for too long? From any thread."""
+        return self._set.disk.is_writing()
 
     def look_with(self, look: Callable[[], None]) -> None:
         """Have `look` called before anything is acknowledged."""
@@ -214,41 +217,33 @@ class Replicas:
 
     # -------------------------------------------------------------- data plane
 
-    def append(
-        self, records: Mapping[tuple[str, int], Buffer], *, acks: int, timeout_ms: int
-    ) -> Awaitable[Appended]:
+    def produce(
+        self, records: Mapping[tuple[str, int], Buffer], request: PendingProduce[Any], *, acks: int
+    ) -> None:
         """Append batches, per partition all or none, in the order of the calls; they are stamped in place.
 
-        acks 0 or 1: answered when this broker's log has them; -1: when they are committed, or `timeout_ms` is over.
-        What failed is an error code, never an exception.
+        `request` is told of each: with acks 0 or 1 when this broker's log has it, with -1 when it is committed. What
+        failed is an error code, never an exception.
         """
-        loop = asyncio.get_running_loop()
-        results: Appended = {}
-        answer: asyncio.Future[Appended] = loop.create_future()
-
-        def done() -> None:
-            if not answer.done():
-                answer.set_result(results)
-
-        countdown = Countdown(len(records) or 1, done)
-        waits = []
         for tp, batches in records.items():
-
-            def settle(result: AppendResult, tp: tuple[str, int] = tp) -> None:
-                results[tp] = result
-                countdown.one_less()
-
             try:
-                wait = self.leader(TopicPartition(*tp)).append(batches, acks, settle)
+                leader = self.leader(TopicPartition(*tp))
             except KafkaError as error:
-                settle(AppendResult(error.code, error_message=str(error)))
+                request.settle(tp, AppendResult(error.code, error_message=str(error)))
             else:
-                waits.append(wait)
-        if not records:
-            countdown.one_less()
-        if acks == ALL_IN_SYNC and not answer.done():
-            timer = loop.call_later(timeout_ms / 1000, _expire, waits)
-            answer.add_done_callback(lambda _: timer.cancel())
+                leader.append(batches, acks, request)
+
+    def append(
+        self, records: Mapping[tuple[str, int], Buffer], *, acks: int, timeout_ms: int
+    ) -> asyncio.Future[dict[tuple[str, int], AppendResult]]:
+        """`produce` for this broker itself: the results, after `timeout_ms` at the latest if acks is -1."""
+        request = PendingProduce(records, dict)
+        self.produce(records, request, acks=acks)
+        found = request.response(timeout_ms if acks == ALL_IN_SYNC else -1)
+        if isinstance(found, asyncio.Future):
+            return found
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(found)
         return answer
 
     async def fetch(  # noqa: PLR0913  who reads, what, and when it is enough
@@ -331,10 +326,3 @@ class Replicas:
     ) -> ib.UpdateMetadataResponse:
         """Take what a controller says of the cluster."""
         return await self._orders.update_metadata(request, correlation_id)
-
-
-def _expire(waits: Iterable[Append | None]) -> None:
-    """The time of a produce request is over."""
-    for wait in waits:
-        if wait is not None:
-            wait.expire()

@@ -278,6 +278,8 @@ class Disk:
         )
         return Listing(names, self.stat(path), settled=True)
 
+    is_syncing = False
+
     def fsync(self, path):
         if self._changes():
             raise PowerCut

@@ -47,11 +47,16 @@ class Writer:
         create(DIRECTORY, topic_id=TOPIC_ID, env=env)
         env.files.fsync(ROOT)
         self.log = reopen(DIRECTORY, env, **SETTINGS)
+        self.is_owner = False
 
     def append(self, batches: int, size: int = 30, epoch: int = 0) -> None:
         values = [b"%d" % next(self.count) + b"." * size for _ in range(batches)]
         self.history.will_append(values)
-        self.log.append_as_leader(bytearray().join(batch(v) for v in values), leader_epoch=epoch)
+        data = bytearray().join(batch(v) for v in values)
+        # Every other one as a broker's event loop does it, where that can be done without waiting.
+        self.is_owner = not self.is_owner
+        if not self.is_owner or self.log.try_append_as_leader(data, leader_epoch=epoch) is None:
+            self.log.append_as_leader(data, leader_epoch=epoch)
 
     def truncate(self, offset: int) -> None:
         self.history.will_truncate(offset)

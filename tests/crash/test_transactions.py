@@ -43,7 +43,8 @@ class Writer:
             flags = TRANSACTIONAL if transactional else 0
             data += build([row], attributes=flags, producer=(producer, epoch, sequence + number))
         self.sequences[producer, epoch] = sequence + count
-        self.log.append_as_leader(data)
+        if self.sequences[producer, epoch] % 2 or self.log.try_append_as_leader(data, leader_epoch=0) is None:
+            self.log.append_as_leader(data)
 
     def end(self, producer: int, *, epoch: int = 0, commit: bool) -> None:
         self.log.append_marker(producer, epoch, commit=commit)

@@ -18,7 +18,7 @@ from logstore.env import Env, OsFiles
 from logstore.errors import OffsetOutOfRangeError
 from logstore.records.batch import header_at
 from tests.crash.disk import Disk, StillClock
-from tests.unit.storage.partition import batch, contents, make, reopen
+from tests.unit.storage.partition import append, batch, contents, make, reopen
 
 SETTINGS = {
     "segment_bytes": 600,
@@ -60,11 +60,11 @@ class LogMachine(RuleBasedStateMachine):
         self.end = base + count
         return batch(*values, first=base, timestamp=timestamp, epoch=0)
 
-    @rule(side=sides, counts=sizes, timestamp=st.integers(0, 20_000))
-    def append(self, side, counts, timestamp) -> None:
+    @rule(side=sides, counts=sizes, timestamp=st.integers(0, 20_000), as_owner=st.booleans())
+    def append(self, side, counts, timestamp, as_owner) -> None:
         first = self.end
         data = bytearray().join(self.new_batch(n, self.end, timestamp) for n in counts)
-        info = self.logs[side].append_as_leader(data)
+        info = append(self.logs[side], data, as_owner=as_owner)
         assert (info.first_offset, info.next_offset) == (first, self.end)
 
     @rule(

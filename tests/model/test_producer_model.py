@@ -21,7 +21,7 @@ from logstore.reading import read_isolated
 from logstore.records.batch import TRANSACTIONAL, Record, build
 from tests.crash.disk import Disk, StillClock
 from tests.model.test_log_model import damage
-from tests.unit.storage.partition import make, reopen
+from tests.unit.storage.partition import append, make, reopen
 
 SETTINGS = {"segment_bytes": 1_200, "index_interval_bytes": 200, "max_message_bytes": 600}
 REFUSALS = (OutOfOrderSequenceError, ProducerFencedError, TransactionStateError)
@@ -167,8 +167,9 @@ class ProducerMachine(RuleBasedStateMachine):
         epoch_step=st.sampled_from([0, 0, 0, 0, 0, 1, -1]),
         shift=st.sampled_from([0, 0, 0, 0, 0, 0, 1, -1]),
         begins=st.sampled_from([0, 2**31 - 3]),
+        as_owner=st.booleans(),
     )
-    def append(self, side, producer, transactional, counts, epoch_step, shift, begins) -> None:  # noqa: PLR0917
+    def append(self, side, producer, transactional, counts, epoch_step, shift, begins, as_owner) -> None:  # noqa: PLR0917
         model, log = self.model, self.logs[side]
         current = model.epoch(producer)
         epoch = max(0, (current or 0) + epoch_step)
@@ -184,7 +185,7 @@ class ProducerMachine(RuleBasedStateMachine):
         refusal = model.refusal(producer, epoch, request[0].sequence, transactional)
         data = bytearray().join(self.encoded(stored) for stored in request)
         try:
-            info = log.append_as_leader(data)
+            info = append(log, data, as_owner=as_owner)
         except REFUSALS as error:
             assert type(error) is refusal, (error, refusal)  # noqa: PT017 - which one is what is tested
             return
@@ -192,8 +193,8 @@ class ProducerMachine(RuleBasedStateMachine):
         assert (info.first_offset, info.next_offset, info.is_duplicate) == (model.end, offset, False)
         model.batches += request
 
-    @rule(side=sides, producer=ids, back=st.integers(1, 8), length=st.integers(1, 9))
-    def append_again(self, side, producer, back, length) -> None:
+    @rule(side=sides, producer=ids, back=st.integers(1, 8), length=st.integers(1, 9), as_owner=st.booleans())
+    def append_again(self, side, producer, back, length, as_owner) -> None:
         """A retry of batches that are there, one behind the other, and none that are not."""
         model = self.model
         data = model.data_of_epoch(producer)
@@ -203,7 +204,7 @@ class ProducerMachine(RuleBasedStateMachine):
         is_known = request[-1] in data[-5:]
         raw = bytearray().join(self.encoded(stored) for stored in request)
         try:
-            info = self.logs[side].append_as_leader(raw)
+            info = append(self.logs[side], raw, as_owner=as_owner)
         except REFUSALS:
             assert not is_known
             return

@@ -20,11 +20,14 @@ from tests.conformance.coordination.conftest import zookeeper  # noqa: F401  a f
 from tests.integration.cluster.test_giants import Client
 
 SESSION_MS, PATIENCE_S = 2000, 60
+SLOW_WRITE_S = 5  # a disk that keeps the event loop waiting for longer than the session timeout, once
 # A broker whose answer to DescribeCluster holds the loop until there is this file in its directory: only the loop, for
 # the threads go on while it sleeps.
-RELEASED = "released"
+# And one write to a log takes long, when there is the other file.
+RELEASED, SLOW = "released", "slow"
 STUCK = f"""
 import pathlib, sys, time
+from logstore.env import OsFiles
 from replication import broker_process
 from replication.handlers.cluster import ClusterHandlers
 def stuck(self, context, body):
@@ -32,6 +35,12 @@ def stuck(self, context, body):
         time.sleep(0.05)
     return {{"error_code": 0, "error_message": None, "cluster_id": "-", "controller_id": 1, "brokers": ()}}
 ClusterHandlers.describe_cluster = stuck
+def slow(self, path, position, data, write=OsFiles.write):
+    if str(path).endswith(".log") and (flag := pathlib.Path(LOG_DIR, "{SLOW}")).exists():
+        flag.unlink()
+        time.sleep({SLOW_WRITE_S})
+    write(self, path, position, data)
+OsFiles.write = slow
 LOG_DIR = next(word.partition("=")[2] for word in sys.argv if word.startswith("log.dirs="))
 sys.exit(broker_process.main(sys.argv[1:]))
 """
@@ -116,10 +125,7 @@ def outcome(frame):
     return ErrorCode(answer.topics[0].partitions[0].error_code)
 
 
-def test_a_broker_whose_loop_is_stuck_loses_its_session_and_acknowledges_nothing_when_it_turns_again(
-    brokers, store
-):
-    stuck, other = brokers
+def create(admin, store):
     topic = {
         "name": TP.topic,
         "num_partitions": -1,
@@ -127,10 +133,32 @@ def test_a_broker_whose_loop_is_stuck_loses_its_session_and_acknowledges_nothing
         "assignments": [{"partition_index": 0, "broker_ids": (1, 2)}],
         "configs": (),
     }
+    body = {"topics": [topic], "timeout": 30_000, "validate_only": False}
+    assert admin.call(ApiKey.CREATE_TOPICS, 7, body).topics[0].error_code == 0
+    until(lambda: state(store).isr == (1, 2))
+
+
+def test_one_write_that_keeps_the_loop_beyond_the_session_timeout_does_not_end_the_session(brokers, store):
+    slow, other = brokers
+    with Client(other.port) as admin, Client(slow.port) as producer:
+        create(admin, store)
+        for _ in range(2):  # the first is a thread's: it begins a leader epoch
+            assert outcome(producer.ask(produce(1))) is ErrorCode.NONE
+        before = state(store)
+        (slow.path / SLOW).touch()
+        assert outcome(producer.ask(produce(1))) is ErrorCode.NONE
+        assert "the event loop turns again" in slow.log()  # it was the loop that stood
+        assert "gives it up" not in slow.log()
+        assert (state(store).leader, state(store).leader_epoch) == (1, before.leader_epoch)
+        assert outcome(producer.ask(produce(-1))) is ErrorCode.NONE
+
+
+def test_a_broker_whose_loop_is_stuck_loses_its_session_and_acknowledges_nothing_when_it_turns_again(
+    brokers, store
+):
+    stuck, other = brokers
     with Client(other.port) as admin, Client(stuck.port) as hand, Client(stuck.port) as producer:
-        body = {"topics": [topic], "timeout": 30_000, "validate_only": False}
-        assert admin.call(ApiKey.CREATE_TOPICS, 7, body).topics[0].error_code == 0
-        until(lambda: state(store).isr == (1, 2))
+        create(admin, store)
         assert outcome(producer.ask(produce(1))) is ErrorCode.NONE
         hand.socket.sendall(
             b"".join(

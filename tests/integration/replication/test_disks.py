@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -18,6 +19,7 @@ from .site import T0, Broker, Site, batch, on_loop, until, values_of
 from .test_data_handlers import T1, Client
 
 WAIT_S = 15
+SLOW_S = 0.3
 
 
 class BadDisk(OsFiles):
@@ -46,10 +48,12 @@ class HangingDisk(OsFiles):
 
     def __init__(self):
         super().__init__()
-        self.hangs = False
+        self.hangs = self.is_slow = False
         self.begun, self.may_go_on = threading.Event(), threading.Event()
 
     def write(self, path, position, data):
+        if self.is_slow:
+            time.sleep(SLOW_S)
         if self.hangs and str(path).endswith("orders-0/00000000000000000000.log"):
             self.begun.set()
             assert self.may_go_on.wait(WAIT_S)
@@ -200,11 +204,13 @@ async def test_s24_while_the_disk_of_one_partition_hangs_everything_else_is_answ
         writer, other = [(await Client.connect(one.port)).keep(site) for _ in range(2)]
         await other.inform()
         assert (await writer.produce(bytes(batch(b"a")))).base_offset == 0
-        disk.hangs = True
+        disk.is_slow = True  # the event loop writes by itself, until that takes long
+        assert (await other.produce(bytes(batch(b"c")), tp=T1)).base_offset == 0
+        disk.is_slow, disk.hangs = False, True
         waiting = asyncio.create_task(writer.produce(bytes(batch(b"b"))))
         try:
             assert await asyncio.to_thread(disk.begun.wait, WAIT_S)
-            for number in range(20):
+            for number in range(1, 20):
                 assert (await other.produce(bytes(batch(b"c")), tp=T1)).base_offset == number
             assert values_of((await other.fetch(tp=T1)).records) == [b"c"] * 20
             assert values_of((await other.fetch()).records) == [b"a"]

@@ -2,11 +2,15 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
-from replication.replica.disk import Disk
-from replication.replica.purgatory import CommitWaits, Countdown
+from logstore.env import Env, OsFiles
+from replication.errors import ErrorCode
+from replication.replica.data_plane import AppendResult
+from replication.replica.disk import PATIENCE_S, Disk
+from replication.replica.purgatory import CommitWait, CommitWaits, PendingProduce
 
 
 def with_disk(test):
@@ -92,33 +96,103 @@ def test_errors_come_to_who_asked_and_the_lane_goes_on():
     with_disk(run)
 
 
-class Wait:
-    is_over = False
-
-    def __init__(self, end_offset):
-        self.end_offset = end_offset
-
-
 def test_waits_end_in_order_and_those_that_are_over_are_left_out():
-    waits = CommitWaits()
-    one, two, three = Wait(1), Wait(5), Wait(9)
+    request, over = PendingProduce(["a"], dict), PendingProduce([], dict)
+    waits, (one, two, three) = CommitWaits(), [CommitWait(end, AppendResult(), request) for end in (1, 5, 9)]
     for wait in (one, two, three):
         waits.add(wait)
-    two.is_over = True
     assert waits.reached(0) == []
-    assert waits.reached(5) == [one]
+    assert waits.reached(5) == [one, two]
     assert waits.all() == [three]
     assert len(waits) == 0
     waits.add(three)
-    three.is_over = True
+    waits.add(CommitWait(10, AppendResult(), over))
     waits.sweep()
-    assert len(waits) == 0
+    assert waits.all() == [three]
 
 
-def test_a_countdown_calls_once():
-    calls = []
-    countdown = Countdown(2, lambda: calls.append(1))
-    countdown.one_less()
-    assert calls == []
-    countdown.one_less()
-    assert calls == [1]
+def test_a_produce_request_is_answered_when_each_partition_has_a_result():
+    async def run():
+        request = PendingProduce(["a", "b"], dict)
+        request.settle("a", AppendResult(base_offset=1))
+        answer = request.response(-1)
+        request.settle("a", AppendResult(base_offset=2))
+        assert not answer.done()
+        request.settle("b", AppendResult(base_offset=3))
+        assert await answer == {"a": AppendResult(base_offset=1), "b": AppendResult(base_offset=3)}
+
+    asyncio.run(run())
+
+
+def test_a_request_whose_results_are_known_is_answered_at_once():
+    request = PendingProduce(["a"], dict)
+    request.settle("a", AppendResult())
+    assert request.response(0) == {"a": AppendResult()}
+
+
+def test_the_time_of_a_request_ends_and_what_comes_later_is_nobodys():
+    async def run():
+        request = PendingProduce(["a", "b"], dict)
+        request.settle("b", AppendResult(base_offset=3))
+        found = await request.response(1)
+        request.settle("a", AppendResult(base_offset=2))
+        assert found == {
+            "a": AppendResult(ErrorCode.REQUEST_TIMED_OUT),
+            "b": AppendResult(base_offset=3),
+        }
+
+    asyncio.run(run())
+
+
+def test_a_response_that_cannot_be_made_is_an_error_of_its_request():
+    def fail(results):
+        raise ValueError("no")
+
+    async def run():
+        request = PendingProduce(["a"], fail)
+        answer = request.response(-1)
+        request.settle("a", AppendResult())
+        with pytest.raises(ValueError, match="no"):
+            await answer
+
+    asyncio.run(run())
+
+
+class Syncing(OsFiles):
+    is_syncing = False
+
+
+def test_the_event_loop_writes_where_nothing_is_under_way_and_no_fsync_runs():
+    async def run():
+        files = Syncing()
+        disk = Disk(2, Env(files=files))
+        lane, gate = disk.lane(), threading.Event()
+        assert disk.is_prompt(lane)
+        blocked = disk.call(lane, gate.wait)
+        assert not disk.is_prompt(lane)
+        gate.set()
+        await blocked
+        assert disk.is_prompt(lane)
+        files.is_syncing = True
+        assert not disk.is_prompt(lane)
+        files.is_syncing = False
+        assert disk.is_prompt(lane)
+        await disk.close()
+
+    asyncio.run(run())
+
+
+def test_after_a_write_that_waited_for_the_disk_the_threads_write_for_a_while():
+    async def run():
+        disk = Disk(2)
+        lane = disk.lane()
+        disk.begin_write()
+        disk.end_write()
+        assert disk.is_prompt(lane)
+        disk.begin_write()
+        time.sleep(2 * PATIENCE_S)  # noqa: ASYNC251  the loop stands
+        disk.end_write()
+        assert not disk.is_prompt(lane)
+        await disk.close()
+
+    asyncio.run(run())

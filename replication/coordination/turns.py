@@ -1,0 +1,28 @@
+"""Turns: a session is kept only while the event loop of its owner turns: who serves nobody must not keep others off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+
+class Turns:
+    """Asked by the thread that keeps a session alive. `excuse` says that the loop stands for a good reason."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.excuse: Callable[[], bool] = lambda: False  # called in that thread
+        self._loop = loop
+        self._has_turned = True
+
+    def has_turned(self) -> bool:
+        """Has the loop turned since the last call that said so, or is it excused?"""
+        if not self._has_turned:
+            return self.excuse()
+        self._has_turned = False
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._note)
+        return True
+
+    def _note(self) -> None:
+        self._has_turned = True
