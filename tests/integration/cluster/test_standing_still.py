@@ -128,6 +128,52 @@ def test_nothing_that_a_leader_acknowledged_before_or_after_it_stood_still_is_lo
         assert cluster.state(topic).leader == one, "who lacks records has led"
 
 
+def test_what_only_a_leader_has_that_stood_still_is_not_acknowledged(cluster):
+    """R24: its follower stands still first, so that acks=all has to wait; then the leader, until the follower leads."""
+    running = cluster.running
+    _, one, two = cluster.roles()
+    topic = cluster.create((one, two))
+    assert cluster.produce(topic, ["before"]) == []
+
+    async def take_over():
+        host, _, port = running.address(one).rpartition(":")
+        clients = [Client(host, int(port), "test", timeout_ms=60_000) for _ in range(2)]
+
+        def ask(client, value, acks):
+            data = bytes(build([Record(0, 1, None, value.encode())]))
+            partition = ProduceTopic(topic, (ProducePartition(0, data),))
+            return asyncio.ensure_future(
+                client.call(ApiKey.PRODUCE, ProduceRequest(acks, 60_000, (partition,)))
+            )
+
+        try:
+            running.pause(two)
+            await ask(clients[0], "what its last fetch is answered with", 1)
+            asked = ask(clients[0], FROM_ANOTHER_TIME, -1)
+            await asyncio.sleep(0)  # it is sent
+            await ask(clients[1], "so that is in the log of its leader, and nowhere else", 1)
+            assert not asked.done()
+            running.pause(one)
+            running.resume(two)
+            await asyncio.to_thread(cluster.until, lambda: cluster.state(topic).leader == two)
+            assert await asyncio.to_thread(cluster.produce, topic, ["meanwhile"]) == []
+            running.resume(one)
+            return (await asked).topics[0].partitions[0].error_code
+        finally:
+            running.resume(two)
+            running.resume(one)
+            for client in clients:
+                client.close()
+
+    code = asyncio.run(take_over())
+    assert code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    cluster.until(lambda: set(cluster.state(topic).isr) == {one, two})
+    assert cluster.produce(topic, ["after"]) == []
+    found = cluster.values(topic, count=4)
+    assert FROM_ANOTHER_TIME not in found
+    assert (found[0], found[-2:]) == ("before", ["meanwhile", "after"])
+
+
 class SlowDisk(OsFiles):
     """A disk that takes a second for every write to the logs of one topic."""
 
