@@ -7,11 +7,15 @@
     spark = spark_session()
     spark.read.format("pylog").option("path", "data").option("subscribe", "orders").load()
 
-Spark finds the format by itself through the package `pyspark_pylog`; `register(spark)` makes it known where
-that package cannot be seen.
+From the ground up: `errors`, what is told of lost records; `schema`, the columns; `topics`, where topics live;
+`delta`, the Delta tables of tiered topics; `connector`, what Spark drives; `session`, spark_session(); `jobs`,
+maintenance as Spark jobs; `demo`.
+
+Spark finds the format by itself through the package `pyspark_pylog`; `register(spark)` makes it known where that
+package cannot be seen.
 """
 
+from datasource.connector.source import PylogDataSource
 from datasource.session import lag, register, spark_session
-from datasource.source import PylogDataSource
 
 __all__ = ["PylogDataSource", "lag", "register", "spark_session"]

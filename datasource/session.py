@@ -23,8 +23,8 @@ from typing import Any
 from pyspark import SparkContext, SparkFiles
 from pyspark.sql import SparkSession
 
-from datasource.offsets import StreamOffset, behind
-from datasource.source import PylogDataSource
+from datasource.connector.offsets import StreamOffset, behind
+from datasource.connector.source import PylogDataSource
 from logstore import InvalidConfigError, InvalidRequestError, StorageError
 
 JAVA_MIN = 17

@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE.parent))  # a checkout will do, installed or not
 
 from logstore.cli import cli  # noqa: E402
 from logstore.config import INT64_MAX, LogConfig, format_value  # noqa: E402
-from replication.config import BrokerConfig  # noqa: E402
+from replication.config.broker import BrokerConfig  # noqa: E402
 
 # Settings that are checked and stored, but whose action is not built yet: key -> what it waits for.
 NOT_YET = {
@@ -92,7 +92,7 @@ def server_properties() -> str:
     """conf/server.properties: every setting of a broker with its default, from the fields of BrokerConfig."""
     lines = [
         "# Settings of a broker, by Kafka's names. Every line shows its default, and may be left out.",
-        "# Written by docs/generate.py from replication/config.py.",
+        "# Written by docs/generate.py from replication/config/broker.py.",
         "#",
         "# pylog broker start --config conf/server.properties",
     ]

@@ -9,10 +9,14 @@
         store.append("orders", table)
         table = store.read("orders", partition=0).read_all()
 
+Its rooms, from the ground up: `errors`; `env`, the only door to clock and disk, and `config`, the settings of a
+topic; `checkpoint`, small durable files, and `records`, batches and their bytes; `log`, one partition; `maintenance`,
+what changes its old segments; `store`, a directory of topics; `tools`, what commands return; `cli`, which parses and
+prints.
+
 Importing this package loads neither numba nor pyarrow: they come with the first append or read.
 """
 
-from logstore.catalog import TopicInfo
 from logstore.config import LogConfig
 from logstore.errors import (
     BatchConflictError,
@@ -40,8 +44,9 @@ from logstore.errors import (
     UnknownPartitionError,
     UnknownTopicError,
 )
-from logstore.store import LogStore, OffsetRange, recover
-from logstore.store import open_store as open
+from logstore.store.catalog import TopicInfo
+from logstore.store.store import LogStore, OffsetRange, recover
+from logstore.store.store import open_store as open
 
 __all__ = [
     "BatchConflictError",

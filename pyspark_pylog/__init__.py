@@ -1,5 +1,5 @@
 """What Spark looks for: it registers the DefaultSource of every top-level package named pyspark_*."""
 
-from datasource.source import PylogDataSource as DefaultSource
+from datasource.connector.source import PylogDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -15,7 +15,7 @@ import click
 from logstore.cli.terminal import Commands, Failure, counted, output_option, progress_bar, show, talk
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, PylogError
-from replication.config import BrokerConfig, properties_of
+from replication.config.broker import BrokerConfig, properties_of
 
 if TYPE_CHECKING:
     from replication.local_cluster import LocalCluster
@@ -86,7 +86,7 @@ def start_broker(
     $ pylog broker start --set broker.id=2 --set log.dirs=/data/2 --coordination sqlite:/data/cluster.db
     """
     try:
-        from replication.broker_process import run
+        from replication.broker.process import run
     except ModuleNotFoundError as error:
         raise _lacking(error) from error
     given = _properties_in(file) if file is not None else {}
@@ -242,7 +242,7 @@ def recover_coordination(
         if kind != "sqlite" or not place:
             raise click.UsageError("only a SQLite file is made again: --coordination sqlite:PATH")
         path = Path(place)
-    from replication import recover_coordination as recovering
+    from replication.tools import recover_coordination as recovering
 
     if copy is None and not without_copy:
         copy = recovering.newest_copy(path, SYSTEM)
@@ -333,7 +333,7 @@ def mirror(
     if (topics is None) == (pattern is None):
         raise click.UsageError("give --topics or --topics-regex")
     try:
-        from replication import mirror as mirroring
+        from replication.tools import mirror as mirroring
     except ModuleNotFoundError as error:
         raise Failure('mirror needs confluent-kafka: pip install "pyspark-pylog[mirror]"') from error
     stop = _end_of_signals()

@@ -23,15 +23,14 @@ from typing import Any, Self, TypeVar
 
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, PylogError
-from logstore.log_dir import BROKER, CLEAN_MARKER, META
-from replication.broker_process import check_directory
-from replication.client import Client
-from replication.config import BrokerConfig
+from logstore.store.log_dir import BROKER, CLEAN_MARKER, META
+from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, nodes, open_tree
 from replication.errors import ProtocolError
-from replication.model import BrokerId, ClusterState
+from replication.model.cluster import BrokerId, ClusterState
+from replication.network.client import Client
 from replication.protocol.apis import ApiKey
-from replication.text_logs import SERVER_LOG
+from replication.replica.storage.log_dir import SERVER_LOG, check_directory
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class _Process:
         with self.said.open("ab") as said:
             self.said_bytes = said.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "replication.broker_process", *arguments],
+                [sys.executable, "-m", "replication.broker.process", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=said,

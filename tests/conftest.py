@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -26,3 +27,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("spark")
     }
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(autouse=True)
+def _same_umask() -> Iterator[None]:
+    """A broker that is run in this process makes its files private: the next test's are not."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)

@@ -33,10 +33,10 @@ producers                  8         4       4
 txn_state                  4                 3          1
 =========================  ========  ======  =========  ====
 
-`append_rules` and `lookup` were not tried. Open: a retry after a look at the disk anew (`Log._seen`), the first entry
+`validation` and `lookup` were not tried. Open: a retry after a look at the disk anew (`Log._seen`), the first entry
 of a time index made anew (`Segment.rebuild_indexes`), a rebuild of epochs that already fit (`recovery._agree`), the
 word of `reassignment.advance` that it proposed something, and a decision of which another attempt is the winner
-(`txn_state`).
+(`transactions.state`).
 """
 
 from __future__ import annotations
@@ -60,36 +60,39 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 EXPLAINED = Path(__file__).with_name("mutants_explained.json")
 SCRIPTS = "tests/transcripts/test_transcripts.py"
-CONTROLLER = ("tests/unit/replication/test_controller.py", SCRIPTS)
+CONTROLLER = ("tests/unit/replication/controller/test_machine.py", SCRIPTS)
 GROUPS = ("tests/unit/replication/groups", SCRIPTS)
-LOG = ("tests/unit/storage/test_log.py", "tests/model/test_log_model.py")
-RECOVERY = ("tests/unit/storage/test_faults.py", "tests/unit/storage/test_recovery_cost.py", *LOG)
+LOG = ("tests/unit/logstore/log/test_log.py", "tests/model/test_log_model.py")
+RECOVERY = ("tests/unit/logstore/log/test_faults.py", "tests/unit/logstore/log/test_recovery_cost.py", *LOG)
 # What is changed, and the tests that should notice.
 TARGETS: dict[str, tuple[str, ...]] = {
-    "replication/isr.py": ("tests/unit/replication/test_isr.py",),
-    "replication/follower.py": ("tests/unit/replication/test_follower.py",),
-    "replication/roles.py": ("tests/unit/replication/test_roles.py",),
-    "replication/assignment.py": ("tests/unit/replication/test_assignment.py", *CONTROLLER),
+    "replication/replica/machine/isr.py": ("tests/unit/replication/replica/test_isr.py",),
+    "replication/replica/machine/follower.py": ("tests/unit/replication/replica/test_follower.py",),
+    "replication/replica/machine/leadership.py": ("tests/unit/replication/replica/test_leadership.py",),
+    "replication/controller/machine/assignment.py": (
+        "tests/unit/replication/controller/test_assignment.py",
+        *CONTROLLER,
+    ),
     **{
-        f"replication/controller/{name}.py": CONTROLLER
-        for name in ("deletion", "draft", "elections", "machine", "reassignment", "rebalance")
+        f"replication/controller/machine/{name}.py": CONTROLLER
+        for name in ("deletion", "draft", "elections", "reassignment", "rebalance", "step")
     },
     **{
-        f"replication/groups/{name}.py": GROUPS
-        for name in ("commits", "draft", "joining", "machine", "records")
+        f"replication/groups/machine/{name}.py": GROUPS
+        for name in ("commits", "draft", "joining", "records", "step")
     },
-    "logstore/append_rules.py": LOG,
-    "logstore/lookup.py": LOG,
-    "logstore/log.py": RECOVERY,
-    "logstore/segment.py": ("tests/unit/storage/test_index.py", *RECOVERY),
-    "logstore/recovery.py": RECOVERY,
-    "logstore/epochs.py": ("tests/unit/storage/test_epochs.py",),
-    "logstore/retention.py": ("tests/unit/storage/test_retention.py",),
-    "logstore/producers.py": (
-        "tests/unit/storage/test_producers.py",
+    "logstore/log/validation.py": LOG,
+    "logstore/log/segments/lookup.py": LOG,
+    "logstore/log/log.py": RECOVERY,
+    "logstore/log/segments/segment.py": ("tests/unit/logstore/log/test_index.py", *RECOVERY),
+    "logstore/log/recovery.py": RECOVERY,
+    "logstore/log/leader_epochs.py": ("tests/unit/logstore/log/test_leader_epochs.py",),
+    "logstore/maintenance/retention.py": ("tests/unit/logstore/maintenance/test_retention.py",),
+    "logstore/log/producers/state.py": (
+        "tests/unit/logstore/log/test_producers.py",
         "tests/model/test_producer_model.py::TestInMemory",
     ),
-    "logstore/txn_state.py": ("tests/unit/transactions/test_state.py",),
+    "logstore/store/transactions/state.py": ("tests/unit/logstore/transactions/test_state.py",),
 }
 HEAVY = (
     "pytest",

@@ -8,7 +8,8 @@
 
 `run(spark, path=…, topics=…, dry_run=…)` returns a DataFrame with a row per partition: what was done, or would be. A
 partition that fails says so in its row and keeps no other from being handled. A job may be killed and run again, and
-two at once do no harm.
+two at once do no harm. From the ground up: `tasks`, what all of them share; `delta_spark`, tiering through Delta's
+own writer; the jobs, `retention`, `compaction`, `tiering` and `verify`; `schedule`, jobs again and again; `cli`.
 """
 
 from datasource.jobs import compaction, retention, tiering, verify

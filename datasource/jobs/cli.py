@@ -60,7 +60,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing: s
 
 def _duration_ms(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
     """Turn 60s, 5m, 1h into milliseconds."""
-    from datasource.option_text import duration_ms
+    from datasource.connector.option_parsing import duration_ms
 
     if text is None:
         return None

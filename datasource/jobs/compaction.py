@@ -16,7 +16,7 @@ from datasource.jobs.tasks import Done, Place, Progress, chosen, no_progress, ru
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from logstore.compaction import CompactionReport
+    from logstore.maintenance.compaction import CompactionReport
 
 SCHEMA = (
     "topic string, partition int, status string, records_before bigint, records_after bigint, bytes_before bigint, "

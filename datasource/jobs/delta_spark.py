@@ -21,9 +21,9 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from datasource.jobs.parquet import BAD, FIRST_DAY, LAST_DAY, RAW, Piece, Written, split, typed_schema
+from datasource.delta.parquet import BAD, FIRST_DAY, LAST_DAY, RAW, Piece, Written, split, typed_schema
+from datasource.delta.table import DATE, Lake, TableConflictError, app_id
 from datasource.jobs.tasks import Done, reason
-from datasource.lake import DATE, Lake, TableConflictError, app_id
 from datasource.session import DELTA_EXTENSION, delta_settings
 from logstore.env import SYSTEM
 from logstore.errors import PylogError, StorageError

@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import logstore
+from datasource.delta.table import RestoredError
+from datasource.delta.topic_tables import check_histories, distrust
 from datasource.jobs.tasks import (
     Done,
     Place,
@@ -22,10 +24,8 @@ from datasource.jobs.tasks import (
     run_tasks,
     to_frame,
 )
-from datasource.jobs.tiered_topic import check_histories, distrust
-from datasource.lake import RestoredError
 from logstore.errors import PylogError
-from logstore.housekeeping import RetentionReport
+from logstore.maintenance.expiry import RetentionReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,6 +1,7 @@
 """Copy the committed records of topics into Delta tables, exactly once: a row per record.
 
-How far a table is stands in the table itself, in the commit that added the rows (see `datasource.lake`). So a run that
+How far a table is stands in the table itself, in the commit that added the rows (see `datasource.delta.table`). So
+a run that
 is killed, at whatever point, leaves either nothing or everything of a commit: the next run begins behind it. Two runs
 at once: one waits for nothing and does nothing; should both get through (two hosts), the table refuses the second.
 
@@ -20,21 +21,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import logstore
-from datasource import lake
+from datasource.delta import table as delta_table
+from datasource.delta.parquet import DataFile, Piece, Written, remove, typed_schema, write_piece
+from datasource.delta.table import Lake, Note, RestoredError, TableConflictError
+from datasource.delta.topic_tables import Copy, declared, distrust, find, tell_log
 from datasource.jobs import delta_spark
-from datasource.jobs.parquet import DataFile, Piece, Written, remove, typed_schema, write_piece
 from datasource.jobs.tasks import Done, Progress, chosen, no_progress, reason, run_tasks, to_frame
-from datasource.jobs.tiered_topic import Copy, declared, distrust, find, tell_log
-from datasource.lake import Lake, Note, RestoredError, TableConflictError
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError, PylogError, StoreError
-from logstore.isolation import committed_end
+from logstore.log.isolation import committed_end
 
 if TYPE_CHECKING:
     from deltalake.transaction import AddAction
     from pyspark.sql import DataFrame, SparkSession
 
-    from logstore.log import Log
+    from logstore.log.log import Log
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ def _each(
 def _plan(copy: Copy, goal: dict[int, int], lines: Mapping[int, Line]) -> list[Piece]:
     """Return what the tables lack up to `goal`, one piece per partition; `lines` learn what is odd."""
     main, bad = (
-        Lake(path, copy.topic_id, copy.path) if lake.exists(path) else None
+        Lake(path, copy.topic_id, copy.path) if delta_table.exists(path) else None
         for path in (copy.table, copy.bad_table)
     )
     with logstore.open(copy.path, mode="r", create=False) as store:
@@ -238,7 +239,7 @@ def _alone(root: str, info: logstore.TopicInfo, lines: Mapping[int, Line]) -> It
 
     If the block finds that the table has lost rows, the log is told before others may go on.
     """
-    lock_path = lake.lock_path(root, info.topic_id)
+    lock_path = delta_table.lock_path(root, info.topic_id)
     SYSTEM.files.mkdir(lock_path.parent)
     lock = SYSTEM.files.lock(lock_path, wait=False)
     if lock is None:
@@ -260,13 +261,13 @@ def _tier(spark: SparkSession, copy: Copy, lines: Mapping[int, Line], progress: 
     """Tier one topic."""
     if copy.noted is None:
         for path, schema in copy.tables:
-            lake.create(path, copy.path, copy.topic, copy.topic_id, schema)
+            delta_table.create(path, copy.path, copy.topic, copy.topic_id, schema)
     elif copy.fields:
         for path, _ in copy.tables:
-            lake.name_features(path)  # a table of an earlier pylog may lack them
+            delta_table.name_features(path)  # a table of an earlier pylog may lack them
     note = replace(copy.noted or Note(copy.table), schema=copy.ddl)
     if copy.noted != note:
-        lake.write_note(copy.path, copy.topic, copy.topic_id, note)
+        delta_table.write_note(copy.path, copy.topic, copy.topic_id, note)
     copy = _tell_log(replace(copy, noted=note), lines)  # a run that was killed did not, perhaps
     if _rounds(spark, copy, _flushed(copy, _goal(copy, lines), lines), lines, progress):
         _tell_log(copy, lines)
@@ -362,7 +363,7 @@ def _added(file: DataFile) -> AddAction:
     return AddAction(
         path=file.name,
         size=file.size_bytes,
-        partition_values={lake.DATE: file.day},
+        partition_values={delta_table.DATE: file.day},
         modification_time=SYSTEM.clock.now_ms(),
         data_change=True,
         stats=file.stats(),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import logstore
 from datasource.jobs.tasks import Done, Place, Progress, no_progress, places, run_tasks, to_frame
-from logstore.verify import PartitionReport, verify_descriptions, verify_partition, verify_transactions
+from logstore.tools.verify import PartitionReport, verify_descriptions, verify_partition, verify_transactions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

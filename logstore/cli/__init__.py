@@ -1,7 +1,7 @@
 """`pylog`: the root command. It parses and prints; the work is done by functions that return values.
 
-Other packages add commands by entry points of the group `pylog.commands`, so that nothing here imports
-upwards.
+`terminal` is what all commands share; `topics`, `records`, `files` and `transactions` are the commands. Other
+packages add theirs by entry points of the group `pylog.commands`, so that nothing here imports upwards.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ from logstore.cli.terminal import (
     show,
     talk,
 )
-from logstore.console import TIMESTAMP_TYPES
-from logstore.dump import BatchLine, DamageLine, Line, OffsetEntryLine, RecordLine, TimeEntryLine, dump
-from logstore.recovery import RecoveryReport
-from logstore.unowned import unowned
-from logstore.verify import PartitionReport, verify_store
+from logstore.log.recovery import RecoveryReport
+from logstore.store.stray import unowned
+from logstore.tools.console import TIMESTAMP_TYPES
+from logstore.tools.dump import BatchLine, DamageLine, Line, OffsetEntryLine, RecordLine, TimeEntryLine, dump
+from logstore.tools.verify import PartitionReport, verify_store
 
 
 @click.command("dump-log")

@@ -17,7 +17,8 @@ import click
 
 from logstore.cli.terminal import counted, open_store, output_option, path_option, show, talk, usage_errors
 from logstore.cli.topics import topic_argument
-from logstore.console import (
+from logstore.errors import InvalidRequestError, PylogError
+from logstore.tools.console import (
     CONSUME_PROPERTIES,
     PRODUCE_PROPERTIES,
     Formatter,
@@ -31,7 +32,6 @@ from logstore.console import (
     template_formatter,
     text_formatter,
 )
-from logstore.errors import InvalidRequestError, PylogError
 
 # What a pipe may hold at once: one append per read keeps a slow writer's lines from waiting for more.
 CHUNK_BYTES = 1024 * 1024

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from logstore.catalog import TopicInfo
 from logstore.cli.terminal import (
     Commands,
     Failure,
@@ -21,9 +20,10 @@ from logstore.cli.terminal import (
     show_table,
     talk,
 )
-from logstore.describe import describe_topic
-from logstore.store import LogStore
-from logstore.topics import new_topic
+from logstore.store.catalog import TopicInfo
+from logstore.store.store import LogStore
+from logstore.store.topics import new_topic
+from logstore.tools.describe import describe_topic
 
 
 def topic_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -18,7 +18,7 @@ from logstore.cli.terminal import (
     talk,
 )
 from logstore.errors import did_you_mean
-from logstore.store import LogStore
+from logstore.store.store import LogStore
 
 _ATTEMPTS = ("name", "batch", "state", "task", "producer", "partitions", "since", "hint")
 _NAMES = ("name", "batch", "rows", "committed")

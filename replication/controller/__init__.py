@@ -1,7 +1,6 @@
-"""The controller, pure: which broker leads which partition, and who is told; see `machine`."""
+"""The controller: which broker leads which partition, and who is told.
 
-from replication.controller.context import Controller, Limits
-from replication.controller.events import Effect, Event
-from replication.controller.machine import step
-
-__all__ = ["Controller", "Effect", "Event", "Limits", "step"]
+`machine` decides; `watches` tell it what changes in the tree; `channels` tell brokers, each in order, until they
+obey; `driver` runs for controller, and performs what the machine decides: writes to the tree first, and tells brokers
+only what is written there.
+"""

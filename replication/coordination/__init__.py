@@ -1,14 +1,19 @@
 """The small tree that a cluster agrees on: who lives, who leads, what is asked for.
 
-`tree` says what a store of it promises. Two keep that promise: a SQLite file for brokers on one host, which needs
-nothing installed, and ZooKeeper. `nodes` knows paths and contents, `cluster` what brokers do on the tree.
+`tree` says what a store of it promises, in ZooKeeper's words. Two keep that promise: a SQLite file for brokers on one
+host, which needs nothing installed (`sqlite_tree`, over `sqlite_table`, `sqlite_file`, `sqlite_sync` and `leases`),
+and ZooKeeper (`zookeeper_tree`). `nodes` knows paths and contents, `registration` how a broker says that it is there,
+`cluster` what brokers do on the tree; `turns` whether the loop of a session still turns; `topics`, `reassignments`,
+`offline`, `placements` and `producer_ids` are the rest of what is kept there.
+
+Writes are conditional: a controller writes with its epoch, a leader with the version of the state that it knows.
 """
 
 from __future__ import annotations
 
 from logstore.env import Env
 from logstore.errors import InvalidConfigError
-from replication.coordination.store_file import CopyPolicy
+from replication.coordination.sqlite_file import CopyPolicy
 from replication.coordination.tree import SESSION_TIMEOUT_MS, OnSession, Tree
 
 __all__ = ["CopyPolicy", "open_tree"]
@@ -31,7 +36,7 @@ async def open_tree(
     """
     kind, _, place = address.partition(":")
     if kind == "sqlite" and place:
-        from replication.coordination.embedded import SqliteTree
+        from replication.coordination.sqlite_tree import SqliteTree
 
         return await SqliteTree.open(
             place,
@@ -43,7 +48,7 @@ async def open_tree(
         )
     if kind == "zookeeper" and place:
         try:
-            from replication.coordination.zookeeper import ZooKeeperTree
+            from replication.coordination.zookeeper_tree import ZooKeeperTree
         except ModuleNotFoundError as error:
             raise InvalidConfigError(
                 'ZooKeeper needs kazoo: pip install "pyspark-pylog[zookeeper]"', address=address

@@ -30,7 +30,7 @@ from replication.coordination.tree import (
     Watch,
     ensure_path,
 )
-from replication.model import (
+from replication.model.cluster import (
     NO_EPOCH,
     NO_NODE,
     Assignment,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from replication.coordination.tree import CoordinationError, Node
-from replication.model import (
+from replication.model.cluster import (
     Assignment,
     BrokerId,
     BrokerInfo,

@@ -11,7 +11,7 @@ import logging
 
 from replication.coordination import nodes
 from replication.coordination.tree import RefusedError, Tree, Watch
-from replication.model import BrokerId, Offline
+from replication.model.cluster import BrokerId, Offline
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,13 @@ from replication.coordination.tree import (
     Step,
     Tree,
 )
-from replication.model import Assignment, Reassignment, ReassignmentWrite, ReassignmentWritten, TopicPartition
+from replication.model.cluster import (
+    Assignment,
+    Reassignment,
+    ReassignmentWrite,
+    ReassignmentWritten,
+    TopicPartition,
+)
 
 Plans = dict[TopicPartition, Reassignment]
 

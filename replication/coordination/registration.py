@@ -25,7 +25,7 @@ from replication.coordination.tree import (
     Tree,
     ensure_path,
 )
-from replication.model import BrokerId, BrokerInfo, Offline
+from replication.model.cluster import BrokerId, BrokerInfo, Offline
 
 logger = logging.getLogger(__name__)
 

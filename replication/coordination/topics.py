@@ -21,7 +21,7 @@ from replication.coordination.tree import (
     Tree,
     Watch,
 )
-from replication.model import OFFSETS_TOPIC, Assignment, TopicPartition
+from replication.model.cluster import OFFSETS_TOPIC, Assignment, TopicPartition
 
 
 async def create_topic(

@@ -1,11 +1,6 @@
-"""The machine of one consumer group, with no disk, socket or clock, and what is stored of a group.
+"""Consumer groups: those whose partition of `__consumer_offsets` this broker leads.
 
-`step(group, event, now, limits) -> (group, effects)` in `machine`. What it knows: `state`. What it is told and what
-it asks for: `events`. Kafka's records in `__consumer_offsets`: `records`.
+`machine` decides what becomes of a group; `partitioning` says which partition keeps it; `loading` reads a partition
+that this broker has begun to lead; `coordinator` drives the machine: what a group decided is answered only after it
+is committed in that partition.
 """
-
-from replication.groups import events
-from replication.groups.machine import resume, step
-from replication.groups.state import Group, Limits, Now, Phase, deadline_ms
-
-__all__ = ["Group", "Limits", "Now", "Phase", "deadline_ms", "events", "resume", "step"]

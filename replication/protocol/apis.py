@@ -19,9 +19,9 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from replication.errors import ErrorCode, ProtocolError
-from replication.protocol import encoders, interbroker, pieces, walkers
-from replication.protocol.build import build
-from replication.protocol.checks import checked
+from replication.protocol import decoding, encoding, interbroker, kio_pieces
+from replication.protocol.kio_checks import checked
+from replication.protocol.kio_entities import build
 from replication.protocol.wire import COMPACT, INT32, ITEMS_MAX, LEGACY, MALFORMED, Buffer
 
 
@@ -187,21 +187,21 @@ def decode_request_body(
 ) -> Any:
     """The request behind its header. Raises: as `decode_request`."""
     if key is ApiKey.PRODUCE:
-        return walkers.produce_request(version, frame, at, items_max)
+        return decoding.produce_request(version, frame, at, items_max)
     if key is ApiKey.FETCH:
-        return walkers.fetch_request(version, frame, at, items_max)
+        return decoding.fetch_request(version, frame, at, items_max)
     cls = request_class(key, version)
     data = checked(cls, frame, at, items_max)
-    return pieces.read(cls, data) if in_pieces else entity_reader(cls)(data, 0)[0]
+    return kio_pieces.read(cls, data) if in_pieces else entity_reader(cls)(data, 0)[0]
 
 
 @cache
 def is_flexible(key: ApiKey, version: int) -> bool:
     """Has this version tagged fields, and so the longer header?"""
     if key is ApiKey.PRODUCE:
-        return version >= walkers.PRODUCE_FLEXIBLE
+        return version >= decoding.PRODUCE_FLEXIBLE
     if key is ApiKey.FETCH:
-        return version >= walkers.FETCH_FLEXIBLE
+        return version >= decoding.FETCH_FLEXIBLE
     return bool(request_class(key, version).__flexible__)
 
 
@@ -238,7 +238,7 @@ def _response_header(key: ApiKey, version: int, correlation_id: int) -> bytes:
 def response_steps(
     key: ApiKey, version: int, correlation_id: int, response: Any
 ) -> Generator[None, None, list[Buffer]]:
-    """The same, item by item, for a response of kio's kind: see `pieces.write`."""
+    """The same, item by item, for a response of kio's kind: see `kio_pieces.write`."""
     head = _response_header(key, version, correlation_id)
     body = yield from body_steps(key, version, response)
     if len(body) <= _COPIED_BYTES_MAX:
@@ -249,7 +249,7 @@ def response_steps(
 def body_steps(key: ApiKey, version: int, response: Any) -> Generator[None, None, memoryview]:
     """The same of a response's body, for an EncodedBody that is given more than once."""
     out = io.BytesIO()
-    yield from pieces.write(response_class(key, version), response, out)
+    yield from kio_pieces.write(response_class(key, version), response, out)
     return out.getbuffer()
 
 
@@ -257,9 +257,9 @@ def _response_body(key: ApiKey, version: int, response: Any) -> list[Buffer]:
     if isinstance(response, EncodedBody):
         return response.parts
     if key is ApiKey.PRODUCE:
-        return encoders.produce_response(version, response)
+        return encoding.produce_response(version, response)
     if key is ApiKey.FETCH:
-        return encoders.fetch_response(version, response)
+        return encoding.fetch_response(version, response)
     if isinstance(response, Mapping):
         response = build(response_class(key, version), response)
     return [encode_entity(response)]
@@ -323,9 +323,9 @@ def encode_request(
 
 def _request_body(key: ApiKey, version: int, request: Any) -> list[Buffer]:
     if key is ApiKey.PRODUCE:
-        return encoders.produce_request(version, request)
+        return encoding.produce_request(version, request)
     if key is ApiKey.FETCH:
-        return encoders.fetch_request(version, request)
+        return encoding.fetch_request(version, request)
     if isinstance(request, Mapping):
         request = build(request_class(key, version), request)
     return [encode_entity(request)]
@@ -351,6 +351,6 @@ def decode_response(key: ApiKey, version: int, frame: memoryview) -> tuple[int, 
 
 
 _RESPONSE_WALKS: Mapping[ApiKey, Callable[[int, Buffer, int], Any]] = {
-    ApiKey.PRODUCE: walkers.produce_response,
-    ApiKey.FETCH: walkers.fetch_response,
+    ApiKey.PRODUCE: decoding.produce_response,
+    ApiKey.FETCH: decoding.fetch_response,
 }

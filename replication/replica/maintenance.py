@@ -14,14 +14,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from logstore import compaction, housekeeping
 from logstore.env import Env
 from logstore.errors import DiskFullError, FailedStoreError, PylogError
-from replication.config import BrokerConfig
+from logstore.maintenance import compaction, expiry
+from replication.config.broker import BrokerConfig
 from replication.errors import is_disk_dead
-from replication.model import TopicPartition
+from replication.model.cluster import TopicPartition
 from replication.replica.partition import Partition
-from replication.replica.replica_set import ReplicaSet
+from replication.replica.partitions import ReplicaSet
 from replication.replica.scrub import Scrub
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class Maintenance:
 
     def _expire(self, partition: Partition) -> None:
         log, reserve = partition.replica.log, self._replicas.dir.log_dir.reserve
-        report = reserve.despite_full_disk(partial(housekeeping.expire, log, upper=partition.high_watermark))
+        report = reserve.despite_full_disk(partial(expiry.expire, log, upper=partition.high_watermark))
         if report.removed:
             logger.info(
                 "tp=%s segments=%d bytes=%d deleted", partition.tp, len(report.removed), report.removed_bytes

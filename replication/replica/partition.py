@@ -7,13 +7,13 @@ one sent to the log is in it. Between two roles nobody is served. Belongs to the
 from __future__ import annotations
 
 from logstore.errors import CorruptLogError
-from logstore.log import Log
+from logstore.log.log import Log
 from replication.errors import ErrorCode, KafkaError
-from replication.model import Assignment, LeaderAndIsr, Replica, TopicPartition
-from replication.replica.following import Asking, Following
-from replication.replica.leading import Leader
-from replication.replica.replica_log import Host, ReplicaLog
-from replication.roles import is_loss_decided
+from replication.model.cluster import Assignment, LeaderAndIsr, Replica, TopicPartition
+from replication.replica.follower.follower import Asking, Following
+from replication.replica.leader.leader import Leader
+from replication.replica.machine.leadership import is_loss_decided
+from replication.replica.storage.replica_log import Host, ReplicaLog
 
 
 class Partition:

@@ -1,7 +1,8 @@
 """Repairs: damaged replicas of this broker, from the first doubt until they are copied from their leaders again.
 
 Whoever reads a log and meets something odd calls `suspect`; it counts once a second look, while nobody writes, shows
-the same. `replication.repair` decides what follows; this does it, and logs a line for each step. Belongs to the event
+the same. `replication.replica.machine.repair` decides what follows; this does it, and logs a line for each step.
+Belongs to the event
 loop, but for `suspect`.
 """
 
@@ -13,19 +14,19 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
-from logstore import soundness
 from logstore.errors import CorruptLogError, PylogError
-from logstore.soundness import SetAside, Unsound
-from replication import repair
+from logstore.log import soundness
+from logstore.log.soundness import SetAside, Unsound
 from replication.errors import is_disk_dead
-from replication.model import BrokerId, LeaderAndIsr, TopicPartition
+from replication.model.cluster import BrokerId, LeaderAndIsr, TopicPartition
 from replication.replica import second_copy
-from replication.replica.damage_notes import DamageNote
-from replication.replica.following import Asking
+from replication.replica.follower.follower import Asking
+from replication.replica.machine import repair
 from replication.replica.partition import Partition
-from replication.replica.replica_dir import ReplicaDir
-from replication.replica.replica_log import Host
 from replication.replica.second_copy import NotShownError
+from replication.replica.storage.damage_notes import DamageNote
+from replication.replica.storage.log_dir import ReplicaDir
+from replication.replica.storage.replica_log import Host
 
 logger = logging.getLogger(__name__)
 

@@ -17,14 +17,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from logstore import soundness
 from logstore.checkpoint import CheckpointError, read_checkpoint, write_atomic
 from logstore.env import Env
 from logstore.errors import CorruptLogError, PylogError
-from replication.config import BrokerConfig
-from replication.model import TopicPartition
+from logstore.log import soundness
+from replication.config.broker import BrokerConfig
+from replication.model.cluster import TopicPartition
 from replication.replica.partition import Partition
-from replication.replica.replica_set import ReplicaSet
+from replication.replica.partitions import ReplicaSet
 
 logger = logging.getLogger(__name__)
 

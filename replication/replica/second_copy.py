@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from logstore.records.batch import InvalidBatchError, batches, check
-from replication.client import Client
 from replication.errors import ErrorCode, ProtocolError
-from replication.model import BrokerId, TopicPartition
+from replication.model.cluster import BrokerId, TopicPartition
+from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionFetched
 from replication.protocol.wire import Buffer
-from replication.replica.data_plane import EXAMINER
+from replication.replica.leader.results import EXAMINER
 
 LATEST = -1
 IDLE_TIMES = 9  # so many times as long as a read took there is a pause: who leads has others to serve

@@ -21,11 +21,11 @@ def loaded_by(statement: str) -> set[str]:
     ("statement", "banned"),
     [
         ("import logstore", HEAVY),
-        ("import logstore.records.batch, logstore.log, logstore.segment", HEAVY),
+        ("import logstore.records.batch, logstore.log.log, logstore.log.segments.segment", HEAVY),
         ("import logstore.cli", HEAVY),
-        ("import logstore.records.arrow, logstore.partitioner", SPARKLESS),
-        ("import datasource.options, datasource.planning", {"numba", "matplotlib"}),
-        ("import datasource.cli", {"numba", "matplotlib"}),
+        ("import logstore.records.arrow, logstore.records.partitioner", SPARKLESS),
+        ("import datasource.connector.options, datasource.connector.planning", {"numba", "matplotlib"}),
+        ("import datasource.demo.cli", {"numba", "matplotlib"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from logstore.config import LogConfig
-from replication.config import BrokerConfig, properties_of
+from replication.config.broker import BrokerConfig, properties_of
 
 ROOT = Path(__file__).parents[2]
 

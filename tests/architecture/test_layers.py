@@ -1,12 +1,25 @@
-"""Who may import whom is written in pyproject.toml; here it is a test."""
+"""Who may import whom is written in pyproject.toml, what a room is for in its package: here both are tests."""
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+PACKAGES = sorted(
+    path.parent
+    for top in ("logstore", "replication", "datasource")
+    for path in (ROOT / top).rglob("__init__.py")
+)
+
+
+def rooms(folder):
+    found = {p.stem for p in folder.glob("*.py")} | {p.parent.name for p in folder.glob("*/__init__.py")}
+    return {name for name in found if not name.startswith("__")}
 
 
 def test_every_import_follows_the_contracts():
@@ -16,30 +29,18 @@ def test_every_import_follows_the_contracts():
     assert done.returncode == 0, done.stdout
 
 
-def test_every_module_has_a_place_in_a_layer():
+def test_every_room_has_a_place_in_a_layer():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     placed = {
-        (container, name.strip(" ()"))
+        container: {name.strip() for line in contract["layers"] for name in line.split("|")}
         for contract in contracts
         for container in contract.get("containers", ())
-        for line in contract["layers"]
-        for name in line.split("|")
     }
-    containers = {container for container, _ in placed}
-    for container in containers:
-        folder = ROOT / container.replace(".", "/")
-        found = {p.stem for p in folder.glob("*.py")} | {p.parent.name for p in folder.glob("*/__init__.py")}
-        assert {name for name in found if name not in ("__init__", "__main__")} == {
-            n for c, n in placed if c == container
-        }
+    assert {container: rooms(ROOT / container.replace(".", "/")) for container in placed} == placed
 
 
-def test_every_module_is_on_the_map():
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    for package in ("logstore", "replication", "datasource"):
-        tree = page[page.index(f"\n{package}\n") :].partition("```")[0]
-        words = set(re.findall(r"\w+", tree))
-        modules = {p.stem for p in (ROOT / package).glob("*.py")} | {
-            p.parent.name for p in (ROOT / package).glob("*/*.py")
-        }
-        assert modules - {"__init__"} <= words
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_package_names_its_rooms(package):
+    says = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
+    assert rooms(package) <= set(re.findall(r"`(?:\w+\.)*(\w+)`", says))
+    assert len(says.splitlines()) <= 20

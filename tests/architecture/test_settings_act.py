@@ -13,9 +13,9 @@ import pytest
 
 import logstore
 from logstore.config import LogConfig
-from logstore.dump import BatchLine, OffsetEntryLine, dump
 from logstore.env import Env, OsFiles
 from logstore.records.batch import Record, build
+from logstore.tools.dump import BatchLine, OffsetEntryLine, dump
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 

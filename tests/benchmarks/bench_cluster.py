@@ -33,7 +33,7 @@ from harness import show
 
 from replication.coordination import cluster, open_tree
 from replication.local_cluster import LocalCluster
-from replication.model import ClusterState
+from replication.model.cluster import ClusterState
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PARTITIONS = 6

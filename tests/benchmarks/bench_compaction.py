@@ -23,7 +23,7 @@ import pyarrow as pa
 from harness import ratio, show
 
 import logstore
-from logstore.compaction import CompactionReport
+from logstore.maintenance.compaction import CompactionReport
 
 KEYS = 1_000_000
 VALUE_BYTES = 1000

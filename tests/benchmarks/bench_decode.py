@@ -24,10 +24,10 @@ import pyarrow as pa
 from harness import AGAIN, interleave, ratio, show
 
 import logstore
-from logstore.reading import READ_BYTES
 from logstore.records import arrow, batch
 from logstore.records.batch import Record
 from logstore.records.rows import Rows
+from logstore.store.reading import READ_BYTES
 
 LOG_BYTES = 64 * 1024 * 1024
 FIVE = ["key", "value", "offset", "timestamp", "timestampType"]

@@ -24,8 +24,8 @@ from harness import show
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
-from tests.giants import BATCH, PARTITIONS, giant, names
 from tests.integration.cluster.test_giants import Client, Process, epochs, prepare
+from tests.support.giants import BATCH, PARTITIONS, giant, names
 
 
 def wire(key: ApiKey, version: int, body: object) -> bytes:

@@ -35,7 +35,7 @@ import peers  # noqa: E402
 
 import datasource  # noqa: E402
 import logstore  # noqa: E402
-from datasource.target import BATCH_BYTES  # noqa: E402
+from datasource.topics import BATCH_BYTES  # noqa: E402
 
 TASKS = 2
 # More than the caches hold, so that the batches come from memory, as data does.

@@ -21,7 +21,7 @@ import pyarrow as pa
 from harness import AGAIN, ROUNDS, against, interleave, ratio, show
 
 import logstore
-from logstore.producers import ProducerStamp, Producing
+from logstore.log.producers.state import ProducerStamp, Producing
 
 MIB = 1024 * 1024
 

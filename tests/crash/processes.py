@@ -33,7 +33,7 @@ import pyarrow as pa
 
 import logstore
 from logstore import LogStore
-from logstore.verify import verify_store
+from logstore.tools.verify import verify_store
 
 WRITERS, READERS, PARTITIONS = 20, 5, 3
 PAUSE_MS = 25  # of a writer between two appends, at most: two cores are to be enough

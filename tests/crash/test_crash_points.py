@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from logstore.env import Env
-from logstore.log import create
-from tests.crash.disk import Crash, Disk, PowerCut, StillClock
-from tests.unit.storage.partition import TOPIC_ID, batch, contents, reopen
+from logstore.log.log import create
+from tests.support.disk import Crash, Disk, PowerCut, StillClock
+from tests.support.partition import TOPIC_ID, batch, contents, reopen
 
 ROOT = Path("/store")
 DIRECTORY = ROOT / "t-0"

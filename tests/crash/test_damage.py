@@ -21,13 +21,14 @@ import pyarrow as pa
 import pytest
 
 import logstore
-from logstore import LogStore, PylogError, reserve
-from logstore.dump import dump
+from logstore import LogStore, PylogError
 from logstore.env import Env
 from logstore.records.batch import Record, build
-from logstore.verify import verify_store
+from logstore.store import disk_reserve
+from logstore.tools.dump import dump
+from logstore.tools.verify import verify_store
 from tests.crash.damage import KINDS
-from tests.crash.disk import Crash, Disk, StillClock
+from tests.support.disk import Crash, Disk, StillClock
 
 ROOT = Path("/store")
 CASES = int(os.environ.get("PYLOG_DAMAGE_CASES", "60"))
@@ -269,7 +270,7 @@ class Case:
 @pytest.fixture(scope="module")
 def store_and_contents() -> Iterator[tuple[Disk, Contents]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reserve, "RESERVE_BYTES", 4_096)  # it is copied for every case
+        patch.setattr(disk_reserve, "RESERVE_BYTES", 4_096)  # it is copied for every case
         yield made_store()
 
 

@@ -19,10 +19,10 @@ import logstore
 from logstore import FailedStoreError
 from logstore.checkpoint import FSYNC_FAILED
 from logstore.env import Env
-from logstore.log_dir import CLEAN_MARKER
-from tests.crash.disk import Crash, Disk
+from logstore.store.log_dir import CLEAN_MARKER
 from tests.crash.test_store import ROOT, WORKLOADS, Check, User
-from tests.unit.storage.partition import batch, contents, make, reopen
+from tests.support.disk import Crash, Disk
+from tests.support.partition import batch, contents, make, reopen
 
 EVERY = int(os.environ.get("PYLOG_CRASH_EVERY", "21"))
 SEED = int(os.environ.get("PYLOG_CRASH_SEED", str(random.SystemRandom().randrange(10_000))))

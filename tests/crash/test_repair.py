@@ -8,11 +8,11 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.env import Env
-from replication.model import TopicPartition
-from replication.replica.damage_notes import DamageNote
-from replication.replica.replica_dir import ReplicaDir
-from tests.crash.disk import Crash, Disk, PowerCut, StillClock
-from tests.unit.storage.partition import TOPIC_ID, batch, contents
+from replication.model.cluster import TopicPartition
+from replication.replica.storage.damage_notes import DamageNote
+from replication.replica.storage.log_dir import ReplicaDir
+from tests.support.disk import Crash, Disk, PowerCut, StillClock
+from tests.support.partition import TOPIC_ID, batch, contents
 
 ROOT = Path("/broker")
 T0 = TopicPartition("t", 0)

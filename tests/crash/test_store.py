@@ -29,9 +29,9 @@ import pytest
 import logstore
 from logstore import BatchConflictError, LogStore
 from logstore.env import Env
-from logstore.transactions import Prepared
-from logstore.unowned import unowned
-from tests.crash.disk import Crash, Disk, PowerCut, StillClock
+from logstore.store.stray import unowned
+from logstore.store.transactions.coordinator import Prepared
+from tests.support.disk import Crash, Disk, PowerCut, StillClock
 
 ROOT = Path("/store")
 EVERY = int(os.environ.get("PYLOG_CRASH_EVERY", "41"))

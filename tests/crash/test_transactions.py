@@ -10,15 +10,15 @@ import os
 
 import pytest
 
-from logstore import producer_log
 from logstore.env import Env
-from logstore.log import create
-from logstore.reading import read_isolated
+from logstore.log.log import create
+from logstore.log.producers import tracker
 from logstore.records.batch import TRANSACTIONAL, Record, batches, build, marker_of
-from tests.crash.disk import Crash, Disk, PowerCut, StillClock
+from logstore.store.reading import read_isolated
 from tests.crash.test_crash_points import DIRECTORY, ROOT
 from tests.model.test_producer_model import Model, Stored
-from tests.unit.storage.partition import TOPIC_ID, batch, contents, reopen
+from tests.support.disk import Crash, Disk, PowerCut, StillClock
+from tests.support.partition import TOPIC_ID, batch, contents, reopen
 
 SEEDS = int(os.environ.get("PYLOG_CRASH_SEEDS", "2"))  # tears per crash point
 
@@ -157,13 +157,13 @@ def check_states(log) -> None:
 @pytest.fixture(params=[3, 10_000], ids=["often", "seldom"])
 def _snapshots(request, monkeypatch):
     """How many batches there are between two snapshots."""
-    monkeypatch.setattr(producer_log, "SNAPSHOT_BATCHES", request.param)
+    monkeypatch.setattr(tracker, "SNAPSHOT_BATCHES", request.param)
 
 
 @pytest.mark.parametrize("kind", Crash)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_every_crash_point_leaves_what_the_batches_say(workload, kind, monkeypatch):
-    monkeypatch.setattr(producer_log, "SNAPSHOT_BATCHES", 3)
+    monkeypatch.setattr(tracker, "SNAPSHOT_BATCHES", 3)
     for crash_at in itertools.count(1):
         for seed in range(SEEDS if kind is Crash.TORN else 1):
             disk, flushed, finished = run(workload, crash_at, seed)

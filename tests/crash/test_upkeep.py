@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 import pytest
 
-from logstore import compaction, housekeeping
 from logstore.env import Env
-from logstore.log import create
-from logstore.reading import read_isolated
+from logstore.log.log import create
+from logstore.maintenance import compaction, expiry
 from logstore.records.batch import TRANSACTIONAL, Record, build
-from tests.crash.disk import Crash, Disk, PowerCut, StillClock
-from tests.unit.storage.partition import TOPIC_ID, reopen
+from logstore.store.reading import read_isolated
+from tests.support.disk import Crash, Disk, PowerCut, StillClock
+from tests.support.partition import TOPIC_ID, reopen
 
 ROOT = Path("/store")
 DIRECTORY = ROOT / "t-0"
@@ -146,7 +146,7 @@ class Store:
 
     def expire(self) -> None:
         with self.watched():
-            housekeeping.expire(self.log)
+            expiry.expire(self.log)
 
 
 def compacts_again_and_merges(s: Store) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import logstore
-from datasource.demo import check_records
+from datasource.demo.run import check_records
 from logstore.errors import PylogError
 
 FLIGHTS = 336_776
@@ -22,7 +22,7 @@ def test_the_demo_does_what_it_says_and_makes_its_topic_afresh(tmp_path, variabl
         store.create_topic("flights", partitions=2)
         store.append("flights", pa.table({"value": ["old"]}))
     (path / "spark.log").touch()
-    code = "from datasource.cli import demo; demo(prog_name='pylog demo')"
+    code = "from datasource.demo.cli import demo; demo(prog_name='pylog demo')"
     done = subprocess.run(
         [sys.executable, "-c", code, "--path", str(path), "--output", "json"],
         cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=290, check=False,

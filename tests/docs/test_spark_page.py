@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from datasource.options import COLUMNS, HEADERS, OPTIONS
+from datasource.connector.options import OPTIONS
+from datasource.schema import COLUMNS, HEADERS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 FROM_SPARK = {"checkpointLocation", "queryName"}

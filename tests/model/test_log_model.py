@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from logstore.env import Env, OsFiles
 from logstore.errors import OffsetOutOfRangeError
 from logstore.records.batch import header_at
-from tests.crash.disk import Disk, StillClock
-from tests.unit.storage.partition import append, batch, contents, make, reopen
+from tests.support.disk import Disk, StillClock
+from tests.support.partition import append, batch, contents, make, reopen
 
 SETTINGS = {
     "segment_bytes": 600,

@@ -14,14 +14,15 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from logstore import isolation, producer_log
 from logstore.env import Env, OsFiles
 from logstore.errors import OutOfOrderSequenceError, ProducerFencedError, TransactionStateError
-from logstore.reading import read_isolated
+from logstore.log import isolation
+from logstore.log.producers import tracker
 from logstore.records.batch import TRANSACTIONAL, Record, build
-from tests.crash.disk import Disk, StillClock
+from logstore.store.reading import read_isolated
 from tests.model.test_log_model import damage
-from tests.unit.storage.partition import append, make, reopen
+from tests.support.disk import Disk, StillClock
+from tests.support.partition import append, make, reopen
 
 SETTINGS = {"segment_bytes": 1_200, "index_interval_bytes": 200, "max_message_bytes": 600}
 REFUSALS = (OutOfOrderSequenceError, ProducerFencedError, TransactionStateError)
@@ -336,12 +337,12 @@ class OftenSnapshots(ProducerMachine):
     """Snapshots within segments, as a log of many small batches has them."""
 
     def files(self):
-        self.batches = producer_log.SNAPSHOT_BATCHES
-        producer_log.SNAPSHOT_BATCHES = 3
+        self.batches = tracker.SNAPSHOT_BATCHES
+        tracker.SNAPSHOT_BATCHES = 3
         return Disk()
 
     def teardown(self) -> None:
-        producer_log.SNAPSHOT_BATCHES = getattr(self, "batches", producer_log.SNAPSHOT_BATCHES)
+        tracker.SNAPSHOT_BATCHES = getattr(self, "batches", tracker.SNAPSHOT_BATCHES)
         super().teardown()
 
 

@@ -11,25 +11,27 @@ from typing import Any
 from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.errors import OffsetOutOfRangeError
-from logstore.log import Log
-from replication import controller as controller_machine
-from replication import follower, isr, roles
-from replication.controller import Controller, events
-from replication.model import Offline, Replica, TopicPartition
-from replication.replica.replica_dir import ReplicaDir
-from replication.state_change_log import StateChange
-from tests.crash.disk import Crash, Disk, Inode, PowerCut
+from logstore.log.log import Log
+from replication.controller.machine import events
+from replication.controller.machine.state import Controller
+from replication.controller.machine.state import Limits as ControllerLimits
+from replication.controller.machine.step import step as controller_step
+from replication.model.cluster import Offline, Replica, TopicPartition
+from replication.model.state_changes import StateChange
+from replication.replica.machine import follower, isr, leadership
+from replication.replica.storage.log_dir import ReplicaDir
 from tests.sim.partition import Partition
 from tests.sim.repairs import Repairs
 from tests.sim.tree import Session, Tree
 from tests.sim.world import World
+from tests.support.disk import Crash, Disk, Inode, PowerCut
 
 ROOT = Path("/broker")
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 TICK_MS = 100
 RETRY_MS = 60
 LOG_SETTINGS = LogConfig(segment_bytes=2000, index_interval_bytes=400, max_message_bytes=2000)
-CONTROLLER_LIMITS = controller_machine.Limits(leader_imbalance_check_interval_seconds=2)
+CONTROLLER_LIMITS = ControllerLimits(leader_imbalance_check_interval_seconds=2)
 
 
 class SimBroker:
@@ -40,7 +42,7 @@ class SimBroker:
         self.min_insync = min_insync
         self.peers: dict[int, SimBroker] = {}
         self.follow = follower.follow
-        self.judge_request = roles.judge_request
+        self.judge_request = leadership.judge_request
         self.boots = 0
         self.life = 0
         self.is_up = False
@@ -111,7 +113,7 @@ class SimBroker:
         self.repairs.begin()
         for tp, state in self.tree.states.items():
             me, is_here = Replica(tp, self.id), tp in self.partitions
-            if self.id in self.tree.replicas(tp) and roles.is_replica_lost(
+            if self.id in self.tree.replicas(tp) and leadership.is_replica_lost(
                 me, state, is_on_disk=is_here, is_new=False
             ):
                 directory.has_lost_writes = True
@@ -244,7 +246,7 @@ class SimBroker:
         self.ask_tree(lambda: self.tree.become_controller(session, self.id), answered)
 
     def post(self, event: events.Event) -> None:
-        self.controller, effects = controller_machine.step(self.controller, event, CONTROLLER_LIMITS)
+        self.controller, effects = controller_step(self.controller, event, CONTROLLER_LIMITS)
         for effect in effects:
             self._perform(effect)
 
@@ -301,7 +303,10 @@ class SimBroker:
 
         def answered(answer: Any) -> None:
             self.sending.discard(broker)
-            if answer in (None, roles.RequestVerdict.STALE_BROKER_EPOCH):  # it may not know its epoch yet
+            if answer in (
+                None,
+                leadership.RequestVerdict.STALE_BROKER_EPOCH,
+            ):  # it may not know its epoch yet
                 self.world.timer(self, RETRY_MS, lambda: self._send_next(broker))
             else:
                 if queue and queue[0] is request:
@@ -314,7 +319,7 @@ class SimBroker:
     def _note_deleted(self, request: Any, answer: Any) -> None:
         if isinstance(request, events.SendStopReplica) and request.delete:
             tps = [stop.tp for stop in request.partitions]
-            is_done = answer is roles.RequestVerdict.OK
+            is_done = answer is leadership.RequestVerdict.OK
             done, failed = (tuple(tps), ()) if is_done else ((), tuple(tps))
             self.post(events.ReplicasDeleted(request.broker, done, failed))
 
@@ -322,12 +327,12 @@ class SimBroker:
 
     def on_request(self, request: Any, reply: Callable[[Any], None]) -> None:
         verdict = self._verdict(request, is_looked_up=False)
-        if verdict is roles.RequestVerdict.OTHER_CONTROLLER_EPOCH:
+        if verdict is leadership.RequestVerdict.OTHER_CONTROLLER_EPOCH:
             self.ask_tree(lambda: self.tree.controller_epoch, partial(self._looked_up, request, reply))
         else:
             self._obey(request, verdict, reply)
 
-    def _verdict(self, request: Any, *, is_looked_up: bool) -> roles.RequestVerdict:
+    def _verdict(self, request: Any, *, is_looked_up: bool) -> leadership.RequestVerdict:
         return self.judge_request(
             known_controller_epoch=self.known_controller_epoch,
             controller_epoch=request.controller_epoch,
@@ -340,8 +345,8 @@ class SimBroker:
         self.known_controller_epoch = controller_epoch
         self._obey(request, self._verdict(request, is_looked_up=True), reply)
 
-    def _obey(self, request: Any, verdict: roles.RequestVerdict, reply: Callable[[Any], None]) -> None:
-        if verdict is roles.RequestVerdict.OK:
+    def _obey(self, request: Any, verdict: leadership.RequestVerdict, reply: Callable[[Any], None]) -> None:
+        if verdict is leadership.RequestVerdict.OK:
             self.watcher.obeys(self, request)
             self.known_controller_epoch = request.controller_epoch
             if isinstance(request, events.SendLeaderAndIsr):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from logstore.records.batch import InvalidBatchError, batches, check
-from replication.model import TopicPartition
-from tests.crash.disk import Inode
+from replication.model.cluster import TopicPartition
+from tests.support.disk import Inode
 
 
 def has_soundly(broker: Any, tp: TopicPartition, batch: Any) -> bool:

@@ -16,11 +16,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any, NamedTuple
 
-from logstore.log import Log
+from logstore.log.log import Log
 from logstore.records.batch import batches
-from replication import follower, isr
-from replication.model import LeaderAndIsr, TopicPartition
-from replication.state_change_log import named
+from replication.model.cluster import LeaderAndIsr, TopicPartition
+from replication.model.state_changes import named
+from replication.replica.machine import follower, isr
 from tests.sim.broker import SimBroker
 from tests.sim.flips import has_soundly
 from tests.sim.partition import Partition

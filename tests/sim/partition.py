@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from logstore.log import Log
-from replication import follower, isr, roles
-from replication.controller import events
-from replication.model import LeaderAndIsr, Replica, TopicPartition
+from logstore.log.log import Log
+from replication.controller.machine import events
+from replication.model.cluster import LeaderAndIsr, Replica, TopicPartition
+from replication.replica.machine import follower, isr, leadership
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
@@ -52,15 +52,15 @@ class Partition:
 
     def take_role(self, news: events.PartitionNews) -> None:
         me = Replica(self.tp, self.broker.id)
-        role = roles.judge_leadership(me, news.state, news.replicas, known_leader_epoch=self.known_epoch)
-        if role not in (roles.Role.LEAD, roles.Role.FOLLOW, roles.Role.WAIT):
+        role = leadership.judge_leadership(me, news.state, news.replicas, known_leader_epoch=self.known_epoch)
+        if role not in (leadership.Role.LEAD, leadership.Role.FOLLOW, leadership.Role.WAIT):
             return
         self.leave_role()
         self.known_epoch = news.state.leader_epoch
-        self.is_loss_decided = roles.is_loss_decided(me, news.state)
-        if role is roles.Role.LEAD:
+        self.is_loss_decided = leadership.is_loss_decided(me, news.state)
+        if role is leadership.Role.LEAD:
             self._lead(news.state, news.replicas)
-        elif role is roles.Role.FOLLOW:
+        elif role is leadership.Role.FOLLOW:
             self.follow(news.state)
 
     def leave_role(self) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from logstore import soundness
 from logstore.errors import CorruptLogError
-from logstore.log import Log
-from replication import isr, repair
-from replication.model import LeaderAndIsr, TopicPartition
-from replication.replica.damage_notes import DamageNote
+from logstore.log import soundness
+from logstore.log.log import Log
+from replication.model.cluster import LeaderAndIsr, TopicPartition
+from replication.replica.machine import isr, repair
+from replication.replica.storage.damage_notes import DamageNote
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker

@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from logstore import reserve
-from logstore.log import Log
+from logstore.log.log import Log
 from logstore.records.batch import header_at
-from replication import follower, isr, roles
-from replication.controller import events
-from replication.model import Offline, TopicInfo, TopicPartition
-from replication.replica.replica_dir import ReplicaDir
-from tests.crash.disk import Crash
+from logstore.store import disk_reserve
+from replication.controller.machine import events
+from replication.model.cluster import Offline, TopicInfo, TopicPartition
+from replication.replica.machine import follower, isr, leadership
+from replication.replica.storage.log_dir import ReplicaDir
 from tests.sim.broker import SimBroker
 from tests.sim.flips import flip, has_soundly, unflip
 from tests.sim.laws import Batch, Laws
@@ -29,8 +28,9 @@ from tests.sim.repairs import Repairs
 from tests.sim.tree import ID as TREE
 from tests.sim.tree import Tree
 from tests.sim.world import World
-from tests.unit.storage.partition import TOPIC_ID
-from tests.unit.storage.partition import batch as build_batch
+from tests.support.disk import Crash
+from tests.support.partition import TOPIC_ID
+from tests.support.partition import batch as build_batch
 
 FAULTS_MS = 6_000
 CALM_MS = 3_000
@@ -107,7 +107,9 @@ class Simulation:
         world.after(300, self._next_fault)
         world.run_until(FAULTS_MS, self._after_each)
         self._calm_down()
-        world.after(CALM_MS // 2, self._put_back)
+        for quarter in (1, 3):  # twice, for who was down
+            world.after(CALM_MS * quarter // 4, self._scrub)
+            world.after(CALM_MS * (quarter + 1) // 4, self._put_back)
         world.run_until(FAULTS_MS + CALM_MS, self._after_each)
         self.client.is_over = True
         world.run_until(world.now_ms + QUIET_MS, self._after_each)
@@ -255,6 +257,12 @@ class Simulation:
             flip(broker, tp, batch)
             self.laws.damaged.setdefault((broker.id, tp), []).append(batch)
             self.summary.flips += 1
+
+    def _scrub(self) -> None:
+        """Brokers look through their logs one by one, now and then: here every log has had its turn."""
+        for broker in self.brokers.values():
+            for tp in list(broker.partitions) if broker.is_up else ():
+                broker.repairs.scrub(tp)
 
     def _put_back(self) -> None:
         """By hand, as operations.md has it: a leader that is damaged has its file back, and is started again."""
@@ -447,8 +455,8 @@ def follow_from_hw(leader: int, leader_epoch: int, **known: Any) -> follower.Ste
     return state, (follower.TruncateTo(state.high_watermark),)
 
 
-def judge_any_controller(broker: SimBroker, **epochs: int) -> roles.RequestVerdict:
-    return roles.judge_request(**{**epochs, "known_controller_epoch": epochs["controller_epoch"]})
+def judge_any_controller(broker: SimBroker, **epochs: int) -> leadership.RequestVerdict:
+    return leadership.judge_request(**{**epochs, "known_controller_epoch": epochs["controller_epoch"]})
 
 
 @contextmanager
@@ -504,13 +512,13 @@ def power_cut_unnoticed() -> Any:
 @contextmanager
 def small_and_the_same(seed: int) -> Any:
     """Directories that are cheap to copy, with names that are the same in each run of a seed."""
-    dice, right = random.Random(seed), (uuid.uuid4, reserve.RESERVE_BYTES)
+    dice, right = random.Random(seed), (uuid.uuid4, disk_reserve.RESERVE_BYTES)
     uuid.uuid4 = lambda: uuid.UUID(int=dice.getrandbits(128), version=4)
-    reserve.RESERVE_BYTES = 64
+    disk_reserve.RESERVE_BYTES = 64
     try:
         yield
     finally:
-        uuid.uuid4, reserve.RESERVE_BYTES = right
+        uuid.uuid4, disk_reserve.RESERVE_BYTES = right
 
 
 _PATCHES = {

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from replication.controller import events
-from replication.model import (
+from replication.controller.machine import events
+from replication.model.cluster import (
     BrokerInfo,
     ClusterState,
     LeaderAndIsr,
@@ -22,8 +22,8 @@ from replication.model import (
     TopicInfo,
     TopicPartition,
 )
-from tests import reassigning
 from tests.sim.world import World
+from tests.support import reassigning
 
 SESSION_TIMEOUT_MS = 500
 EXPIRY_CHECK_MS = 50

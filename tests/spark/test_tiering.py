@@ -18,14 +18,13 @@ import pytest
 from deltalake import DeltaTable
 
 import logstore
-from datasource import lake
+from datasource.delta import table as delta_table
+from datasource.delta.parquet import write_piece
+from datasource.delta.table import Lake, TableConflictError
+from datasource.delta.tiered_topics import Union
 from datasource.jobs import delta_spark, retention, tiering
-from datasource.jobs.parquet import write_piece
-from datasource.lake import Lake, TableConflictError
-from datasource.planning import Range
 from datasource.session import DELTA_JARS
-from datasource.target import reading
-from datasource.tiered import Union
+from datasource.topics import Range, reading
 from logstore import InvalidRequestError
 from tests.spark import kill_tiering
 from tests.spark.delta_writer import DeltaSource
@@ -87,7 +86,7 @@ def planned(copy: tiering.Copy) -> tuple[dict[int, int], dict[int, tiering.Line]
 def prepared(copy: tiering.Copy) -> tuple[Lake, list[tiering.Piece]]:
     """The tables, made, and what a run would write into them now."""
     for path, schema in copy.tables:
-        lake.create(path, copy.path, copy.topic, copy.topic_id, schema)
+        delta_table.create(path, copy.path, copy.topic, copy.topic_id, schema)
     return copy.lake(), tiering._plan(copy, *planned(copy))
 
 
@@ -259,7 +258,7 @@ def test_a_second_job_leaves_a_topic_to_the_first(topics, tier):
     topics.append("t", VALUES)
     tier()
     topics.append("t", VALUES)
-    path = lake.lock_path(topics.path, copy_of(topics).topic_id)
+    path = delta_table.lock_path(topics.path, copy_of(topics).topic_id)
     lock = tiering.SYSTEM.files.lock(path)
     try:
         assert tier()[0]["status"] == "skipped"

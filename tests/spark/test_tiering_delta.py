@@ -15,9 +15,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql.functions import expr
 
 import logstore
-from datasource import lake
+from datasource.delta import table as delta_table
+from datasource.delta.table import Lake, TableConflictError
 from datasource.jobs import delta_spark, tiering
-from datasource.lake import Lake, TableConflictError
 from datasource.session import delta_settings
 from logstore import StorageError
 from tests.spark.test_tiering import (
@@ -277,7 +277,7 @@ def test_a_table_that_cannot_be_written_is_not_tried_again(topics, tier, monkeyp
 def test_a_table_of_an_earlier_pylog_gets_the_name_of_its_feature(topics, tier, monkeypatch):
     topics.create("t")
     with monkeypatch.context() as earlier:
-        earlier.setattr(lake, "name_features", lambda path: None)
+        earlier.setattr(delta_table, "name_features", lambda path: None)
         tier(schema="id bigint not null, at timestamp_ntz")
     assert "invariants" not in DeltaTable(str(table(topics))).protocol().writer_features
     for _ in range(2):

@@ -9,10 +9,10 @@ import pytest
 from deltalake import DeltaTable
 
 import logstore
-from datasource import lake
+from datasource.delta import table as delta_table
+from datasource.delta.tiered_topics import reading_tiered
+from datasource.errors import DataLossError
 from datasource.jobs import retention
-from datasource.selection import DataLossError
-from datasource.tiered import reading_tiered
 from tests.spark.test_tiering import places
 from tests.spark.test_tiering_stores import TIERED, append, named, tier, tiering_range, union, values
 
@@ -86,7 +86,7 @@ def test_a_restore_is_noticed_and_undone_by_another(spark, restored):
 def test_a_table_that_cannot_be_mended_is_followed_by_a_new_one(spark, restored, tmp_path):
     retention.run(spark, path=str(restored))  # the first to notice
     assert told(restored) == 0
-    (note,) = (restored / lake.NOTES).glob("*.json")
+    (note,) = (restored / delta_table.NOTES).glob("*.json")
     note.unlink()
     assert tier(spark, restored, table=str(tmp_path / "new" / "{topic}"))["t", 0] == "tiered: "
     assert places(tmp_path / "new" / "t") == [(0, offset) for offset in range(40)]

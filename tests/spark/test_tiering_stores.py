@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 import logstore
-from datasource import lake
+from datasource.delta import table as delta_table
+from datasource.delta.tiered_topics import reading_tiered
+from datasource.errors import DataLossError
 from datasource.jobs import retention, schedule, tiering
-from datasource.selection import DataLossError
-from datasource.tiered import reading_tiered
 from logstore import StoreError
 from tests.spark.test_tiering import places
 
@@ -96,9 +96,9 @@ def test_a_table_elsewhere_is_that_of_one_store_and_a_moved_store_is_told_how_to
     store.rename(moved)
     append(moved, "more", 5)
     why = tier(spark, moved)["t", 0]
-    assert f"set the property {lake.STORE} of the table to {moved};" in why
+    assert f"set the property {delta_table.STORE} of the table to {moved};" in why
     DeltaTable(str(tmp_path / "lake" / "t")).alter.set_table_properties(
-        {lake.STORE: str(moved)}, raise_if_not_exists=False
+        {delta_table.STORE: str(moved)}, raise_if_not_exists=False
     )
     assert tier(spark, moved)["t", 0] == "tiered: "
     assert values(union(spark, moved)) == sorted([*named("a", 20), *named("more", 5)])
@@ -147,7 +147,7 @@ def test_records_that_neither_the_table_nor_the_log_has_are_missed(spark, store)
 
 
 def tiering_range(partition: int, start: int, end: int):
-    from datasource.planning import Range
+    from datasource.topics import Range
 
     return Range("t", partition, start, end)
 
@@ -160,7 +160,7 @@ def test_what_is_wrong_with_one_topic_or_partition_keeps_no_other_from_being_tie
         for name in ("anew", "gone", "kept", "typed", "typed__dlq", "unforeseen"):
             opened.create_topic(name, partitions=2)
             opened.append(name, pa.table({"value": ['{"id": 1}'] * 4, "key": ["a", "b", "c", "d"]}))
-        note = store / lake.NOTES / f"{opened.topic('unforeseen').topic_id}.json"
+        note = store / delta_table.NOTES / f"{opened.topic('unforeseen').topic_id}.json"
     note.parent.mkdir()
     note.write_text('{"table": "no path: \\u0000"}')
     assert tier(spark, store, topics=["typed"], schema="id bigint") == {

@@ -32,8 +32,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
-from replication.controller import Controller, Limits, events, step
-from replication.model import (
+from replication.controller.machine import events
+from replication.controller.machine.state import Controller, Limits
+from replication.controller.machine.step import step
+from replication.model.cluster import (
     BrokerInfo,
     ClusterState,
     LeaderAndIsr,
@@ -42,8 +44,8 @@ from replication.model import (
     TopicInfo,
     TopicPartition,
 )
-from replication.state_change_log import StateChange
-from tests import reassigning
+from replication.model.state_changes import StateChange
+from tests.support import reassigning
 
 Order: TypeAlias = events.WriteStates | events.WriteReassignment | events.SendStopReplica
 

@@ -24,11 +24,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from replication.errors import ErrorCode
-from replication.groups import Group, Limits, Now, Phase, events, resume, step
-from replication.groups.events import StoredGroup
-from replication.groups.records import Loaded, records_of
-from replication.groups.state import NO_GENERATION, NO_TIME, Committed
-from replication.model import TopicPartition
+from replication.groups.machine import events
+from replication.groups.machine.events import StoredGroup
+from replication.groups.machine.records import Loaded, records_of
+from replication.groups.machine.state import NO_GENERATION, NO_TIME, Committed, Group, Limits, Now, Phase
+from replication.groups.machine.step import resume, step
+from replication.model.cluster import TopicPartition
 
 WALL_MS = 1_700_000_000_000
 

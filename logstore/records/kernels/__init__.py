@@ -1,8 +1,12 @@
 """The numba kernels: batches to columns, columns to batches, key hashes. Import it where it is used.
 
-Kernels take plain addresses and sizes (int64) and return plain numbers: nothing is boxed, a call costs about
-a microsecond, and the GIL is free while they run. Python callers keep the memory alive. What `decode` reads
-may be anything: every length is checked against the end of its section before it is used.
+Kernels take plain addresses and sizes (int64) and return plain numbers: nothing is boxed, a call costs about a
+microsecond, and the GIL is free while they run. Python callers keep the memory alive. What `decode` reads may be
+anything: every length is checked against the end of its section before it is used.
+
+From the ground up: `native` (how they are compiled, loads and stores), `varints`, `folding` and `crc`, `hashing`,
+`headers`, `decoding`, `encoding`, `contents` (a sum over rows in any order), `offset_map` (keys to their last
+offset), `compacting`.
 
 Signatures are explicit, so importing compiles, or loads what an earlier import compiled (see `native`).
 """

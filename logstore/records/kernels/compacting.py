@@ -40,14 +40,6 @@ from logstore.records.kernels.decoding import (
 from logstore.records.kernels.decoding import (
     _header_error as header_error,
 )
-from logstore.records.kernels.keymap import (
-    STORED,
-    hash_of,
-    is_superseded,
-    prefetch_entry,
-    prefetch_slot,
-    put,
-)
 from logstore.records.kernels.native import (
     I64,
     be16,
@@ -60,6 +52,14 @@ from logstore.records.kernels.native import (
     numbers,
     put8,
     put64,
+)
+from logstore.records.kernels.offset_map import (
+    STORED,
+    hash_of,
+    is_superseded,
+    prefetch_entry,
+    prefetch_slot,
+    put,
 )
 from logstore.records.kernels.varints import BAD, field, put_varint, varint, varint_bytes, varlong
 
@@ -112,7 +112,7 @@ class Section(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """`position`: of the batch that comes next; `full`: what `keymap.put` said of the record at `offset`."""
+    """`position`: of the batch that comes next; `full`: what `offset_map.put` said of the record at `offset`."""
 
     error: int
     position: int

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from replication.groups.records import partition_of
+from replication.groups.machine.records import partition_of
 from replication.local_cluster import LocalCluster
-from replication.model import OFFSETS_TOPIC
-from replication.model import TopicPartition as Partition
+from replication.model.cluster import OFFSETS_TOPIC
+from replication.model.cluster import TopicPartition as Partition
 from tests.conformance.clients.members import CLIENTS, until
 
 PARTITIONS = 6

@@ -13,11 +13,11 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
+from replication.broker.log_lines import LINES_MAX
 from replication.local_cluster import LocalCluster
-from replication.log_lines import LINES_MAX
 from replication.protocol.apis import SERVED, ApiKey, encode_request
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
-from tests.unit.replication.protocol.fuzz import frame_of, mutated
+from tests.support.fuzz import frame_of, mutated
 
 from .tools import Confluent
 

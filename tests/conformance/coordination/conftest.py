@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .room import SqliteRoom, ZooKeeperRoom
+from tests.support.trees import SqliteRoom, ZooKeeperRoom
 
 ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
 STARTS_WITHIN_S = 60

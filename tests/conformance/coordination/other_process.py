@@ -8,9 +8,8 @@ import sys
 from replication.coordination import open_tree
 from replication.coordination.registration import register_broker
 from replication.coordination.tree import BadVersionError, CoordinationError, SessionEvent, SetData
-from replication.model import BrokerInfo
-
-from .room import SESSION_MS
+from replication.model.cluster import BrokerInfo
+from tests.support.trees import SESSION_MS
 
 
 def say(**facts):

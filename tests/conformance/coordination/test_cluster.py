@@ -26,9 +26,8 @@ from replication.coordination.registration import (
     register_broker,
 )
 from replication.coordination.tree import Change, ChangeKind, CoordinationError, SessionEvent
-from replication.model import NO_LEADER, BrokerInfo, LeaderAndIsr, Offline, TopicInfo, TopicPartition
-
-from .room import Seen, on_loop
+from replication.model.cluster import NO_LEADER, BrokerInfo, LeaderAndIsr, Offline, TopicInfo, TopicPartition
+from tests.support.trees import Seen, on_loop
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -9,9 +9,9 @@ import pytest
 from logstore.env import Env, OsFiles
 from logstore.errors import FailedStoreError
 from replication.coordination import cluster
-from replication.coordination.embedded import WRITES_PER_TRANSACTION, SqliteTree
-from replication.coordination.store_file import CopyPolicy, facts_of, users_of
-from replication.coordination.table import connect
+from replication.coordination.sqlite_file import CopyPolicy, facts_of, users_of
+from replication.coordination.sqlite_table import connect
+from replication.coordination.sqlite_tree import WRITES_PER_TRANSACTION, SqliteTree
 from replication.coordination.tree import (
     ConnectionLossError,
     CoordinationError,
@@ -19,8 +19,7 @@ from replication.coordination.tree import (
     SessionEvent,
     SessionExpiredError,
 )
-
-from .room import Told, on_loop
+from tests.support.trees import Told, on_loop
 
 
 class SlowDisk(OsFiles):

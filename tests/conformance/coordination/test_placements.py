@@ -9,11 +9,10 @@ import pytest
 from logstore.errors import TopicExistsError
 from replication.coordination import nodes, reassignments, topics
 from replication.coordination.cluster import prepare, read_topics
+from replication.coordination.placements import COUNTED_S, Placements
 from replication.errors import ErrorCode, KafkaError
-from replication.model import TopicPartition
-from replication.placements import COUNTED_S, Placements
-
-from .room import on_loop
+from replication.model.cluster import TopicPartition
+from tests.support.trees import on_loop
 
 
 async def create(placements, tree, name, *replicas, **options):

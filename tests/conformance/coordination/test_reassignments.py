@@ -6,9 +6,8 @@ import pytest
 
 from replication.coordination import nodes, reassignments
 from replication.coordination.cluster import FencedError, become_controller, prepare, read_cluster, resign
-from replication.model import Reassignment, ReassignmentWrite, ReassignmentWritten, TopicPartition
-
-from .room import Seen, on_loop
+from replication.model.cluster import Reassignment, ReassignmentWrite, ReassignmentWritten, TopicPartition
+from tests.support.trees import Seen, on_loop
 
 T0, T1, NOWHERE = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 ASKED, BEGUN = Reassignment((3, 4)), Reassignment((3, 4), (1, 2))

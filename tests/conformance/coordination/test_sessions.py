@@ -11,8 +11,7 @@ from replication.coordination.tree import (
     SessionExpiredError,
     SetData,
 )
-
-from .room import SESSION_MS, Seen, on_loop
+from tests.support.trees import SESSION_MS, Seen, on_loop
 
 
 def now_ms():

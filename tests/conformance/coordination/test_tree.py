@@ -22,8 +22,7 @@ from replication.coordination.tree import (
     SetData,
     ensure_path,
 )
-
-from .room import Seen, on_loop
+from tests.support.trees import Seen, on_loop
 
 # ------------------------------------------------------------- nodes
 

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from replication.local_cluster import LocalCluster
-from replication.model import TopicPartition
+from replication.model.cluster import TopicPartition
 
 SESSION_TIMEOUT_MS = 3000
 SETTINGS = {

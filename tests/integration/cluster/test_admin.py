@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from replication.client import Client
 from replication.errors import ErrorCode
+from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import logstore
-from replication.state_change_log import parse_line
+from replication.model.state_changes import parse_line
 
 pytestmark = pytest.mark.slow
 

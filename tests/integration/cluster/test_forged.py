@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from replication.client import Client
 from replication.errors import ErrorCode, ProtocolError
-from replication.model import topic_uuid
+from replication.model.cluster import topic_uuid
+from replication.network.client import Client
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 

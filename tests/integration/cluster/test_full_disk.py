@@ -7,7 +7,7 @@ import time
 import pytest
 from confluent_kafka import Producer
 
-from tests.unit.store.test_full_disk import fill, small_file_system
+from tests.unit.logstore.store.test_full_disk import fill, small_file_system
 
 from .conftest import running
 from .test_metrics import samples

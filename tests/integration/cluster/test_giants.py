@@ -19,13 +19,14 @@ from pathlib import Path
 import pytest
 
 from logstore.env import Env
-from logstore.log_dir import BROKER
-from replication.broker import COORDINATION_FILE, Broker
-from replication.config import BrokerConfig
+from logstore.store.log_dir import BROKER
+from replication.broker.broker import Broker
+from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, open_tree
 from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey
-from tests.giants import EXISTING, GROUP, PARTITIONS, SHAPES, giant, names
+from replication.replica.storage.log_dir import COORDINATION_FILE
+from tests.support.giants import EXISTING, GROUP, PARTITIONS, SHAPES, giant, names
 
 LINES_MAX = 250 * 50 * 10
 # Counting lines makes them slow. So many items that to do all of them in one turn would be far above LINES_MAX: an item
@@ -210,7 +211,7 @@ def broker(tmp_path_factory):
 # A broker that gives back what is free when it is told to: what one request left would hide the cost of the next.
 FRUGAL = """
 import ctypes, gc, signal, sys
-from replication import broker_process
+from replication.broker import process as broker_process
 def give_back(number, frame):
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)

@@ -7,8 +7,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from replication.coordination import nodes, topics
-from replication.model import OFFSETS_TOPIC
-from tests.integration.cluster.in_process import brokers_in_process
+from replication.model.cluster import OFFSETS_TOPIC
+from tests.support.in_process import brokers_in_process
 
 GROUPS = [f"group-{number}" for number in range(8)]
 MADE_WITH = 3

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from replication.client import Client
 from replication.errors import ErrorCode
+from replication.network.client import Client
 from replication.protocol.apis import ApiKey
-from tests.integration.cluster.in_process import brokers_in_process
+from tests.support.in_process import brokers_in_process
 
 LIMIT = 12
 

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from logstore.log_dir import BROKER
 from logstore.records.batch import Record, build
+from logstore.store.log_dir import BROKER
 from replication.coordination import cluster, open_tree
 from replication.errors import ErrorCode
-from replication.model import TopicPartition
+from replication.model.cluster import TopicPartition
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
@@ -28,8 +28,8 @@ RELEASED, SLOW = "released", "slow"
 STUCK = f"""
 import pathlib, sys, time
 from logstore.env import OsFiles
-from replication import broker_process
-from replication.handlers.cluster import ClusterHandlers
+from replication.broker import process as broker_process
+from replication.broker.handlers.cluster import ClusterHandlers
 def stuck(self, context, body):
     while not pathlib.Path(LOG_DIR, "{RELEASED}").exists():
         time.sleep(0.05)
@@ -91,7 +91,8 @@ def brokers(tmp_path, store):
         yield made
     finally:
         for each in made:
-            (each.path / RELEASED).touch()  # it may have failed before
+            each.path.mkdir(exist_ok=True)  # it may have failed before
+            (each.path / RELEASED).touch()
             each.stop()
 
 

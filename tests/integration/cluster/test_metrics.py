@@ -7,12 +7,12 @@ import pytest
 from confluent_kafka import Consumer
 from prometheus_client.parser import text_string_to_metric_families
 
-from replication import metrics
-from replication.metrics import LABEL_CHARS_MAX
+from replication.broker import metrics
+from replication.broker.metrics import LABEL_CHARS_MAX
 from replication.protocol.apis import ApiKey
 from tests.integration.cluster.conftest import running
-from tests.integration.cluster.in_process import brokers_in_process
 from tests.integration.cluster.test_giants import Client
+from tests.support.in_process import brokers_in_process
 
 pytestmark = pytest.mark.slow
 OFFSETS = "kafka_consumergroup_current_offset"

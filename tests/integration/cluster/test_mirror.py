@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 import logstore
 from logstore.cli import cli as pylog
 from logstore.errors import PylogError
-from replication.mirror import MirrorError, mirror
-from replication.mirror_targets import DirectoryTarget, Record, SourceTopic, extent
+from replication.tools.mirror import MirrorError, mirror
+from replication.tools.mirror_targets import DirectoryTarget, Record, SourceTopic, extent
 
 from .conftest import running
 
@@ -183,7 +183,7 @@ def test_a_topic_that_ends_in_a_marker_of_a_transaction_is_copied_to_its_end(tmp
 # How it goes on.
 
 
-SMALL = "from replication import cli, mirror; mirror.BATCH_RECORDS = 30; cli.mirror()"
+SMALL = "from replication import cli; from replication.tools import mirror; mirror.BATCH_RECORDS = 30; cli.mirror()"
 
 
 def start(source, target, *options):
@@ -336,10 +336,10 @@ def test_wrong_words_are_answered_in_one_line(source, tmp_path, monkeypatch):
     assert "no topic 'ordres' in the source" in says(here, "--topics", "ordres")
     assert "'(' is no regular expression of topics: missing )" in says(here, "--topics-regex", "(")
     assert "no topic of the source fits 'none.*'" in says(here, "--topics-regex", "none.*")
-    monkeypatch.setattr("replication.mirror.TIMEOUT_S", 1.0)
+    monkeypatch.setattr("replication.tools.mirror.TIMEOUT_S", 1.0)
     assert "127.0.0.1:1" in says("127.0.0.1:1", "--topics", "orders")
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    monkeypatch.delitem(sys.modules, "replication.mirror")
-    monkeypatch.delitem(sys.modules, "replication.mirror_targets")
-    monkeypatch.delattr("replication.mirror")
+    monkeypatch.delitem(sys.modules, "replication.tools.mirror")
+    monkeypatch.delitem(sys.modules, "replication.tools.mirror_targets")
+    monkeypatch.delattr("replication.tools.mirror")
     assert 'pip install "pyspark-pylog[mirror]"' in says(here, "--topics", "orders")

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode as WireCode
 
-from replication import topic_admin
+from replication.broker import topic_admin
 from replication.errors import ErrorCode
 from replication.protocol import interbroker as ib
-from tests.integration.cluster.in_process import brokers_in_process
+from tests.support.in_process import brokers_in_process
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of its own way to read its files

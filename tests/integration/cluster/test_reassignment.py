@@ -9,9 +9,9 @@ from contextlib import closing
 import pytest
 from confluent_kafka import Producer
 
-from replication.client import Client
 from replication.coordination import nodes, open_tree
-from replication.model import Reassignment, TopicPartition
+from replication.model.cluster import Reassignment, TopicPartition
+from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 from tests.integration.cluster.conftest import running
 

@@ -11,13 +11,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from logstore.env import Env, OsFiles
 from logstore.records.batch import Record, build
-from replication.client import Client
 from replication.errors import ErrorCode
-from replication.model import NO_LEADER, TopicPartition
+from replication.model.cluster import NO_LEADER, TopicPartition
+from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 from tests.integration.cluster import conftest
-from tests.integration.cluster.in_process import brokers_in_process
+from tests.support.in_process import brokers_in_process
 
 SLOW_S, WRITES = 1.0, 2
 FROM_ANOTHER_TIME = "from another time"

@@ -3,7 +3,7 @@
 from pyspark.daemon import manager
 
 import logstore.records.kernels  # noqa: F401
-from datasource import source  # noqa: F401
+from datasource.connector import source  # noqa: F401
 
 if __name__ == "__main__":
     manager()

@@ -5,10 +5,10 @@ import functools
 
 import pytest
 
-from replication.client import Client, Clients
 from replication.errors import ProtocolError
+from replication.network.client import Client, Clients
+from replication.network.server import Server
 from replication.protocol.apis import ApiKey
-from replication.server import Server
 
 EPOCH_REQUEST = {"replica_id": 1, "topics": ()}
 

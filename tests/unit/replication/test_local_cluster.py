@@ -9,10 +9,9 @@ from click.testing import CliRunner
 from logstore.cli import cli as pylog
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, NotAStoreError, StorageError, StoreLockedError
-from logstore.log_dir import LogDir, Owner
-from replication.broker_process import check_directory
+from logstore.store.log_dir import LogDir, Owner
 from replication.cli import broker, cluster
-from replication.config import BrokerConfig
+from replication.config.broker import BrokerConfig
 from replication.local_cluster import (
     DEFAULTS,
     MENDING_TIMEOUT_S,
@@ -20,6 +19,7 @@ from replication.local_cluster import (
     LocalCluster,
     LocalClusterError,
 )
+from replication.replica.storage.log_dir import check_directory
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from replication.errors import ErrorCode
-from replication.groups import Group, Limits, Now, Phase, deadline_ms, events, resume, step
-from replication.groups.events import NewOffsets, StoredGroup
-from replication.groups.records import Loaded, records_of
-from replication.groups.state import Committed
-from replication.model import TopicPartition
+from replication.groups.machine import events
+from replication.groups.machine.events import NewOffsets, StoredGroup
+from replication.groups.machine.records import Loaded, records_of
+from replication.groups.machine.state import Committed, Group, Limits, Now, Phase, deadline_ms
+from replication.groups.machine.step import resume, step
+from replication.model.cluster import TopicPartition
 from tests.transcripts.coordinator import subscription
 
 WALL_MS = 1_000_000

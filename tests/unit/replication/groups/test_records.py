@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.groups.events import Append, EmptyGroup, StoredGroup, StoredMember
-from replication.groups.records import (
+from replication.groups.machine.events import Append, EmptyGroup, StoredGroup, StoredMember
+from replication.groups.machine.records import (
     GroupKey,
     Loaded,
     OffsetKey,
@@ -20,8 +20,8 @@ from replication.groups.records import (
     read_offset,
     records_of,
 )
-from replication.groups.state import Committed
-from replication.model import TopicPartition
+from replication.groups.machine.state import Committed
+from replication.model.cluster import TopicPartition
 
 TP = TopicPartition("orders", 7)
 INT32, INT64 = st.integers(0, 2**31 - 1), st.integers(-1, 2**63 - 1)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from . import peer
+from tests.support import peer
 
 
 @pytest.fixture(params=["asyncio", "uvloop"], autouse=True)

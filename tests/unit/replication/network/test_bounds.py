@@ -8,8 +8,7 @@ import pytest
 
 from replication.protocol.apis import ApiKey
 from replication.protocol.framing import LARGE_BYTES
-
-from .peer import (
+from tests.support.peer import (
     FETCHED,
     LIST_GROUPS,
     PRODUCED,
@@ -187,7 +186,7 @@ def test_bytes_of_large_requests_are_bounded_and_all_get_their_turn():
 
 
 def test_half_requests_that_stall_do_not_keep_the_room_of_others(monkeypatch, caplog):
-    monkeypatch.setattr("replication.server.STALL_S", 0.1)
+    monkeypatch.setattr("replication.network.server.STALL_S", 0.1)
 
     async def main():
         hand = Hand()

@@ -6,8 +6,19 @@ import time
 import pytest
 
 from replication.protocol.apis import ApiKey
+from tests.support.peer import (
+    LIST_GROUPS,
+    PRODUCED,
+    Hand,
+    Peer,
+    fetch,
+    groups,
+    produce,
+    run,
+    serving,
+    settled,
+)
 
-from .peer import LIST_GROUPS, PRODUCED, Hand, Peer, fetch, groups, produce, run, serving, settled
 from .test_bounds import slow_reader
 
 

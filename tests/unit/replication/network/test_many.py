@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 from replication.protocol.apis import ApiKey
-
-from .peer import LIST_GROUPS, Hand, Peer, groups, run, serving, until
+from tests.support.peer import LIST_GROUPS, Hand, Peer, groups, run, serving, until
 
 WANTED = 5_000
 FILES_BESIDE = 300  # what else the test process has open

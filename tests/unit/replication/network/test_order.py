@@ -3,10 +3,21 @@
 import asyncio
 
 from replication.errors import ProtocolError
+from replication.network.server import PIPELINE_MAX
 from replication.protocol.apis import ApiKey
-from replication.server import PIPELINE_MAX
-
-from .peer import FETCHED, LIST_GROUPS, PRODUCED, Hand, Peer, fetch, groups, produce, run, serving, settled
+from tests.support.peer import (
+    FETCHED,
+    LIST_GROUPS,
+    PRODUCED,
+    Hand,
+    Peer,
+    fetch,
+    groups,
+    produce,
+    run,
+    serving,
+    settled,
+)
 
 
 def test_requests_are_answered_in_their_order_and_over_the_same_connection():

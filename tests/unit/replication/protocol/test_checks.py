@@ -7,7 +7,7 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader
 
 from replication.errors import ProtocolError
-from replication.protocol.checks import checked
+from replication.protocol.kio_checks import checked
 from replication.protocol.wire import MALFORMED
 
 HUGE = b"\xff\xff\xff\xff\x7f"

@@ -20,7 +20,7 @@ SEED, CASES = os.environ.get("PYLOG_FUZZ", "1:30").split(":")
 def fuzz(tmp_path, seed, cases, *more):
     """(exit code, output, the last case)"""
     notes = tmp_path / "case"
-    command = [sys.executable, "-m", "tests.unit.replication.protocol.fuzz", seed, cases, str(notes), *more]
+    command = [sys.executable, "-m", "tests.support.fuzz", seed, cases, str(notes), *more]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr, notes.read_bytes().split(b"\n")[0].decode()
 

@@ -9,7 +9,7 @@ from kio.serial import entity_reader, entity_writer
 
 from replication.errors import ErrorCode
 from replication.protocol import interbroker as ib
-from replication.protocol.checks import checked
+from replication.protocol.kio_checks import checked
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 ID_HEX = "00112233445566778899aabbccddeeff"

@@ -3,10 +3,10 @@
 import pytest
 
 from replication.errors import ProtocolError
-from replication.protocol import apis, bounds, pieces
+from replication.protocol import apis, bounds, kio_pieces
 from replication.protocol.apis import ApiKey
-from replication.protocol.pieces import Rows
-from tests.giants import giant, names
+from replication.protocol.kio_pieces import Rows
+from tests.support.giants import giant, names
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +72,6 @@ def test_a_response_is_written_the_same_in_pieces(version, rows):
 
 
 def test_an_answer_that_would_be_too_large_is_not_made(monkeypatch):
-    monkeypatch.setattr(pieces, "ANSWER_BYTES_MAX", 1000)
+    monkeypatch.setattr(kio_pieces, "ANSWER_BYTES_MAX", 1000)
     with pytest.raises(ProtocolError, match="more than 1000 bytes"):
         list(apis.response_steps(ApiKey.METADATA, 12, 7, response(12, list)))

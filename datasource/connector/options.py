@@ -1,0 +1,455 @@
+"""What may stand in `.option(...)`: every name, its meaning, its check, as in Spark's Kafka source.
+
+An option that is unknown, misspelt, without a meaning here or not for this kind of query is refused with one
+line that says what to write instead: an option that is silently ignored is a wrong result later.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from datasource.connector import option_parsing as parse
+from datasource.schema import COLUMNS, HEADERS
+from logstore.errors import InvalidConfigError
+
+EARLIEST, LATEST = -2, -1  # what Kafka's JSON writes in the place of an offset
+
+
+PARTITIONERS = ("murmur3", "murmur2", "sticky", "round_robin")
+ISOLATIONS = ("read_committed", "read_uncommitted")
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+class Use(StrEnum):
+    """What the options are for."""
+
+    BATCH_READ = "batch read"
+    STREAM_READ = "stream read"
+    WRITE = "write"
+
+
+Uses = frozenset[Use]
+
+_READ = frozenset({Use.BATCH_READ, Use.STREAM_READ})
+_BATCH, _STREAM, _WRITE = frozenset({Use.BATCH_READ}), frozenset({Use.STREAM_READ}), frozenset({Use.WRITE})
+
+# name -> where it acts. `docs` and the refusals are made from this table.
+OPTIONS: dict[str, Uses] = {
+    "path": _READ | _WRITE,
+    "assign": _READ,
+    "subscribe": _READ,
+    "subscribePattern": _READ,
+    "columns": _READ,
+    "includeHeaders": _READ | _WRITE,
+    "includeTiered": _BATCH,
+    "startingOffsets": _READ,
+    "startingTimestamp": _READ,
+    "startingOffsetsByTimestamp": _READ,
+    "startingOffsetsByTimestampStrategy": _READ,
+    "endingOffsets": _BATCH,
+    "endingTimestamp": _BATCH,
+    "endingOffsetsByTimestamp": _BATCH,
+    "failOnDataLoss": _READ,
+    "isolation": _READ,
+    "pushdown": _BATCH,
+    "minPartitions": _READ,
+    "maxRecordsPerPartition": _READ,
+    "maxOffsetsPerTrigger": _STREAM,
+    "minOffsetsPerTrigger": _STREAM,
+    "maxBytesPerTrigger": _STREAM,
+    "maxTriggerDelay": _STREAM,
+    "fetchOffset.numRetries": _READ,
+    "fetchOffset.retryIntervalMs": _READ,
+    "topic": _WRITE,
+    "partitioner": _WRITE,
+    "compression": _WRITE,
+    "exactlyOnce": _WRITE,
+    "txnId": _WRITE,
+    "txnVersion": _WRITE,
+    "transaction.timeout.ms": _WRITE,
+    # Spark adds these two by itself to what a stream writer gets.
+    "checkpointLocation": _WRITE,
+    "queryName": _WRITE,
+}
+
+_WRONG_PLACE = {
+    ("topic", Use.BATCH_READ): "a read chooses topics by 'subscribe', 'subscribePattern' or 'assign'",
+    ("topic", Use.STREAM_READ): "a read chooses topics by 'subscribe', 'subscribePattern' or 'assign'",
+    ("subscribe", Use.WRITE): "a write names its topic by the option 'topic' or a column 'topic'",
+    ("assign", Use.WRITE): "a write chooses partitions by a column 'partition'",
+    (
+        "endingoffsets",
+        Use.STREAM_READ,
+    ): "a stream has no end; to stop at today's end use trigger(availableNow=True)",
+    ("endingtimestamp", Use.STREAM_READ): "a stream has no end; use a batch read for a range of time",
+    ("maxoffsetspertrigger", Use.BATCH_READ): "a batch has no triggers; bound it by 'endingOffsets'",
+    ("maxbytespertrigger", Use.BATCH_READ): "a batch has no triggers; bound it by 'endingOffsets'",
+    ("checkpointlocation", Use.STREAM_READ): "give it to writeStream",
+}
+_NO_MEANING = {
+    "groupidprefix": "there are no consumer groups here: positions live in the query's checkpoint; remove it",
+    "kafkaconsumer.polltimeoutms": "files are read directly, nothing is polled; remove it",
+    "bootstrap.servers": "there is no server to connect to: give the directory by option 'path'",
+    "paths": "one directory only: .load('/the/directory')",
+    "location": "give the directory by option 'path'",
+}
+_KAFKA_HINTS = {
+    "kafka.bootstrap.servers": "there is no server to connect to: give the directory by option 'path'",
+    "kafka.group.id": "there are no consumer groups here: positions live in the query's checkpoint",
+    "kafka.partitioner.class": f"use option 'partitioner', one of {', '.join(PARTITIONERS)}",
+    "kafka.compression.type": f"use option 'compression', one of {', '.join(COMPRESSIONS)}",
+    "kafka.isolation.level": f"use option 'isolation', one of {', '.join(ISOLATIONS)}",
+    "kafka.transactional.id": "writes are exactly-once by themselves; option 'txnId' names a transaction",
+    "kafka.transaction.timeout.ms": "use option 'transaction.timeout.ms'",
+    "kafka.enable.idempotence": "writes are exactly-once unless option 'exactlyOnce' is false",
+    "kafka.auto.offset.reset": "use option 'startingOffsets'",
+}
+# What the catalog adds when a table is created with `USING pylog`.
+_CATALOG = re.compile(r"option\..*|location|provider|owner|external|is_managed_location|comment")
+
+
+# --- values ---
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """These partitions of these topics, and no others."""
+
+    partitions: Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """All partitions of these topics, those to come included."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribePattern:
+    """All topics whose whole name matches this (Python) regular expression, those to come included."""
+
+    pattern: str
+
+
+Topics = Assign | Subscribe | SubscribePattern
+
+
+@dataclass(frozen=True, slots=True)
+class Everywhere:
+    """The same place in every partition: EARLIEST or LATEST."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """An offset per partition; EARLIEST and LATEST are allowed in the place of one."""
+
+    offsets: Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """The first record at or after this time, in every partition."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The first record at or after a time per partition."""
+
+    timestamps: Mapping[str, Mapping[int, int]]
+
+
+Place = Everywhere | Offsets | Time | Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerLimits:
+    """How much a micro-batch takes; None: no limit."""
+
+    max_offsets: int | None = None
+    max_bytes: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = 15 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLimits:
+    """How a range of offsets is cut into Spark tasks; None: no limit."""
+
+    min_partitions: int | None = None
+    max_records: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """A checked read: which topics of which directory, from where to where, in what portions."""
+
+    path: str
+    topics: Topics
+    starting: Place
+    ending: Place
+    no_match_is_latest: bool
+    fail_on_data_loss: bool
+    is_isolated: bool  # reads what is committed; else everything
+    include_tiered: bool
+    pushdown: bool
+    trigger: TriggerLimits
+    tasks: TaskLimits
+    retries: int
+    retry_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """A checked write; `topic` None: every row names its own in a column."""
+
+    path: str
+    topic: str | None
+    partitioner: str
+    compression: str | None
+    include_headers: bool
+    exactly_once: bool
+    transaction: str | None
+    batch_id: int | None
+    transaction_timeout_ms: int
+    checkpoint: str | None
+
+
+# --- the whole ---
+
+
+def check_read(options: Mapping[str, str]) -> None:
+    """Raise for options with which neither a batch nor a stream could read.
+
+    Those of CREATE TABLE may be incomplete: what reads the table adds its own by WITH.
+
+    Raises: InvalidConfigError: one line that names the option and the remedy.
+    """
+    if not any(_CATALOG.fullmatch(name.lower()) for name in options):
+        read_options(options, streaming=None)
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
+    """Return the checked options of a read; `streaming` None: not known yet, so what either kind takes will do.
+
+    Raises: InvalidConfigError: one line that names the option and the remedy.
+    """
+    uses = _READ if streaming is None else _STREAM if streaming else _BATCH
+    given = _known(options, uses)
+    selected_columns(options)
+    trigger = TriggerLimits(
+        max_offsets=parse.positive(given, "maxOffsetsPerTrigger"),
+        max_bytes=parse.positive(given, "maxBytesPerTrigger"),
+        min_offsets=parse.positive(given, "minOffsetsPerTrigger"),
+        max_delay_ms=parse.duration_ms(given, "maxTriggerDelay", TriggerLimits().max_delay_ms),
+    )
+    if trigger.max_offsets and trigger.min_offsets and trigger.min_offsets > trigger.max_offsets:
+        raise parse.bad(
+            "minOffsetsPerTrigger", str(trigger.min_offsets), "must not be above maxOffsetsPerTrigger"
+        )
+    is_isolated = parse.choice(given, "isolation", ISOLATIONS, ISOLATIONS[0]) == ISOLATIONS[0]
+    include_tiered = parse.flag(given, "includeTiered", default=False)
+    if include_tiered and not is_isolated:
+        raise parse.bad(
+            "isolation", given["isolation"], "includeTiered reads committed records: leave one away"
+        )
+    return ReadOptions(
+        path=_path(given),
+        topics=_topics(given),
+        starting=_place(
+            given,
+            "starting",
+            ("earliest",) if uses == _BATCH else ("latest", "earliest"),
+            "'earliest', in a stream also 'latest'" if len(uses) > 1 else "",
+        ),
+        ending=_place(given, "ending", ("latest",)),
+        no_match_is_latest=parse.choice(
+            given, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
+        )
+        == "latest",
+        fail_on_data_loss=parse.flag(given, "failOnDataLoss", default=True),
+        is_isolated=is_isolated,
+        include_tiered=include_tiered,
+        pushdown=parse.flag(given, "pushdown", default=False),
+        trigger=trigger,
+        tasks=TaskLimits(
+            min_partitions=parse.positive(given, "minPartitions"),
+            max_records=parse.positive(given, "maxRecordsPerPartition"),
+        ),
+        retries=parse.whole(given, "fetchOffset.numRetries", 3),
+        retry_interval_ms=parse.whole(given, "fetchOffset.retryIntervalMs", 10),
+    )
+
+
+def write_options(options: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
+    """Return the checked options of a write.
+
+    Raises: InvalidConfigError: one line that names the option and the remedy.
+    """
+    given = _known(options, _WRITE)
+    exactly_once = parse.flag(given, "exactlyOnce", default=True)
+    _check_transaction(given, exactly_once=exactly_once, streaming=streaming)
+    return WriteOptions(
+        path=_path(given),
+        topic=given["topic"].strip() if "topic" in given else None,
+        partitioner=parse.choice(given, "partitioner", PARTITIONERS, "murmur3"),
+        compression=parse.choice(given, "compression", COMPRESSIONS, "") or None,
+        include_headers=parse.flag(given, "includeHeaders", default=True),
+        exactly_once=exactly_once,
+        transaction=given.get("txnid"),
+        batch_id=parse.whole(given, "txnVersion", 0) if "txnversion" in given else None,
+        transaction_timeout_ms=parse.duration_ms(given, "transaction.timeout.ms", 15 * 60 * 1000),
+        checkpoint=given.get("checkpointlocation"),
+    )
+
+
+def _check_transaction(given: Mapping[str, str], *, exactly_once: bool, streaming: bool) -> None:
+    """Raise InvalidConfigError unless the options that name a transaction go together."""
+    named = [name for name in ("txnId", "txnVersion") if name.lower() in given]
+    if named and not exactly_once:
+        raise parse.bad(named[0], given[named[0].lower()], "needs exactlyOnce=true")
+    if "txnid" in given and not given["txnid"].strip():
+        raise parse.bad("txnId", given["txnid"], "must not be empty")
+    if streaming and "txnversion" in given:
+        raise parse.bad("txnVersion", given["txnversion"], "a stream numbers its batches itself; remove it")
+    if not streaming and len(named) == 1:
+        raise parse.bad(
+            named[0],
+            given[named[0].lower()],
+            "a batch write takes both: txnId names the writer, txnVersion grows from write to write (in "
+            "foreachBatch: the batch id)",
+        )
+
+
+def selected_columns(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the columns of a read, in order: option `columns`, else all (headers if asked for)."""
+    given = _lower(options)
+    if "columns" not in given:
+        return (*COLUMNS, HEADERS) if parse.flag(given, "includeHeaders", default=False) else COLUMNS
+    names = {name.lower(): name for name in (*COLUMNS, HEADERS)}
+    wanted = [part.strip().lower() for part in given["columns"].split(",")]
+    for name in wanted:
+        if name not in names:
+            raise parse.bad(
+                "columns", given["columns"], f"{name!r} is no column; there are {', '.join(names.values())}"
+            )
+    if len(set(wanted)) < len(wanted):
+        raise parse.bad("columns", given["columns"], "a column is named twice")
+    return tuple(names[name] for name in wanted)
+
+
+# --- single options ---
+
+
+def _lower(options: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in options.items()}
+
+
+def _known(options: Mapping[str, str], uses: Uses) -> dict[str, str]:
+    """The options under lower-case names; every one of them is known and has a meaning for one of `uses`."""
+    given = _lower(options)
+    if "path" not in given and all(_CATALOG.fullmatch(name) for name in given):
+        raise InvalidConfigError(
+            "option 'path' (the directory of the log) is missing. If this table was made by CREATE TABLE: "
+            "Spark 4.2 does not hand its OPTIONS to a Python data source; use CREATE TEMPORARY VIEW "
+            "... USING pylog OPTIONS (...), or SELECT ... FROM t WITH (path='...', subscribe='...')",
+            option="path",
+        )
+    names = {name.lower(): name for name in OPTIONS}
+    for name in given:
+        if name not in names:
+            raise InvalidConfigError(_unknown(name, uses, names), option=name)
+        if not uses & OPTIONS[names[name]]:
+            reason = _WRONG_PLACE.get(
+                (name, min(uses)), f"it belongs to a {' or '.join(sorted(OPTIONS[names[name]]))}"
+            )
+            raise InvalidConfigError(
+                f"option {names[name]!r} has no meaning in a {_named(uses)}: {reason}", option=name
+            )
+    return given
+
+
+def _named(uses: Uses) -> str:
+    return "read" if len(uses) > 1 else min(uses)
+
+
+def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
+    if hint := _NO_MEANING.get(name):
+        return f"option {name!r} has no meaning for pylog: {hint}"
+    if name.startswith("kafka."):
+        hint = _KAFKA_HINTS.get(name, "pylog has no Kafka client to set; remove it")
+        return f"option {name!r} has no meaning for pylog: {hint}"
+    here = [lower for lower, full in names.items() if uses & OPTIONS[full]]
+    if near := difflib.get_close_matches(name, here, n=3, cutoff=0.6):
+        return f"unknown option {name!r}; did you mean {', '.join(repr(names[lower]) for lower in near)}?"
+    return f"unknown option {name!r}; a {_named(uses)} takes {', '.join(names[lower] for lower in here)}"
+
+
+def _path(given: Mapping[str, str]) -> str:
+    path = given.get("path", "").strip()
+    if not path:
+        raise InvalidConfigError(
+            "option 'path' (the directory of the log) is missing: add .option('path', '/the/directory')",
+            option="path",
+        )
+    if scheme := re.match(r"(?i)([a-z][a-z0-9+.-]+):/", path):
+        if scheme[1].lower() != "file":
+            raise parse.bad("path", path, "must be a directory of a local or mounted file system")
+        path = "/" + path[scheme.end() :].lstrip("/")
+    return path
+
+
+def _topics(given: Mapping[str, str]) -> Topics:
+    chosen = [name for name in ("assign", "subscribe", "subscribePattern") if name.lower() in given]
+    if len(chosen) != 1:
+        found = f"{' and '.join(chosen)} are given" if chosen else "none is given"
+        raise InvalidConfigError(
+            f"exactly one of 'subscribe', 'subscribePattern', 'assign' says what to read; {found}",
+            option="subscribe",
+        )
+    text = given[chosen[0].lower()].strip()
+    match chosen[0]:
+        case "assign":
+            return Assign(parse.assignment("assign", text))
+        case "subscribe":
+            topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+            if not topics:
+                raise parse.bad("subscribe", text, "one or more topic names, separated by commas")
+            return Subscribe(topics)
+        case _:
+            return SubscribePattern(parse.pattern("subscribePattern", text))
+
+
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+def _place(given: Mapping[str, str], side: str, words: tuple[str, ...], allowed: str = "") -> Place:
+    """Where a read starts or ends: one time beats times per partition, which beat offsets.
+
+    `words` are the words allowed on this side, the default first, and `allowed` is how to say that.
+    """
+    if f"{side}timestamp" in given:
+        return Time(parse.whole(given, f"{side}Timestamp", 0))
+    name = f"{side}OffsetsByTimestamp"
+    if name.lower() in given:
+        return Times(parse.per_partition(name, given[name.lower()], 0, '{"orders":{"0":1700000000000}}'))
+    name = f"{side}Offsets"
+    text = given.get(name.lower(), words[0]).strip()
+    if text.lower() in words:
+        return Everywhere(_WORDS[text.lower()])
+    example = f'{{"orders":{{"0":23,"1":{_WORDS[words[-1]]}}}}}'
+    if not text.startswith("{"):
+        raise parse.bad(name, text, f"{allowed or ' or '.join(map(repr, words))}, or JSON like {example}")
+    offsets = parse.per_partition(name, text, EARLIEST, example)
+    for word, offset in _WORDS.items():
+        if word not in words and any(offset in parts.values() for parts in offsets.values()):
+            raise parse.bad(name, text, f"{offset} ({word}) is not allowed here")
+    return Offsets(offsets)

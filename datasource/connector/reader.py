@@ -1,0 +1,316 @@
+"""The readers that Spark drives: they decide with `planning` and `selection`, and read from a `Target`.
+
+A reader is pickled before it is used and made anew in several processes, so it opens nothing until it is
+asked to plan or to read, and everything that a task needs travels in its `LogPartition`.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import Filter as SparkFilter
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from datasource.connector import selection
+from datasource.connector.offsets import StreamOffset
+from datasource.connector.options import Offsets, ReadOptions, Subscribe
+from datasource.connector.planning import Bounds, Filter, is_worth_a_batch, limited, proportional, tasks
+from datasource.delta.tiered_topics import reading_tiered
+from datasource.errors import report
+from datasource.schema import Shape
+from datasource.topics import Range, Target, reading
+from logstore import InvalidRequestError, PylogError, StorageError
+from logstore.env import SYSTEM
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Spark asks an idle source a hundred times a second; waiting here costs a twentieth of a second at most.
+IDLE_WAIT_MS = 50
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LogPartition(InputPartition):
+    """The ranges that one Spark task reads, in order."""
+
+    def __init__(self, ranges: tuple[Range, ...]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+
+
+def _retrying(method: Callable[P, R]) -> Callable[P, R]:
+    """Try again when the disk fails: Spark ends the query at the first exception of a planning call."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        options = cast("_Tasks", args[0]).options
+        for _ in range(options.retries):
+            try:
+                return method(*args, **kwargs)
+            except StorageError:
+                SYSTEM.clock.sleep_ms(options.retry_interval_ms)
+        return method(*args, **kwargs)
+
+    return call
+
+
+@functools.cache
+def _load_kernels() -> None:
+    """Load the kernels into this process of Spark's, once, and hide what came with them from its garbage collector.
+
+    Spark collects after every task and every plan. Among the objects of numba, which stay as long as the
+    process, that takes 40 ms; a task may take 300.
+    """
+    from logstore.records import arrow, kernels  # noqa: F401 - all that reading needs
+
+    kernels.warm_up()
+    gc.freeze()
+
+
+class _Tasks:
+    """What batch and stream share: ranges to Spark tasks, and a task to Arrow batches."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self._schema = schema
+
+    def _target(self) -> Target:
+        path, isolated = self.options.path, self.options.is_isolated
+        if self.options.include_tiered:
+            return reading_tiered(path, fail_on_data_loss=self.options.fail_on_data_loss)
+        return reading(path, isolation="read_committed" if isolated else "read_uncommitted")
+
+    def _plan(self, target: Target, ranges: Iterable[Range]) -> list[InputPartition]:
+        planned = tasks(
+            ranges, self.options.tasks, floor_batch=target.floor_batch, size_bytes=target.size_bytes
+        )
+        if planned:
+            _load_kernels()  # compiled once here, not by every worker at once
+        return [LogPartition(ranges) for ranges in planned]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of the task's ranges."""
+        if not isinstance(partition, LogPartition):  # nothing was planned; Spark starts one task all the same
+            return
+        _load_kernels()
+        target = self._target()
+        shape = Shape(self._schema)
+        for planned in partition.ranges:
+            now = selection.heads(target, Subscribe((planned.topic,)), missing_ok=True)
+            for r in selection.checked([planned], now, fail=self.options.fail_on_data_loss):
+                for records in target.read(r, shape.stored):
+                    yield shape.batch(records, r.topic, r.partition)
+
+
+class BatchReader(_Tasks, DataSourceReader):
+    """Reads what the options say; where "latest" is, is decided while planning."""
+
+    _bounds = Bounds()
+
+    @_retrying
+    def partitions(self) -> list[InputPartition]:
+        """Plan the read. Raises: what `selection` raises."""
+        target, options = self._target(), self.options
+        now = selection.heads(target, options.topics)
+        selection.warn_if_nothing(options.topics, now)
+        start = selection.resolve(
+            target, options.starting, now, side="starting", no_match_is_latest=options.no_match_is_latest
+        )
+        end = selection.resolve(target, options.ending, now, side="ending", no_match_is_latest=True)
+        ids = {topic: head.topic_id for topic, head in now.items()}
+        wanted = selection.between(StreamOffset(offsets=start, ids=ids), StreamOffset(offsets=end, ids=ids))
+        if isinstance(options.starting, Offsets) and isinstance(options.ending, Offsets):
+            _check_order(wanted)
+        ranges = selection.checked([r for r in wanted if r.count], now, fail=options.fail_on_data_loss)
+        return self._plan(target, [self._narrowed(target, r) for r in ranges])
+
+    def _narrowed(self, target: Target, r: Range) -> Range:
+        """The part of `r` that can hold rows which pass the filters."""
+        if not self._bounds.allows(r.topic, r.partition):
+            return Range(r.topic, r.partition, r.start, r.start, r.topic_id)
+        start, end = self._bounds.offsets(r.start, r.end)
+        if (low_ms := self._bounds.timestamp_ms) is not None and start < end:
+            found = target.offset_for_time(r.topic, r.partition, low_ms)
+            start = end if found is None else min(max(start, found), end)
+        return Range(r.topic, r.partition, start, end, r.topic_id)
+
+
+def _check_order(wanted: Iterable[Range]) -> None:
+    for r in wanted:
+        if r.start > r.end:
+            raise InvalidRequestError(
+                f"{r.topic}-{r.partition}: startingOffsets {r.start} is after endingOffsets {r.end}"
+            )
+
+
+class PushingBatchReader(BatchReader):
+    """The same, and rows that the query's filters exclude are not read where offsets or times tell them."""
+
+    def pushFilters(self, filters: list[SparkFilter]) -> Iterable[SparkFilter]:  # noqa: N802
+        """Note the filters; all are returned, so that Spark applies them to every row."""
+        self._bounds = Bounds(filters=tuple(_plain(f) for f in filters))
+        return filters
+
+
+def _plain(f: Any) -> Filter:
+    """A filter as a value; what has no column of its own (Not) says nothing."""
+    column = ".".join(getattr(f, "attribute", ()))
+    return Filter(type(f).__name__, column.lower(), getattr(f, "value", None))
+
+
+class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads as the topics grow.
+
+    One instance lives as long as the query runs and plans its batches; copies of it read in the tasks. What
+    must survive a restart stands in the offsets (see `offsets`), because Spark hands over nothing else.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._first: dict[str, Any] | None = None
+        self._goal: StreamOffset | None = None  # trigger(availableNow=True): nothing after this
+        self._last_batch_ms = -(10**12)  # long ago: the first batch does not wait for company
+
+    @_retrying
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return where the query starts. Spark asks twice for batch 0; the answer stays the same."""
+        if self._first is None:
+            target, options = self._target(), self.options
+            now = selection.heads(target, options.topics)
+            selection.warn_if_nothing(options.topics, now)
+            offsets = selection.resolve(
+                target, options.starting, now, side="starting", no_match_is_latest=options.no_match_is_latest
+            )
+            ids = {topic: head.topic_id for topic, head in now.items()}
+            self._first = StreamOffset(offsets=offsets, ids=ids).to_json()
+        return self._first
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Name a limit that is set; `latestOffset` applies them all, except under trigger(once=True)."""
+        limits = self.options.trigger
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        if limits.min_offsets is not None:
+            return ReadMinRows(limits.min_offsets)
+        return ReadAllAvailable()
+
+    @_retrying
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Note the end of every partition: the query reads up to here, in as many batches as it takes."""
+        self._goal = selection.latest(self._heads())
+
+    @_retrying
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Return the end of every partition, for the query's progress."""
+        return selection.latest(self._heads()).to_json()
+
+    @_retrying
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return where the next batch ends: `start` itself when there is nothing to read."""
+        end = self._next(start, limit)
+        if end == start and self._goal is None and not isinstance(limit, ReadAllAvailable):
+            SYSTEM.clock.sleep_ms(IDLE_WAIT_MS)
+            end = self._next(start, limit)
+        if end != start:
+            self._last_batch_ms = SYSTEM.clock.monotonic_ms()
+        return end
+
+    @_retrying
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Plan a batch, the first time or again: the same offsets give the same records."""
+        if start == end:
+            return []
+        stop = StreamOffset.from_json(end)
+        begin = StreamOffset.from_json(start)
+        if stop.init is not None:
+            begin = StreamOffset(offsets=stop.init, ids=stop.ids)
+        target = self._target()
+        now = selection.heads(target, Subscribe(tuple(stop.offsets)), missing_ok=True)
+        wanted = [r for r in selection.between(begin, stop) if r.count]
+        return self._plan(target, selection.checked(wanted, now, fail=self.options.fail_on_data_loss))
+
+    def _heads(self) -> dict[str, selection.Head]:
+        return selection.heads(self._target(), self.options.topics, missing_ok=True)
+
+    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        position, now = StreamOffset.from_json(start), self._heads()
+        fail = self.options.fail_on_data_loss
+        lost = selection.lost_topics(position, now, self.options.topics)
+        report(lost, fail=fail)
+        if fail:
+            self._check_topics(position, now)
+        ranges = selection.checked(
+            selection.between(position, self._goal or selection.latest(now)), now, fail=fail
+        )
+        if not isinstance(limit, ReadAllAvailable):
+            ranges = self._limited(ranges)
+        end = selection.position_after(ranges)
+        if start == self._first:
+            return replace(end, init=position.offsets).to_json()
+        return start if (end.offsets, end.ids) == (position.offsets, position.ids) else end.to_json()
+
+    def _check_topics(self, position: StreamOffset, now: selection.Heads) -> None:
+        """Raise UnknownTopicError for a topic that the user names and that never was there."""
+        if isinstance(self.options.topics, Subscribe):
+            for topic in self.options.topics.topics:
+                if topic not in now and topic not in position.offsets:
+                    self._target().topic(topic)
+
+    def _limited(self, ranges: list[Range]) -> list[Range]:
+        """The ranges as far as this trigger may go."""
+        limits = self.options.trigger
+        waited_ms = SYSTEM.clock.monotonic_ms() - self._last_batch_ms
+        count = sum(r.count for r in ranges)
+        if self._goal is None and not is_worth_a_batch(
+            count, limits.min_offsets, waited_ms, limits.max_delay_ms
+        ):
+            return [replace(r, end=r.start) for r in ranges]
+        ranges = limited(ranges, limits.max_offsets)
+        if limits.max_bytes is None:
+            return ranges
+        target = self._target()
+        shares = proportional({r: target.size_bytes(r) for r in ranges if r.count}, limits.max_bytes)
+        return [
+            replace(r, end=min(r.end, target.offset_after_bytes(r, shares[r]))) if r in shares else r
+            for r in ranges
+        ]
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Reads nothing: says what is wrong with the query, whatever it is asked first."""
+
+    def __init__(self, error: PylogError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Raise the error."""
+        raise self._error
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+        """Raise the error. In this form Spark asks for no limit before."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raise the error: this is asked first when a query goes on in the middle of a batch."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the error."""
+        raise self._error

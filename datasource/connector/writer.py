@@ -1,0 +1,335 @@
+"""The writers that Spark drives: Arrow batches in, appends out, one fsync per task and partition.
+
+With `exactlyOnce` (the default) every task attempt writes its part of a transaction: the whole micro-batch, or the
+whole batch write, becomes visible at once when the driver commits the attempts that count, or never. Without it rows
+are in the log as soon as they are appended: a task that fails or is tried again leaves what it had appended, and a
+batch write that fails says what that was.
+
+Spark makes a stream's writer anew in each process, so what `commit` and `abort` know comes with the messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from datasource.connector.options import WriteOptions
+from datasource.schema import check_write_schema, rows_to_append
+from datasource.topics import Range, Sink, Target, reading, writing
+from logstore import InvalidRecordError, InvalidRequestError, PylogError
+from logstore.env import SYSTEM
+from logstore.store.transactions.coordinator import Prepared, Transaction, Transactions
+from logstore.store.transactions.processes import driver
+from logstore.store.transactions.state import Owner
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+# Enough for batches of full size in each of some dozen partitions; little against a worker's memory.
+PORTION_BYTES = 16 * 1024 * 1024
+# The process that commits has this loaded, and needs no kernels.
+_COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
+_QUERY_ID = "sql.streaming.queryId"
+_GIVEN_UP = "the driver gave the batch up"
+
+
+@dataclass(frozen=True)
+class Appended(WriterCommitMessage):
+    """What one task appended, on disk; `prepared` is to be committed."""
+
+    ranges: tuple[Range, ...]
+    prepared: Prepared | None = None
+
+
+Messages = Sequence[WriterCommitMessage | None]
+
+
+class _Appender:
+    """What batch and stream share: the checks before any task runs, and the work of a task."""
+
+    _is_once = False  # nobody writes this batch again
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidRequestError(
+                "a log is append-only: write with .mode('append') or outputMode('append'); to start afresh "
+                "delete the topic and create it again"
+            )
+        check_write_schema(schema, has_topic=options.topic is not None)
+        self._options = options
+        if _COMMITTING in sys.modules:
+            return
+        target = reading(options.path)
+        if options.topic is not None:
+            target.topic(options.topic)
+        self._driver = driver(SYSTEM)
+
+        from logstore.records.kernels import warm_up
+
+        warm_up()  # compiled once here, not by every worker at once
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
+        """Append the rows; on return they are on disk."""
+        target = writing(self._options.path)
+        if not self._options.exactly_once:
+            ranges = self._append(target, iterator, None)
+            target.flush()
+            return Appended(ranges)
+        transaction = self._begin(target)
+        with target.transactions.at_work(transaction):
+            try:
+                ranges = self._append(target, iterator, transaction)
+                return Appended(ranges, transaction.prepare())
+            except BaseException as error:
+                _abort_quietly(transaction, f"its task failed: {type(error).__name__}")
+                raise
+
+    def _append(
+        self, target: Sink, iterator: Iterator[pa.RecordBatch], transaction: Transaction | None
+    ) -> tuple[Range, ...]:
+        ranges: list[Range] = []
+        for batches in _portions(iterator):
+            rows = rows_to_append(batches, with_headers=self._options.include_headers)
+            for topic, part in _by_topic(rows, self._options.topic):
+                done = target.append(
+                    topic,
+                    part,
+                    partitioner=self._options.partitioner,
+                    compression=self._options.compression,
+                    transaction=transaction,
+                )
+                ranges += [Range(topic, p, extent.start, extent.end) for p, extent in done.items()]
+        return tuple(merged(ranges))
+
+    def _begin(self, target: Sink) -> Transaction:
+        name, batch_id, run = self._batch()
+        task = TaskContext.get()
+        label = "" if task is None else f"task {task.partitionId()} attempt {task.attemptNumber()}"
+        # A query that is stopped while it commits is interrupted, and with it the `abort` that follows.
+        is_in_query = task is not None and task.getLocalProperty(_QUERY_ID) is not None
+        owner = Owner(
+            driver=self._driver,
+            driver_tells=not is_in_query,
+            timeout_ms=self._options.transaction_timeout_ms,
+        )
+        return target.transactions.begin(name, batch_id, run=run, task=label, owner=owner, once=self._is_once)
+
+    def _batch(self) -> tuple[str, int, str]:
+        """What the batch is called, its number, and the run that writes it."""
+        raise AssertionError("batch and stream know it in their own ways")
+
+
+class BatchWriter(_Appender, DataSourceArrowWriter):
+    """Appends a DataFrame. One instance goes to the tasks, and to the process that commits."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite=overwrite)
+        self._run = uuid.uuid4().hex
+        self._is_once = options.transaction is None
+        self._before = {} if options.exactly_once else _all_ends(options)
+
+    def _batch(self) -> tuple[str, int, str]:
+        name, batch_id = self._options.transaction, self._options.batch_id
+        return name or f"write {self._run}", batch_id or 0, self._run
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
+        """Append the rows; on return they are on disk. An error of a plain write says what all tasks left so far."""
+        try:
+            return super().write(iterator)
+        except PylogError as error:
+            if not self._options.exactly_once:
+                error.args = (f"{error}; left in the log since the write began: {self._left()}",)
+            raise
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Make everything visible at once."""
+        _commit(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Give up the transaction; of a plain write say what it left, now that all its tasks have ended.
+
+        Raising here would hide the cause behind "Writing job failed".
+        """
+        if self._options.exactly_once:
+            name, batch_id, run = self._batch()
+            _abort(self._options, lambda t: t.abort(name, batch_id, run=run, reason=_GIVEN_UP))
+        else:
+            logger.warning("the write failed; left in the log since it began: %s", self._left())
+
+    def _left(self) -> str:
+        """What was appended to the topics of this write since it was planned."""
+        left = [
+            Range(topic, p, self._before.get(topic, {}).get(p, 0), now)
+            for topic, ends in _all_ends(self._options).items()
+            for p, now in ends.items()
+            if topic in self._before and now > self._before[topic].get(p, 0)
+        ]
+        return ", ".join(map(str, left)) or "nothing"
+
+
+class StreamWriter(_Appender, DataSourceStreamArrowWriter):
+    """Appends each micro-batch. One that is replayed after a restart is there already: nothing is written."""
+
+    def _batch(self) -> tuple[str, int, str]:
+        task = TaskContext.get()
+        assert task is not None, "a stream is written by tasks"
+        query = self._options.transaction or task.getLocalProperty(_QUERY_ID)
+        batch_id = task.getLocalProperty("streaming.sql.batchId")
+        if query is None or batch_id is None:
+            raise InvalidRequestError(
+                "Spark does not say which query and batch a task belongs to; set option exactlyOnce=false"
+            )
+        return query, int(batch_id), task.getLocalProperty("spark.jobGroup.id") or ""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Make the micro-batch visible at once."""
+        _commit(self._options, messages, origin=_origin(self._options.checkpoint, batchId))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Give the micro-batch up. Called after a failed commit, too: what is decided stays.
+
+        Tasks that were stopped have sent no message. So the query's id is taken from its checkpoint, and its attempts
+        are those of this driver; without a known checkpoint, what was prepared waits for its timeout.
+        """
+        if not self._options.exactly_once:
+            return
+        runs = {(p.name, p.run) for p in _prepared(messages)}
+        query = self._options.transaction or _query_id(self._options.checkpoint)
+
+        def give_up(transactions: Transactions) -> None:
+            for name, run in runs:
+                transactions.abort(name, batchId, run=run, reason=_GIVEN_UP)
+            if query:
+                transactions.abort(query, batchId, driver=driver(SYSTEM), reason=_GIVEN_UP)
+
+        _abort(self._options, give_up)
+
+
+# --- commit and abort, by the driver ---
+
+
+def _prepared(messages: Messages) -> list[Prepared]:
+    return [m.prepared for m in messages if isinstance(m, Appended) and m.prepared is not None]
+
+
+def _commit(options: WriteOptions, messages: Messages, *, origin: str = "") -> None:
+    if prepared := _prepared(messages):
+        writing(options.path).transactions.commit(prepared, origin=origin)
+
+
+def _abort(options: WriteOptions, give_up: Callable[[Transactions], None]) -> None:
+    """Abort what tasks wrote; those that were killed are told by their being gone.
+
+    What cannot be aborted now is aborted by the next who comes: this must not hide why the write failed.
+    """
+    try:
+        transactions = writing(options.path).transactions
+        give_up(transactions)
+        transactions.tend()
+    except PylogError as error:
+        logger.warning("a transaction is not aborted yet: %s", error)
+
+
+def _abort_quietly(transaction: Transaction, reason: str) -> None:
+    try:
+        transaction.abort(reason)
+    except PylogError as error:
+        logger.warning("a transaction is not aborted yet: %s", error)
+
+
+def _origin(checkpoint: str | None, batch_id: int) -> str:
+    """What names the input of a micro-batch: its entry in the query's offset log, if that can be read here.
+
+    Spark writes the entry once, before the batch runs for the first time: a replay has the very same one.
+    """
+    entry = _read(checkpoint, f"offsets/{batch_id}")
+    return hashlib.sha256(entry).hexdigest() if entry else ""
+
+
+def _query_id(checkpoint: str | None) -> str:
+    """The id that Spark gave the query of this checkpoint; "" if it cannot be read here."""
+    try:
+        return str(json.loads(_read(checkpoint, "metadata") or b"{}").get("id", ""))
+    except ValueError:
+        return ""
+
+
+def _read(checkpoint: str | None, name: str) -> bytes:
+    """A file of a checkpoint in a local directory; nothing of one elsewhere."""
+    if checkpoint is None or not (found := re.match(r"(?:file:/*(?=/))?(/.*)", checkpoint)):
+        return b""
+    try:
+        return SYSTEM.files.read_all(f"{found[1]}/{name}")
+    except OSError:
+        return b""
+
+
+# --- rows ---
+
+
+def _all_ends(options: WriteOptions) -> dict[str, Mapping[int, int]]:
+    """Where every partition ends that the write may reach."""
+    target = reading(options.path, isolation="read_uncommitted")
+    topics = [info.name for info in target.topics() if options.topic in (None, info.name) and not info.damage]
+    return {topic: _ends(target, topic) for topic in topics}
+
+
+def _ends(target: Target, topic: str) -> Mapping[int, int]:
+    return {p: extent.end for p, extent in target.offsets(topic).items()}
+
+
+def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Some batches at a time: few appends, little memory."""
+    portion: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        portion.append(batch)
+        size += batch.nbytes
+        if size >= PORTION_BYTES:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
+
+
+def _by_topic(rows: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each topic, in their order; the option beats the column."""
+    import pyarrow.compute as pc
+
+    if topic is not None:
+        yield topic, rows.drop_columns("topic") if "topic" in rows.column_names else rows
+        return
+    names = rows.column("topic")
+    if names.null_count:
+        raise InvalidRecordError(
+            f"column 'topic' is null in {names.null_count:,} rows; set it, or option 'topic'"
+        )
+    rows = rows.drop_columns("topic")
+    found = pc.unique(names).to_pylist()
+    for name in found:
+        yield name, rows if len(found) == 1 else rows.filter(pc.equal(names, name))
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """Return the ranges sorted, those that touch joined."""
+    result: list[Range] = []
+    for r in sorted(ranges):
+        last = result[-1] if result else None
+        if last and (last.topic, last.partition, last.end) == (r.topic, r.partition, r.start):
+            result[-1] = Range(r.topic, r.partition, last.start, r.end)
+        else:
+            result.append(r)
+    return result

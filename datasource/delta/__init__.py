@@ -1,0 +1,9 @@
+"""The Delta table that holds the older records of a topic, and the union of both.
+
+From the ground up: `log`, the log of a Delta table entry by entry; `conversion`, JSON values to typed columns;
+`table`, where it is, how far it goes, and one function that commits; `parquet`, records as its files;
+`tiered_topics`, the union of a log and its table, each offset once; `topic_tables`, the tables of a topic, and what
+its log is told of them.
+
+A log is told that offsets are tiered after the commit that holds them, so retention deletes nothing that is nowhere.
+"""

@@ -1,0 +1,336 @@
+"""Records of a topic as Parquet files in the directory of a Delta table: the part of tiering that Spark tasks do.
+
+The files are on disk (fsync) when their descriptions leave the task, and belong to nothing until somebody commits
+them. A task that dies leaves files that nobody names; another attempt writes others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datasource.delta.conversion import is_supported, parse
+from datasource.delta.table import DATE, OUR_SUFFIX
+from datasource.schema import microseconds
+from datasource.topics import Range, reading
+from logstore.env import SYSTEM
+from logstore.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+PLACE = [
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", _TIMESTAMP),
+    pa.field("timestampType", pa.int32()),
+]
+KEY, VALUE = pa.field("key", pa.binary()), pa.field("value", pa.binary())
+HEADERS, DAY = pa.field("headers", _HEADERS), pa.field(DATE, pa.date32())
+REASON = pa.field("reason", pa.string())
+
+RAW = pa.schema([*PLACE, KEY, VALUE, HEADERS, DAY])  # a record as it is
+BAD = pa.schema([*PLACE, KEY, VALUE, HEADERS, REASON, DAY])  # of `<topic>__dlq`
+
+# A row group: large enough to be read fast, small enough for a worker's memory (it is there twice for a moment).
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+FILE_BYTES = 512 * 1024 * 1024  # of rows in memory; Parquet makes less of it
+_DAY_US = 86_400_000_000
+FILES_OPEN_MAX = 16  # records of how many days may be mixed before files get small
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, what Spark and Delta can write
+
+
+def typed_schema(fields: Sequence[pa.Field]) -> pa.Schema:
+    """Return the columns of a table whose values are parsed; a field that is named as one of ours gets `value_` before.
+
+    Raises: InvalidRequestError: a type that JSON cannot be parsed to, or a name twice.
+    """
+    ours = {f.name.lower() for f in (*PLACE, KEY, HEADERS, DAY)}
+    columns = []
+    for f in fields:
+        if not is_supported(f.type):
+            raise InvalidRequestError(f"schema: column {f.name!r} cannot be {f.type}")
+        columns.append(f.with_name(f"value_{f.name}") if f.name.lower() in ours else f)
+    names = [f.name.lower() for f in columns]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InvalidRequestError(f"schema: column {twice[0]!r} is there twice")
+    return pa.schema([*PLACE, KEY, HEADERS, *columns, DAY])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Offsets [start, end) of a partition, and the tables that lack them. Without `fields` values stay bytes."""
+
+    path: str
+    topic: str
+    partition: int
+    start: int
+    end: int
+    table: str
+    fields: tuple[pa.Field, ...] = ()
+    bad_table: str = ""
+    bad_start: int = 0  # bad rows below are in their table already
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A finished file, as a commit describes it; `name` is relative to the table."""
+
+    name: str
+    day: str
+    size_bytes: int
+    rows: int
+    partition: int
+    offsets: tuple[int, int]
+    timestamps_us: tuple[int, int]
+
+    def stats(self) -> str:
+        """The statistics as Delta writes them."""
+        low, high = (_iso(us) for us in self.timestamps_us)
+        times = (low, high) if low and high else ()
+        bounds = [
+            {"partition": self.partition, "offset": offset} | ({"timestamp": times[i]} if times else {})
+            for i, offset in enumerate(self.offsets)
+        ]
+        nulls = dict.fromkeys(bounds[0], 0)
+        return json.dumps(
+            {"numRecords": self.rows, "minValues": bounds[0], "maxValues": bounds[1], "nullCount": nulls}
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Written:
+    """What a task made of its piece."""
+
+    files: list[DataFile] = field(default_factory=list)
+    bad_files: list[DataFile] = field(default_factory=list)
+    rows: int = 0
+    bad_rows: int = 0
+    file_count: int = 0
+    size_bytes: int = 0
+
+
+def write_piece(piece: Piece) -> Written:
+    """Write the records of the piece, those that cannot be parsed beside; on return the files are durable."""
+    schema = typed_schema(piece.fields) if piece.fields else RAW
+    good = TableWriter(Path(piece.table), schema)
+    bad = TableWriter(Path(piece.bad_table), BAD) if piece.fields else None
+    done = Written()
+    try:
+        for rows, refused in converted(piece):
+            done.rows += rows.num_rows
+            good.write(rows)
+            if bad is not None and refused is not None and refused.num_rows:
+                done.bad_rows += refused.num_rows
+                bad.write(refused)
+        done.files = good.finish()
+        done.bad_files = bad.finish() if bad else []
+        done.file_count = len(done.files) + len(done.bad_files)
+        done.size_bytes = sum(f.size_bytes for f in (*done.files, *done.bad_files))
+    except BaseException:
+        good.discard()
+        if bad:
+            bad.discard()
+        raise
+    return done
+
+
+def converted(piece: Piece) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
+    """Yield the piece's records as rows of the table, and beside them the bad ones (None: values stay bytes)."""
+    target = reading(piece.path)
+    wanted = Range(piece.topic, piece.partition, piece.start, piece.end)
+    stored = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
+    for records in target.read(wanted, stored):
+        rows = _as_stored(records, piece.topic, piece.partition)
+        if piece.fields:
+            yield split(rows, piece.fields, bad_start=piece.bad_start)
+        else:
+            yield rows, None
+
+
+def split(
+    rows: pa.RecordBatch, fields: Sequence[pa.Field], *, bad_start: int = 0
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Return the rows (as RAW) whose values could be parsed, typed, and the others from `bad_start` on as BAD."""
+    parsed = parse(rows.column("value"), fields)
+    good = rows.take(pa.array(parsed.good, pa.int64())) if parsed.reasons else rows
+    before = [good.column(f.name) for f in (*PLACE, KEY, HEADERS)]
+    typed = pa.RecordBatch.from_arrays(
+        [*before, *parsed.columns, good.column(DATE)], schema=typed_schema(fields)
+    )
+    lost = sorted(parsed.reasons)
+    bad = rows.take(pa.array(lost, pa.int64()))
+    reasons = pa.array([parsed.reasons[row] for row in lost], pa.string())
+    bad = pa.RecordBatch.from_arrays([*bad.columns[:-1], reasons, bad.column(DATE)], schema=BAD)
+    return typed, bad.filter(pc.greater_equal(bad.column("offset"), bad_start))
+
+
+def _as_stored(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
+    timestamps = microseconds(records.column("timestamp"))
+    columns = {
+        "topic": pa.repeat(pa.scalar(topic), records.num_rows),
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), records.num_rows),
+        "timestamp": timestamps,
+        DATE: days(timestamps),
+        "headers": records.column("headers").cast(_HEADERS),
+    }
+    return pa.RecordBatch.from_arrays(
+        [columns[name] if name in columns else records.column(name) for name in RAW.names], schema=RAW
+    )
+
+
+def days(timestamps: pa.Array) -> pa.Array:
+    """Return the day (UTC) of each timestamp, within the years 1 to 9999."""
+    us = timestamps.cast(pa.int64())
+    toward_zero = pc.divide(us, _DAY_US)
+    is_above = pc.greater(pc.multiply(toward_zero, _DAY_US), us)
+    numbers = pc.subtract(toward_zero, is_above.cast(pa.int64()))
+    near = pc.min_element_wise(pc.max_element_wise(numbers, FIRST_DAY), LAST_DAY)
+    return near.cast(pa.int32()).cast(pa.date32())
+
+
+class TableWriter:
+    """Writes rows into files of a table, by day. `finish` returns them, durable; `discard` removes them."""
+
+    def __init__(self, table: Path, schema: pa.Schema) -> None:
+        self._table = table
+        self._schema = schema
+        self._stored = pa.schema([f for f in schema if f.name != DATE])
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._open: dict[date, _File] = {}  # least recently written first
+        self._done: list[DataFile] = []
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add the rows of one partition, offsets going up."""
+        if rows.num_rows:
+            self._waiting.append(rows)
+            self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._spill()
+
+    def finish(self) -> list[DataFile]:
+        """Close all files and make them durable."""
+        self._spill()
+        for day in list(self._open):
+            self._close(day)
+        for directory in {(self._table / f.name).parent for f in self._done}:
+            SYSTEM.files.fsync(directory)
+        if self._done:
+            SYSTEM.files.fsync(self._table)
+        return self._done
+
+    def discard(self) -> None:
+        """Remove what was written, as far as that is possible."""
+        names = [f.name for f in self._done]
+        for file in self._open.values():
+            with suppress(OSError):
+                file.close()
+            names.append(file.name)
+        remove(self._table, names)
+
+    def _spill(self) -> None:
+        """Write what waits: one row group per day."""
+        if not self._waiting:
+            return
+        rows = pa.Table.from_batches(self._waiting, self._schema)
+        self._waiting, self._waiting_bytes = [], 0
+        found = pc.unique(rows.column(DATE))
+        for day in found:
+            part = rows if len(found) == 1 else rows.filter(pc.equal(rows.column(DATE), day))
+            self._write(day.as_py(), part)
+
+    def _write(self, day: date, rows: pa.Table) -> None:
+        file = self._open.pop(day, None) or _File(self._table, day, rows, self._stored)
+        self._open[day] = file
+        file.write(rows.select(self._stored.names))
+        if file.memory_bytes >= FILE_BYTES:
+            self._close(day)
+        if len(self._open) > FILES_OPEN_MAX:
+            self._close(next(iter(self._open)))
+
+    def _close(self, day: date) -> None:
+        file = self._open.pop(day)
+        file.close()
+        path = self._table / file.name
+        SYSTEM.files.fsync(path)
+        found = SYSTEM.files.stat(path)
+        SYSTEM.files.forget(path)
+        assert found is not None, path
+        self._done.append(file.described(found.size))
+
+
+class _File:
+    """One file that is being written."""
+
+    def __init__(self, table: Path, day: date, rows: pa.Table, schema: pa.Schema) -> None:
+        import pyarrow.parquet as pq
+
+        self.day = day
+        self.partition: int = rows.column("partition")[0].as_py()
+        first = rows.column("offset")[0].as_py()
+        unique = f"{SYSTEM.random.getrandbits(64):016x}"
+        self.name = f"{DATE}={day.isoformat()}/{self.partition:05d}-{first:020d}-{unique}{OUR_SUFFIX}"
+        self.memory_bytes = 0
+        self._rows = 0
+        self._bounds: dict[str, tuple[Any, Any]] = {}
+        path = table / self.name
+        SYSTEM.files.mkdir(path.parent)
+        self._writer: pq.ParquetWriter = pq.ParquetWriter(
+            path,
+            schema,
+            compression="snappy",
+            use_dictionary=["topic", "partition", "timestampType"],
+            write_statistics=["partition", "offset", "timestamp"],
+        )
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write_table(rows, row_group_size=rows.num_rows)
+        self.memory_bytes += rows.nbytes
+        self._rows += rows.num_rows
+        for name in ("offset", "timestamp"):
+            found = pc.min_max(rows.column(name).cast(pa.int64()))
+            low, high = found["min"].as_py(), found["max"].as_py()
+            old = self._bounds.get(name, (low, high))
+            self._bounds[name] = min(low, old[0]), max(high, old[1])
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def described(self, size_bytes: int) -> DataFile:
+        return DataFile(
+            name=self.name,
+            day=self.day.isoformat(),
+            size_bytes=size_bytes,
+            rows=self._rows,
+            partition=self.partition,
+            offsets=self._bounds["offset"],
+            timestamps_us=self._bounds["timestamp"],
+        )
+
+
+def remove(table: Path, names: Sequence[str]) -> None:
+    """Remove files that nobody committed, as far as that is possible: what stays is an orphan."""
+    for name in names:
+        with suppress(OSError):
+            SYSTEM.files.unlink(table / name)
+
+
+def _iso(timestamp_us: int) -> str | None:
+    """The time as Delta's statistics write it; None: outside of the years that they can write."""
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=timestamp_us)
+    except OverflowError:
+        return None
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

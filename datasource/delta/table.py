@@ -1,0 +1,411 @@
+"""The Delta table of a topic: where it is, up to which offset it holds each partition, and which files hold which rows.
+
+The table itself says how far it goes: each commit that adds records carries, per partition, a `txn` action with the app
+id `pylog:<topic id>:<partition>` and, as its version, the offset behind the last record. Rows and offset thus appear
+together or not at all, and every snapshot of the table agrees with itself. Nothing else is believed; what stands in
+the store (`tiering/<topic id>.json`) only says where the table is, and which schema was declared.
+
+A copy of a store has the same topics, with the same ids. A table inside the store is copied with it, and is noted
+relative to it. A table elsewhere is of one store, whose path is a property of the table: another store is refused.
+
+Two commits that were prepared from one snapshot and name the same app id exclude each other: the second one fails.
+
+Needs the package `deltalake` (pip install "pyspark-pylog[delta]"); no jar. Tables are directories that this machine
+sees.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from datasource.delta import log
+from logstore.checkpoint import write_atomic
+from logstore.env import SYSTEM
+from logstore.errors import InvalidRequestError, PylogError, StoreError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction
+
+NOTES = "tiering"  # of the store: a note per tiered topic
+TABLES = "tiered"  # of the store: where tables are if nothing else is said
+TOPIC_ID = "pylog.topicId"  # property of a table: whose records it holds
+STORE = "pylog.store"  # property of a table: which store fills it, should it be outside of that store
+DATE = "date"  # the partition column
+
+# What a reader must know of a table beyond plain Parquet files, and need not care about here.
+_HARMLESS_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+_FORBIDDEN_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
+_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
+
+
+class TableConflictError(PylogError):
+    """Another job put records of these partitions into the table first: nothing was committed."""
+
+
+class RestoredError(StoreError):
+    """RESTORE took rows out of the table that its transactions still tell of."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A data file, and what its statistics say of the rows in it; None: they do not say."""
+
+    path: Path
+    size_bytes: int
+    records: int | None
+    partitions: tuple[int, int] | None
+    offsets: tuple[int, int] | None
+
+    def may_hold(self, partition: int, start: int, end: int) -> bool:
+        """May there be rows of this partition with start <= offset < end?"""
+        return (self.partitions is None or self.partitions[0] <= partition <= self.partitions[1]) and (
+            self.offsets is None or (self.offsets[0] < end and start <= self.offsets[1])
+        )
+
+
+# ------------------------------------------------------------------------------- where a topic's table is
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Where the table of a topic is, and its declared schema as DDL; "": values are bytes.
+
+    Up to `version` the history of the table was looked through and is on disk; `bad_version`: of that of bad rows.
+    """
+
+    table: Path
+    schema: str = ""
+    version: int = -1
+    bad_version: int = -1
+
+    @property
+    def tables(self) -> list[tuple[Path, int]]:
+        """The tables, and up to which version each was looked through."""
+        bad = [(bad_table(self.table), self.bad_version)] if self.schema else []
+        return [(self.table, self.version), *bad]
+
+
+def bad_table(table: Path) -> Path:
+    """Return where rows go that do not fit the schema."""
+    return table.with_name(f"{table.name}__dlq")
+
+
+def noted(root: str | Path, topic_id: str) -> Note | None:
+    """Return what the store notes of the topic's table; None if it was never tiered."""
+    try:
+        note = json.loads(SYSTEM.files.read_all(_note(root, topic_id)))
+        versions = int(note.get("version", -1)), int(note.get("dlqVersion", -1))
+        return Note(Path(root) / note["table"], str(note.get("schema", "")), *versions)
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreError(
+            f"{_note(root, topic_id)} is damaged; remove it, and run the tiering job with the table's directory"
+        ) from error
+
+
+def write_note(root: str | Path, topic: str, topic_id: str, note: Note) -> None:
+    """Write the note, durably."""
+    table = note.table.resolve().relative_to(_owner(root)) if _is_inside(note.table, root) else note.table
+    versions = {"version": note.version, "dlqVersion": note.bad_version}
+    text = json.dumps({"topic": topic, "table": str(table), "schema": note.schema} | versions)
+    SYSTEM.files.mkdir(Path(root) / NOTES)
+    write_atomic(SYSTEM, _note(root, topic_id), text.encode())
+    SYSTEM.files.fsync(Path(root))
+
+
+def _owner(root: str | Path) -> str:
+    """What a table outside of the store knows the store by."""
+    return str(Path(root).resolve())
+
+
+def _is_inside(table: Path, root: str | Path) -> bool:
+    return table.resolve().is_relative_to(_owner(root))
+
+
+def _note(root: str | Path, topic_id: str) -> Path:
+    return Path(root) / NOTES / f"{topic_id}.json"
+
+
+def lock_path(root: str | Path, topic_id: str) -> Path:
+    """Return the file that who tiers a topic holds locked: a second job has nothing to do there."""
+    return Path(root) / NOTES / f"{topic_id}.lock"
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+
+def app_id(topic_id: str, partition: int | str) -> str:
+    """Return the name under which a table keeps how far it holds a partition ("": what such names begin with)."""
+    return f"pylog:{topic_id}:{partition}"
+
+
+class Lake:
+    """One snapshot of the table of one topic. `boundary` and `files` agree with each other; `commit` builds on both."""
+
+    def __init__(self, path: Path, topic_id: str, root: str) -> None:
+        """Load the newest snapshot. Raises: StoreError: there is no such table of this topic of the store at `root`."""
+        self.path = path
+        self.topic_id = topic_id
+        self.root = root
+        self._table = _load(path)
+        self._check()
+
+    def boundary(self, partition: int) -> int | None:
+        """Return the offset behind the last that was tiered; None: nothing was, yet."""
+        return self._table.transaction_version(app_id(self.topic_id, partition))
+
+    @property
+    def version(self) -> int:
+        """The version of the snapshot."""
+        return self._table.version()
+
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        import pyarrow as pa
+
+        return pa.schema(self._table.schema().to_arrow())
+
+    def files(self) -> list[TableFile]:
+        """Return the data files of the snapshot."""
+        import pyarrow as pa
+
+        found = pa.table(self._table.get_add_actions(flatten=True))
+        # Not all columns: the statistics of other ones may be what Python cannot hold, as the year 55840.
+        rows = found.select([name for name in _OF_A_FILE if name in found.column_names]).to_pylist()
+        return [
+            TableFile(
+                path=self.path / unquote(row["path"]),
+                size_bytes=row["size_bytes"],
+                records=row.get("num_records"),
+                partitions=_bounds(row, "partition"),
+                offsets=_bounds(row, "offset"),
+            )
+            for row in rows
+        ]
+
+    def commit(self, adds: Sequence[AddAction], boundaries: Mapping[int, int]) -> Lake:
+        """Add the files, which are on disk, and move the boundaries, together; return the snapshot behind it, durable.
+
+        Raises: TableConflictError: since this snapshot others committed to the table; StoreError: it cannot be
+        written, now or later. Nothing was committed.
+        """
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import DeltaError
+
+        now_ms = SYSTEM.clock.now_ms()
+        ours = [Transaction(app_id(self.topic_id, p), end, now_ms) for p, end in sorted(boundaries.items())]
+        try:
+            self._table.create_write_transaction(
+                list(adds),
+                "append",
+                self._table.schema(),
+                partition_by=[DATE],
+                commit_properties=CommitProperties(app_transactions=ours),
+            )
+        except DeltaError as error:
+            after = Lake(self.path, self.topic_id, self.root)
+            if not after._holds(adds, boundaries):  # it failed after the commit: writing a checkpoint, say
+                raise self._refusal(after, error) from error
+        else:
+            after = Lake(self.path, self.topic_id, self.root)
+        after.make_durable(since=self.version)
+        return after
+
+    def _holds(self, adds: Sequence[AddAction], boundaries: Mapping[int, int]) -> bool:
+        there = {file.path for file in self.files()}
+        return all(self.path / add.path in there for add in adds) and all(
+            (self.boundary(p) or 0) >= end for p, end in boundaries.items()
+        )
+
+    def _refusal(self, after: Lake, error: Exception) -> PylogError:
+        """A conflict, if the table is another one `after` the commit failed: else it would fail again."""
+        reason = str(error).strip().splitlines()[0]
+        if after.version > self.version:
+            return TableConflictError(f"{self.path}: {reason}; the next run of the job goes on")
+        jar = "; run the job in a session with Delta Lake's jar, or drop them" if "feature" in reason else ""
+        return StoreError(f"{self.path} cannot be written: {reason}{jar}")
+
+    def committed(self, since: int, partition: int, end: int) -> log.Entry | None:
+        """Return what the commit did that moved the boundary to `end`, after version `since`; None: there is none."""
+        for version in range(since + 1, self.version + 1):
+            found = log.entry(self.path, version)
+            if found and found.transactions.get(app_id(self.topic_id, partition)) == end:
+                return found
+        return None
+
+    def check_history(self, *, since: int) -> None:
+        """Raise RestoredError if RESTORE took away rows that the boundaries still tell of.
+
+        Up to version `since` this was looked at before.
+        """
+        look = cache(partial(log.entry, self.path))
+        found = log.undone(look, since=since, head=self.version, prefix=app_id(self.topic_id, ""))
+        if found is None:
+            return
+        to = "an earlier time" if found.restored < 0 else f"version {found.restored}"
+        forward = "" if found.whole is None else f"RESTORE it to version {found.whole}, which has them; or "
+        raise RestoredError(
+            f"{self.path} was taken back to {to} by RESTORE (its version {found.version}): rows that were tiered "
+            f"are in it no more. Nothing is tiered, and the log keeps what it has, until you {forward}remove "
+            f"{_note(self.root, self.topic_id)} and give another directory with --table (table=): a new table "
+            "begins with what the log still has"
+        )
+
+    def make_durable(self, *, since: int, files: Iterable[TableFile] = ()) -> None:
+        """Let the commits above version `since`, and these files, survive a loss of power.
+
+        The log is removed on their word. Delta's own writer does not call fsync, nor deltalake for what it commits.
+        """
+        directories = {self.path}
+        for file in files:
+            log.fsync_file(file.path)
+            directories |= {d for d in file.path.parents if d.is_relative_to(self.path)}
+        for directory in sorted(directories):
+            SYSTEM.files.fsync(directory)
+        log.make_durable(self.path, since=since)
+
+    def orphans(self, *, age_hours: int) -> list[Path]:
+        """Return files that are in no version of the table and older than this: what killed runs left."""
+
+        def vacuumed(*, full: bool) -> list[str]:
+            return self._table.vacuum(
+                retention_hours=age_hours, dry_run=True, enforce_retention_duration=False, full=full
+            )
+
+        referenced_once = set(vacuumed(full=False))
+        everything = vacuumed(full=True)
+        return [
+            self.path / unquote(name)
+            for name in sorted(everything)
+            if name not in referenced_once and name.endswith(OUR_SUFFIX)
+        ]
+
+    def _check(self) -> None:
+        about = self._table.metadata()
+        topic_id, store = about.configuration.get(TOPIC_ID), about.configuration.get(STORE)
+        if topic_id != self.topic_id:
+            whose = f"another (or an earlier) topic {about.name!r}" if topic_id else "something else"
+            raise StoreError(
+                f"{self.path} is a table of {whose}; give another directory with --table (table=)"
+            )
+        if store != _owner(self.root) and not _is_inside(self.path, self.root):
+            raise StoreError(
+                f"{self.path} is a table of the store {store}, not of {_owner(self.root)}: if that one was moved here, "
+                f"set the property {STORE} of the table to {_owner(self.root)}; a copy needs tables of its own: remove "
+                f"{_note(self.root, self.topic_id)} and give another directory with --table (table=)"
+            )
+        features = set(self._table.protocol().reader_features or ())
+        if strange := features - _HARMLESS_FEATURES:
+            raise StoreError(
+                f"{self.path} uses {', '.join(sorted(strange))}, which pylog cannot read; "
+                "read the table with Delta Lake itself"
+            )
+
+
+OUR_SUFFIX = ".pylog.parquet"
+_OF_A_FILE = (
+    "path",
+    "size_bytes",
+    "num_records",
+    "min.partition",
+    "max.partition",
+    "min.offset",
+    "max.offset",
+)
+
+
+def exists(path: Path) -> bool:
+    """Is there a Delta table?"""
+    return SYSTEM.files.stat(path / log.LOG) is not None and bool(_deltalake().is_deltatable(_location(path)))
+
+
+def create(path: Path, root: str, name: str, topic_id: str, schema: pa.Schema) -> None:
+    """Make the (empty) table of a topic of the store at `root`; nothing happens if it is there.
+
+    Raises: InvalidRequestError: a column has a name that Delta does not take.
+    """
+    if bad := [column for column in schema.names if _FORBIDDEN_IN_NAMES.search(column)]:
+        raise InvalidRequestError(f"column {bad[0]!r}: Delta Lake allows none of ' ,;{{}}()=' in a name")
+    location = _location(path)
+    above = [directory for directory in path.parents if SYSTEM.files.stat(directory) is None]
+    SYSTEM.files.mkdir(path)
+    _deltalake().create(
+        location,
+        schema,
+        mode="ignore",
+        partition_by=[DATE],
+        name=name,
+        configuration={TOPIC_ID: topic_id, STORE: _owner(root)},
+        raise_if_key_not_exists=False,
+    )
+    name_features(path)
+    log.make_durable(path, since=-1)
+    for directory in {path, path.parent, *above, *(directory.parent for directory in above)}:
+        SYSTEM.files.fsync(directory)
+
+
+def name_features(path: Path) -> None:
+    """Name `invariants` among the features of the table, if it names any: NOT NULL is one, and deltalake forgets it.
+
+    Delta's Spark refuses a table that does not name a feature that its schema uses.
+    """
+    table = _load(path)
+    from deltalake import TableFeatures
+
+    named = table.protocol().writer_features
+    if named is not None and "invariants" not in named and _has_required(table.schema().fields):
+        table.alter.add_feature(TableFeatures.Invariants, allow_protocol_versions_increase=True)
+
+
+def _has_required(fields: Iterable[Any]) -> bool:
+    """Is a column NOT NULL, or a field of a struct?"""
+    return any(not f.nullable or _has_required(getattr(f.type, "fields", ())) for f in fields)
+
+
+def _location(path: Path) -> str:
+    """The path as deltalake takes it.
+
+    Raises: InvalidRequestError: it would take it for another directory, as `a%41` for `aA`.
+    """
+    if found := _ESCAPE.search(str(path.resolve())):
+        raise InvalidRequestError(
+            f"{path}: the package deltalake cannot use a directory with {found[0]} in its path; "
+            "give another one with --table (table=)"
+        )
+    return str(path)
+
+
+def _load(path: Path) -> DeltaTable:
+    from_package = _deltalake()
+    from deltalake.exceptions import DeltaError
+
+    try:
+        return from_package(_location(path))
+    except DeltaError as error:
+        reason = str(error).splitlines()[0]
+        raise StoreError(
+            f"{path} cannot be read as a Delta table: {reason}; copy it back from a backup"
+        ) from error
+
+
+def _deltalake() -> type[DeltaTable]:
+    try:
+        from deltalake import DeltaTable
+    except ImportError:
+        raise PylogError('this needs the package deltalake: pip install "pyspark-pylog[delta]"') from None
+    return DeltaTable
+
+
+def _bounds(row: Mapping[str, Any], column: str) -> tuple[int, int] | None:
+    low, high = row.get(f"min.{column}"), row.get(f"max.{column}")
+    return None if low is None or high is None else (low, high)

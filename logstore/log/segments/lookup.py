@@ -1,0 +1,182 @@
+"""Look-ups in a log: where a batch is, how many bytes lie between two offsets, which record is of a time.
+
+Functions over a `View`, for planning reads; none takes a lock. Each costs a few small reads per segment it
+looks into: indexes are bisected, not loaded, and at most one batch is decoded.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from logstore.config import INT32_MAX, LogConfig
+from logstore.errors import CorruptLogError
+from logstore.log.segments.directory import PartitionDir, View
+from logstore.log.segments.segment import Segment, Slice
+from logstore.records.batch import DECOMPRESSED_BYTES_MAX, BatchHeader, header_at
+
+# Offsets in a segment reach so far, whatever the size of the batch behind a gap.
+WIDE_GAP = INT32_MAX - DECOMPRESSED_BYTES_MAX
+
+
+class Place(NamedTuple):
+    """A batch: in which segment (its number in the view), and where in it."""
+
+    number: int
+    position: int
+    batch: BatchHeader
+
+
+class Spot(NamedTuple):
+    """Where a log is cut: in which segment (its number in the view), where in it, and which offset is there."""
+
+    number: int
+    position: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentInfo:
+    """One segment as it is now; `next_offset` is the base offset of the next one, or the end of the log.
+
+    `appended_ms` is when it was last appended to, by the clock of then.
+    """
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    path: str
+    max_timestamp_ms: int
+    appended_ms: int
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A record's place and time."""
+
+    offset: int
+    timestamp_ms: int
+
+
+def number_of(view: View, offset: int) -> int:
+    """The number of the segment that `offset` falls into."""
+    return max(0, bisect.bisect_right(view.bases, offset) - 1)
+
+
+def end_of(view: View, number: int) -> int:
+    """Where the segment of this number ends: at the base of the next one, or at the end of the log."""
+    if view.is_swapping:
+        return view.end
+    return view.bases[number + 1] if number + 1 < len(view.bases) else view.end
+
+
+def check_no_gap(path: str, offset: int, found: Slice | None) -> None:
+    """Raise CorruptLogError unless what was found from `offset` on begins there.
+
+    A log that was never compacted has no gaps.
+
+    `path` is the segment that should hold it.
+    """
+    base_offset = header_at(found.data).base_offset if found and found.data else None
+    if base_offset is None or base_offset > offset:
+        until = "the end" if base_offset is None else base_offset
+        raise CorruptLogError(
+            path, found.position if found else 0, f"offsets {offset} to {until} are missing"
+        )
+
+
+def discontinuity(next_offset: int, following_base: int, config: LogConfig) -> str | None:
+    """Why a segment of this base cannot follow one that ends at `next_offset`; None: it can.
+
+    Each begins where the one before it ends. So it is after compaction, too, which leaves a batch without records at
+    the end of a segment if need be. A leader's compacted log may have a gap that is too wide for one segment.
+    """
+    is_wide = config.may_have_gaps and following_base - next_offset > WIDE_GAP
+    if following_base > next_offset and not is_wide:
+        return f"offsets {next_offset} to {following_base} are missing behind this segment"
+    if following_base < next_offset:
+        return f"the next segment begins at {following_base}, inside this one, which ends at {next_offset}"
+    return None
+
+
+def check_ends(segment: Segment, following: int, *, may_have_gaps: bool) -> None:
+    """Raise CorruptLogError unless this segment, where nothing is found below `following`, ends in a wide gap."""
+    size_bytes = segment.size_bytes()
+    end = segment.tail(size_bytes).next_offset
+    if not may_have_gaps or following - end <= WIDE_GAP:
+        raise CorruptLogError(
+            segment.path, size_bytes, f"offsets {end} to {following} are missing behind this segment"
+        )
+
+
+def place_of(files: PartitionDir, view: View, offset: int) -> Place | None:
+    """The batch that holds `offset`, in a gap the next one; None at the end of the log."""
+    if offset >= view.end:
+        return None
+    for number in range(number_of(view, offset), len(view.bases)):
+        if found := files.segment(view.bases[number]).batch_at(offset):
+            return Place(number, *found)
+    return None
+
+
+def floor_batch(files: PartitionDir, view: View, offset: int) -> int:
+    """The base offset of that batch, or the end of the log."""
+    place = place_of(files, view, offset)
+    return place.batch.base_offset if place else view.end
+
+
+def bytes_between(files: PartitionDir, view: View, start: int, end: int) -> int:
+    """Stored bytes from the batch that holds `start` to the one before that of `end`."""
+    low, high = place_of(files, view, start), place_of(files, view, end)
+    if low is None:
+        return 0
+    number, position = (high.number, high.position) if high else (len(view.bases) - 1, view.tail.position)
+    between = sum(files.segment(base).size_bytes() for base in view.bases[low.number : number])
+    return max(0, between + position - low.position)
+
+
+def offset_after_bytes(files: PartitionDir, view: View, start: int, max_bytes: int) -> int:
+    """The largest batch end such that [start, end) has at most `max_bytes`, or one batch."""
+    place = place_of(files, view, start)
+    if place is None:
+        return view.end
+    end, budget_bytes = place.batch.next_offset, max_bytes + place.position
+    for number in range(place.number, len(view.bases)):
+        segment = files.segment(view.bases[number])
+        is_active = number == len(view.bases) - 1
+        size_bytes = view.tail.position if is_active else segment.size_bytes()
+        if budget_bytes < size_bytes:
+            return max(end, segment.offset_at(budget_bytes))
+        end = max(end, view.end if is_active else view.bases[number + 1])
+        budget_bytes -= size_bytes
+    return end
+
+
+def first_since(files: PartitionDir, view: View, timestamp_ms: int) -> OffsetAndTimestamp | None:
+    """The first record that is not older than `timestamp_ms`."""
+    for info in segment_infos(files, view):
+        if info.max_timestamp_ms >= timestamp_ms and info.next_offset > view.start:
+            segment = files.segment(info.base_offset)
+            found = segment.first_since(timestamp_ms, info.size_bytes, info.next_offset, start=view.start)
+            if found:
+                return OffsetAndTimestamp(*found)
+    return None
+
+
+def segment_infos(files: PartitionDir, view: View) -> Iterator[SegmentInfo]:
+    """Every segment, oldest first."""
+    ends = (*view.bases[1:], view.end)[: len(view.bases)]
+    for base, following in zip(view.bases, ends, strict=True):
+        segment, is_active = files.segment(base), base == view.bases[-1]
+        stat = files.env.files.stat(segment.path)
+        size_bytes = view.tail.position if is_active else (stat.size if stat else 0)
+        tail = view.tail if is_active else segment.tail(size_bytes)
+        yield SegmentInfo(
+            base_offset=base,
+            next_offset=following,
+            size_bytes=size_bytes,
+            path=segment.path,
+            max_timestamp_ms=tail.max_timestamp_ms,
+            appended_ms=stat.mtime_ns // 1_000_000 if stat else 0,
+        )

@@ -1,0 +1,247 @@
+"""Soundness: where a log stops being what was written, and how that is put aside.
+
+A damaged file is kept beside the log under a name that ends in `.damaged`, which is not of the log: readers do not see
+it, recovery names it, and nobody removes it but an operator. Only what is safe elsewhere may be put aside: everything
+from the damage on leaves the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+from logstore.checkpoint import TEMPORARY_SUFFIX, fsync_or_mark, marking_failure
+from logstore.config import LogConfig
+from logstore.errors import CorruptLogError
+from logstore.log.log import Log
+from logstore.log.recovery import CHUNK_BYTES, checked_batches, cut_short
+from logstore.log.segments.directory import PartitionDir, View
+from logstore.log.segments.lookup import Spot, discontinuity, number_of, place_of
+from logstore.log.segments.reader import ReadResult
+from logstore.records.batch import InvalidBatchError, batches, check
+
+SUFFIX = ".damaged"
+
+Cutting = Callable[[int], AbstractContextManager[None]]
+Pace = Callable[[int], None]  # told the bytes that were read since the last call; may sleep
+
+
+class Unsound(NamedTuple):
+    """Damage: the log is sound below `offset`, which would be at `sound_bytes` of segment `number` of its view.
+
+    `offset` is None if nobody can tell where the log begins.
+    """
+
+    offset: int | None
+    number: int
+    sound_bytes: int
+    path: str
+    position: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: damaged at byte {self.position}: {self.reason}"
+
+
+class SetAside(NamedTuple):
+    """The log ends at `offset` now, and what was damaged is in this file; None: nothing was."""
+
+    offset: int
+    path: str | None
+
+
+def no_pause(size_bytes: int) -> None:
+    """Read on."""
+
+
+def check_segment(
+    files: PartitionDir, view: View, number: int, config: LogConfig, pace: Pace = no_pause
+) -> Unsound | None:
+    """Read one segment, and check every byte of it, and that the next one follows; None: all is well.
+
+    Takes no lock: who changes the log meanwhile may look like damage. Raises: FileNotFoundError.
+    """
+    segment, is_active = files.segment(view.bases[number]), number == len(view.bases) - 1
+    size_bytes = view.tail.position if is_active else segment.size_bytes()
+    end, sound, paced = segment.base_offset, 0, 0
+    before = end, sound
+    try:
+        for position, batch in checked_batches(files.env, segment, size_bytes):
+            before = end, sound
+            end, sound = batch.next_offset, position + batch.size_bytes
+            if sound - paced >= CHUNK_BYTES:
+                pace(sound - paced)
+                paced = sound
+    except CorruptLogError as error:
+        odd = segment.header(error.position)
+        if (
+            odd is not None and odd.base_offset < end
+        ):  # it, or the one before: base offsets are outside the CRC
+            end, sound = before
+        return Unsound(end, number, sound, segment.path, error.position, error.reason)
+    pace(size_bytes - paced)
+    reason = view.tail.damage if is_active else discontinuity(end, view.bases[number + 1], config)
+    if reason is None:
+        return None
+    place = sound
+    if not is_active and end > view.bases[number + 1]:
+        end, sound = before
+    return Unsound(end, number, sound, segment.path, place, reason)
+
+
+def find(log: Log, path: str | None = None) -> Unsound | None:
+    """The first damage in the segment file at `path`, or (None) in the log; nobody writes meanwhile."""
+    files = log.files
+    with files.hold():
+        try:
+            view = _settled(log)
+        except CorruptLogError as error:
+            return Unsound(None, 0, 0, error.path, error.position, error.reason)
+        for number, base in enumerate(view.bases):
+            if path in (None, files.segment(base).path):
+                found = check_segment(files, view, number, log.config)
+                if found is not None:
+                    return found
+        if view.end < log.recovery_point:
+            place = cut_short(files, view.bases, view.tail, log.recovery_point)
+            return Unsound(view.end, len(view.bases) - 1, view.tail.position, *place)
+    return None
+
+
+def find_from(log: Log, offset: int | None) -> Unsound | None:
+    """The first damage in the segment of `offset`; None: in the log."""
+    if offset is None:
+        return find(log)
+    with log.files.hold():
+        view = _settled(log)
+        return check_segment(log.files, view, number_of(view, offset), log.config) if view.bases else None
+
+
+def checked(found: ReadResult) -> ReadResult:
+    """What was read, up to the first batch whose CRC is wrong.
+
+    Raises: CorruptLogError: that is the first one.
+    """
+    try:
+        for position, batch in batches(found.data):
+            try:
+                check(found.data, position, batch)
+            except InvalidBatchError:
+                if position == 0:
+                    raise
+                return found._replace(data=found.data[:position], next_offset=batch.base_offset)
+    except InvalidBatchError as error:
+        raise CorruptLogError(found.path, found.position + error.position, error.reason) from error
+    return found
+
+
+def first_damage(log: Log, known: int | None) -> int:
+    """Where the first damage is (`known`, if there is none lower); the log's end if all is sound, 0 if nobody can tell.
+
+    Everything below is read.
+    """
+    with log.files.hold():
+        try:
+            view = _settled(log)
+        except CorruptLogError:
+            return 0
+        found = _first(log.files, view, log.config, known)
+        return found.offset if found is not None else view.end
+
+
+def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAside:
+    """End the log before `known`, where its `first_damage` is, or (`whole`) where it begins.
+
+    Everything below is read first. The file that is damaged is kept; what follows it in the log is not. `cutting`
+    lowers the checkpoints of recovery point and high watermark to an offset. May be repeated after a crash.
+
+    Raises: CorruptLogError: there is damage below `known` by now, and nothing was changed.
+    """
+    files = log.files
+    with files.hold(), marking_failure(files.env, log.directory.parent):
+        aside = None
+        try:
+            view = _settled(log)
+        except CorruptLogError as error:  # what says where the log begins: all of it goes
+            aside, whole = _aside_path(files, error.path), True
+            files.env.files.rename(error.path, aside)
+            view = _settled(log)
+        found = _first(files, view, log.config, known)
+        if found is not None and found.offset < known and not whole:
+            raise CorruptLogError(
+                files.path, found.position, f"damaged below {known}, too: at {found.offset}"
+            )
+        if found is not None:  # before a recovery might cut it
+            aside = _keep(files, found) or aside
+            files.look_anew()
+        if whole or (found is not None and found.offset < view.start):
+            with cutting(0):
+                log.cut_damage(view.start_mark, None)  # whatever a crash has left of it
+        elif found is not None:
+            with cutting(found.offset):
+                log.cut_damage(found.offset, found)
+        log.recover()
+        return SetAside(log.log_end_offset, aside)
+
+
+def _settled(log: Log) -> View:
+    """What is on the disk, without a rewritten segment on its way into the log."""
+    view = log.files.look_anew()
+    if view.is_swapping:
+        log.finish_swaps()
+        view = log.files.look_anew()
+    return view
+
+
+def _first(files: PartitionDir, view: View, config: LogConfig, known: int | None) -> Spot | None:
+    """Where the first damage is; nothing above `known`, which is as good as damaged, is looked at."""
+    for number, base in enumerate(view.bases):
+        if known is not None and base >= known:
+            break
+        damage = check_segment(files, view, number, config)
+        if damage is not None and damage.offset is not None and (known is None or damage.offset <= known):
+            return Spot(number, damage.sound_bytes, damage.offset)
+    place = place_of(files, view, known) if known is not None else None
+    return place and Spot(place.number, place.position, place.batch.base_offset)
+
+
+def _keep(files: PartitionDir, spot: Spot) -> str | None:
+    """Give the damaged file another name; in its place there is what is sound of it."""
+    path = files.segment(files.view.bases[spot.number]).path
+    stat = files.env.files.stat(path)
+    if stat is None or stat.size <= spot.position:  # what is missing is damage, too: nothing to keep
+        return None
+    aside = _aside_path(files, path)
+    copy = path + TEMPORARY_SUFFIX
+    _copy(files, path, copy, spot.position)
+    files.env.files.link(path, aside)
+    # Or else the second name might be lost, and the first go.
+    fsync_or_mark(files.env, files.path, log_root(files))
+    files.env.files.rename(copy, path)
+    fsync_or_mark(files.env, files.path, log_root(files))
+    return aside
+
+
+def _copy(files: PartitionDir, source: str, target: str, size_bytes: int) -> None:
+    """Put the first bytes of a file into another one, durably."""
+    disk, at = files.env.files, 0
+    disk.create(target)
+    disk.truncate(target, 0)
+    try:
+        while at < size_bytes and (data := disk.read(source, at, min(CHUNK_BYTES, size_bytes - at))):
+            disk.write(target, at, data)
+            at += len(data)
+        fsync_or_mark(files.env, target, log_root(files))
+    except OSError:
+        disk.unlink(target)
+        raise
+
+
+def log_root(files: PartitionDir) -> str:
+    """The directory that the partition's is in."""
+    return files.path.rpartition("/")[0]
+
+
+def _aside_path(files: PartitionDir, path: str) -> str:
+    return f"{path}.{files.env.clock.now_ms()}{SUFFIX}"

@@ -1,0 +1,117 @@
+"""What batches must be like to be appended, and when a log begins a new segment. Decides, touches nothing."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from logstore.config import INT32_MAX, LogConfig
+from logstore.errors import DamagedBatchError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
+from logstore.log.segments.index import TIME_ENTRY_BYTES
+from logstore.log.segments.segment import Tail
+from logstore.records.batch import BatchHeader, InvalidBatchError, WrongChecksumError, batches, check
+
+
+class AppendInfo(NamedTuple):
+    """What an append did: offsets [first_offset, next_offset); append_time_ms is -1 unless LogAppendTime.
+
+    `is_duplicate`: all of it was there already, at these offsets, and nothing was written.
+    """
+
+    first_offset: int
+    next_offset: int
+    append_time_ms: int
+    bytes: int
+    is_duplicate: bool = False
+
+
+def valid_batches(
+    data: bytes | bytearray | memoryview, config: LogConfig, *, dense: bool
+) -> list[tuple[int, BatchHeader]]:
+    """Return (position, header) of the batches that `data` consists of, if header, CRC and size are good.
+
+    `dense`: as writers send them, so that every offset has its record, and no batch is larger than it may be. What
+    leaders send may have gaps (compaction), and be of a time when larger batches were allowed.
+
+    Raises: InvalidRecordError, DamagedBatchError, RecordTooLargeError.
+    """
+    found, end, limit = [], 0, config.batch_bytes_max
+    try:
+        for position, batch in batches(data):
+            check(data, position, batch)
+            if dense and batch.size_bytes > limit:
+                raise RecordTooLargeError(batch.size_bytes, limit, "batch")
+            if dense and batch.count != batch.last_offset_delta + 1:
+                raise InvalidBatchError(
+                    position, f"{batch.count} records, {batch.last_offset_delta + 1} offsets"
+                )
+            if dense and (reason := _wrong_producer(batch)):
+                raise InvalidBatchError(position, reason)
+            found.append((position, batch))
+            end = position + batch.size_bytes
+    except WrongChecksumError as error:
+        raise DamagedBatchError(f"nothing was appended: {error}") from error
+    except InvalidBatchError as error:
+        raise InvalidRecordError(f"nothing was appended: {error}") from error
+    if end < len(data):
+        raise DamagedBatchError(f"nothing was appended: half a batch at byte {end} of {len(data)}")
+    return found
+
+
+def _wrong_producer(batch: BatchHeader) -> str | None:
+    """Why no writer sends a batch with such fields; None if one does."""
+    if batch.is_control:
+        return "a control batch: markers are the coordinator's"
+    if batch.producer_id < 0:
+        return "a transactional batch without a producer id" if batch.is_transactional else None
+    if batch.producer_epoch < 0 or batch.base_sequence < 0:
+        return (
+            f"producer {batch.producer_id} with epoch {batch.producer_epoch}, sequence {batch.base_sequence}"
+        )
+    return None
+
+
+def check_times(batches: Iterable[tuple[int, BatchHeader]], allowed: range) -> None:
+    """Raise unless the times in these headers are allowed: the first record's, and the largest.
+
+    Raises: InvalidTimestampError.
+    """
+    for _, batch in batches:
+        if batch.base_timestamp < allowed.start or batch.max_timestamp >= allowed.stop:
+            raise InvalidTimestampError(
+                f"nothing was appended: timestamps {batch.base_timestamp} to {batch.max_timestamp} are further "
+                "from now than message.timestamp.before.max.ms and message.timestamp.after.max.ms allow"
+            )
+
+
+def must_roll(
+    config: LogConfig, base_offset: int, partition: str, tail: Tail, position: int, batch: BatchHeader
+) -> bool:
+    """Must a new segment begin before this batch: are bytes, age, index or relative offset above their limit?
+
+    `position` is where the batch would begin; `tail` is from before the append that it belongs to. Age is
+    measured in record time, as Kafka does, so that retention by time works on whole segments.
+    """
+    entries = tail.indexed_entries + (position - tail.position) // max(1, config.index_interval_bytes)
+    if (
+        batch.last_offset - base_offset > INT32_MAX
+        or (entries + 1) * TIME_ENTRY_BYTES > config.segment_index_bytes
+    ):
+        return True
+    if position == 0:
+        return False
+    has_age = (
+        tail.first_timestamp_ms >= 0 and not batch.is_control
+    )  # a marker's time says nothing of the records'
+    age_ms = batch.max_timestamp - tail.first_timestamp_ms if has_age else 0
+    limit_ms = config.segment_ms_max - _jitter_ms(config, partition, base_offset)
+    return position + batch.size_bytes > config.segment_bytes or age_ms > limit_ms
+
+
+def _jitter_ms(config: LogConfig, partition: str, base_offset: int) -> int:
+    """What segment.jitter.ms takes off segment.ms, never all: different per segment, the same in every process."""
+    limit_ms = min(config.segment_jitter_ms, config.segment_ms_max)
+    if limit_ms == 0:
+        return 0
+    return zlib.crc32(f"{partition}@{base_offset}".encode()) % limit_ms

@@ -1,0 +1,123 @@
+"""TailWriter: puts batches behind the end of a log, and begins new segments there.
+
+Whoever calls holds the log's lock and has checked and stamped the batches. What cannot be written whole is undone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from logstore.config import INT32_MAX, LogConfig
+from logstore.errors import StorageError
+from logstore.log.leader_epochs import LeaderEpochs
+from logstore.log.producers.tracker import ProducerLog
+from logstore.log.recovery import epoch_starts
+from logstore.log.segments.directory import PartitionDir, View
+from logstore.log.segments.segment import Segment, Tail
+from logstore.log.validation import must_roll
+from logstore.records.batch import BatchHeader
+
+logger = logging.getLogger(__name__)
+
+
+class TailWriter:
+    """Writes to one partition; see the module. `has_rolled`: a segment began since it was last set to false."""
+
+    def __init__(
+        self, files: PartitionDir, producers: ProducerLog, epochs: Callable[[], LeaderEpochs]
+    ) -> None:
+        self._files = files
+        self._producers = producers
+        self._epochs = epochs
+        self.has_rolled = False
+
+    def append(
+        self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader], config: LogConfig
+    ) -> None:
+        """Write the batches behind the end, one write per segment; what cannot be written whole is undone."""
+        before, rest = self._files.view, memoryview(data)
+        has_producers = bool(before.snapshots) or any(batch.producer_id >= 0 for batch in batches)
+        try:
+            while batches:
+                active, count = self._active_for(batches, config)
+                size_bytes = sum(batch.size_bytes for batch in batches[:count])
+                self._note_epochs(batches[:count])  # first: a crash may leave it too early, never too late
+                if has_producers:
+                    self._producers.before_append(active, batches[:count], rest[:size_bytes])
+                tail = active.append(
+                    rest[:size_bytes],
+                    batches[:count],
+                    self._files.view.tail,
+                    config.index_interval_bytes,
+                )
+                self._files.know(self._files.view.bases, tail)
+                if has_producers:
+                    self._producers.after_append(batches[:count], rest[:size_bytes])
+                rest, batches = rest[size_bytes:], batches[count:]
+        except StorageError:
+            self._undo(before)
+            raise
+
+    def _active_for(self, batches: Sequence[BatchHeader], config: LogConfig) -> tuple[Segment, int]:
+        """The segment for the next batches, new if need be, and how many of them it takes in one write."""
+        first, view = batches[0], self._files.view
+        if not view.bases:
+            self.add_segment(first.base_offset)
+        elif must_roll(config, view.bases[-1], self._files.name, view.tail, view.tail.position, first):
+            self.roll(config)  # named after the end of the log: segments follow each other without a gap
+        base, tail = self._files.view.bases[-1], self._files.view.tail
+        if first.last_offset - base > INT32_MAX:
+            self._files.segment(base).remove()
+            self.add_segment(first.base_offset, instead=True)
+            base, tail = first.base_offset, self._files.view.tail
+        position, count = tail.position, 0
+        for batch in batches:
+            if count and must_roll(config, base, self._files.name, tail, position, batch):
+                break
+            if position == 0:
+                tail = tail._replace(first_timestamp_ms=batch.max_timestamp)
+            position += batch.size_bytes
+            count += 1
+        return self._files.segment(base), count
+
+    def _undo(self, before: View) -> None:
+        """Take back what a failed append wrote; what cannot be is torn, and the next holder cuts it."""
+        try:
+            self._producers.cut(before.end)
+            for base in reversed(self._files.view.bases[len(before.bases) :]):
+                self._files.segment(base).remove()
+            if before.bases:
+                self._files.segment(before.bases[-1]).truncate(before.tail.position, before.tail.next_offset)
+            self._files.know(before.bases, before.tail)
+        except StorageError:
+            logger.warning("dir=%s could not undo a failed append", self._files.path, exc_info=True)
+        finally:
+            self._producers.forget()
+
+    def _note_epochs(self, batches: Sequence[BatchHeader]) -> None:
+        """Keep `leader-epoch-checkpoint` in step; the epoch changes rarely, so this is one comparison."""
+        epochs = self._epochs()
+        for batch in batches:
+            if batch.leader_epoch > epochs.latest:
+                epochs.load()  # another process may have noted it
+                if not epochs.starts and self._files.view.end > self._files.view.start:
+                    epochs.replace(epoch_starts(self._files, self._files.view.bases))  # lost or damaged
+                epochs.assign(batch.leader_epoch, batch.base_offset)
+
+    def roll(self, config: LogConfig) -> None:
+        """Close the active segment and begin a new one at the log's end; nothing happens if it is empty."""
+        view = self._files.view
+        if view.bases and view.tail.position:
+            self._files.segment(view.bases[-1]).seal(view.tail)
+            if view.snapshots:
+                expired_ms = self._files.env.clock.now_ms() - config.producer_id_expiration_ms
+                self._producers.write_snapshot(view, expired_ms=expired_ms)
+            self.add_segment(view.end)
+            self.has_rolled = True
+
+    def add_segment(self, base_offset: int, *, instead: bool = False) -> None:
+        """Make an empty active segment (`instead` of the empty one that is there)."""
+        bases = self._files.view.bases[:-1] if instead else self._files.view.bases
+        self._files.segment(base_offset).create()
+        self._files.know((*bases, base_offset), Tail(0, base_offset, timed_entries=0))

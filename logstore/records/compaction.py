@@ -1,0 +1,322 @@
+"""Compaction of stored batches: the last offset of every key, and the records that are left of a log.
+
+`KeyMap.collect` takes note of keys, `Cleaner.clean` copies what stays. Both take whole batches as they are
+stored and check every CRC; no record becomes a Python object, and only compressed, transactional and control
+batches are looked at one by one.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from logstore.errors import CorruptLogError
+from logstore.records import batch as batches
+from logstore.records.batch import (
+    DECOMPRESSED_BYTES_MAX,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    InvalidBatchError,
+)
+from logstore.records.compression import Buffer, Codec, CompressionError, compress, decompress
+from logstore.records.kernels import REASONS, compacting, offset_map
+
+SLOTS_MIN = 1024
+# At most this part of the slots is taken, so that a key is found within a few looks.
+_LOAD = 0.6
+# Room for the growth of small batches.
+_OUT_BYTES = 4 * 1024 * 1024
+
+Where = tuple[object, int]  # path and position of the data, for errors
+
+
+def whole_in_order(data: Buffer, next_offset: int, limit: int, where: Where) -> tuple[int, int]:
+    """(end of the whole batches in `data`, the offset behind them).
+
+    Raises: CorruptLogError: their offsets do not go up from `next_offset`, or end above `limit`.
+    """
+    found = compacting.in_order(
+        np.frombuffer(data, dtype=np.uint8).ctypes.data, len(data), next_offset, limit
+    )
+    if found.is_odd:
+        header = batches.header_at(data, found.end)
+        reason = f"offsets {header.base_offset} to {header.last_offset} where {found.next_offset} or more must follow"
+        if header.base_offset >= found.next_offset:
+            reason = f"offsets up to {header.last_offset}, and the next segment begins at {limit}"
+        raise CorruptLogError(where[0], where[1] + found.end, reason)
+    return found.end, found.next_offset
+
+
+class KeyMap:
+    """Keys and the last offset of each, in at most `memory_bytes`; keys are compared byte by byte."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        # Memory that is never touched costs nothing: the whole arena is set aside, and filled as keys come.
+        self._arena = np.empty(memory_bytes, dtype=np.uint8)
+        self._memory_bytes = memory_bytes
+        self._numbers = np.zeros(offset_map.NUMBERS, dtype=np.int64)
+        self._waiting = np.empty(compacting.WAITING_BYTES, dtype=np.uint8)
+        self.table = self._numbers.ctypes.data
+        self.clear(0, 0)
+
+    def clear(self, start: int, end: int) -> None:
+        """Forget all keys; records in [start, end) are going to be collected.
+
+        What has a later record among them is noted in a bitmap, if that takes an eighth of the memory at most:
+        it then need not be looked up once more.
+        """
+        bitmap_bytes = (end - start + 7) // 8
+        if bitmap_bytes > self._memory_bytes // 8:
+            bitmap_bytes = 0
+        self._gone = np.zeros(bitmap_bytes + 1, dtype=np.uint8)
+        self._room_bytes = self._memory_bytes - bitmap_bytes
+        self._numbers[:] = 0
+        self._numbers[offset_map.ARENA] = self._arena.ctypes.data
+        self._numbers[offset_map.GONE] = self._gone.ctypes.data
+        self._numbers[offset_map.GONE_FROM] = start
+        self._numbers[offset_map.GONE_COUNT] = 8 * bitmap_bytes
+        self._take_slots(SLOTS_MIN)
+
+    def _take_slots(self, count: int) -> None:
+        self._slots = np.zeros(count, dtype=np.int64)
+        numbers = self._numbers
+        numbers[offset_map.SLOTS], numbers[offset_map.SLOT_COUNT] = self._slots.ctypes.data, count
+        numbers[offset_map.KEYS_MAX] = int(count * _LOAD)
+        numbers[offset_map.ARENA_BYTES] = max(0, self._room_bytes - count * offset_map.SLOT_BYTES)
+
+    @property
+    def keys(self) -> int:
+        """How many keys there are."""
+        return int(self._numbers[offset_map.KEYS])
+
+    def _grow(self) -> bool:
+        """Take twice the slots, if entries and both tables fit into the memory together."""
+        count, used = len(self._slots), int(self._numbers[offset_map.USED])
+        if used + 3 * count * offset_map.SLOT_BYTES > self._room_bytes:
+            return False
+        self._take_slots(2 * count)
+        offset_map.refill(self.table)
+        return True
+
+    def collect(self, data: Buffer, *, start: int, skipped: Skips, where: Where) -> int | None:
+        """Note the keys of the records from `start` on; None, or the offset of the first that has no room."""
+        source = np.frombuffer(data, dtype=np.uint8)
+        at = 0
+        while at < len(source):
+            found = compacting.collect(
+                self.table, self._waiting.ctypes.data, source.ctypes.data + at, len(source) - at, start
+            )
+            at += found.position
+            if not found.error and not found.full and at < len(source):
+                header = batches.header_at(data, at)
+                if not skipped(header):
+                    section = _uncompressed(data, at, header, where)
+                    found = compacting.collect_section(
+                        self.table, self._waiting.ctypes.data, _section(section, header), start
+                    )
+                if not found.error and not found.full:
+                    at += header.size_bytes
+            if found.error:
+                raise CorruptLogError(where[0], where[1] + at, REASONS[found.error])
+            if found.full == offset_map.NO_ROOM or (found.full == offset_map.NO_SLOT and not self._grow()):
+                return found.offset
+        return None
+
+
+class Skips(Protocol):
+    """Which batches hold no data: control batches, and those of aborted transactions."""
+
+    def __call__(self, header: BatchHeader) -> bool:
+        """True if there are no keys to be noted in this batch."""
+        ...
+
+
+class Fate(enum.Enum):
+    """What becomes of a control batch; WAIT: it stays until its delete horizon, which it gets now."""
+
+    STAY = enum.auto()
+    WAIT = enum.auto()
+    GO = enum.auto()
+
+
+class Verdicts(Protocol):
+    """What is to be done with transactional and control batches."""
+
+    def is_dropped(self, header: BatchHeader) -> bool:
+        """True for data of an aborted transaction. Asked for every batch that is not plain, in order."""
+        ...
+
+    def fate(self, header: BatchHeader) -> Fate:
+        """What becomes of a control batch."""
+        ...
+
+
+class Cleaned(NamedTuple):
+    """Batches to be written, and how many records there were and are."""
+
+    data: memoryview
+    before: int
+    after: int
+
+
+class Cleaner:
+    """One pass over a log with the keys of `key_map`."""
+
+    def __init__(
+        self, key_map: KeyMap, *, now_ms: int, horizon_ms: int, needed: Collection[int], verdicts: Verdicts
+    ) -> None:
+        self._rules = compacting.Rules(key_map.table, now_ms, horizon_ms)
+        self._key_map = key_map  # whose memory the rules point to
+        self._needed = np.array(sorted(needed), dtype=np.int64)
+        self._verdicts = verdicts
+        self._out = np.empty(_OUT_BYTES, dtype=np.uint8)
+
+    def clean(self, data: Buffer, where: Where) -> Iterator[Cleaned]:
+        """Yield what stays of these batches; each piece is good until the next one is asked for."""
+        source, at = np.frombuffer(data, dtype=np.uint8), 0
+        while at < len(source):
+            work = compacting.Kernel(
+                source.ctypes.data + at,
+                len(source) - at,
+                self._out.ctypes.data,
+                len(self._out),
+                self._needed.ctypes.data,
+                len(self._needed),
+            )
+            done = compacting.retain(self._rules, work)
+            at += done.position
+            if done.error:
+                raise CorruptLogError(where[0], where[1] + at, REASONS[done.error])
+            if done.size or done.before:
+                yield Cleaned(self._out[: done.size].data, done.before, done.after)
+            if done.is_special:
+                header = batches.header_at(data, at)
+                yield self._special(data, at, header, where)
+                at += header.size_bytes
+            elif not done.position:
+                self._make_room(batches.header_at(data, at))
+
+    def _make_room(self, header: BatchHeader) -> None:
+        needed = header.size_bytes + compacting.GROWTH_BYTES * header.count
+        if len(self._out) < needed:
+            self._out = np.empty(needed, dtype=np.uint8)
+
+    def _special(self, data: Buffer, at: int, header: BatchHeader, where: Where) -> Cleaned:
+        """What stays of a batch that is compressed, transactional or a marker."""
+        whole = memoryview(data)[at : at + header.size_bytes]
+        if header.is_control:
+            _check(data, at, header, where)
+            return self._marker(whole, header)
+        if self._verdicts.is_dropped(header):
+            _check(data, at, header, where)
+            return Cleaned(self._empty(header), header.count, 0)
+        section = np.frombuffer(_uncompressed(data, at, header, where), dtype=np.uint8)
+        kept, records = self._keep(section, header, where, at)
+        if not kept.count:
+            return Cleaned(self._empty(header), header.count, 0)
+        if kept.count == header.count and (not kept.tombstones or header.attributes & DELETE_HORIZON):
+            return Cleaned(whole, header.count, header.count)
+        return Cleaned(self._rewritten(header, kept, records), header.count, kept.count)
+
+    def _keep(
+        self, section: Any, header: BatchHeader, where: Where, at: int
+    ) -> tuple[compacting.Kept, memoryview]:
+        out = np.empty(len(section) + compacting.GROWTH_BYTES * header.count + 1, dtype=np.uint8)
+        source = _section(section, header)
+        kept = compacting.keep_section(self._rules, source, out.ctypes.data, 0)
+        if kept.tombstones and not header.attributes & DELETE_HORIZON:
+            kept = compacting.keep_section(self._rules, source, out.ctypes.data, 1)
+        if kept.error:
+            raise CorruptLogError(where[0], where[1] + at, REASONS[kept.error])
+        return kept, out[: kept.size].data
+
+    def _rewritten(self, header: BatchHeader, kept: compacting.Kept, records: memoryview) -> memoryview:
+        """The batch with these records, in its own codec if that helps."""
+        packed = compress(header.codec, records)
+        attributes = header.attributes
+        if len(packed) >= len(records):
+            packed, attributes = records, attributes & ~batches.CODEC_MASK | Codec.NONE
+        base_timestamp = header.base_timestamp
+        if kept.tombstones and not attributes & DELETE_HORIZON:
+            attributes, base_timestamp = attributes | DELETE_HORIZON, self._rules.horizon_ms
+        is_append_time = attributes & LOG_APPEND_TIME
+        new = header._replace(
+            size_bytes=HEADER_BYTES + len(packed),
+            attributes=attributes,
+            base_timestamp=base_timestamp,
+            max_timestamp=header.max_timestamp if is_append_time else kept.max_timestamp,
+            count=kept.count,
+        )
+        batch = bytearray(new.size_bytes)
+        batch[HEADER_BYTES:] = packed
+        batches.write_header(batch, 0, new)
+        return memoryview(batch)
+
+    def _empty(self, header: BatchHeader) -> memoryview:
+        """What is left of a batch without records: its header, where that is needed, or nothing."""
+        return empty_batch(header) if header.last_offset in self._needed else memoryview(b"")
+
+    def _marker(self, whole: memoryview, header: BatchHeader) -> Cleaned:
+        fate = self._verdicts.fate(header)
+        if fate is Fate.GO:
+            return Cleaned(self._empty(header), 0, 0)
+        if fate is Fate.STAY:
+            return Cleaned(whole, 0, 0)
+        batch = batches.build(
+            batches.records(whole),
+            attributes=header.attributes | DELETE_HORIZON,
+            leader_epoch=header.leader_epoch,
+            producer=(header.producer_id, header.producer_epoch, header.base_sequence),
+            base_timestamp=self._rules.horizon_ms,
+        )
+        return Cleaned(memoryview(batch), 0, 0)
+
+
+def empty_batch(header: BatchHeader) -> memoryview:
+    """A batch without records that still says its offsets, producer, sequences and largest time, as Kafka's."""
+    new = header._replace(
+        size_bytes=HEADER_BYTES,
+        attributes=header.attributes & ~(batches.CODEC_MASK | DELETE_HORIZON),
+        base_timestamp=header.max_timestamp,
+        count=0,
+    )
+    batch = bytearray(HEADER_BYTES)
+    batches.write_header(batch, 0, new)
+    return memoryview(batch)
+
+
+def _check(data: Buffer, at: int, header: BatchHeader, where: Where) -> None:
+    try:
+        batches.check(data, at, header)
+    except InvalidBatchError as error:
+        raise CorruptLogError(where[0], where[1] + at, error.reason) from None
+
+
+def _uncompressed(data: Buffer, at: int, header: BatchHeader, where: Where) -> Buffer:
+    """The records of a batch, after its CRC was checked."""
+    _check(data, at, header, where)
+    stored = memoryview(data)[at + HEADER_BYTES : at + header.size_bytes]
+    try:
+        return decompress(header.codec, stored, limit_bytes=DECOMPRESSED_BYTES_MAX)
+    except CompressionError as error:
+        raise CorruptLogError(where[0], where[1] + at, str(error)) from None
+
+
+def _section(data: Any, header: BatchHeader) -> compacting.Section:
+    """Where the records of a batch are; `data` must be kept."""
+    source = np.frombuffer(data, dtype=np.uint8) if len(data) else np.empty(1, dtype=np.uint8)
+    address = source.ctypes.data
+    return compacting.Section(
+        address,
+        address + len(data),
+        header.base_offset,
+        header.last_offset_delta,
+        header.count,
+        header.base_timestamp,
+        header.attributes & DELETE_HORIZON,
+    )

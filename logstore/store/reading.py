@@ -1,0 +1,90 @@
+"""Reading records of a log as Arrow batches: `Log.read` (whole batches, as stored) → `records.arrow.decode_pieces`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from logstore.errors import InvalidRequestError, did_you_mean
+from logstore.log.isolation import ONLY_MARKERS, Isolation, Outcomes, committed, kept
+from logstore.log.log import Log
+from logstore.log.segments.index import AbortedTransaction
+from logstore.log.segments.segment import READ_BYTES_MIN, Space
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# One read, and one Arrow batch: large enough to amortise the calls, small enough to be decoded out of the caches.
+# The first is smaller, for those who want a few records.
+READ_BYTES, FIRST_READ_BYTES = 2 * 1024 * 1024, 512 * 1024
+
+
+def read_batches(
+    log: Log,
+    start: int,
+    end: int,
+    columns: Sequence[str] | None = None,
+    aborted: Sequence[AbortedTransaction] = (),
+    batch_bytes: int = READ_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records with start <= offset < end, at most about `batch_bytes` of log at a time.
+
+    Those of `aborted` transactions are left out; if there are any, the headers are walked once more.
+    """
+    import pyarrow as pa
+
+    from logstore.records.arrow import decode_pieces, whole_bytes
+
+    batch_bytes = max(batch_bytes, READ_BYTES_MIN)
+    size_bytes = min(FIRST_READ_BYTES, batch_bytes)
+    # Arrow's memory is on huge pages where there are some: the system fills it in two thirds of the time.
+    space = Space(memoryview(pa.allocate_buffer(batch_bytes)), whole_bytes)
+    while start < end:
+        result = log.read(start, max_bytes=size_bytes, upper=end, space=space)
+        size_bytes = min(2 * size_bytes, batch_bytes)
+        if not result.data:
+            return
+        for part in kept(result, aborted) if aborted else (result,):
+            where = (part.path, part.position)
+            for batch in decode_pieces(part.data, start=start, end=end, columns=columns, where=where):
+                if batch.num_rows:
+                    yield batch
+        start = result.next_offset
+
+
+def read_isolated(  # noqa: PLR0913  as `LogStore.read`
+    log: Log,
+    start: int,
+    end: int,
+    columns: Sequence[str] | None,
+    isolation: Isolation,
+    outcomes: Outcomes = ONLY_MARKERS,
+    *,
+    batch_bytes: int = READ_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range that a reader of this isolation sees: of a transaction all or none."""
+    aborted: Sequence[AbortedTransaction] = ()
+    if isolation != "read_uncommitted":
+        end, aborted = committed(log, start, end, outcomes)
+    return read_batches(log, start, end, columns, aborted, batch_bytes)
+
+
+def schema_of(columns: Sequence[str] | None) -> pa.Schema:
+    """The schema of what is read: that of all columns, or of these. Raises: InvalidRequestError: an unknown one."""
+    import pyarrow as pa
+
+    from logstore.records.arrow import RECORD_SCHEMA
+
+    names = RECORD_SCHEMA.names if columns is None else columns
+    for name in names:
+        if name not in RECORD_SCHEMA.names:
+            raise InvalidRequestError(f"no column {name!r}{did_you_mean(name, RECORD_SCHEMA.names)}")
+    return pa.schema([RECORD_SCHEMA.field(name) for name in names])
+
+
+def with_partition(batch: pa.RecordBatch, partition: int) -> pa.RecordBatch:
+    """The batch with a first column `partition`."""
+    import pyarrow as pa
+
+    column = pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows)
+    return pa.RecordBatch.from_arrays([column, *batch.columns], names=["partition", *batch.schema.names])

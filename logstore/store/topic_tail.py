@@ -1,0 +1,103 @@
+"""Following a topic: batches as they are appended, of a fixed choice of partitions or of all, new ones included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol, SupportsIndex
+
+from logstore.env import Clock
+from logstore.errors import InvalidRequestError, StaleLogError
+from logstore.log.isolation import Isolation, Outcomes, end_of
+from logstore.log.log import Log
+from logstore.store.catalog import TopicInfo, whole_number
+from logstore.store.reading import read_isolated, with_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Position = int | Literal["earliest", "latest"]
+
+
+class Logs(Protocol):
+    """Where a follower finds topics and logs, as they are now."""
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic."""
+        ...
+
+    def log(self, topic: str, partition: int) -> Log:
+        """The log of one partition."""
+        ...
+
+    def outcomes(self) -> Outcomes:
+        """How transactions ended whose markers may not be there yet."""
+        ...
+
+
+class Follower:
+    """One reader of a topic, from where it was told to start: positions are found when it is made."""
+
+    def __init__(
+        self,
+        logs: Logs,
+        topic: str,
+        partitions: Sequence[int] | None,
+        start: Position | Mapping[int, int],
+        isolation: Isolation,
+    ) -> None:
+        self._logs, self._topic = logs, topic
+        self._isolation = isolation
+        info = logs.topic(topic)
+        self._topic_id = info.topic_id
+        self._takes_new = partitions is None
+        chosen = range(info.partitions) if partitions is None else partitions
+        self._positions = self._resolve(start, {p: logs.log(topic, p) for p in chosen})
+
+    def _resolve(self, start: Position | Mapping[int, int], chosen: Mapping[int, Log]) -> dict[int, int]:
+        if isinstance(start, Mapping):
+            for partition in start.keys() - chosen.keys():
+                self._logs.log(self._topic, partition)  # one that is not there is a mistake
+            return {p: start.get(p, self._end(log)) for p, log in chosen.items()}
+        if start == "latest":
+            return {p: self._end(log) for p, log in chosen.items()}
+        if start == "earliest":
+            return {p: log.log_start_offset for p, log in chosen.items()}
+        if isinstance(start, SupportsIndex):
+            return dict.fromkeys(chosen, whole_number(start, "start"))
+        raise InvalidRequestError(
+            f"start={start!r}: 'earliest', 'latest', an offset, or an offset per partition"
+        )
+
+    def batches(self, clock: Clock, *, poll_ms: int, timeout_ms: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield what is appended, with a first column `partition`, until nothing came for `timeout_ms`."""
+        quiet_since = clock.monotonic_ms()
+        while True:
+            found = False
+            for partition in sorted(self._positions):
+                for batch in self._new_in(partition):
+                    found = True
+                    yield with_partition(batch, partition)
+            if self._takes_new:
+                for partition in range(len(self._positions), self._logs.topic(self._topic).partitions):
+                    self._positions[partition] = 0
+            if found:
+                quiet_since = clock.monotonic_ms()
+            elif timeout_ms is not None and clock.monotonic_ms() - quiet_since >= timeout_ms:
+                return
+            else:
+                clock.sleep_ms(poll_ms)
+
+    def _new_in(self, partition: int) -> Iterator[pa.RecordBatch]:
+        """What was appended to this partition since the last look."""
+        log, position = self._logs.log(self._topic, partition), self._positions[partition]
+        if log.topic_id != self._topic_id:
+            raise StaleLogError(
+                f"topic {self._topic!r} was deleted and created anew; follow it from its start"
+            )
+        outcomes = self._logs.outcomes()
+        begin, end = max(position, log.log_start_offset), end_of(log, self._isolation, outcomes)
+        yield from read_isolated(log, begin, end, None, self._isolation, outcomes)
+        self._positions[partition] = max(end, position)
+
+    def _end(self, log: Log) -> int:
+        return end_of(log, self._isolation, self._logs.outcomes())

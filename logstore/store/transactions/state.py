@@ -1,0 +1,316 @@
+"""What is known of transactions: who may write what, what was decided. Values in, values out.
+
+An *attempt* is one writer's part of a batch, with a producer id and epoch of its own; a *batch* is what becomes
+visible as a whole, under (transaction name, batch id); a *run* is one life of the program that writes the batches of
+a name. The life of an attempt::
+
+    open ──────────► decided: committed ──► markers written ──► forgotten, when they are on disk
+      │   (prepared)
+      └────────────► aborted ─────────────► markers written ──► forgotten
+
+Invariants: a pair (producer id, epoch) is given once, ever; an id has at most one attempt here; a batch is decided at
+most once, and when it is, every attempt of its name that is not among the winners is aborted by the same event.
+
+Events are JSON lists, kind first; `transactions.events` knows what they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
+
+from logstore.errors import BatchConflictError, TransactionAbortedError
+
+# As Kafka does, an id is retired before its last epoch, which is kept for fencing.
+PRODUCER_EPOCH_MAX = 2**15 - 2
+
+Event = list[Any]
+Outcome = Literal["committed", "aborted"]
+Producer = tuple[int, int]  # id, epoch
+Partition = tuple[str, str, int]  # topic, topic id, partition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Whose life an attempt hangs on, as far as another process can tell.
+
+    `host` is what must be the same to tell; `holder` names a lock that the writing process holds; `driver` is the
+    process that decides, after the writer is done ("": the writer itself), `driver_tells` whether it surely says so
+    when it gives a batch up.
+    """
+
+    host: str = ""
+    holder: str = ""
+    driver: str = ""
+    driver_tells: bool = False
+    timeout_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One writer's part of a batch. `aborted` says why it was; "": it was not.
+
+    It was heard of last at `seen_ms`, when its machine had been up for `up_ms` (-1: not known).
+    """
+
+    name: str
+    batch_id: int
+    run: str
+    task: str
+    producer_id: int
+    epoch: int
+    partitions: tuple[Partition, ...]
+    owner: Owner
+    seen_ms: int
+    up_ms: int = -1
+    prepared: bool = False
+    aborted: str = ""
+
+    @property
+    def producer(self) -> Producer:
+        """Its identity."""
+        return self.producer_id, self.epoch
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Attempt:
+        """What `to_json` made."""
+        return cls(
+            **{
+                **body,
+                "owner": Owner(**body["owner"]),
+                "partitions": tuple((t, i, p) for t, i, p in body["partitions"]),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What a batch holds, whatever the order and the grouping of its rows: how many, and the sum of their hashes."""
+
+    rows: int = 0
+    digest: int = 0
+
+    def __add__(self, other: Content) -> Content:
+        return Content(rows=self.rows + other.rows, digest=(self.digest + other.digest) & (2**64 - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A batch that is committed. Readers act on it when it is `durable`.
+
+    `marked`: where the log ended, per partition, after the markers; None: they are not all written.
+    `kept`: it is remembered as its name's last batch, to tell a replay from something new.
+    """
+
+    name: str
+    batch_id: int
+    run: str
+    content: Content
+    decided_ms: int
+    winners: tuple[Producer, ...]
+    kept: bool
+    origin: str = ""
+    durable: bool = False
+    marked: Mapping[Partition, int] | None = None
+
+    @property
+    def batch(self) -> tuple[str, int]:
+        """Its identity."""
+        return self.name, self.batch_id
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON."""
+        body = {f.name: getattr(self, f.name) for f in fields(self)}
+        marked = (
+            None if self.marked is None else [[*partition, end] for partition, end in self.marked.items()]
+        )
+        return body | {"content": asdict(self.content), "marked": marked}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Decision:
+        """What `to_json` made."""
+        return cls(
+            **{
+                **body,
+                "content": Content(**body["content"]),
+                "winners": tuple((p, e) for p, e in body["winners"]),
+                "marked": None if body["marked"] is None else marked_from_json(body["marked"]),
+            }
+        )
+
+
+def marked_from_json(body: Iterable[Any]) -> dict[Partition, int]:
+    """Partitions with the end of their markers."""
+    return {(topic, topic_id, partition): end for topic, topic_id, partition, end in body}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Name:
+    """What is known of a transaction name: its present run, those that it replaced, its last committed batch."""
+
+    run: str
+    superseded: tuple[str, ...] = ()
+    last: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Everything. `decisions` are those that are not forgotten yet; `decided` counts all that ever became durable.
+
+    `ended` are the last runs that their drivers ended.
+    """
+
+    names: Mapping[str, Name] = field(default_factory=dict)
+    attempts: Mapping[Producer, Attempt] = field(default_factory=dict)
+    decisions: Mapping[tuple[str, int], Decision] = field(default_factory=dict)
+    epochs: Mapping[int, int] = field(default_factory=dict)  # the last epoch that each id got
+    reasons: Mapping[Producer, str] = field(
+        default_factory=dict
+    )  # of the last that were aborted and are gone
+    ended: tuple[str, ...] = ()
+    decided: int = 0
+
+    # ------------------------------------------------------------- questions
+
+    def of_name(self, name: str) -> list[Attempt]:
+        """The attempts of a name that are neither aborted nor decided."""
+        return [a for a in self.attempts.values() if a.name == name and self.is_open(a.producer)]
+
+    def is_open(self, producer: Producer) -> bool:
+        """May this attempt still write?"""
+        attempt = self.attempts.get(producer)
+        return attempt is not None and not attempt.aborted and not self._winner(attempt)
+
+    def _winner(self, attempt: Attempt) -> Decision | None:
+        decision = self.decisions.get((attempt.name, attempt.batch_id))
+        return decision if decision and attempt.producer in decision.winners else None
+
+    def aborted(self) -> list[Attempt]:
+        """The attempts that wait for their ABORT markers."""
+        return [a for a in self.attempts.values() if a.aborted]
+
+    def winners(self, decision: Decision) -> list[Attempt]:
+        """The attempts that a decision commits."""
+        return [self.attempts[p] for p in decision.winners if p in self.attempts]
+
+    def outcomes(self) -> dict[Producer, Outcome]:
+        """How each attempt ended, where that is known."""
+        found: dict[Producer, Outcome] = {}
+        for producer, attempt in self.attempts.items():
+            if attempt.aborted:
+                found[producer] = "aborted"
+            elif (decision := self._winner(attempt)) and decision.durable:
+                found[producer] = "committed"
+        return found
+
+    def last_of(self, name: str) -> Decision | None:
+        """The last committed batch of a name, as far as it is remembered."""
+        known = self.names.get(name)
+        return known.last if known else None
+
+    def check_open(self, producer: Producer) -> None:
+        """Raise TransactionAbortedError unless this attempt may still write."""
+        if not self.is_open(producer):
+            attempt = self.attempts.get(producer)
+            reason = (attempt and attempt.aborted) or self.reasons.get(producer) or "it has ended"
+            raise TransactionAbortedError(*producer, reason)
+
+    # ------------------------------------------------------------- decisions
+
+    def free_producer(self) -> Producer:
+        """An id that nobody uses, with its next epoch; a new id where there is none."""
+        used = {producer_id for producer_id, _ in self.attempts}
+        for producer_id, epoch in sorted(self.epochs.items()):
+            if producer_id not in used and epoch < PRODUCER_EPOCH_MAX:
+                return producer_id, epoch + 1
+        return max(self.epochs, default=-1) + 1, 0
+
+    def to_register(self, attempt: Attempt) -> tuple[Attempt, list[Event]]:
+        """The attempt with the id and epoch that it gets, and what registers it and ends what it supersedes.
+
+        A new run of a name ends the attempts of the run before it.
+
+        Raises: TransactionAbortedError: its run was superseded by another or ended, or its batch is committed.
+        """
+        if self.replayed(attempt.name, attempt.batch_id):
+            reason = f"another run has committed batch {attempt.batch_id} of {attempt.name!r} meanwhile"
+            raise TransactionAbortedError(-1, -1, reason)
+        known = self.names.get(attempt.name)
+        if attempt.run in self.ended:
+            raise TransactionAbortedError(-1, -1, f"the driver has ended the batch of {attempt.name!r}")
+        if known and attempt.run in known.superseded:
+            raise TransactionAbortedError(-1, -1, f"{superseded(attempt.name)} by run {known.run}")
+        reason = f"{superseded(attempt.name)} by run {attempt.run}"
+        events: list[Event] = [
+            ["abort", *old.producer, reason] for old in self.of_name(attempt.name) if old.run != attempt.run
+        ]
+        producer_id, epoch = self.free_producer()
+        placed = replace(attempt, producer_id=producer_id, epoch=epoch)
+        return placed, [*events, ["open", placed.to_json()]]
+
+    def replayed(self, name: str, batch_id: int) -> Decision | None:
+        """The decision of a batch that was committed before; None: this batch is new.
+
+        Raises: BatchConflictError: later batches were committed under this name.
+        """
+        last = self.last_of(name)
+        if last is None or batch_id > last.batch_id:
+            return None
+        if batch_id < last.batch_id:
+            raise BatchConflictError(
+                f"batch {batch_id} of {name!r} comes after batch {last.batch_id}, which is committed: was the "
+                "checkpoint restored from an older copy, or the name used by another query? Nothing of it is "
+                "written, because it cannot be told what of it is here already. To write it all the same, take a "
+                "new checkpointLocation or another txnId",
+                name=name,
+                batch_id=batch_id,
+            )
+        return last
+
+    def to_decide(self, wanted: Decision) -> list[Event]:
+        """What commits a batch; nothing if it is committed already, with the same content.
+
+        Raises: BatchConflictError: it is, with another content, or a later one is; TransactionAbortedError: one of
+        its attempts was aborted.
+        """
+        known = self.replayed(wanted.name, wanted.batch_id)
+        if known is None:
+            known = self.decisions.get(wanted.batch)
+        if known is not None:
+            _check_same(known, wanted)
+            return []
+        for producer in wanted.winners:
+            self.check_open(producer)
+        return [["decide", wanted.to_json()]]
+
+    def to_end(self, attempts: Iterable[Attempt], runs: Iterable[str], reason: str) -> list[Event]:
+        """What aborts these attempts, and refuses those of these runs that are still to come."""
+        return [*(["over", run] for run in runs if run not in self.ended), *self.to_abort(attempts, reason)]
+
+    def to_abort(self, attempts: Iterable[Attempt], reason: str) -> list[Event]:
+        """What aborts these attempts, those excepted that have ended."""
+        return [["abort", *a.producer, reason] for a in attempts if self.is_open(a.producer)]
+
+
+def superseded(name: str) -> str:
+    """Begin of a reason."""
+    return f"another writer has taken over {name!r}: superseded"
+
+
+def _check_same(known: Decision, new: Decision) -> None:
+    if known.content == new.content or (known.origin and known.origin == new.origin):
+        return
+    before, now = known.content.rows, new.content.rows
+    how = f"rows: {before:,}, now {now:,}" if before != now else "as many rows, but not the same ones"
+    raise BatchConflictError(
+        f"batch {new.batch_id} of {new.name!r} is committed already, with another content ({how}): was the "
+        "checkpoint restored from an older copy, the name used by another query, or is the query not deterministic? "
+        "Nothing of it is visible. To write it all the same, take a new checkpointLocation or another txnId",
+        name=new.name,
+        batch_id=new.batch_id,
+    )

@@ -1,0 +1,427 @@
+"""The text side of `pylog produce` and `pylog consume`: lines to records and back, as Kafka's tools do.
+
+One Python object per record is right for a terminal; bulk work goes through `LogStore.append` and
+`LogStore.read`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from logstore.errors import (
+    FailedStoreError,
+    InvalidRecordError,
+    InvalidRequestError,
+    PylogError,
+    did_you_mean,
+)
+from logstore.store.store import LogStore, OffsetRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+
+PRODUCE_PROPERTIES = {
+    "parse.key": "false",
+    "key.separator": "\t",
+    "parse.headers": "false",
+    "headers.delimiter": "\t",
+    "headers.separator": ",",
+    "headers.key.separator": ":",
+    "null.marker": "",
+}
+CONSUME_PROPERTIES = {
+    "print.timestamp": "false",
+    "print.partition": "false",
+    "print.offset": "false",
+    "print.headers": "false",
+    "print.key": "false",
+    "print.value": "true",
+    "key.separator": "\t",
+    "line.separator": "\n",
+    "headers.separator": ",",
+    "null.literal": "null",
+}
+
+
+class Row(NamedTuple):
+    """What one line says."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class ConsoleRecord(NamedTuple):
+    """One record with all that a line may show of it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    headers: Headers
+    key: bytes | None
+    value: bytes | None
+
+
+Formatter = Callable[[ConsoleRecord], bytes]
+
+
+def properties(given: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
+    """Return `known` with the given `name=value` in it; a tab may be written as in Python.
+
+    Raises: InvalidRequestError: no '=', or an unknown name.
+    """
+    result = dict(known)
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidRequestError(f"property {text!r} is not of the form name=value")
+        if name not in known:
+            raise InvalidRequestError(f"unknown property {name!r}{did_you_mean(name, known)}")
+        result[name] = unescape(value)
+    return result
+
+
+def unescape(text: str) -> str:
+    """Return the text in which a backslash and t, n, r or 0 is the character it stands for."""
+    marks = {"t": "\t", "n": "\n", "r": "\r", "0": "\0", "\\": "\\"}
+    return re.sub(r"\\([tnr0\\])", lambda found: marks[found[1]], text)
+
+
+# --------------------------------------------------------------------------------------------- produce
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineParser:
+    """How a line is cut: `[headers TAB] [key TAB] value`, where headers are `name:value,name:value`."""
+
+    parse_key: bool
+    key_separator: bytes
+    parse_headers: bool
+    headers_delimiter: bytes
+    headers_separator: bytes
+    header_key_separator: bytes
+    null_marker: bytes | None
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> LineParser:
+        """Return the parser that Kafka's properties of the console producer describe."""
+        text = {name: value.encode() for name, value in given.items()}
+        for name in ("key.separator", "headers.delimiter", "headers.separator", "headers.key.separator"):
+            if not text[name]:
+                raise InvalidRequestError(f"property {name} is empty: give at least one character")
+        return cls(
+            parse_key=_flag("parse.key", given),
+            key_separator=text["key.separator"],
+            parse_headers=_flag("parse.headers", given),
+            headers_delimiter=text["headers.delimiter"],
+            headers_separator=text["headers.separator"],
+            header_key_separator=text["headers.key.separator"],
+            null_marker=text["null.marker"] or None,
+        )
+
+    def rows(self, lines: Iterable[bytes], before: int) -> tuple[list[Row], InvalidRecordError | None]:
+        """Return the rows of these lines, up to the first that is none, and what is wrong with that.
+
+        `before`: how many lines came before.
+        """
+        rows: list[Row] = []
+        for number, line in enumerate(lines, start=before + 1):
+            try:
+                rows.append(self.row(line, number))
+            except InvalidRecordError as error:
+                return rows, error
+        return rows, None
+
+    def row(self, line: bytes, number: int) -> Row:
+        """Return what line `number` says. Raises: InvalidRecordError: a separator is missing."""
+        headers: Headers = ()
+        key: bytes | None = None
+        rest = line
+        if self.parse_headers:
+            before, found, rest = rest.partition(self.headers_delimiter)
+            _expect(found, "headers delimiter", self.headers_delimiter, number)
+            headers = self._headers(before, number)
+        if self.parse_key:
+            before, found, rest = rest.partition(self.key_separator)
+            _expect(found, "key separator", self.key_separator, number)
+            key = self._value(before)
+        return Row(key, self._value(rest), headers)
+
+    def _headers(self, text: bytes, number: int) -> Headers:
+        if not text or self._value(text) is None:
+            return ()
+        headers = []
+        for part in text.split(self.headers_separator):
+            name, found, value = part.partition(self.header_key_separator)
+            _expect(found, "header separator", self.header_key_separator, number)
+            headers.append((name.decode("utf-8", "replace"), self._value(value)))
+        return tuple(headers)
+
+    def _value(self, text: bytes) -> bytes | None:
+        return None if self.null_marker is not None and text == self.null_marker else text
+
+
+def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield the whole lines of each chunk, without their ends, as they come; the last may have no end."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest]
+
+
+def to_batch(rows: list[Row], partition: int | None = None) -> pa.RecordBatch:
+    """Return the rows as `LogStore.append` takes them."""
+    import pyarrow as pa
+
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    columns = {
+        "key": pa.array([row.key for row in rows], pa.binary()),
+        "value": pa.array([row.value for row in rows], pa.binary()),
+        "headers": pa.array(
+            [[{"key": k, "value": v} for k, v in row.headers] or None for row in rows], pa.list_(header)
+        ),
+    }
+    if partition is not None:
+        columns["partition"] = pa.array([partition] * len(rows), pa.int32())
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@dataclass(slots=True)
+class Written:
+    """What one process wrote to a partition: from its first offset to behind its last, and its own records.
+
+    Others' records may lie between, if they write meanwhile.
+    """
+
+    start: int
+    end: int
+    records: int = 0
+
+    def add(self, done: OffsetRange) -> None:
+        """Count one append, whose range is unbroken."""
+        self.end = done.end
+        self.records += done.count
+
+
+class LineWriter:
+    """Appends lines to a topic. `written` says what is there per partition, also after an error."""
+
+    def __init__(
+        self, topic: str, parser: LineParser, *, partition: int | None = None, compression: str | None = None
+    ) -> None:
+        self.written: dict[int, Written] = {}
+        self._topic = topic
+        self._parser = parser
+        self._partition = partition
+        self._compression = compression
+        self._lines = 0  # all of these are written
+        self._in_order = True  # all lines go to one partition
+
+    def write(self, store: LogStore, chunks: Iterable[bytes]) -> None:
+        """Append the lines, those of one chunk at a time. An error says how many of them were written.
+
+        Raises: InvalidRecordError: a line is none, or cannot be stored: those before it were appended.
+        """
+        info = store.topic(self._topic)  # what is unknown is an error even if no line ever comes
+        if self._partition is not None:
+            store.log(self._topic, self._partition)
+        self._in_order = self._partition is not None or info.partitions == 1
+        for lines in split_lines(chunks):
+            rows, wrong = self._parser.rows(lines, self._lines)
+            if rows:
+                self._append(store, rows)
+            if wrong:
+                raise wrong
+
+    def _append(self, store: LogStore, rows: list[Row]) -> None:
+        try:
+            appended = store.append(
+                self._topic, to_batch(rows, self._partition), compression=self._compression
+            )
+        except PylogError as error:
+            partly = getattr(error, "appended", {})
+            if partly or not isinstance(error, InvalidRecordError):
+                self._count(partly)
+                raise self._cut_short(error, len(rows)) from None
+            if len(rows) == 1:
+                raise _refused(self._lines + 1, re.sub(r"^row 0:? | in row 0\b", "", str(error))) from error
+            half = len(rows) // 2
+            self._append(store, rows[:half])
+            self._append(store, rows[half:])
+            return
+        self._count(appended)
+        self._lines += len(rows)
+
+    def _count(self, appended: Mapping[int, OffsetRange]) -> None:
+        for p, done in appended.items():
+            self.written.setdefault(p, Written(done.start, done.end)).add(done)
+
+    def _cut_short(self, error: PylogError, wanted: int) -> PylogError:
+        """The same error, saying which lines are there: one append goes partition by partition, not line by line."""
+        partly = sum(written.records for written in self.written.values()) - self._lines
+        if self._in_order:
+            self._lines, partly = self._lines + partly, 0
+        then = f", then {partly} of the next {wanted} (partition by partition)" if partly else ""
+        which = f"the first {self._lines} lines were written{then}, no later one"
+        if isinstance(error, FailedStoreError):  # perhaps of what was just written
+            which = f"the first {self._lines} lines were written{then}, of later ones it is not known"
+        elif not self._lines and not partly:
+            which = "no line was written"
+        error.args = (f"{error}; {which}",)
+        return error
+
+
+def _flag(name: str, given: Mapping[str, str]) -> bool:
+    text = given[name].lower()
+    if text not in ("true", "false"):
+        raise InvalidRequestError(f"property {name}={given[name]!r}: true or false")
+    return text == "true"
+
+
+def _expect(found: bytes, what: str, separator: bytes, number: int) -> None:
+    if not found:
+        shown = separator.decode("utf-8", "replace")
+        raise _refused(number, f"no {what} {shown!r}")
+
+
+def _refused(number: int, reason: str) -> InvalidRecordError:
+    return InvalidRecordError(f"line {number}: {reason}; the lines before it were written, no later one")
+
+
+# --------------------------------------------------------------------------------------------- consume
+
+
+def console_records(topic: str, batch: pa.RecordBatch, partition: int) -> Iterator[ConsoleRecord]:
+    """Yield the records of a batch with `RECORD_SCHEMA`'s columns."""
+    import pyarrow as pa
+
+    columns: list[Iterable[Any]] = [
+        batch.column("offset").to_pylist(),
+        batch.column("timestamp").cast(pa.int64()).to_pylist(),
+        batch.column("timestampType").to_pylist(),
+        batch.column("headers").to_pylist(),
+        batch.column("key").to_pylist(),
+        batch.column("value").to_pylist(),
+    ]
+    for offset, timestamp_ms, kind, headers, key, value in zip(*columns, strict=True):
+        pairs = tuple((h["key"], h["value"]) for h in headers or ())
+        yield ConsoleRecord(topic, partition, offset, timestamp_ms, kind, pairs, key, value)
+
+
+def stored_records(
+    store: LogStore, topic: str, partition: int | None, start: int | str
+) -> Iterator[ConsoleRecord]:
+    """Yield the records there are now, partition by partition, from an offset, "earliest" or "latest"."""
+    partitions = range(store.topic(topic).partitions) if partition is None else [partition]
+    for p in partitions:
+        extent = store.log(topic, p)
+        first = {"earliest": extent.log_start_offset, "latest": extent.log_end_offset}.get(str(start), start)
+        for batch in store.read(topic, partition=p, start=int(first)):
+            yield from console_records(topic, batch, p)
+
+
+def followed_records(
+    store: LogStore, topic: str, partition: int | None, start: int | str | None, timeout_ms: int | None
+) -> Iterator[ConsoleRecord]:
+    """Yield the records from `start` (None: from now on) as they come, until none came for `timeout_ms`."""
+    where: Any = {partition: start} if isinstance(start, int) else start or "latest"
+    partitions = None if partition is None else [partition]
+    for batch in store.tail(topic, partitions=partitions, start=where, timeout_ms=timeout_ms):
+        yield from console_records(topic, batch, batch.column("partition")[0].as_py())
+
+
+def text_formatter(given: Mapping[str, str]) -> Formatter:
+    """Return what prints a record as the console consumer does: the chosen parts, the value last."""
+    null = given["null.literal"].encode()
+    separator, end = given["key.separator"].encode(), given["line.separator"].encode()
+    between_headers = given["headers.separator"].encode()
+    makers: dict[str, Formatter] = {
+        "print.timestamp": lambda r: f"{TIMESTAMP_TYPES[r.timestamp_type]}:{r.timestamp_ms}".encode(),
+        "print.partition": lambda r: b"Partition:%d" % r.partition,
+        "print.offset": lambda r: b"Offset:%d" % r.offset,
+        "print.headers": lambda r: between_headers.join(_header_pairs(r.headers, null)) or b"NO_HEADERS",
+        "print.key": lambda r: null if r.key is None else r.key,
+        "print.value": lambda r: null if r.value is None else r.value,
+    }
+    chosen = [maker for name, maker in makers.items() if _flag(name, given)]
+    return lambda record: separator.join(make(record) for make in chosen) + end
+
+
+_TOKENS: dict[str, Formatter] = {
+    "t": lambda r: r.topic.encode(),
+    "p": lambda r: b"%d" % r.partition,
+    "o": lambda r: b"%d" % r.offset,
+    "T": lambda r: b"%d" % r.timestamp_ms,
+    "k": lambda r: r.key or b"",
+    "s": lambda r: r.value or b"",
+    "K": lambda r: b"%d" % _size(r.key),
+    "S": lambda r: b"%d" % _size(r.value),
+    "h": lambda r: b",".join(_header_pairs(r.headers, b"NULL", b"=")),
+    "%": lambda r: b"%",
+}
+
+
+def template_formatter(template: str) -> Formatter:
+    """Return what prints a record by a kcat template.
+
+    %t topic, %p partition, %o offset, %T timestamp, %k key, %s value, %K and %S their sizes (-1: null), %h
+    headers.
+    """
+    makers: list[Formatter] = []
+    for token, literal in re.findall(r"%(.?)|([^%]+)", template, re.DOTALL):
+        if literal:
+            text = unescape(literal).encode()
+            makers.append(lambda _, text=text: text)  # type: ignore[misc]
+        elif token in _TOKENS:
+            makers.append(_TOKENS[token])
+        else:
+            raise InvalidRequestError(
+                f"unknown format '%{token}'; there are {', '.join('%' + t for t in _TOKENS)}"
+            )
+    return lambda record: b"".join(make(record) for make in makers)
+
+
+def json_formatter(record: ConsoleRecord) -> bytes:
+    """Return the record as one line of JSON. Bytes that are not UTF-8 come as `{"base64": …}`."""
+    fields = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        "timestampType": TIMESTAMP_TYPES[record.timestamp_type],
+        "headers": [[name, _text(value)] for name, value in record.headers],
+        "key": _text(record.key),
+        "value": _text(record.value),
+    }
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def _text(data: bytes | None) -> object:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _size(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def _header_pairs(headers: Headers, null: bytes, equals: bytes = b":") -> Iterator[bytes]:
+    return (name.encode() + equals + (null if value is None else value) for name, value in headers)

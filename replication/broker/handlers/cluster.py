@@ -1,0 +1,204 @@
+"""What clients ask of the cluster: Metadata, which may make a topic, and DescribeCluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from logstore.errors import InvalidTopicError, PylogError
+from logstore.store.catalog import check_topic_name
+from replication.broker.topic_admin import NewTopic, TopicAdmin
+from replication.config.broker import BrokerConfig
+from replication.errors import ErrorCode, code_of
+from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, topic_id_of, topic_uuid
+from replication.model.metadata import Metadata, PartitionMetadata, TopicMetadata
+from replication.network import steps
+from replication.network.request import Handler, RequestContext
+from replication.network.steps import all_of, in_steps
+from replication.protocol import apis
+from replication.protocol.apis import ApiKey, EncodedBody
+from replication.protocol.kio_pieces import Rows
+
+Response: TypeAlias = Mapping[str, Any]
+Question: TypeAlias = tuple[int, tuple[Any, ...] | None]
+
+NOT_ASKED = -2_147_483_648  # authorized operations
+ANSWERS_KEPT, TOPICS_KEPT = 64, 100
+CREATE_WAIT_S = 5.0  # a client that is answered before would only ask again
+
+
+class ClusterHandlers:
+    """See the module."""
+
+    def __init__(self, config: BrokerConfig, cluster_id: str, metadata: Metadata, admin: TopicAdmin) -> None:
+        self._config = config
+        self._cluster_id = cluster_id
+        self._metadata = metadata
+        self._admin = admin
+        # Answers that were given since the cluster last changed; making one costs some 15 µs per partition.
+        self._answers: dict[Question, EncodedBody] = {}
+        self._making = asyncio.Lock()
+        self._changes = 0
+        metadata.listen(self._note_change)
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """What is answered here."""
+        return {ApiKey.METADATA: self.metadata, ApiKey.DESCRIBE_CLUSTER: self.describe_cluster}
+
+    def _note_change(self) -> None:
+        self._changes += 1
+        self._answers.clear()
+
+    async def metadata(self, context: RequestContext, body: Any) -> EncodedBody | Response:
+        """Brokers, the controller, and the topics that are asked for: all if none are named. Each is told once."""
+        asked = body.topics
+        if asked is None or (not asked and context.version == 0):
+            return await self._everything(context)
+        wanted: dict[tuple[str | None, Any], None] = {}
+        async for chunk in in_steps(asked):
+            wanted.update(((topic.name, getattr(topic, "topic_id", None)), None) for topic in chunk)
+        is_short = len(wanted) <= TOPICS_KEPT
+        question = context.version, tuple(wanted) if is_short else None
+        if is_short and (answer := self._answers.get(question)) is not None:
+            return answer
+        changes = self._changes
+        refused: Mapping[str, ErrorCode] = {}
+        if getattr(body, "allow_auto_topic_creation", True) and self._config.auto_create_topics_enable:
+            context.park()
+            missing = [name for name, _ in wanted if name is not None and self._metadata.topic(name) is None]
+            refused = dict(zip(missing, await all_of(self._make, missing), strict=True))
+        if not is_short:
+            return self._response(Rows(len(wanted), (self._named(*topic, refused) for topic in wanted)))
+        rows = [self._named(*topic, refused) for topic in wanted]
+        answer = await self._encoded(context, rows)
+        if changes == self._changes and not any(row["error_code"] for row in rows):
+            self._keep(question, answer)
+        return answer
+
+    async def _everything(self, context: RequestContext) -> EncodedBody:
+        """The same answer for all who ask meanwhile."""
+        question = context.version, None
+        if (answer := self._answers.get(question)) is not None:
+            return answer
+        async with self._making:
+            if (answer := self._answers.get(question)) is not None:
+                return answer
+            topics, changes = list(self._metadata.topics().values()), self._changes
+            rows = Rows(len(topics), (self._topic(topic.name, topic) for topic in topics))
+            answer = await self._encoded(context, rows)
+            if changes == self._changes:
+                self._keep(question, answer)
+            return answer
+
+    def _keep(self, question: Question, answer: EncodedBody) -> None:
+        if len(self._answers) >= ANSWERS_KEPT:
+            self._answers.clear()
+        self._answers[question] = answer
+
+    async def _encoded(
+        self, context: RequestContext, rows: Sequence[Response] | Rows[Response]
+    ) -> EncodedBody:
+        made = apis.body_steps(context.key, context.version, self._response(rows))
+        return EncodedBody([await steps.run(made)])
+
+    def _response(self, rows: Sequence[Response] | Rows[Response]) -> Response:
+        return {
+            "brokers": [
+                {"node_id": b.id, "host": b.host, "port": b.port, "rack": b.rack}
+                for b in self._metadata.brokers().values()
+            ],
+            "cluster_id": self._cluster_id,
+            "controller_id": -1 if self._metadata.controller_id is None else self._metadata.controller_id,
+            "topics": rows,
+            "cluster_authorized_operations": NOT_ASKED,
+        }
+
+    async def _make(self, name: str) -> ErrorCode:
+        """Have a topic of this name made; how that came out."""
+        try:
+            check_topic_name(name)
+            if name in INTERNAL_TOPICS:
+                return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            made = await self._admin.ensure(NewTopic(name=name), timeout_s=CREATE_WAIT_S)
+        except InvalidTopicError:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
+        except PylogError as error:
+            return code_of(error)
+        return ErrorCode.LEADER_NOT_AVAILABLE if made is None else ErrorCode.NONE
+
+    def _named(self, name: str | None, topic_id: Any, refused: Mapping[str, ErrorCode]) -> Response:
+        """The row of a topic that was asked for by its name, or its id; `refused`: why it was not made."""
+        if name is None:
+            name = self._metadata.name_of(topic_id_of(topic_id)) if topic_id is not None else None
+            if name is None:
+                return _failure(None, ErrorCode.UNKNOWN_TOPIC_ID, topic_id)
+        if refused.get(name, ErrorCode.NONE) is ErrorCode.NONE:
+            known = self._metadata.topic(name)
+            if known is not None:
+                return self._topic(name, known)
+        if name not in refused:
+            return _failure(name, _why_unknown(name))
+        return _failure(name, refused[name] or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _topic(self, name: str, topic: TopicMetadata) -> Mapping[str, Any]:
+        return {
+            "error_code": ErrorCode.NONE,
+            "name": name,
+            "topic_id": topic_uuid(topic.id) if topic.id else None,
+            "is_internal": name in INTERNAL_TOPICS,
+            "partitions": Rows(
+                len(topic.partitions),
+                (self._partition(number, found) for number, found in sorted(topic.partitions.items())),
+            ),
+            "topic_authorized_operations": NOT_ASKED,
+        }
+
+    def _partition(self, number: int, partition: PartitionMetadata) -> Mapping[str, Any]:
+        live = self._metadata.brokers()
+        leader = partition.state.leader if partition.state.leader in live else NO_LEADER
+        return {
+            "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
+            "partition_index": number,
+            "leader_id": leader,
+            "leader_epoch": partition.state.leader_epoch,
+            "replica_nodes": partition.replicas,
+            "isr_nodes": partition.state.isr,
+            "offline_replicas": [
+                b for b in partition.replicas if b not in live or b in partition.offline_replicas
+            ],
+        }
+
+    def describe_cluster(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+        """Brokers and the controller."""
+        return {
+            "error_code": ErrorCode.NONE,
+            "error_message": None,
+            "endpoint_type": 1,
+            "cluster_id": self._cluster_id,
+            "controller_id": -1 if self._metadata.controller_id is None else self._metadata.controller_id,
+            "brokers": [
+                {"broker_id": b.id, "host": b.host, "port": b.port, "rack": b.rack}
+                for b in self._metadata.brokers().values()
+            ],
+            "cluster_authorized_operations": NOT_ASKED,
+        }
+
+
+def _why_unknown(name: str) -> ErrorCode:
+    try:
+        check_topic_name(name)
+    except InvalidTopicError:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _failure(name: str | None, error: ErrorCode, topic_id: Any = None) -> Mapping[str, Any]:
+    return {
+        "error_code": error,
+        "name": name,
+        "topic_id": topic_id,
+        "is_internal": name in INTERNAL_TOPICS,
+        "partitions": (),
+        "topic_authorized_operations": NOT_ASKED,
+    }

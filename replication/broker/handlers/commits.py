@@ -1,0 +1,214 @@
+"""Offsets that groups commit, ask for, and have deleted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from logstore.env import Clock
+from replication.errors import ErrorCode, KafkaError
+from replication.groups.coordinator import GroupCoordinator
+from replication.groups.machine import events
+from replication.groups.machine.state import NO_TIME, Committed, Group
+from replication.model.cluster import TopicPartition
+from replication.model.metadata import Metadata
+from replication.network.request import Handler, RequestContext
+from replication.network.steps import in_steps, step
+from replication.protocol.apis import ApiKey
+from replication.protocol.kio_pieces import Rows
+
+SEVERAL_GROUPS_FROM = 8  # OffsetFetch
+NOTHING = Committed(-1)
+# Offsets that a group's machine is asked to change in one go. Each becomes a record: this many are some milliseconds.
+CHANGED_AT_ONCE = 250
+
+Response = Mapping[str, Any]
+
+
+class CommitHandlers:
+    """See the module."""
+
+    def __init__(self, metadata: Metadata, groups: GroupCoordinator, clock: Clock) -> None:
+        self._metadata = metadata
+        self._groups = groups
+        self._clock = clock
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """What is answered here."""
+        return {
+            ApiKey.OFFSET_COMMIT: self.commit,
+            ApiKey.OFFSET_FETCH: self.fetch,
+            ApiKey.OFFSET_DELETE: self.delete,
+        }
+
+    async def commit(self, context: RequestContext, body: Any) -> Response:
+        """OffsetCommit: answered when the offsets are stored by all replicas in sync."""
+        context.park()
+        now_ms = self._clock.now_ms()
+        keep = getattr(body, "retention_time", None)
+        keep_ms = -1 if keep is None else round(keep.total_seconds() * 1000)
+        wanted: dict[TopicPartition, Committed] = {}
+        async for chunk in in_steps((topic.name, row) for topic in body.topics for row in topic.partitions):
+            for name, row in chunk:
+                wanted[TopicPartition(name, row.partition_index)] = Committed(
+                    row.committed_offset,
+                    getattr(row, "committed_leader_epoch", -1),
+                    row.committed_metadata or "",
+                    now_ms,
+                    now_ms + keep_ms if keep_ms >= 0 else NO_TIME,
+                )
+        codes = await self._change(
+            body.group_id,
+            wanted,
+            lambda request, known: events.Commit(
+                request=request,
+                offsets={tp: wanted[tp] for tp in known},
+                member_id=body.member_id,
+                generation=body.generation_id_or_member_epoch,
+                instance_id=getattr(body, "group_instance_id", None),
+            ),
+        )
+        return {"topics": _by_topic(body.topics, codes)}
+
+    async def delete(self, context: RequestContext, body: Any) -> Response:
+        """OffsetDelete: of topics that no member reads."""
+        context.park()
+        wanted: dict[TopicPartition, None] = {}
+        async for chunk in in_steps((topic.name, row) for topic in body.topics for row in topic.partitions):
+            wanted.update((TopicPartition(name, row.partition_index), None) for name, row in chunk)
+        try:
+            if self._groups.group(body.group_id) is None:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+            codes = await self._change(
+                body.group_id,
+                wanted,
+                events.DeleteOffsets,
+                raises=True,
+            )
+        except KafkaError as error:
+            return {"error_code": error.code, "topics": []}
+        return {"error_code": ErrorCode.NONE, "topics": _by_topic(body.topics, codes)}
+
+    async def _change(
+        self,
+        group_id: str,
+        wanted: Iterable[TopicPartition],
+        event: Callable[[int, tuple[TopicPartition, ...]], events.Event],
+        *,
+        raises: bool = False,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        """How it came out for each partition; those that the cluster does not know are left out of it.
+
+        Very many are changed one CHANGED_AT_ONCE after the other: then some may be stored, and others refused.
+        """
+        codes: dict[TopicPartition, ErrorCode] = {}
+        rest = iter(wanted)
+        is_first = True
+        while (chunk := tuple(itertools.islice(rest, CHANGED_AT_ONCE))) or is_first:
+            known = tuple(tp for tp in chunk if self._metadata.leader(*tp) is not None)
+            codes.update(dict.fromkeys(chunk, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            if known or is_first:
+                codes.update(await self._change_few(group_id, known, event, raises=raises and is_first))
+            else:
+                await step()
+            is_first = False
+        return codes
+
+    async def _change_few(
+        self,
+        group_id: str,
+        known: tuple[TopicPartition, ...],
+        event: Callable[[int, tuple[TopicPartition, ...]], events.Event],
+        *,
+        raises: bool,
+    ) -> Mapping[TopicPartition, ErrorCode]:
+        try:
+            answer = await self._groups.ask(group_id, lambda request: event(request, known))
+            assert isinstance(answer, events.OffsetsDone), "every event has its kind of answer"
+            if raises and answer.error:
+                raise KafkaError(answer.error)
+        except KafkaError as error:
+            if raises:
+                raise
+            return dict.fromkeys(known, error.code)
+        return {**dict.fromkeys(known, answer.error), **answer.refused}
+
+    # -------------------------------------------------------------------- fetch
+
+    async def fetch(self, context: RequestContext, body: Any) -> Response:
+        """OffsetFetch: what is committed; -1 for what never was. A group that is named twice is told once."""
+        if context.version >= SEVERAL_GROUPS_FROM:
+            rows = []
+            async for chunk in in_steps({asked.group_id: asked for asked in body.groups}.values()):
+                for asked in chunk:
+                    rows.append({"group_id": asked.group_id, **await self._fetch(asked)})
+            return {"groups": rows}
+        found = await self._fetch(body)
+        code = found["error_code"]
+        if code and context.version == 1:  # which has no error for all
+            rows = [
+                {
+                    "name": topic.name,
+                    "partitions": Rows(
+                        len(topic.partition_indexes),
+                        (_row(number, NOTHING, code) for number in topic.partition_indexes),
+                    ),
+                }
+                for topic in body.topics
+            ]
+            return {"topics": rows}
+        return found
+
+    async def _fetch(self, asked: Any) -> dict[str, Any]:
+        try:
+            group = self._groups.group(asked.group_id)
+        except KafkaError as error:
+            return {"error_code": error.code, "topics": []}
+        return {"error_code": ErrorCode.NONE, "topics": await _fetched(group, asked.topics)}
+
+
+async def _fetched(group: Group | None, topics: Any) -> Rows[Response]:
+    """The rows of a response: of these partitions, or of all there are if `topics` is None."""
+    offsets = group.offsets if group is not None else {}
+    names: dict[str, dict[int, None]] = {}
+    if topics is None:
+        async for chunk in in_steps(offsets):
+            for tp in chunk:
+                names.setdefault(tp.topic, {})[tp.partition] = None
+    else:
+        async for few in in_steps(
+            (topic.name, number) for topic in topics for number in topic.partition_indexes
+        ):
+            for name, number in few:
+                names.setdefault(name, {})[number] = None
+
+    def topic_row(name: str, numbers: Collection[int]) -> Response:
+        rows = (_row(number, offsets.get(TopicPartition(name, number), NOTHING)) for number in numbers)
+        return {"name": name, "partitions": Rows(len(numbers), rows)}
+
+    return Rows(len(names), (topic_row(name, numbers) for name, numbers in names.items()))
+
+
+def _row(partition: int, committed: Committed, code: ErrorCode = ErrorCode.NONE) -> Mapping[str, Any]:
+    return {
+        "partition_index": partition,
+        "committed_offset": committed.offset,
+        "committed_leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+        "error_code": code,
+    }
+
+
+def _by_topic(topics: Any, codes: Mapping[TopicPartition, ErrorCode]) -> Rows[Response]:
+    def topic_row(topic: Any) -> Response:
+        rows = (
+            {
+                "partition_index": row.partition_index,
+                "error_code": codes[TopicPartition(topic.name, row.partition_index)],
+            }
+            for row in topic.partitions
+        )
+        return {"name": topic.name, "partitions": Rows(len(topic.partitions), rows)}
+
+    return Rows(len(topics), map(topic_row, topics))

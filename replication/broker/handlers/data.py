@@ -1,0 +1,328 @@
+"""Produce and Fetch: records in and out as they are, undecoded. What is asked of a batch here is read off its header.
+
+A request's partitions fail one by one: each has its own error code. With acks=0 nobody can be told, so that a failure
+closes the connection, which makes the client look up who leads. Fetch sessions are not kept: whoever wants one is
+answered without, and goes on to name all partitions in every request, as the protocol allows.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Awaitable, Iterable, Mapping
+from functools import partial
+
+from logstore.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_END, TRANSACTIONAL, batches
+from logstore.records.compression import Codec
+from replication.broker.handlers.strangers import Strangers
+from replication.config.broker import BrokerConfig
+from replication.errors import ErrorCode, ProtocolError
+from replication.model.cluster import INTERNAL_TOPICS, TopicPartition, topic_id_of
+from replication.model.metadata import Metadata
+from replication.network.request import Handler, RequestContext
+from replication.network.steps import STEP_ITEMS, in_steps, step
+from replication.protocol.apis import ApiKey
+from replication.protocol.decoding import TOPIC_IDS
+from replication.protocol.messages import (
+    CurrentLeader,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    NodeEndpoint,
+    PartitionFetched,
+    PartitionProduced,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    RecordError,
+    TopicFetched,
+    TopicProduced,
+)
+from replication.protocol.wire import Buffer
+from replication.replica.leader.purgatory import PendingProduce, Results
+from replication.replica.leader.results import (
+    ALL_IN_SYNC,
+    LEADER_ONLY,
+    AppendResult,
+    FetchedPartition,
+    FetchSpec,
+)
+from replication.replica.manager import Replicas
+
+# Of a batch: its length behind that field, its format, its attributes.
+_HEAD = struct.Struct(">8xi4xb4xh")
+MAGIC = 2
+PRODUCE_ZSTD, FETCH_ZSTD = 7, 10  # the versions whose clients know zstd
+PRODUCE_LEADERS, FETCH_LEADERS = 10, 12  # the versions that tell who leads now
+# What may wait for slow readers; above that, answers hold little more than a batch.
+UNSENT_BYTES_MAX, ROOM_BYTES_MIN = 256 << 20, 64 << 10
+FULL_SESSIONS = (-1, 0)  # epochs of a fetch that names all its partitions
+_MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+class DataHandlers:
+    """See the module."""
+
+    def __init__(self, config: BrokerConfig, replicas: Replicas, strangers: Strangers) -> None:
+        self._config = config
+        self._replicas = replicas
+        self._strangers = strangers
+        self._metadata: Metadata = replicas.metadata
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """What is answered here."""
+        return {ApiKey.PRODUCE: self.produce, ApiKey.FETCH: self.fetch}
+
+    # ----------------------------------------------------------------- produce
+
+    def produce(
+        self, context: RequestContext, request: ProduceRequest
+    ) -> Awaitable[ProduceResponse | None] | ProduceResponse | None:
+        """Append batches, one per partition. They are in the log's queue, in order, when this returns.
+
+        But for requests of very many partitions: the server begins none behind such a one before it is answered.
+        """
+        if len(request.topics) > STEP_ITEMS or sum(len(t.partitions) for t in request.topics) > STEP_ITEMS:
+            return self._produce_many(context, request)
+        refused: dict[tuple[str, int], AppendResult] = {}
+        records: dict[tuple[str, int], Buffer] = {}
+        all_wrong = self._refuse_all(request)
+        for topic in request.topics:
+            reason = all_wrong or _refuse_topic(topic.name)
+            for partition in topic.partitions:
+                _sort(context.version, (topic.name, partition.partition), partition, reason, refused, records)
+        for tp in refused:
+            records.pop(tp, None)
+        pending = PendingProduce(records, partial(self._produced, context.version, request, refused))
+        if request.acks == ALL_IN_SYNC:
+            context.park()
+        self._replicas.produce(records, pending, acks=request.acks)
+        return pending.response(max(0, request.timeout_ms) if request.acks == ALL_IN_SYNC else -1)
+
+    async def _produce_many(self, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+        """The same in steps."""
+        refused: dict[tuple[str, int], AppendResult] = {}
+        records: dict[tuple[str, int], Buffer] = {}
+        all_wrong = self._refuse_all(request)
+        async for chunk in in_steps(
+            (topic.name, row) for topic in request.topics for row in topic.partitions
+        ):
+            for name, row in chunk:
+                reason = all_wrong or _refuse_topic(name)
+                _sort(context.version, (name, row.partition), row, reason, refused, records)
+        async for some in in_steps(refused):
+            for tp in some:
+                records.pop(tp, None)
+        if request.acks == ALL_IN_SYNC:
+            context.park()
+        timeout_ms = max(0, request.timeout_ms) if request.acks == ALL_IN_SYNC else -1
+        waits = []
+        async for tps in in_steps(records):
+            pending = PendingProduce(tps, dict)
+            self._replicas.produce({tp: records[tp] for tp in tps}, pending, acks=request.acks)
+            waits.append(pending.response(timeout_ms))
+        for wait in waits:
+            async for tps in in_steps(found := wait if isinstance(wait, dict) else await wait):
+                refused.update((tp, found[tp]) for tp in tps)
+        if request.acks == 0:
+            return self._produced(context.version, request, refused, {})
+        return await self._produced_many(context.version, request, refused)
+
+    async def _produced_many(
+        self, version: int, request: ProduceRequest, results: Mapping[tuple[str, int], AppendResult]
+    ) -> ProduceResponse:
+        moved: dict[int, NodeEndpoint] = {}
+        rows: list[list[PartitionProduced]] = [[] for _ in request.topics]
+        asked = ((n, topic.name, row) for n, topic in enumerate(request.topics) for row in topic.partitions)
+        async for chunk in in_steps(asked):
+            for number, name, (index, _) in chunk:
+                tp = name, index
+                rows[number].append(self._partition_produced(version, tp, results[tp], moved))
+        topics = [TopicProduced(topic.name, found) for topic, found in zip(request.topics, rows, strict=True)]
+        return ProduceResponse(topics, node_endpoints=tuple(moved.values()))
+
+    @staticmethod
+    def _refuse_all(request: ProduceRequest) -> AppendResult | None:
+        if request.acks not in (ALL_IN_SYNC, 0, LEADER_ONLY):
+            return AppendResult(
+                ErrorCode.INVALID_REQUIRED_ACKS, error_message=f"acks={request.acks}: -1, 0 or 1"
+            )
+        if request.transactional_id is not None:
+            return AppendResult(ErrorCode.INVALID_TXN_STATE, error_message="transactions are not served")
+        return None
+
+    def _produced(
+        self, version: int, request: ProduceRequest, refused: Results, appended: Results
+    ) -> ProduceResponse | None:
+        results = {**appended, **refused} if refused else appended
+        if request.acks == 0:
+            for tp, result in results.items():
+                if result.error_code:
+                    raise ProtocolError(
+                        f"records with acks=0 for {tp[0]}-{tp[1]} were refused: {result.error_code.name}"
+                    )
+            return None
+        moved: dict[int, NodeEndpoint] = {}
+        topics = []
+        for topic in request.topics:
+            rows = []
+            for index, _ in topic.partitions:
+                tp = topic.name, index
+                rows.append(self._partition_produced(version, tp, results[tp], moved))
+            topics.append(TopicProduced(topic.name, rows))
+        return ProduceResponse(topics, node_endpoints=tuple(moved.values()))
+
+    def _partition_produced(
+        self, version: int, tp: tuple[str, int], result: AppendResult, moved: dict[int, NodeEndpoint]
+    ) -> PartitionProduced:
+        code, base_offset, append_ms, log_start, message, wrong_rows = result
+        errors = tuple(RecordError(row, message) for row in wrong_rows)
+        leader = None
+        if code in _MOVED and version >= PRODUCE_LEADERS:
+            leader = self._leader(TopicPartition(*tp), moved)
+        return PartitionProduced(tp[1], code, base_offset, append_ms, log_start, errors, message, leader)
+
+    # ------------------------------------------------------------------- fetch
+
+    async def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
+        """Read partitions, waiting until there is enough. Unknown topics fail at once, others wait no more then."""
+        if request.session_epoch not in FULL_SESSIONS:
+            return FetchResponse((), error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        version = context.version
+        wanted: dict[TopicPartition, FetchSpec] = {}
+        count = 0
+        failed: list[tuple[FetchTopic, ErrorCode]] = []
+        topics: list[tuple[FetchTopic, str]] = []
+        for topic in request.topics:
+            name = topic.name if version < TOPIC_IDS else self._metadata.name_of(topic_id_of(topic.topic_id))
+            if name is None:
+                failed.append((topic, ErrorCode.UNKNOWN_TOPIC_ID))
+                continue
+            topics.append((topic, name))
+            for partition in topic.partitions:
+                wanted.setdefault(TopicPartition(name, partition.partition), _spec(partition))
+                count += 1
+                if count % STEP_ITEMS == 0:
+                    await step()
+        max_bytes = max(0, min(request.max_bytes, self._config.fetch_max_bytes))
+        found = await self._replicas.fetch(
+            wanted,
+            replica_id=request.replica_id,
+            replica_epoch=request.replica_epoch,
+            max_wait_ms=0 if failed else max(0, request.max_wait_ms),
+            min_bytes=min(request.min_bytes, max_bytes),
+            max_bytes=max_bytes,
+            isolation=request.isolation,
+            room_bytes=lambda: max(ROOM_BYTES_MIN, UNSENT_BYTES_MAX - context.unsent_bytes()),
+        )
+        if request.replica_id >= 0 and ErrorCode.STALE_BROKER_EPOCH in {
+            each.error_code for each in found.values()
+        }:
+            self._strangers.note_wrong(context)
+        return await self._fetched(version, topics, failed, found)
+
+    async def _fetched(
+        self,
+        version: int,
+        topics: Iterable[tuple[FetchTopic, str]],
+        failed: Iterable[tuple[FetchTopic, ErrorCode]],
+        found: dict[TopicPartition, FetchedPartition],
+    ) -> FetchResponse:
+        moved: dict[int, NodeEndpoint] = {}
+        rows, count = [], 0
+        for topic, name in topics:
+            partitions = []
+            for asked in topic.partitions:
+                count += 1
+                if count % STEP_ITEMS == 0:
+                    await step()
+                tp = TopicPartition(name, asked.partition)
+                if (fetched := found.pop(tp, None)) is None:
+                    continue  # asked for twice, answered once
+                leader = None
+                if fetched.error_code in _MOVED and version >= FETCH_LEADERS:
+                    leader = self._leader(tp, moved)
+                partitions.append(_partition_fetched(version, tp.partition, fetched, leader))
+            rows.append(TopicFetched(topic.name, topic.topic_id, partitions))
+        for topic, code in failed:
+            errors = [PartitionFetched(asked.partition, code) for asked in topic.partitions]
+            rows.append(TopicFetched(topic.name, topic.topic_id, errors))
+        return FetchResponse(rows, node_endpoints=tuple(moved.values()))
+
+    def _leader(self, tp: TopicPartition, moved: dict[int, NodeEndpoint]) -> CurrentLeader | None:
+        """Who leads it now, as far as this broker knows; and where that is, in `moved`."""
+        topic = self._metadata.topic(tp.topic)
+        partition = topic.partitions.get(tp.partition) if topic is not None else None
+        if partition is None:
+            return None
+        leader = partition.state.leader
+        if (address := self._metadata.brokers().get(leader)) is not None:
+            moved[leader] = NodeEndpoint(leader, address.host, address.port, address.rack)
+        return CurrentLeader(leader, partition.state.leader_epoch)
+
+
+def _refuse_topic(name: str) -> AppendResult | None:
+    """What brokers write for themselves is theirs alone: what a client puts there would be read as state of groups."""
+    if name not in INTERNAL_TOPICS:
+        return None
+    return AppendResult(
+        ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=f"{name} is internal: only brokers write to it"
+    )
+
+
+def _sort(
+    version: int,
+    tp: tuple[str, int],
+    partition: ProducePartition,
+    reason: AppendResult | None,
+    refused: dict[tuple[str, int], AppendResult],
+    records: dict[tuple[str, int], Buffer],
+) -> None:
+    """Put it with what is refused, or with what is to be appended. What is named twice is in both."""
+    wrong = reason or _refuse(version, partition, is_twice=tp in records)
+    if wrong is not None:
+        refused[tp] = wrong
+    elif partition.records is not None:
+        records[tp] = partition.records
+
+
+def _refuse(version: int, partition: ProducePartition, *, is_twice: bool) -> AppendResult | None:
+    """Why these records cannot be appended, as far as the batch's header tells. The CRC is checked by the log."""
+    code, why = _wrong(version, partition.records or b"")
+    if is_twice:
+        code, why = ErrorCode.INVALID_REQUEST, "the request names this partition twice"
+    return None if code is ErrorCode.NONE else AppendResult(code, error_message=why)
+
+
+def _wrong(version: int, records: Buffer) -> tuple[ErrorCode, str | None]:
+    if len(records) < _HEAD.size:
+        return ErrorCode.INVALID_RECORD, "exactly one batch per partition is needed, and there is none"
+    length, magic, attributes = _HEAD.unpack_from(records)
+    if magic < MAGIC:
+        return ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"message format {magic}; only {MAGIC} is taken"
+    if magic > MAGIC or length + LENGTH_END > len(records) or length + LENGTH_END < HEADER_BYTES:
+        return ErrorCode.CORRUPT_MESSAGE, f"a batch of {length + LENGTH_END} bytes in {len(records)}"
+    if length + LENGTH_END < len(records):
+        return ErrorCode.INVALID_RECORD, "exactly one batch per partition is taken, and there are more"
+    if attributes & (TRANSACTIONAL | CONTROL):
+        return ErrorCode.INVALID_TXN_STATE, "transactions are not served"
+    codec = attributes & CODEC_MASK
+    if codec > Codec.ZSTD or (codec == Codec.ZSTD and version < PRODUCE_ZSTD):
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} in Produce version {version}"
+    return ErrorCode.NONE, None
+
+
+def _spec(partition: FetchPartition) -> FetchSpec:
+    _, offset, max_bytes, leader_epoch, last_epoch, log_start = partition
+    return FetchSpec(offset, max(0, max_bytes), leader_epoch, log_start, last_epoch)
+
+
+def _partition_fetched(
+    version: int, index: int, fetched: FetchedPartition, leader: CurrentLeader | None
+) -> PartitionFetched:
+    code, records, high_watermark, stable, log_start, aborted = fetched
+    if version < FETCH_ZSTD and any(batch.codec is Codec.ZSTD for _, batch in batches(records)):
+        code, records, aborted = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, b"", None
+    return PartitionFetched(
+        index, code, high_watermark, stable, log_start, aborted, records, current_leader=leader
+    )

@@ -1,0 +1,328 @@
+"""What members of consumer groups ask of their coordinator, and where that is; what administrators ask of groups."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from logstore.errors import PylogError
+from replication.broker.topic_admin import NewTopic, TopicAdmin
+from replication.config.broker import BrokerConfig
+from replication.errors import ErrorCode, KafkaError
+from replication.groups.coordinator import GroupCoordinator
+from replication.groups.machine import events
+from replication.groups.machine.state import Group, Phase
+from replication.model.cluster import OFFSETS_TOPIC
+from replication.model.metadata import BrokerAddress, Metadata
+from replication.network.request import Handler, RequestContext
+from replication.network.steps import all_of, in_steps
+from replication.protocol.apis import ApiKey
+from replication.protocol.kio_pieces import Rows
+
+logger = logging.getLogger(__name__)
+
+GROUP_KEY_TYPE = 0  # FindCoordinator also looks for those of transactions, which are not served
+CREATE_WAIT_S, LEARN_WAIT_S = 5.0, 1.0
+IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins with it
+LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
+LEAVING_AT_ONCE = 100  # members that leave in one step of the group's machine
+
+Answer = TypeVar("Answer", bound=events.Body)
+Response = Mapping[str, Any]
+
+
+class GroupHandlers:
+    """See the module."""
+
+    def __init__(
+        self, config: BrokerConfig, metadata: Metadata, admin: TopicAdmin, groups: GroupCoordinator
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._admin = admin
+        self._groups = groups
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """What is answered here."""
+        return {
+            ApiKey.FIND_COORDINATOR: self.find_coordinator,
+            ApiKey.JOIN_GROUP: self.join,
+            ApiKey.SYNC_GROUP: self.sync,
+            ApiKey.HEARTBEAT: self.heartbeat,
+            ApiKey.LEAVE_GROUP: self.leave,
+            ApiKey.DESCRIBE_GROUPS: self.describe,
+            ApiKey.LIST_GROUPS: self.list,
+            ApiKey.DELETE_GROUPS: self.delete,
+        }
+
+    # -------------------------------------------------------- who keeps a group
+
+    async def find_coordinator(self, context: RequestContext, body: Any) -> Response:
+        """The broker that keeps a group; the topic where groups are kept is made when it is first asked for."""
+        keys = dict.fromkeys(body.coordinator_keys) if context.version >= 4 else (body.key,)
+        kind = getattr(body, "key_type", GROUP_KEY_TYPE)
+        failed: KafkaError | None = None
+        try:
+            if kind != GROUP_KEY_TYPE:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "transactions are not served here")
+            if self._metadata.topic(OFFSETS_TOPIC) is None:
+                await self._make_topic()
+            await self._groups.learned(LEARN_WAIT_S)
+        except KafkaError as error:
+            failed = error
+
+        def row(key: str) -> Response:
+            try:
+                if failed is not None:
+                    raise failed
+                broker = self._find(key)
+            except KafkaError as error:
+                return _nobody(key, error)
+            found = {"key": key, "node_id": broker.id, "host": broker.host, "port": broker.port}
+            return {"error_code": 0, "error_message": None, **found}
+
+        if context.version >= 4:
+            return {"coordinators": Rows(len(keys), map(row, keys))}
+        return row(body.key)
+
+    def _find(self, group_id: str) -> BrokerAddress:
+        try:
+            partition = self._groups.partition_of(group_id)
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        leader = self._metadata.leader(OFFSETS_TOPIC, partition)
+        broker = self._metadata.brokers().get(-1 if leader is None else leader)
+        if broker is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its partition has no leader now")
+        return broker
+
+    async def _make_topic(self) -> None:
+        config = self._config
+        topic = NewTopic(
+            name=OFFSETS_TOPIC,
+            partitions=config.offsets_topic_num_partitions,
+            replication_factor=min(
+                config.offsets_topic_replication_factor, max(len(self._metadata.brokers()), 1)
+            ),
+            config={
+                "cleanup.policy": "compact",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+                "compression.type": "producer",
+            },
+        )
+        try:
+            ready = await self._admin.ensure(topic, timeout_s=CREATE_WAIT_S)
+        except PylogError as error:
+            logger.warning("topic %s is not made: %s", OFFSETS_TOPIC, error)
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        if ready is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being made")
+
+    # ------------------------------------------------------------------ members
+
+    async def _ask(self, group_id: str, kind: type[Answer], make: Callable[[int], events.Event]) -> Answer:
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        answer = await self._groups.ask(group_id, make)
+        assert isinstance(answer, kind), "every event has its kind of answer"
+        return answer
+
+    async def join(self, context: RequestContext, body: Any) -> Response:
+        """JoinGroup: answered when everybody has joined, or as soon as it is refused."""
+        session_timeout_ms = _ms(body.session_timeout)
+        prefix = getattr(body, "group_instance_id", None) or context.client_id or "member"
+        try:
+            answer = await self._ask(
+                body.group_id,
+                events.Joined,
+                lambda request: events.Join(
+                    request=request,
+                    member_id=body.member_id,
+                    fresh_id=self._groups.member_id(prefix),
+                    instance_id=getattr(body, "group_instance_id", None),
+                    client_id=context.client_id or "",
+                    client_host=f"/{context.client_host}",
+                    session_timeout_ms=session_timeout_ms,
+                    rebalance_timeout_ms=_ms(getattr(body, "rebalance_timeout", body.session_timeout)),
+                    protocol_type=body.protocol_type,
+                    protocols=tuple((each.name, each.metadata) for each in body.protocols),
+                    needs_known_id=context.version >= IDS_KNOWN_FROM,
+                ),
+            )
+        except KafkaError as error:
+            answer = events.Joined(error=error.code, member_id=body.member_id)
+        return {
+            "error_code": answer.error,
+            "generation_id": answer.generation,
+            "protocol_type": answer.protocol_type,
+            "protocol_name": answer.protocol if answer.protocol or context.version >= 7 else "",
+            "leader": answer.leader,
+            "member_id": answer.member_id,
+            "members": [
+                {"member_id": member_id, "group_instance_id": instance_id, "metadata": metadata}
+                for member_id, instance_id, metadata in answer.members
+            ],
+        }
+
+    async def sync(self, context: RequestContext, body: Any) -> Response:
+        """SyncGroup: answered when the leader has said who reads what."""
+        try:
+            answer = await self._ask(
+                body.group_id,
+                events.Synced,
+                lambda request: events.Sync(
+                    request=request,
+                    member_id=body.member_id,
+                    generation=body.generation_id,
+                    instance_id=getattr(body, "group_instance_id", None),
+                    protocol_type=getattr(body, "protocol_type", None),
+                    protocol=getattr(body, "protocol_name", None),
+                    assignments={each.member_id: each.assignment for each in body.assignments},
+                ),
+            )
+        except KafkaError as error:
+            answer = events.Synced(error.code)
+        return {
+            "error_code": answer.error,
+            "protocol_type": answer.protocol_type,
+            "protocol_name": answer.protocol,
+            "assignment": answer.assignment,
+        }
+
+    async def heartbeat(self, context: RequestContext, body: Any) -> Response:
+        """Heartbeat. While the group is being loaded all is well: nobody is expelled before it is."""
+        try:
+            answer = await self._ask(
+                body.group_id,
+                events.Done,
+                lambda request: events.Heartbeat(
+                    request=request,
+                    member_id=body.member_id,
+                    generation=body.generation_id,
+                    instance_id=getattr(body, "group_instance_id", None),
+                ),
+            )
+        except KafkaError as error:
+            is_loading = error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return {"error_code": ErrorCode.NONE if is_loading else error.code}
+        return {"error_code": answer.error}
+
+    async def leave(self, context: RequestContext, body: Any) -> Response:
+        """LeaveGroup: of one member, or from version 3 of several."""
+        if context.version < LEAVES_TOGETHER_FROM:
+            leaving: list[tuple[str, str | None]] = [(body.member_id, None)]
+        else:
+            leaving = list(dict.fromkeys([(each.member_id, each.group_instance_id) for each in body.members]))
+            if not leaving:  # whether there is such a group is told all the same
+                await self._ask(body.group_id, events.Left, lambda n: events.Leave(n, ()))
+        members: list[Response] = []
+        async for chunk in in_steps(leaving, LEAVING_AT_ONCE):
+            few = tuple(chunk)
+
+            def leave(request: int, few: tuple[tuple[str, str | None], ...] = few) -> events.Event:
+                return events.Leave(request, few)
+
+            try:
+                answer = await self._ask(body.group_id, events.Left, leave)
+            except KafkaError as error:
+                return {"error_code": error.code, "members": []}
+            members += [
+                {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
+                for (member_id, instance_id), code in zip(few, answer.errors, strict=True)
+            ]
+        if context.version < LEAVES_TOGETHER_FROM:
+            return {"error_code": members[0]["error_code"]}
+        return {"error_code": ErrorCode.NONE, "members": members}
+
+    # ----------------------------------------------------------- administration
+
+    def describe(self, context: RequestContext, body: Any) -> Response:
+        """DescribeGroups: a group that is not there is a dead one."""
+
+        def row(group_id: str) -> Response:
+            try:
+                return described(group_id, self._groups.group(group_id))
+            except KafkaError as error:
+                return {**described(group_id, None), "error_code": error.code}
+
+        asked = dict.fromkeys(body.groups)
+        return {"groups": Rows(len(asked), map(row, asked))}
+
+    def list(self, context: RequestContext, body: Any) -> Response:
+        """ListGroups: those of this broker, in these states (none named: in any)."""
+        wanted = {state.casefold() for state in getattr(body, "states_filter", ())}
+        try:
+            groups = self._groups.groups()
+        except KafkaError as error:
+            return {"error_code": error.code, "groups": []}
+        rows = (
+            {"group_id": group.id, "protocol_type": group.protocol_type or "", "group_state": group.phase}
+            for group in groups
+            if not wanted or group.phase.casefold() in wanted
+        )
+        return {"error_code": ErrorCode.NONE, "groups": rows}
+
+    async def delete(self, context: RequestContext, body: Any) -> Response:
+        """DeleteGroups: each for itself."""
+        context.park()
+        names = tuple(dict.fromkeys(body.groups_names))
+        codes = await all_of(self._delete, names)
+        return {
+            "results": [
+                {"group_id": name, "error_code": code} for name, code in zip(names, codes, strict=True)
+            ]
+        }
+
+    async def _delete(self, group_id: str) -> ErrorCode:
+        try:
+            return (await self._ask(group_id, events.Done, events.DeleteGroup)).error
+        except KafkaError as error:
+            return error.code
+
+
+def _nobody(key: str, error: KafkaError) -> Response:
+    # Who asked is to ask again: that this broker knows of no such topic yet is not its business.
+    code = error.code if error.code is ErrorCode.INVALID_REQUEST else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return {
+        "key": key,
+        "node_id": -1,
+        "host": "",
+        "port": -1,
+        "error_code": code,
+        "error_message": str(error),
+    }
+
+
+def described(group_id: str, group: Group | None) -> Mapping[str, Any]:
+    """A group as DescribeGroups tells of it; what its members say and read is told while that is settled."""
+    if group is None:
+        group = Group(id=group_id, phase=Phase.DEAD)
+    is_stable = group.phase is Phase.STABLE
+    protocol = group.protocol or "" if is_stable else ""
+    return {
+        "error_code": ErrorCode.NONE,
+        "group_id": group_id,
+        "group_state": group.phase,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": protocol,
+        "members": Rows(
+            len(group.members),
+            (
+                {
+                    "member_id": member.id,
+                    "group_instance_id": member.instance_id,
+                    "client_id": member.client_id,
+                    "client_host": member.client_host,
+                    "member_metadata": member.metadata(protocol) if is_stable else b"",
+                    "member_assignment": member.assignment if is_stable else b"",
+                }
+                for member in group.members.values()
+            ),
+        ),
+    }
+
+
+def _ms(time: timedelta) -> int:
+    return round(time.total_seconds() * 1000)

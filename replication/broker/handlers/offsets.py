@@ -1,0 +1,158 @@
+"""Offsets of partitions, and ids of producers: ListOffsets, OffsetForLeaderEpoch, DeleteRecords, InitProducerId.
+
+The partitions of a request are looked up one after the other, so that a request which names very many of them takes
+its time and not that of others. One that is named twice is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from replication.config.broker import BrokerConfig
+from replication.coordination.producer_ids import ProducerIds
+from replication.coordination.tree import Tree
+from replication.errors import ErrorCode, KafkaError
+from replication.model.cluster import INTERNAL_TOPICS
+from replication.network.request import Handler, RequestContext
+from replication.network.steps import all_of, in_steps
+from replication.protocol.apis import ApiKey
+from replication.protocol.kio_pieces import Rows
+from replication.protocol.messages import Isolation
+from replication.replica.leader.offsets import Special
+from replication.replica.leader.results import DeletedRecords, FoundOffset
+from replication.replica.manager import Replicas
+
+logger = logging.getLogger(__name__)
+
+# The version of ListOffsets that knows a special time.
+_KNOWN_SINCE = {Special.LATEST: 1, Special.EARLIEST: 1, Special.MAX_TIMESTAMP: 7, Special.EARLIEST_LOCAL: 8}
+_NEVER = 2**15
+
+
+_TWICE, _TOO_OLD = FoundOffset(ErrorCode.INVALID_REQUEST), FoundOffset(ErrorCode.UNSUPPORTED_VERSION)
+
+Response: TypeAlias = Mapping[str, Any]
+
+
+class PositionHandlers:
+    """See the module."""
+
+    def __init__(self, config: BrokerConfig, replicas: Replicas, tree: Callable[[], Tree]) -> None:
+        self._replicas = replicas
+        self._producer_ids = ProducerIds(config.broker_id, tree)
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """What is answered here."""
+        return {
+            ApiKey.LIST_OFFSETS: self.list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
+            ApiKey.DELETE_RECORDS: self.delete_records,
+            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
+        }
+
+    async def list_offsets(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+        """Where partitions begin and end, or where a time is in them."""
+        isolation = Isolation(1 if getattr(body, "isolation_level", 0) == 1 else 0)
+        named: Counter[tuple[str, int]] = Counter()
+        async for chunk in in_steps(_asked(body.topics)):
+            named.update((name, asked.partition_index) for name, asked in chunk)
+        done: list[FoundOffset] = []
+        async for chunk in in_steps(_asked(body.topics)):
+            for name, asked in chunk:
+                tp = name, asked.partition_index
+                if named[tp] > 1:
+                    found = _TWICE
+                elif asked.timestamp < 0 and _KNOWN_SINCE.get(asked.timestamp, _NEVER) > context.version:
+                    found = _TOO_OLD
+                else:
+                    found = await self._replicas.offset_for_time(
+                        tp,
+                        asked.timestamp,
+                        replica_id=body.replica_id,
+                        leader_epoch=getattr(asked, "current_leader_epoch", -1),
+                        isolation=isolation,
+                    )
+                done.append(found)
+
+        def row(asked: Any, found: FoundOffset) -> Response:
+            code, timestamp_ms, offset, leader_epoch = found
+            known = {"partition_index": asked.partition_index, "error_code": code, "timestamp": timestamp_ms}
+            return {**known, "offset": offset, "leader_epoch": leader_epoch}
+
+        return {"topics": _by_topic(body.topics, "name", row, done)}
+
+    async def offset_for_leader_epoch(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+        """Where leader epochs end: what a reader with such an epoch may have that this broker has not."""
+
+        def row(topic: Any, asked: Any) -> Response:
+            code, epoch, end_offset = self._replicas.end_offset_for_epoch(
+                (topic.topic, asked.partition),
+                asked.leader_epoch,
+                replica_id=getattr(body, "replica_id", -1),
+                leader_epoch=asked.current_leader_epoch,
+            )
+            found = {"partition": asked.partition, "error_code": code}
+            return {**found, "leader_epoch": epoch, "end_offset": end_offset}
+
+        def topic_row(topic: Any) -> Response:
+            rows = (row(topic, asked) for asked in topic.partitions)
+            return {"topic": topic.topic, "partitions": Rows(len(topic.partitions), rows)}
+
+        return {"topics": Rows(len(body.topics), map(topic_row, body.topics))}
+
+    async def delete_records(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+        """Move the starts of logs up, on all replicas in sync. The partitions wait for their followers together."""
+        context.park()
+        timeout_ms = int(body.timeout.total_seconds() * 1000)
+        asked: dict[tuple[str, int], int] = {}
+        async for chunk in in_steps(_asked(body.topics)):
+            asked.update(((name, each.partition_index), each.offset) for name, each in chunk)
+
+        async def delete(tp: tuple[str, int]) -> DeletedRecords:
+            return await self._delete_records(tp, asked[tp], timeout_ms=max(0, timeout_ms))
+
+        done = await all_of(delete, asked)
+        rows: dict[str, list[Response]] = {topic.name: [] for topic in body.topics}
+        async for some in in_steps(zip(asked, done, strict=True)):
+            for (name, partition), (code, low_watermark) in some:
+                row = {"partition_index": partition, "error_code": code, "low_watermark": low_watermark}
+                rows[name].append(row)
+        return {"topics": [{"name": name, "partitions": found} for name, found in rows.items()]}
+
+    async def _delete_records(self, tp: tuple[str, int], offset: int, *, timeout_ms: int) -> DeletedRecords:
+        if tp[0] in INTERNAL_TOPICS:  # the state of groups is the brokers' to forget
+            return DeletedRecords(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        return await self._replicas.delete_records(tp, offset, timeout_ms=timeout_ms)
+
+    async def init_producer_id(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+        """A new id, of epoch 0; also for who names an id of its own, as only transactions go on with one."""
+        if body.transactional_id is not None:
+            return {"error_code": ErrorCode.INVALID_REQUEST, "producer_id": -1, "producer_epoch": -1}
+        try:
+            producer_id = await self._producer_ids.next_id()
+        except KafkaError as error:
+            logger.warning("no producer id can be given: %s", error)
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # clients try again
+            return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
+        return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
+
+
+def _asked(topics: Iterable[Any]) -> Iterable[tuple[str, Any]]:
+    """(topic, what is asked of a partition), one after the other."""
+    return ((topic.name, asked) for topic in topics for asked in topic.partitions)
+
+
+def _by_topic(
+    topics: Sequence[Any], key: str, row: Callable[[Any, FoundOffset], Response], done: Iterable[FoundOffset]
+) -> Rows[Response]:
+    """The rows of an answer, in the order of the request; `done` is in the same order."""
+    rest = iter(done)
+
+    def topic_row(topic: Any) -> Response:
+        rows = (row(asked, next(rest)) for asked in topic.partitions)
+        return {key: topic.name, "partitions": Rows(len(topic.partitions), rows)}
+
+    return Rows(len(topics), map(topic_row, topics))

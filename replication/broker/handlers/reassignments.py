@@ -1,0 +1,155 @@
+"""Other replicas for partitions: AlterPartitionReassignments, ListPartitionReassignments. The controller answers.
+
+What is asked for is written where Kafka 0.9's tools write it; the controller's machine does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from logstore.errors import PylogError
+from replication.controller.driver import ControllerLoop
+from replication.coordination import reassignments, topics
+from replication.coordination.placements import Placements
+from replication.coordination.tree import Step, Tree
+from replication.errors import ErrorCode, KafkaError, code_of
+from replication.model.cluster import Assignment, TopicPartition
+from replication.model.metadata import Metadata
+from replication.network.request import Handler, RequestContext
+from replication.network.steps import in_steps
+from replication.protocol.apis import ApiKey
+
+
+class ReassignmentHandlers:
+    """See the module. `tree` returns the session's tree; raises KafkaError while there is none."""
+
+    def __init__(
+        self,
+        controller: ControllerLoop,
+        metadata: Metadata,
+        placements: Placements,
+        tree: Callable[[], Tree],
+    ) -> None:
+        self._controller = controller
+        self._placements = placements
+        self._metadata = metadata
+        self._tree = tree
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """What is answered here."""
+        return {
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS: self.alter,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS: self.list,
+        }
+
+    # ------------------------------------------------------------------- alter
+
+    async def alter(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+        """Have partitions get other replicas, or (null) keep those that they had; returns when that is noted."""
+        context.park()
+        wanted: dict[TopicPartition, Assignment | None] = {}
+        failed: dict[TopicPartition, KafkaError] = {}
+        async for chunk in in_steps((topic.name, row) for topic in body.topics for row in topic.partitions):
+            wanted.update((TopicPartition(name, row.partition_index), row.replicas) for name, row in chunk)
+        try:
+            tree = self._controllers_tree()
+            async for tps in in_steps(wanted):
+                failed.update(
+                    [(tp, error) for tp in tps if (error := await self._fault(tree, tp, wanted[tp]))]
+                )
+            idle = await self._request(tree, {tp: wanted[tp] for tp in wanted if tp not in failed})
+        except PylogError as error:
+            return {"error_code": code_of(error), "error_message": str(error), "responses": ()}
+        for tp in idle:
+            failed[tp] = KafkaError(
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{tp} is not being reassigned: nothing to take back"
+            )
+        rows: dict[str, list[Mapping[str, Any]]] = {}
+        async for tps in in_steps(wanted):
+            for tp in tps:
+                fault = failed.get(tp)
+                row = {
+                    "partition_index": tp.partition,
+                    "error_code": ErrorCode.NONE if fault is None else fault.code,
+                    "error_message": None if fault is None else str(fault),
+                }
+                rows.setdefault(tp.topic, []).append(row)
+        responses = [{"name": topic, "partitions": found} for topic, found in rows.items()]
+        return {"error_code": ErrorCode.NONE, "error_message": None, "responses": responses}
+
+    async def _request(
+        self, tree: Tree, wanted: Mapping[TopicPartition, Assignment | None]
+    ) -> frozenset[TopicPartition]:
+        """As `reassignments.request`, if the brokers have room for what is added; else nothing of it is done."""
+        idle: frozenset[TopicPartition] = frozenset()
+
+        async def write(counted: Step) -> None:
+            nonlocal idle
+            idle = await reassignments.request(tree, wanted, counted)
+
+        await self._placements.place(tree, map(self._added, wanted, wanted.values()), write)
+        return idle
+
+    def _added(self, tp: TopicPartition, target: Assignment | None) -> Assignment:
+        topic = self._metadata.topic(tp.topic)
+        known = topic.partitions[tp.partition].replicas if topic is not None else ()
+        return tuple(broker for broker in target or () if broker not in known)
+
+    async def _fault(self, tree: Tree, tp: TopicPartition, target: Assignment | None) -> KafkaError | None:
+        """Why it cannot be done; None if it can."""
+        known = self._metadata.topic(tp.topic)
+        if (
+            known is None
+            or tp.partition not in known.partitions
+            or (target is not None and await topics.is_marked_deleted(tree, tp.topic))
+        ):
+            return KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}, or it is being deleted"
+            )
+        live = self._metadata.brokers()
+        if target is not None and (
+            not target or len(set(target)) != len(target) or not all(b in live for b in target)
+        ):
+            return KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{tp} on {list(target)}: live brokers are wanted, each once",
+            )
+        return None
+
+    # -------------------------------------------------------------------- list
+
+    async def list(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+        """What is being reassigned; of everything, if no topics are named."""
+        context.park()
+        asked = None
+        if body.topics is not None:
+            asked = set()
+            async for tps in in_steps(
+                TopicPartition(topic.name, number)
+                for topic in body.topics
+                for number in topic.partition_indexes
+            ):
+                asked.update(tps)
+        try:
+            found = await reassignments.listed(self._controllers_tree())
+        except PylogError as error:
+            return {"error_code": code_of(error), "error_message": str(error), "topics": ()}
+        rows: dict[str, list[Mapping[str, Any]]] = {}
+        async for some in in_steps(sorted(found.items())):
+            for tp, (replicas, added, removed) in some:
+                if asked is None or tp in asked:
+                    row = {
+                        "partition_index": tp.partition,
+                        "replicas": replicas,
+                        "adding_replicas": added,
+                        "removing_replicas": removed,
+                    }
+                    rows.setdefault(tp.topic, []).append(row)
+        listed = [{"name": topic, "partitions": rows[topic]} for topic in rows]
+        return {"error_code": ErrorCode.NONE, "error_message": None, "topics": listed}
+
+    def _controllers_tree(self) -> Tree:
+        if not self._controller.is_active:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "ask the controller: the metadata names it")
+        return self._tree()

@@ -1,0 +1,250 @@
+"""What admin clients ask of topics: CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders. Any broker answers."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Awaitable, Collection, Iterable, Mapping
+from typing import Any, TypeAlias
+
+from logstore.errors import PylogError
+from replication.broker.handlers.configs import SETTINGS_MAX, topic_settings
+from replication.broker.topic_admin import NewTopic, TopicAdmin
+from replication.config.broker import BrokerConfig
+from replication.errors import ErrorCode, KafkaError, code_of
+from replication.model.cluster import TopicPartition, topic_id_of, topic_uuid
+from replication.model.metadata import Metadata, TopicMetadata
+from replication.network.request import Handler, RequestContext
+from replication.network.steps import all_of, in_steps
+from replication.protocol.apis import ApiKey
+from replication.protocol.kio_pieces import Rows
+
+Response: TypeAlias = Mapping[str, Any]
+
+PREFERRED = 0  # the kind of election that is served
+NO_CONFIG_ERROR = 0
+
+
+class TopicHandlers:
+    """See the module."""
+
+    def __init__(self, config: BrokerConfig, metadata: Metadata, admin: TopicAdmin) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._admin = admin
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        """What is answered here."""
+        return {
+            ApiKey.CREATE_TOPICS: self.create_topics,
+            ApiKey.DELETE_TOPICS: self.delete_topics,
+            ApiKey.CREATE_PARTITIONS: self.create_partitions,
+            ApiKey.ELECT_LEADERS: self.elect_leaders,
+        }
+
+    # ------------------------------------------------------------------ create
+
+    async def create_topics(self, context: RequestContext, body: Any) -> Response:
+        """Make topics, each for itself; a name that is there twice is an error."""
+        context.park()
+        names = await _named(body.topics)
+        timeout_s = body.timeout.total_seconds()
+        try:
+            self._admin.check_request(
+                sum(max(1, topic.num_partitions, len(topic.assignments)) for topic in body.topics)
+            )
+        except KafkaError as error:
+            return {"topics": _all_failed(names, error)}
+
+        async def create(topic: Any) -> Response:
+            if names[topic.name] > 1:
+                return _failed(topic.name, _twice(topic.name))
+            return await self._create(topic, timeout_s, validate_only=body.validate_only)
+
+        return {"topics": await all_of(create, _unique(body.topics, names))}
+
+    async def _create(self, asked: Any, timeout_s: float, *, validate_only: bool) -> Response:
+        assignment: dict[int, tuple[int, ...]] = {}
+        async for chunk in in_steps(asked.assignments):
+            assignment.update((row.partition_index, tuple(row.broker_ids)) for row in chunk)
+        new = NewTopic(
+            name=asked.name,
+            partitions=asked.num_partitions,
+            replication_factor=asked.replication_factor,
+            assignment=assignment,
+            config={row.name: row.value for row in asked.configs if row.value is not None},
+        )
+        try:
+            if len(asked.configs) > SETTINGS_MAX:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, "no topic has so many settings")
+            plan = self._admin.plan(new)
+            made = None
+            if validate_only:
+                await self._admin.check_room(plan)
+            else:
+                made = await self._admin.create(new, timeout_s=timeout_s)
+                if made is None:
+                    raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the topic is made, and not led yet")
+        except PylogError as error:
+            return _failed(asked.name, error)
+        return {
+            "name": asked.name,
+            "topic_id": topic_uuid(made.id) if made is not None and made.id else None,
+            "error_code": ErrorCode.NONE,
+            "error_message": None,
+            "topic_config_error_code": NO_CONFIG_ERROR,
+            "num_partitions": len(plan),
+            "replication_factor": len(plan[0]),
+            "configs": topic_settings(self._config, new.config),
+        }
+
+    async def create_partitions(self, context: RequestContext, body: Any) -> Response:
+        """Give topics more partitions."""
+        context.park()
+        timeout_s = body.timeout.total_seconds()
+        names = await _named(body.topics)
+        try:
+            self._admin.check_request(sum(topic.count - self._count(topic.name) for topic in body.topics))
+        except KafkaError as error:
+            return {"results": _all_failed(names, error)}
+
+        async def grow(asked: Any) -> Response:
+            if names[asked.name] > 1:
+                return _failed(asked.name, _twice(asked.name))
+            added = (
+                None if asked.assignments is None else [tuple(row.broker_ids) for row in asked.assignments]
+            )
+            wait_s = 0 if body.validate_only else timeout_s
+            return await _outcome(
+                asked.name, self._admin.grow(asked.name, asked.count, added, timeout_s=wait_s)
+            )
+
+        return {"results": await all_of(grow, _unique(body.topics, names))}
+
+    def _count(self, topic: str) -> int:
+        known = self._metadata.topic(topic)
+        return 0 if known is None else len(known.partitions)
+
+    # ------------------------------------------------------------------ delete
+
+    async def delete_topics(self, context: RequestContext, body: Any) -> Response:
+        """Delete topics by name or id, and wait until they are gone."""
+        context.park()
+        timeout_s = body.timeout.total_seconds()
+        wanted: dict[tuple[str | None, Any], None] = {}
+        if hasattr(body, "topic_names"):
+            wanted.update(dict.fromkeys(zip(body.topic_names, itertools.repeat(None))))
+        else:
+            async for chunk in in_steps(body.topics):
+                wanted.update(((topic.name, topic.topic_id), None) for topic in chunk)
+
+        async def delete(asked: tuple[str | None, Any]) -> Response:
+            name, topic_id = asked
+            if name is None:
+                name = self._metadata.name_of(topic_id_of(topic_id)) if topic_id is not None else None
+                if name is None:
+                    unknown = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic of this id")
+                    return {**_failed(None, unknown), "topic_id": topic_id}
+            known = self._metadata.topic(name)
+            found = await _outcome(name, self._admin.delete(name, timeout_s=timeout_s))
+            return {**found, "topic_id": _id_of(known)}
+
+        return {"responses": await all_of(delete, wanted)}
+
+    # ------------------------------------------------------------------- elect
+
+    async def elect_leaders(self, context: RequestContext, body: Any) -> Response:
+        """Have preferred replicas lead; all partitions if none are named."""
+        context.park()
+        if getattr(body, "election_type", PREFERRED) != PREFERRED:
+            return {"error_code": ErrorCode.INVALID_REQUEST, "replica_election_results": ()}
+        tps: dict[TopicPartition, None] = {}
+        needed: set[TopicPartition] = set()
+        async for chunk in in_steps(self._wanted(body.topic_partitions)):
+            tps.update(dict.fromkeys(chunk))
+            needed.update(tp for tp in chunk if self._verdict(tp) is None)
+        if needed:
+            try:
+                await self._admin.elect_preferred(sorted(needed), timeout_s=body.timeout.total_seconds())
+            except PylogError as error:
+                return {"error_code": code_of(error), "replica_election_results": ()}
+        rows: dict[str, list[Response]] = {}
+        async for chunk in in_steps(tps):
+            for tp in chunk:
+                verdict = self._verdict(tp)
+                if tp in needed:
+                    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if verdict is None else ErrorCode.NONE
+                else:
+                    code = verdict or ErrorCode.NONE
+                row = {"partition_id": tp.partition, "error_code": code, "error_message": None}
+                rows.setdefault(tp.topic, []).append(row)
+        results = [{"topic": topic, "partition_result": found} for topic, found in rows.items()]
+        return {"error_code": ErrorCode.NONE, "replica_election_results": results}
+
+    def _wanted(self, asked: Iterable[Any] | None) -> Iterable[TopicPartition]:
+        if asked is None:
+            known = list(self._metadata.topics().values())
+            return (
+                TopicPartition(topic.name, number) for topic in known for number in tuple(topic.partitions)
+            )
+        return (TopicPartition(topic.topic, number) for topic in asked for number in topic.partitions)
+
+    def _verdict(self, tp: TopicPartition) -> ErrorCode | None:
+        """Why no election is needed; None if one is."""
+        topic = self._metadata.topic(tp.topic)
+        found = None if topic is None else topic.partitions.get(tp.partition)
+        if found is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.ELECTION_NOT_NEEDED if found.state.leader == found.replicas[0] else None
+
+
+async def _named(topics: Iterable[Any]) -> Counter[str]:
+    """How often each name is there."""
+    names: Counter[str] = Counter()
+    async for chunk in in_steps(topics):
+        names.update([topic.name for topic in chunk])
+    return names
+
+
+def _unique(topics: Iterable[Any], names: Mapping[str, int]) -> Iterable[Any]:
+    """Each name once."""
+    told: set[str] = set()
+    for topic in topics:
+        if names[topic.name] == 1:
+            yield topic
+        elif topic.name not in told:
+            told.add(topic.name)
+            yield topic
+
+
+def _id_of(topic: TopicMetadata | None) -> Any:
+    return topic_uuid(topic.id) if topic is not None and topic.id else None
+
+
+def _twice(name: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name!r} is asked for twice")
+
+
+async def _outcome(name: str | None, work: Awaitable[None]) -> Response:
+    try:
+        await work
+    except PylogError as error:
+        return _failed(name, error)
+    return {"name": name, "error_code": ErrorCode.NONE, "error_message": None}
+
+
+def _all_failed(names: Collection[str], error: PylogError) -> Rows[Response]:
+    return Rows(len(names), (_failed(name, error) for name in names))
+
+
+def _failed(name: str | None, error: PylogError) -> Response:
+    return {
+        "name": name,
+        "topic_id": None,
+        "error_code": code_of(error),
+        "error_message": str(error),
+        "topic_config_error_code": NO_CONFIG_ERROR,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": None,
+    }

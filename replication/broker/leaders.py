@@ -1,0 +1,85 @@
+"""Leaders: what the brokers that lead partitions say of them, wherever they are. Belongs to the event loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from replication.errors import KafkaError, ProtocolError
+from replication.model.cluster import NO_LEADER, BrokerId, TopicPartition
+from replication.model.metadata import BrokerAddress
+from replication.network.client import Clients
+from replication.protocol.apis import ApiKey
+from replication.replica.manager import Replicas
+
+logger = logging.getLogger(__name__)
+
+LATEST, EARLIEST, CONSUMER = -1, -2, -1  # in ListOffsets: the times that ask for the ends, and who asks
+
+
+class Leaders:
+    """See the module. Whom to ask is what the metadata says; who does not answer is left out."""
+
+    def __init__(self, broker: BrokerId, replicas: Replicas, clients: Clients) -> None:
+        self._broker = broker
+        self._replicas = replicas
+        self._clients = clients
+
+    async def ends(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """The high watermarks of partitions that others lead."""
+        found: dict[TopicPartition, int] = {}
+        for broker, led in self._by_leader(tps).items():
+            if broker != self._broker:
+                rows = await self._ask(broker, led, LATEST)
+                found.update((tp, row.offset) for tp, row in rows.items() if row.offset >= 0)
+        return found
+
+    async def all_lead(self, tps: Sequence[TopicPartition]) -> bool:
+        """Does whoever is named as the leader of each of them take records for it?"""
+        for broker, led in self._by_leader(tps).items():
+            if broker == self._broker:
+                if not all(map(self._is_led_here, led)):
+                    return False
+            else:
+                rows = await self._ask(broker, led, EARLIEST)
+                if len(rows) < len(led) or any(row.error_code for row in rows.values()):
+                    return False
+        return True
+
+    def _by_leader(self, tps: Sequence[TopicPartition]) -> Mapping[BrokerId, list[TopicPartition]]:
+        found: dict[BrokerId, list[TopicPartition]] = {}
+        for tp in tps:
+            leader = self._replicas.metadata.leader(*tp)
+            found.setdefault(NO_LEADER if leader is None else leader, []).append(tp)
+        return found
+
+    def _is_led_here(self, tp: TopicPartition) -> bool:
+        try:
+            self._replicas.leader(tp)
+        except KafkaError:
+            return False
+        return True
+
+    async def _ask(
+        self, broker: BrokerId, tps: Sequence[TopicPartition], time: int
+    ) -> Mapping[TopicPartition, Any]:
+        """The rows of ListOffsets; none if there is no answer."""
+        address: BrokerAddress | None = self._replicas.metadata.brokers().get(broker)
+        if address is None:
+            return {}
+        topics: dict[str, list[Mapping[str, int]]] = {}
+        for tp in tps:
+            topics.setdefault(tp.topic, []).append({"partition_index": tp.partition, "timestamp": time})
+        asked = [{"name": name, "partitions": rows} for name, rows in topics.items()]
+        request = {"replica_id": CONSUMER, "isolation_level": 0, "topics": asked}
+        try:
+            answer = await self._clients.call(address.host, address.port, ApiKey.LIST_OFFSETS, request)
+        except (OSError, TimeoutError, ProtocolError) as error:
+            logger.info("broker=%d tells no offsets: %s", broker, error)
+            return {}
+        return {
+            TopicPartition(topic.name, row.partition_index): row
+            for topic in answer.topics
+            for row in topic.partitions
+        }

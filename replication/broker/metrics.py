@@ -1,0 +1,376 @@
+"""Metrics: what a broker counts and measures, as a Prometheus page.
+
+Names are those under which Kafka's own are known (by its JMX exporter, and by kafka_exporter for topics and groups),
+so that their dashboards work; `pylog_request_seconds` is a true histogram beside them. Everything but request times is
+read where it stands when the page is asked for. A group's lag is told by its coordinator, which asks the leaders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import hashlib
+import itertools
+import logging
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from replication.broker.loop_watch import LoopWatch
+from replication.controller.driver import ControllerLoop
+from replication.errors import KafkaError
+from replication.groups.coordinator import GroupCoordinator
+from replication.model.cluster import NO_LEADER, TopicPartition
+from replication.model.metadata import Metadata
+from replication.protocol.apis import ApiKey
+from replication.replica.leader.leader import Leader
+from replication.replica.manager import Replicas
+from replication.replica.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999)
+RECENT_MAX = 1024  # requests per kind that quantiles are of
+REQUEST_LINES_MAX = 100
+READ_TIMEOUT_S = 5.0
+LABEL_CHARS_MAX = 249  # as long as the name of a topic may be
+GROUPS_MAX, GROUP_OFFSETS_MAX = 5000, 50_000  # on the page; how many groups are left out is told
+
+Labels: TypeAlias = Mapping[str, object]
+Ends: TypeAlias = Callable[[Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]]
+
+
+class Family(NamedTuple):
+    """One metric: its samples, each with its labels and what its name ends with."""
+
+    name: str
+    kind: str
+    samples: list[tuple[str, Labels, float]]
+
+
+def gauge(name: str, *samples: tuple[Labels, float]) -> Family:
+    """What may go up and down."""
+    return Family(name, "gauge", [("", labels, value) for labels, value in samples])
+
+
+def counter(name: str, *samples: tuple[Labels, float]) -> Family:
+    """What only grows."""
+    return Family(f"{name}_total", "counter", [("", labels, value) for labels, value in samples])
+
+
+def text(families: Iterable[Family]) -> str:
+    """The page, in Prometheus' text format."""
+    lines = []
+    for family in families:
+        if family.samples:
+            lines.append(f"# TYPE {family.name} {family.kind}")
+            lines += [
+                f"{family.name}{end}{_labels(labels)} {value:.15g}" for end, labels, value in family.samples
+            ]
+    return "\n".join([*lines, ""])
+
+
+def _labels(labels: Labels) -> str:
+    pairs = (f'{key}="{_escaped(_short(str(value)))}"' for key, value in labels.items())
+    return "{" + ",".join(pairs) + "}" if labels else ""
+
+
+def _short(value: str) -> str:
+    """Names of groups are whatever clients say: a long one ends with a hash of all of it."""
+    if len(value) <= LABEL_CHARS_MAX:
+        return value
+    return f"{value[: LABEL_CHARS_MAX - 17]}~{hashlib.sha256(value.encode()).hexdigest()[:16]}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+class RequestTimes:
+    """How long requests took, from their last byte to the answer. What the server tells."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[ApiKey, list[int]] = {}
+        self._sums: dict[ApiKey, float] = {}
+        self._recent: dict[ApiKey, deque[float]] = {}
+
+    def request_done(self, key: ApiKey, seconds: float, request_bytes: int, response_bytes: int) -> None:
+        """A request was answered."""
+        if key not in self._buckets:
+            self._buckets[key] = [0] * (len(BUCKETS_S) + 1)
+            self._recent[key] = deque(maxlen=RECENT_MAX)
+        self._buckets[key][bisect.bisect_left(BUCKETS_S, seconds)] += 1
+        self._sums[key] = self._sums.get(key, 0.0) + seconds
+        self._recent[key].append(seconds)
+
+    def families(self) -> Iterable[Family]:
+        """As counters, as quantiles of the last requests, and as a histogram."""
+        counts = {key: sum(found) for key, found in self._buckets.items()}
+        yield counter(
+            "kafka_network_requestmetrics_requests",
+            *(({"request": _name(key)}, count) for key, count in counts.items()),
+        )
+        yield gauge(
+            "kafka_network_requestmetrics_totaltimems",
+            *(
+                ({"request": _name(key), "quantile": quantile}, 1000 * _quantile(sorted(found), quantile))
+                for key, found in self._recent.items()
+                for quantile in QUANTILES
+            ),
+        )
+        samples: list[tuple[str, Labels, float]] = []
+        for key, found in self._buckets.items():
+            for edge, count in zip([*BUCKETS_S, "+Inf"], itertools.accumulate(found), strict=True):
+                samples.append(("_bucket", {"request": _name(key), "le": edge}, count))
+            samples.append(("_sum", {"request": _name(key)}, self._sums[key]))
+            samples.append(("_count", {"request": _name(key)}, counts[key]))
+        yield Family("pylog_request_seconds", "histogram", samples)
+
+
+def _name(key: ApiKey) -> str:
+    """As Kafka names a request: `ListOffsets`."""
+    return "".join(part.capitalize() for part in key.name.split("_"))
+
+
+def _quantile(found: Sequence[float], quantile: float) -> float:
+    return found[min(len(found) - 1, int(quantile * len(found)))]
+
+
+class Metrics:
+    """The page of one broker. `ends` finds high watermarks of partitions that others lead."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        controller: ControllerLoop,
+        groups: GroupCoordinator,
+        ends: Ends,
+        loop: LoopWatch,
+    ) -> None:
+        self._loop = loop
+        self.times = RequestTimes()
+        self._replicas = replicas
+        self._controller = controller
+        self._groups = groups
+        self._ends = ends
+
+    async def page(self) -> str:
+        """Everything, as it is now."""
+        families = [
+            *self._traffic(),
+            counter("pylog_loop_stalls", ({}, self._loop.stalls)),
+            gauge("pylog_loop_last_stall_seconds", ({}, self._loop.last_ms / 1000)),
+            gauge("pylog_loop_longest_stall_seconds", ({}, self._loop.longest_ms / 1000)),
+            *self._replica_manager(),
+            *self._partitions(),
+            *self._controller_state(),
+            *await self._disk(),
+            *_topics(self._replicas.metadata),
+            *self.times.families(),
+            *await self._group_lag(),
+        ]
+        return text(families)
+
+    # ------------------------------------------------------------------ brokers
+
+    def _traffic(self) -> Iterable[Family]:
+        counters = self._replicas.counters
+        for name, value in (
+            ("messagesin", counters.messages_in),
+            ("bytesin", counters.bytes_in),
+            ("bytesout", counters.bytes_out),
+            ("replicationbytesin", counters.replication_bytes_in),
+            ("replicationbytesout", counters.replication_bytes_out),
+        ):
+            yield counter(f"kafka_server_brokertopicmetrics_{name}", ({}, value))
+        for name, value in (
+            ("isrshrinks", counters.isr_shrinks),
+            ("isrexpands", counters.isr_expands),
+            ("failedisrupdates", counters.failed_isr_updates),
+        ):
+            yield counter(f"kafka_server_replicamanager_{name}", ({}, value))
+        yield counter("pylog_lost_records", ({}, counters.lost_records))
+        yield counter("pylog_failed_fetches", ({}, counters.failed_fetches))
+        yield counter("pylog_scrubbed_bytes", ({}, counters.scrubbed_bytes))
+        yield counter("pylog_scrub_passes", ({}, counters.scrub_passes))
+        yield counter("pylog_replica_repairs", ({}, counters.repairs))
+        yield gauge("pylog_damaged_replicas", ({}, self._replicas.damaged()))
+        yield gauge("pylog_damaged_replicas_not_shown", ({}, self._replicas.not_shown()))
+
+    def _led(self) -> list[tuple[TopicPartition, Partition, Leader]]:
+        return [
+            (tp, found, found.role)
+            for tp, found in self._replicas.partitions().items()
+            if isinstance(found.role, Leader)
+        ]
+
+    def _replica_manager(self) -> Iterable[Family]:
+        states = [
+            (role.state, partition.replica.config.min_insync_replicas) for _, partition, role in self._led()
+        ]
+        for name, value in (
+            ("leadercount", len(states)),
+            ("partitioncount", len(self._replicas.partitions())),
+            ("underreplicatedpartitions", sum(len(s.isr) < len(s.replicas) for s, _ in states)),
+            ("underminisrpartitioncount", sum(len(s.isr) < least for s, least in states)),
+            ("atminisrpartitioncount", sum(len(s.isr) == least for s, least in states)),
+            ("offlinereplicacount", self._offline_count()),
+        ):
+            yield gauge(f"kafka_server_replicamanager_{name}", ({}, value))
+
+    def _offline_count(self) -> int:
+        offline = self._replicas.offline
+        some = self._replicas.broken().keys() | offline.reasons().keys()
+        return len(some if offline.everything is None else some | self._replicas.partitions().keys())
+
+    async def _disk(self) -> Iterable[Family]:
+        room = self._replicas.room
+        usage = await asyncio.to_thread(room.usage)
+        return (
+            gauge("pylog_disk_log_bytes", ({}, usage.log_bytes)),
+            gauge("pylog_disk_free_bytes", ({}, usage.free_bytes)),
+            gauge("pylog_disk_total_bytes", ({}, usage.total_bytes)),
+            gauge("pylog_disk_full", ({}, room.is_full)),
+        )
+
+    def _partitions(self) -> Iterable[Family]:
+        led = [(_of(tp), partition, role.state) for tp, partition, role in self._led()]
+        isr = [(labels, len(state.isr)) for labels, _, state in led]
+        under = [(labels, len(state.isr) < len(state.replicas)) for labels, _, state in led]
+        replicas = [(labels, len(state.replicas)) for labels, _, state in led]
+        committed = [(labels, state.high_watermark) for labels, _, state in led]
+        oldest = [(labels, partition.replica.start) for labels, partition, _ in led]
+        yield gauge("kafka_cluster_partition_underreplicated", *under)
+        yield gauge("kafka_cluster_partition_insyncreplicascount", *isr)
+        yield gauge("kafka_cluster_partition_replicascount", *replicas)
+        yield gauge("kafka_topic_partition_in_sync_replica", *isr)
+        yield gauge("kafka_topic_partition_under_replicated_partition", *under)
+        yield gauge("kafka_topic_partition_replicas", *replicas)
+        yield gauge("kafka_topic_partition_current_offset", *committed)
+        yield gauge("kafka_topic_partition_oldest_offset", *oldest)
+        logs = [(_of(tp), found.replica) for tp, found in self._replicas.partitions().items()]
+        yield gauge("kafka_log_log_logstartoffset", *((labels, log.start) for labels, log in logs))
+        yield gauge("kafka_log_log_logendoffset", *((labels, log.end) for labels, log in logs))
+        yield gauge(
+            "kafka_log_log_numlogsegments", *((labels, len(log.log.files.view.bases)) for labels, log in logs)
+        )
+
+    def _controller_state(self) -> Iterable[Family]:
+        state, active = self._controller.state, self._controller.is_active
+        name = "kafka_controller_kafkacontroller"
+        yield gauge(f"{name}_activecontrollercount", ({}, active))
+        if not active:
+            return
+        assigned = {
+            TopicPartition(topic, number): replicas
+            for topic, info in state.topics.items()
+            for number, replicas in info.partitions.items()
+        }
+        led = {tp: state.leadership[tp].leader for tp in assigned if tp in state.leadership}
+        for what, value in (
+            ("offlinepartitionscount", sum(led.get(tp, NO_LEADER) not in state.brokers for tp in assigned)),
+            ("preferredreplicaimbalancecount", sum(led.get(tp) != row[0] for tp, row in assigned.items())),
+            ("globaltopiccount", len(state.topics)),
+            ("globalpartitioncount", len(assigned)),
+            ("activebrokercount", len(state.brokers)),
+        ):
+            yield gauge(f"{name}_{what}", ({}, value))
+        yield counter(
+            "kafka_controller_controllerstats_uncleanleaderelections",
+            ({}, self._controller.unclean_elections),
+        )
+
+    # ------------------------------------------------------------------- groups
+
+    async def _group_lag(self) -> Sequence[Family]:
+        try:
+            groups = self._groups.groups()
+        except KafkaError:
+            return ()  # they are being loaded
+        all_groups = groups
+        offsets, groups = 0, []
+        for group in all_groups:
+            offsets += len(group.offsets)
+            if len(groups) < GROUPS_MAX and offsets <= GROUP_OFFSETS_MAX:
+                groups.append(group)
+        committed = [(group.id, tp, found.offset) for group in groups for tp, found in group.offsets.items()]
+        ends = await self._high_watermarks({tp for _, tp, _ in committed})
+        rows = [({"consumergroup": name, **_of(tp)}, offset, ends.get(tp)) for name, tp, offset in committed]
+        lags = [(labels, max(end - offset, 0)) for labels, offset, end in rows if end is not None]
+        sums: Counter[tuple[object, object]] = Counter()
+        for labels, lag in lags:
+            sums[labels["consumergroup"], labels["topic"]] += lag
+        return (
+            gauge(
+                "kafka_consumergroup_members", *(({"consumergroup": g.id}, len(g.members)) for g in groups)
+            ),
+            gauge("pylog_consumergroups_left_out", ({}, len(all_groups) - len(groups))),
+            gauge("kafka_consumergroup_current_offset", *((labels, offset) for labels, offset, _ in rows)),
+            gauge("kafka_consumergroup_lag", *lags),
+            gauge(
+                "kafka_consumergroup_lag_sum",
+                *(({"consumergroup": name, "topic": topic}, lag) for (name, topic), lag in sums.items()),
+            ),
+        )
+
+    async def _high_watermarks(self, tps: set[TopicPartition]) -> Mapping[TopicPartition, int]:
+        mine = {tp: role.high_watermark for tp, _, role in self._led() if tp in tps}
+        others = sorted(tps - mine.keys())
+        return {**mine, **(await self._ends(others) if others else {})}
+
+
+def _topics(metadata: Metadata) -> Iterable[Family]:
+    """What every broker knows of all topics."""
+    yield gauge("kafka_brokers", ({}, len(metadata.brokers())))
+    topics = metadata.topics().values()
+    yield gauge("kafka_topic_partitions", *(({"topic": t.name}, len(t.partitions)) for t in topics))
+    known = [(_of(TopicPartition(t.name, p)), found) for t in topics for p, found in t.partitions.items()]
+    yield gauge("kafka_topic_partition_leader", *((labels, found.state.leader) for labels, found in known))
+    yield gauge(
+        "kafka_topic_partition_leader_is_preferred",
+        *((labels, found.state.leader == found.replicas[0]) for labels, found in known),
+    )
+
+
+def _of(tp: TopicPartition) -> dict[str, object]:
+    return {"topic": tp.topic, "partition": tp.partition}
+
+
+class MetricsEndpoint:
+    """Answers GET /metrics, and nothing else, one request per connection."""
+
+    def __init__(self, page: Callable[[], Awaitable[str]]) -> None:
+        self._page = page
+        self._listener: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port."""
+        self._listener = await asyncio.start_server(self._serve, host, port)
+        chosen: int = self._listener.sockets[0].getsockname()[1]
+        return chosen
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._listener is not None:
+            self._listener.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                asked = await reader.readline()
+                for _ in range(REQUEST_LINES_MAX):
+                    if (await reader.readline()).strip() == b"":
+                        break
+                is_known = asked.startswith((b"GET /metrics ", b"GET /metrics?"))
+                body = (await self._page()).encode() if is_known else b"the metrics are at /metrics\n"
+                status = b"200 OK" if is_known else b"404 Not Found"
+                writer.write(
+                    b"HTTP/1.1 %s\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+                    b"Content-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(body), body)
+                )
+                await writer.drain()
+        except (OSError, TimeoutError, ValueError):  # a peer that is gone, slow, or sends no lines
+            pass
+        finally:
+            writer.close()

@@ -1,0 +1,327 @@
+"""TopicAdmin: topics as clients and brokers ask for them: checked, placed, made, grown, deleted, and waited for.
+
+What is returned is usable: the cluster's metadata has come back to this broker, with a leader for every partition, each
+of which says itself that it is (or the time was up). Errors are exceptions with codes, for whoever answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from logstore.env import Env
+from logstore.errors import InvalidTopicError, TopicExistsError
+from logstore.store.catalog import check_topic_name, new_topic_id
+from replication.config.broker import BrokerConfig
+from replication.controller.machine.assignment import place
+from replication.coordination import nodes, topics
+from replication.coordination.placements import Placements
+from replication.coordination.tree import Tree
+from replication.errors import ErrorCode, KafkaError
+from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, Assignment, BrokerInfo, TopicPartition
+from replication.model.metadata import Metadata, TopicMetadata
+
+PARTITIONS_MAX = 100_000  # of one topic
+REQUEST_MAX = 10_000  # new partitions of one request, as in later versions of Kafka
+TOLD_S = 1.0  # what is written is known to this broker soon after
+POLL_S = 1.0  # the metadata tells when it has changed; this is for the case that it did so unseen
+DELETION_POLL_S = LEADERS_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to be made. -1: as the broker's settings say. `assignment`: the replicas, in place of the numbers."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignment: Mapping[int, Assignment] = field(default_factory=dict)
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+class TopicAdmin:
+    """See the module. `tree` returns the session's tree; raises KafkaError while there is none.
+
+    `do_lead` asks those that are named as leaders whether they are. Replicas are placed by way of `placements`.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: Metadata,
+        tree: Callable[[], Tree],
+        do_lead: Callable[[Sequence[TopicPartition]], Awaitable[bool]],
+        placements: Placements,
+        env: Env,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._tree = tree
+        self._do_lead = do_lead
+        self._placements = placements
+        self._random = env.random
+        self._creating = asyncio.Lock()
+        self._changed = asyncio.Event()
+        metadata.listen(self._wake)
+
+    # ------------------------------------------------------------------ create
+
+    @staticmethod
+    def check_request(partitions: int) -> None:
+        """May one request ask for so many new partitions? Raises: KafkaError."""
+        if partitions > REQUEST_MAX:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"{partitions:,} new partitions in one request: up to {REQUEST_MAX:,} are allowed",
+            )
+
+    def plan(self, topic: NewTopic) -> dict[int, Assignment]:
+        """Where its replicas would be. Raises: KafkaError, InvalidTopicError, InvalidConfigError, TopicExistsError."""
+        check_topic_name(topic.name)
+        self._config.log_config(topic.config).check()
+        if self._metadata.topic(topic.name) is not None:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} exists already")
+        _check_collision(topic.name, itertools.chain(INTERNAL_TOPICS, self._metadata.topics()))
+        if topic.assignment:
+            return self._checked(topic)
+        count = self._config.num_partitions if topic.partitions == -1 else topic.partitions
+        factor = topic.replication_factor
+        if factor == -1:
+            factor = self._config.default_replication_factor
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS, f"{count} partitions: 1 to {PARTITIONS_MAX} are allowed"
+            )
+        return self._place(count, factor)
+
+    def _place(
+        self, count: int, factor: int, first: int = 0, start: int | None = None
+    ) -> dict[int, Assignment]:
+        brokers = self._brokers()
+        if not 1 <= factor <= len(brokers):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"{factor} replicas: at least one, and at most one on each of the {len(brokers)} live brokers",
+            )
+        return place(
+            brokers,
+            partitions=count,
+            replication_factor=factor,
+            start=self._random.randrange(len(brokers)) if start is None else start,
+            first_partition=first,
+            rack_aware=all(broker.rack for broker in brokers),
+        )
+
+    def _brokers(self) -> list[BrokerInfo]:
+        return [BrokerInfo(b.id, -1, b.host, b.port, b.rack) for b in self._metadata.brokers().values()]
+
+    def _checked(self, topic: NewTopic) -> dict[int, Assignment]:
+        found = dict(topic.assignment)
+        if topic.partitions != -1 or topic.replication_factor != -1:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "give numbers or the replicas of each partition, not both"
+            )
+        if sorted(found) != list(range(len(found))):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0 without a gap"
+            )
+        _check_replicas(found, self._metadata.brokers())
+        return found
+
+    async def check_room(self, assignment: Mapping[int, Assignment]) -> None:
+        """Would the brokers take these replicas? Raises: KafkaError."""
+        await self._placements.check(self._tree(), assignment.values())
+
+    async def create(self, topic: NewTopic, *, timeout_s: float) -> TopicMetadata | None:
+        """Make a topic; return it, or None if it was made and is not ready yet. Raises: as `plan`.
+
+        One of its name that is being deleted is waited for.
+        """
+        assignment, tree = self.plan(topic), self._tree()
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        while True:
+            try:
+                await self._write(tree, topic, assignment)
+            except TopicExistsError:
+                if loop.time() > end_s or not await topics.is_marked_deleted(tree, topic.name):
+                    raise
+                await asyncio.sleep(DELETION_POLL_S)
+            else:
+                break
+        return await self.ready(topic.name, len(assignment), timeout_s=timeout_s)
+
+    async def _write(self, tree: Tree, topic: NewTopic, assignment: Mapping[int, Assignment]) -> None:
+        """Those that could collide one after the other, so that each sees the others of its request."""
+        async with self._creating if _may_collide(topic.name) else contextlib.nullcontext():
+            if _may_collide(topic.name):
+                _check_collision(topic.name, await tree.children(nodes.TOPICS))
+            await self._placements.place(
+                tree,
+                assignment.values(),
+                partial(topics.create_topic, tree, topic.name, new_topic_id(), assignment, topic.config),
+                has_limit=topic.name not in INTERNAL_TOPICS,
+            )
+
+    async def ensure(self, topic: NewTopic, *, timeout_s: float) -> TopicMetadata | None:
+        """The topic, made if it is not there; None as long as it is not ready."""
+        known = self._metadata.topic(topic.name)
+        if known is not None:
+            return known
+        try:
+            return await self.create(topic, timeout_s=timeout_s)
+        except TopicExistsError:  # another broker was faster
+            return await self.ready(topic.name, 1, timeout_s=timeout_s)
+
+    # -------------------------------------------------------------- the others
+
+    async def grow(self, name: str, count: int, added: list[Assignment] | None, *, timeout_s: float) -> None:
+        """Have `count` partitions; the replicas of the new ones may be given. `timeout_s` 0: only check it."""
+        known = self._known(name)
+        if name in INTERNAL_TOPICS:  # what is kept there is found by the number of its partitions
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{name} is internal: its number of partitions cannot change",
+            )
+        before = len(known.partitions)
+        if not before < count <= PARTITIONS_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"topic {name!r} has {before} partitions: there can be more, up to {PARTITIONS_MAX}, not {count}",
+            )
+        if added is None:
+            first = known.partitions[0].replicas
+            row = sorted(self._metadata.brokers())
+            start = row.index(first[0]) if first[0] in row else 0
+            planned = self._place(count - before, len(first), before, start)
+        else:
+            planned = {before + number: replicas for number, replicas in enumerate(added)}
+            if len(planned) != count - before:
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one list of replicas per new partition"
+                )
+            _check_replicas(planned, self._metadata.brokers())
+        tree = self._tree()
+        if not timeout_s:
+            await self._placements.check(tree, planned.values())
+        else:
+            grow = partial(topics.grow_topic, tree, name, planned)
+            await self._placements.place(tree, planned.values(), grow)
+            if await self.ready(name, count, timeout_s=timeout_s) is None:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the partitions are made, and not all led yet")
+
+    async def delete(self, name: str, *, timeout_s: float) -> None:
+        """Have a topic deleted, and wait until it is. Raises: KafkaError: it will be, but is not yet."""
+        topic_id = self._known(name).id
+        if not self._config.delete_topic_enable:
+            raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+        await topics.mark_deleted(self._tree(), name)
+
+        def is_gone() -> bool:
+            found = self._metadata.topic(name)
+            return found is None or found.id != topic_id
+
+        await self._until(is_gone, timeout_s)
+        if not is_gone():
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"topic {name!r} is marked, and not deleted yet")
+
+    async def elect_preferred(self, partitions: list[TopicPartition], *, timeout_s: float) -> None:
+        """Have the preferred replicas of these lead, and wait until those that can do."""
+        tree = self._tree()
+        await topics.request_election(tree, partitions)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                ended = asyncio.Event()
+                while await topics.is_electing(tree, lambda change: ended.set()):
+                    await ended.wait()
+                    ended.clear()
+
+        def are_led() -> bool:
+            return all(
+                (topic := self._metadata.topic(tp.topic)) is None
+                or tp.partition not in topic.partitions
+                or topic.partitions[tp.partition].state.leader == topic.partitions[tp.partition].replicas[0]
+                for tp in partitions
+            )
+
+        await self._until(are_led, min(timeout_s, TOLD_S))
+
+    async def ready(self, name: str, partitions: int, *, timeout_s: float) -> TopicMetadata | None:
+        """The topic, once so many partitions are led, by those that are named; None if the time is up before."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    known = await self._led(name, partitions)
+                    if await self._do_lead([TopicPartition(name, number) for number in known.partitions]):
+                        return known
+                    await asyncio.sleep(LEADERS_POLL_S)
+        return None
+
+    async def _led(self, name: str, partitions: int) -> TopicMetadata:
+        """The topic, once so many partitions are led as the metadata has it."""
+
+        def is_ready() -> bool:
+            known = self._metadata.topic(name)
+            return (
+                known is not None
+                and len(known.partitions) >= partitions
+                and all(found.state.leader != NO_LEADER for found in known.partitions.values())
+            )
+
+        await self._until(is_ready, math.inf)
+        return self._known(name)
+
+    def _known(self, name: str) -> TopicMetadata:
+        known = self._metadata.topic(name)
+        if known is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
+        return known
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _until(self, holds: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until the metadata says so, or the time is up."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        while not holds() and (left_s := end_s - loop.time()) > 0:
+            changed = self._changed
+            try:
+                async with asyncio.timeout(min(left_s, POLL_S)):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+
+def _check_collision(name: str, others: Iterable[str]) -> None:
+    """Raise InvalidTopicError if the metrics of another topic would have this one's name: they have no dots."""
+    for other in others if _may_collide(name) else ():
+        if other != name and _metric_name(other) == _metric_name(name):
+            raise InvalidTopicError(
+                f"topic {name!r} collides with {other!r}: in metrics '.' and '_' are the same"
+            )
+
+
+def _may_collide(topic: str) -> bool:
+    return "." in topic or "_" in topic
+
+
+def _metric_name(topic: str) -> str:
+    return topic.replace(".", "_")
+
+
+def _check_replicas(assignment: Mapping[int, Assignment], brokers: Mapping[int, object]) -> None:
+    for partition, replicas in assignment.items():
+        if not replicas or len(set(replicas)) != len(replicas) or not all(b in brokers for b in replicas):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"partition {partition} on {list(replicas)}: live brokers are wanted, each once",
+            )
+    if len({len(replicas) for replicas in assignment.values()}) > 1:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "all partitions have as many replicas")

@@ -1,0 +1,486 @@
+"""BrokerConfig: the settings of one broker, as Kafka names them in server.properties.
+
+Made like `logstore.config.LogConfig`: key, help and limits stand beside each field, and conf/server.properties is
+written from them. A field with `topic` is the default of that topic setting. `properties_of` reads a file;
+`BrokerConfig.from_properties` refuses what it does not know, with a hint.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Self
+
+from logstore.config import (
+    CLEANUP_POLICIES,
+    COMPRESSION_TYPES,
+    INT32_MAX,
+    INT64_MAX,
+    TIMESTAMP_TYPES,
+    LogConfig,
+    setting,
+    settings_from,
+)
+from logstore.errors import InvalidConfigError
+from replication.config import unsupported
+
+HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
+PORT_MAX = 65_535
+
+_ADDRESS = re.compile(
+    r"(?:(?P<host>[^\[\]:,/\s]+)|\[(?P<ipv6>[0-9a-fA-F:.]+(?:%\w+)?)\]):(?P<port>[0-9]{1,5})"
+)
+
+# Other spellings of a setting: key -> (the setting, by how much its value is multiplied). The finest unit counts.
+_ALIASES = {
+    "log.dir": ("log.dirs", None),
+    "log.retention.minutes": ("log.retention.ms", MINUTE_MS),
+    "log.retention.hours": ("log.retention.ms", HOUR_MS),
+    "log.roll.hours": ("log.roll.ms", HOUR_MS),
+    "log.roll.jitter.hours": ("log.roll.jitter.ms", HOUR_MS),
+    "zookeeper.connect": ("coordination", None),
+}
+
+
+class Endpoint(NamedTuple):
+    """An address of a listener, or of a broker. As text it is HOST:PORT, with an IPv6 host in brackets."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, key: str, text: str) -> Self:
+        """The address in PLAINTEXT://HOST:PORT. Raises: InvalidConfigError."""
+        found = _ADDRESS.fullmatch(text.removeprefix("PLAINTEXT://"))
+        if not text.startswith("PLAINTEXT://") or found is None or int(found["port"]) > PORT_MAX:
+            raise InvalidConfigError(
+                f"{key}={text!r}: one address like PLAINTEXT://127.0.0.1:9092 or PLAINTEXT://[::1]:9092",
+                key=key,
+                value=text,
+            )
+        return cls(found["host"] or found["ipv6"], int(found["port"]))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The address that `str` wrote so."""
+        host, _, port = text.rpartition(":")
+        return cls(host.strip("[]"), int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_everywhere(self) -> bool:
+        """Does it stand for all addresses of this machine? Others cannot connect to it."""
+        try:
+            return ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:  # a name
+            return False
+
+
+class _Given:
+    """Which settings stood in the properties, by their keys; the others have their defaults. No setting itself."""
+
+    __slots__ = ("given",)
+    given: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig(_Given):
+    """The settings of one broker."""
+
+    # ------------------------------------------------------------ identity and network
+    broker_id: int = setting(
+        "broker.id", 0, "Number of this broker; no other broker of the cluster may have it.", minimum=0,
+        maximum=INT32_MAX,
+    )  # fmt: skip
+    broker_rack: str = setting("broker.rack", "", "Where it stands: replicas are spread over racks.")
+    listeners: str = setting(
+        "listeners",
+        "PLAINTEXT://127.0.0.1:9092",
+        "Address to listen on; port 0 takes a free one. With 0.0.0.0 or [::], which are every address of the machine, "
+        "advertised.listeners is needed.",
+    )
+    advertised_listeners: str = setting(
+        "advertised.listeners", "", "Address that clients and other brokers are told; empty: as listeners."
+    )
+    log_dirs: str = setting("log.dirs", "pylog-data", "Directory of the logs (one).")
+    coordination: str = setting(
+        "coordination",
+        "",
+        "What the cluster agrees on: sqlite:PATH (brokers of one host) or zookeeper:HOST:PORT/CHROOT. "
+        "Empty: a file in log.dirs, for a broker alone. zookeeper.connect is taken, too.",
+    )
+    coordination_copy_dir: str = setting(
+        "coordination.copy.dir",
+        "",
+        "Where a SQLite store of coordination is copied to, too, beside the copy that lies next to it: a directory on "
+        "another disk, of this cluster only.",
+    )
+    coordination_copy_interval_ms: int = setting(
+        "coordination.copy.interval.ms",
+        60_000,
+        "At most so often a SQLite store of coordination is copied, and only after a change.",
+        minimum=100,
+    )
+    zookeeper_session_timeout_ms: int = setting(
+        "zookeeper.session.timeout.ms",
+        6000,
+        "A broker that is silent so long is taken for dead, with either kind of coordination.",
+        minimum=500,
+    )
+    metrics_port: int = setting(
+        "metrics.port", -1, "Port of the Prometheus endpoint; 0: a free one; -1: none.", minimum=-1,
+        maximum=PORT_MAX,
+    )  # fmt: skip
+    num_io_threads: int = setting(
+        "num.io.threads",
+        4,
+        "Threads that read and write logs, half of them each.",
+        minimum=1,
+    )
+    num_recovery_threads_per_data_dir: int = setting(
+        "num.recovery.threads.per.data.dir",
+        2,
+        "Threads that open logs at the start, and mend them.",
+        minimum=1,
+    )
+    queued_max_requests: int = setting(
+        "queued.max.requests", 500, "Requests in work; more are not read from their sockets.", minimum=1
+    )
+    queued_max_request_bytes: int = setting(
+        "queued.max.request.bytes", 536_870_912, "Bytes of large requests in work.", minimum=1
+    )
+    socket_request_max_bytes: int = setting(
+        "socket.request.max.bytes", 104_857_600, "Largest request.", minimum=1, maximum=INT32_MAX
+    )
+    socket_send_buffer_bytes: int = setting(
+        "socket.send.buffer.bytes", -1, "SO_SNDBUF of clients' connections; -1: the system fits it to each.",
+        minimum=-1, maximum=INT32_MAX,
+    )  # fmt: skip
+    socket_receive_buffer_bytes: int = setting(
+        "socket.receive.buffer.bytes", -1, "SO_RCVBUF, likewise.", minimum=-1, maximum=INT32_MAX
+    )
+    max_connections: int = setting(
+        "max.connections", INT32_MAX, "Connections; more are closed at once.", minimum=1, maximum=INT32_MAX
+    )
+    connections_max_idle_ms: int = setting(
+        "connections.max.idle.ms", 600_000, "A connection that is silent so long is closed.", minimum=1
+    )
+    fetch_max_bytes: int = setting(
+        "fetch.max.bytes", 57_671_680, "Most that one fetch is answered with.", minimum=1024,
+        maximum=INT32_MAX,
+    )  # fmt: skip
+
+    # ------------------------------------------------------------ topics
+    auto_create_topics_enable: bool = setting(
+        "auto.create.topics.enable", True, "Make a topic when a client first asks for it?"
+    )
+    num_partitions: int = setting(
+        "num.partitions", 1, "Partitions of a topic whose maker names no number.", minimum=1
+    )
+    default_replication_factor: int = setting(
+        "default.replication.factor", 1, "Replicas of a topic whose maker names no number.", minimum=1
+    )
+    max_broker_partitions: int = setting(
+        "max.broker.partitions", 20_000,
+        "Replicas that a broker may have; topics, partitions and moves that would bring more are refused.",
+        minimum=1,
+    )  # fmt: skip
+    delete_topic_enable: bool = setting("delete.topic.enable", True, "May topics be deleted?")
+
+    # ------------------------------------------------------------ replication
+    num_replica_fetchers: int = setting(
+        "num.replica.fetchers", 1, "Connections that fetch from one leader broker.", minimum=1
+    )
+    replica_fetch_max_bytes: int = setting(
+        "replica.fetch.max.bytes", 1_048_576, "Bytes that a follower asks for, per partition.", minimum=1,
+        maximum=INT32_MAX,
+    )  # fmt: skip
+    replica_fetch_response_max_bytes: int = setting(
+        "replica.fetch.response.max.bytes", 10_485_760, "The same, per request.", minimum=1,
+        maximum=INT32_MAX,
+    )  # fmt: skip
+    replica_fetch_min_bytes: int = setting(
+        "replica.fetch.min.bytes", 1, "A leader answers a follower once it has so much for it.", minimum=0
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        "replica.fetch.wait.max.ms",
+        500,
+        "Or after this time; up to four times that while nothing comes.",
+        minimum=0,
+    )
+    replica_fetch_backoff_ms: int = setting(
+        "replica.fetch.backoff.ms", 1000, "Pause of a follower after a failed fetch.", minimum=0
+    )
+    replica_socket_timeout_ms: int = setting(
+        "replica.socket.timeout.ms", 30_000, "How long a broker waits for another's answer.", minimum=1
+    )
+    replica_lag_time_max_ms: int = setting(
+        "replica.lag.time.max.ms", 10_000, "A follower that has not caught up for so long leaves the ISR.",
+        minimum=1,
+    )  # fmt: skip
+    replica_lag_max_messages: int = setting(
+        "replica.lag.max.messages", -1, "One that is behind by more records leaves it, too; -1: never.",
+        minimum=-1,
+    )  # fmt: skip
+    replica_high_watermark_checkpoint_interval_ms: int = setting(
+        "replica.high.watermark.checkpoint.interval.ms", 5000, "How often high watermarks are stored.",
+        minimum=1,
+    )  # fmt: skip
+
+    # ------------------------------------------------------------ controller
+    controlled_shutdown_enable: bool = setting(
+        "controlled.shutdown.enable", True, "Hand leadership over before stopping?"
+    )
+    controlled_shutdown_max_retries: int = setting(
+        "controlled.shutdown.max.retries", 3, "How often that is tried.", minimum=1
+    )
+    controlled_shutdown_retry_backoff_ms: int = setting(
+        "controlled.shutdown.retry.backoff.ms", 5000, "Pause between two tries.", minimum=0
+    )
+    auto_leader_rebalance_enable: bool = setting(
+        "auto.leader.rebalance.enable", True, "Give leadership back to preferred replicas by itself?"
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        "leader.imbalance.check.interval.seconds", 300, "How often that is looked at.", minimum=1
+    )
+    leader_imbalance_per_broker_percentage: int = setting(
+        "leader.imbalance.per.broker.percentage", 10, "How much of a broker's leadership may be elsewhere.",
+        minimum=0, maximum=100,
+    )  # fmt: skip
+
+    # ------------------------------------------------------------ groups
+    group_initial_rebalance_delay_ms: int = setting(
+        "group.initial.rebalance.delay.ms", 3000, "How long a new group waits for more members.", minimum=0
+    )
+    group_min_session_timeout_ms: int = setting(
+        "group.min.session.timeout.ms", 6000, "Shortest session timeout of a member.", minimum=1
+    )
+    group_max_session_timeout_ms: int = setting(
+        "group.max.session.timeout.ms", 1_800_000, "Longest session timeout of a member.", minimum=1
+    )
+    group_max_size: int = setting(
+        "group.max.size", INT32_MAX, "Members of one group.", minimum=1, maximum=INT32_MAX
+    )
+    offset_metadata_max_bytes: int = setting(
+        "offset.metadata.max.bytes", 4096, "Text that a member may store with an offset.", minimum=0
+    )
+    offsets_commit_timeout_ms: int = setting(
+        "offsets.commit.timeout.ms", 5000, "How long a commit waits for all replicas.", minimum=1
+    )
+    offsets_retention_minutes: int = setting(
+        "offsets.retention.minutes", 10_080, "How long an empty group's offsets are kept.", minimum=1
+    )
+    offsets_retention_check_interval_ms: int = setting(
+        "offsets.retention.check.interval.ms", 600_000, "How often that is looked at.", minimum=1
+    )
+    offsets_topic_num_partitions: int = setting(
+        "offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets, when it is made.", minimum=1
+    )
+    offsets_topic_replication_factor: int = setting(
+        "offsets.topic.replication.factor", 3, "Its replicas (fewer if there are fewer brokers).", minimum=1
+    )
+    offsets_topic_segment_bytes: int = setting(
+        "offsets.topic.segment.bytes", 104_857_600, "Its segment.bytes.", minimum=1, maximum=INT32_MAX
+    )
+
+    # ------------------------------------------------------------ logs: defaults of topics, and what looks after them
+    log_retention_ms: int = setting(
+        "log.retention.ms", 168 * HOUR_MS, "Default of retention.ms; also as log.retention.minutes or .hours.",
+        minimum=-1, topic="retention.ms",
+    )  # fmt: skip
+    log_retention_bytes: int = setting(
+        "log.retention.bytes", -1, "Default of retention.bytes.", minimum=-1, topic="retention.bytes"
+    )
+    log_retention_check_interval_ms: int = setting(
+        "log.retention.check.interval.ms", 300_000, "How often retention is looked at.", minimum=1
+    )
+    log_cleaner_enable: bool = setting("log.cleaner.enable", True, "Compact the topics that ask for it?")
+    log_cleaner_backoff_ms: int = setting(
+        "log.cleaner.backoff.ms", 15_000, "How often that is looked at.", minimum=0
+    )
+    log_scrub_interval_ms: int = setting(
+        "log.scrub.interval.ms",
+        7 * 24 * HOUR_MS,
+        "Every byte of every log is read and checked once in this time, in the background; 0 or -1: never.",
+        minimum=-1,
+    )
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        "log.flush.offset.checkpoint.interval.ms", 60_000, "How often logs are fsynced and noted as such.",
+        minimum=1,
+    )  # fmt: skip
+    log_segment_bytes: int = setting(
+        "log.segment.bytes", 1_073_741_824, "Default of segment.bytes.", minimum=14, maximum=INT32_MAX,
+        topic="segment.bytes",
+    )  # fmt: skip
+    log_roll_ms: int = setting(
+        "log.roll.ms", 168 * HOUR_MS, "Default of segment.ms; also as log.roll.hours.", minimum=1,
+        topic="segment.ms",
+    )  # fmt: skip
+    log_roll_jitter_ms: int = setting(
+        "log.roll.jitter.ms", 0, "Default of segment.jitter.ms.", minimum=0, topic="segment.jitter.ms"
+    )
+    log_segment_delete_delay_ms: int = setting(
+        "log.segment.delete.delay.ms", 60_000, "Default of file.delete.delay.ms.", minimum=0,
+        topic="file.delete.delay.ms",
+    )  # fmt: skip
+    log_index_interval_bytes: int = setting(
+        "log.index.interval.bytes", 4096, "Default of index.interval.bytes.", minimum=0, maximum=INT32_MAX,
+        topic="index.interval.bytes",
+    )  # fmt: skip
+    log_index_size_max_bytes: int = setting(
+        "log.index.size.max.bytes", 10_485_760, "Default of segment.index.bytes.", minimum=12,
+        maximum=INT32_MAX, topic="segment.index.bytes",
+    )  # fmt: skip
+    log_flush_interval_messages: int = setting(
+        "log.flush.interval.messages", INT64_MAX, "Default of flush.messages.", minimum=1,
+        topic="flush.messages",
+    )  # fmt: skip
+    log_flush_interval_ms: int = setting(
+        "log.flush.interval.ms", INT64_MAX, "Default of flush.ms.", minimum=0, topic="flush.ms"
+    )
+    log_cleanup_policy: frozenset[str] = setting(
+        "log.cleanup.policy", frozenset({"delete"}), "Default of cleanup.policy.", members=CLEANUP_POLICIES,
+        topic="cleanup.policy",
+    )  # fmt: skip
+    log_cleaner_delete_retention_ms: int = setting(
+        "log.cleaner.delete.retention.ms", 86_400_000, "Default of delete.retention.ms.", minimum=0,
+        topic="delete.retention.ms",
+    )  # fmt: skip
+    log_cleaner_min_cleanable_ratio: float = setting(
+        "log.cleaner.min.cleanable.ratio", 0.5, "Default of min.cleanable.dirty.ratio.", minimum=0.0,
+        maximum=1.0, topic="min.cleanable.dirty.ratio",
+    )  # fmt: skip
+    log_cleaner_min_compaction_lag_ms: int = setting(
+        "log.cleaner.min.compaction.lag.ms", 0, "Default of min.compaction.lag.ms.", minimum=0,
+        topic="min.compaction.lag.ms",
+    )  # fmt: skip
+    log_cleaner_max_compaction_lag_ms: int = setting(
+        "log.cleaner.max.compaction.lag.ms", INT64_MAX, "Default of max.compaction.lag.ms.", minimum=1,
+        topic="max.compaction.lag.ms",
+    )  # fmt: skip
+    log_message_timestamp_type: str = setting(
+        "log.message.timestamp.type", "CreateTime", "Default of message.timestamp.type.",
+        choices=TIMESTAMP_TYPES, topic="message.timestamp.type",
+    )  # fmt: skip
+    log_message_timestamp_before_max_ms: int = setting(
+        "log.message.timestamp.before.max.ms", INT64_MAX, "Default of message.timestamp.before.max.ms.",
+        minimum=0, topic="message.timestamp.before.max.ms",
+    )  # fmt: skip
+    log_message_timestamp_after_max_ms: int = setting(
+        "log.message.timestamp.after.max.ms", INT64_MAX, "Default of message.timestamp.after.max.ms.",
+        minimum=0, topic="message.timestamp.after.max.ms",
+    )  # fmt: skip
+    compression_type: str = setting(
+        "compression.type", "producer", "Default of the topic setting.", choices=COMPRESSION_TYPES,
+        topic="compression.type",
+    )  # fmt: skip
+    message_max_bytes: int = setting(
+        "message.max.bytes", 1_048_588, "Default of max.message.bytes.", minimum=0, maximum=INT32_MAX,
+        topic="max.message.bytes",
+    )  # fmt: skip
+    min_insync_replicas: int = setting(
+        "min.insync.replicas", 1, "Default of the topic setting.", minimum=1, maximum=INT32_MAX,
+        topic="min.insync.replicas",
+    )  # fmt: skip
+    unclean_leader_election_enable: bool = setting(
+        "unclean.leader.election.enable", False, "Default of the topic setting.",
+        topic="unclean.leader.election.enable",
+    )  # fmt: skip
+    producer_id_expiration_ms: int = setting(
+        "producer.id.expiration.ms", 86_400_000, "Default of the topic setting.", minimum=1,
+        topic="producer.id.expiration.ms",
+    )  # fmt: skip
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any]) -> Self:
+        """Return the settings, keys and values as server.properties has them.
+
+        Raises: InvalidConfigError: an unknown key, or a value that the setting does not allow.
+        """
+        given = _without_aliases(properties)
+        known = {f.metadata["key"] for f in fields(cls)}
+        if (line := unsupported.refusal(key for key in given if key not in known)) is not None:
+            raise InvalidConfigError(line)
+        config = settings_from(cls(), given, "broker setting")
+        object.__setattr__(config, "given", frozenset(given))
+        config._check_advertised()
+        if "," in config.log_dirs or not config.log_dirs:
+            raise InvalidConfigError(f"log.dirs={config.log_dirs!r}: one directory", key="log.dirs")
+        return config
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "given", frozenset())
+
+    @property
+    def listener(self) -> Endpoint:
+        """Where to listen."""
+        return Endpoint.of("listeners", self.listeners)
+
+    def advertised(self, port: int) -> Endpoint:
+        """What others are told, if `port` is the one that is listened on."""
+        if self.advertised_listeners:
+            return Endpoint.of("advertised.listeners", self.advertised_listeners)
+        return Endpoint(self.listener.host, port)
+
+    def _check_advertised(self) -> None:
+        key = "advertised.listeners" if self.advertised_listeners else "listeners"
+        told = self.advertised(self.listener.port)
+        if told.is_everywhere:
+            raise InvalidConfigError(
+                f"{key}={getattr(self, key.replace('.', '_'))!r}: nobody can connect to {told.host}, which is every "
+                "address of a machine; set advertised.listeners=PLAINTEXT://HOST:PORT, which reaches this broker",
+                key=key,
+            )
+        if self.advertised_listeners and told.port == 0:
+            raise InvalidConfigError(
+                f"{key}={self.advertised_listeners!r}: nobody can connect to port 0; leave the line out to have the "
+                "port told that `listeners` takes",
+                key=key,
+            )
+
+    def log_config(self, overrides: Mapping[str, Any]) -> LogConfig:
+        """The settings of a topic of this broker. Raises: InvalidConfigError."""
+        defaults = {f.metadata["topic"]: getattr(self, f.name) for f in fields(self) if "topic" in f.metadata}
+        return LogConfig.from_properties({**defaults, **overrides})
+
+
+def properties_of(text: str, where: str = "server.properties") -> dict[str, str]:
+    """The keys and values of a file of properties: `key=value` lines; `#` begins a comment.
+
+    Raises: InvalidConfigError: a line that is neither, or a key that is there twice.
+    """
+    found: dict[str, str] = {}
+    for number, row in enumerate(text.splitlines(), 1):
+        line = row.strip()
+        if not line or line[0] in "#!":
+            continue
+        key, mark, value = (part.strip() for part in line.partition("="))
+        if not mark or not key or key in found:
+            reason = f"{key} is there twice" if key in found else f"{line[:60]!r} is not key=value"
+            raise InvalidConfigError(f"{where}, line {number}: {reason}", key=key)
+        found[key] = value
+    return found
+
+
+def _without_aliases(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The same by the names of the fields; of several spellings the finest unit counts."""
+    found = {key: value for key, value in properties.items() if key not in _ALIASES}
+    for alias, (key, factor) in _ALIASES.items():
+        if alias in properties and key not in found:
+            found[key] = _converted(alias, str(properties[alias]).strip(), factor)
+    return found
+
+
+def _converted(alias: str, text: str, factor: int | None) -> str:
+    if alias == "zookeeper.connect":
+        return f"zookeeper:{text}"
+    if factor is None:
+        return text
+    if not text.removeprefix("-").isdecimal():
+        raise InvalidConfigError(f"{alias}={text!r}: this setting takes a whole number", key=alias)
+    return str(int(text) * factor if int(text) >= 0 else -1)

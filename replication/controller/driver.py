@@ -1,0 +1,460 @@
+"""ControllerLoop: a broker's part in being the controller: it runs for it, watches the tree, and does what is decided.
+
+`replication.controller.step` decides. This takes one event at a time, steps, keeps the new state, performs the
+effects in order, and posts their outcomes as events. An outcome that is not known (a lost connection) is found out
+before it is posted. Everything that a term has begun ends with it.
+
+One session with the coordination store at a time: `begin` and `end` frame it. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import replace
+from typing import Any
+
+from logstore.env import Clock
+from logstore.errors import InvalidRequestError
+from logstore.store.catalog import new_topic_id
+from replication.controller.channels import Call, Channels
+from replication.controller.machine import events
+from replication.controller.machine.state import Controller, Limits
+from replication.controller.machine.step import step
+from replication.controller.watches import Look, Watches, delete_if_there
+from replication.coordination import cluster, nodes, reassignments
+from replication.coordination.tree import (
+    ConnectionLossError,
+    CoordinationError,
+    SessionExpiredError,
+    Tree,
+)
+from replication.model.cluster import BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition
+from replication.model.state_changes import ControllerLines, StateChange, named
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 1.0
+RETRY_S = 0.2
+FAILED_PAUSE_S = 2.0  # others go first after a failure that nobody foresaw
+
+
+class ControlledShutdownError(CoordinationError):
+    """Nobody can say what became of a controlled shutdown: ask the controller again."""
+
+
+class StaleBrokerError(CoordinationError):
+    """Who wants a broker to stop does not name the epoch in which it lives."""
+
+    def __init__(self, broker: BrokerId) -> None:
+        super().__init__(f"broker {broker} does not live in this epoch", broker=broker)
+
+
+class _Term:
+    """What one term of this broker as the controller has begun."""
+
+    def __init__(self, term: cluster.Term, channels: Channels, watches: Watches) -> None:
+        self.term = term
+        self.watches = watches
+        self.channels = channels
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.loaded = asyncio.Event()
+        self.reassigning = asyncio.Lock()
+        self.shutdowns: dict[int, asyncio.Future[tuple[TopicPartition, ...]]] = {}
+
+    def end(self) -> None:
+        self.channels.close()
+        for task in tuple(self.tasks):
+            task.cancel()
+        for answer in self.shutdowns.values():
+            if not answer.done():
+                answer.set_exception(ControlledShutdownError("this broker is no longer the controller"))
+
+
+class ControllerLoop:
+    """See the module. `unclean_default`: may a topic that says nothing of it elect who is not in sync?"""
+
+    def __init__(
+        self,
+        broker: BrokerId,
+        limits: Limits,
+        call: Call,
+        log: Callable[[StateChange], None],
+        clock: Clock,
+        *,
+        unclean_default: bool = False,
+    ) -> None:
+        self.broker = broker
+        self.state = Controller(broker=broker)
+        self.unclean_elections = 0
+        self._limits = limits
+        self._call = call
+        self._log = log
+        self._clock = clock
+        self._unclean_default = unclean_default
+        self._tree: Tree | None = None
+        self._term: _Term | None = None
+        self._campaign: asyncio.Task[None] | None = None
+        self._alarms: set[asyncio.Event] = set()
+        self._pause_s = 0.0  # before this broker runs for controller again
+        self._requests = itertools.count(1)
+
+    @property
+    def is_active(self) -> bool:
+        """Is this broker the controller, and has it read what there is?"""
+        return self.state.is_active
+
+    # ------------------------------------------------------------- the session
+
+    def begin(self, tree: Tree) -> None:
+        """Run for controller in this session."""
+        self._tree = tree
+        self._campaign = asyncio.get_running_loop().create_task(self._run_for_controller(tree))
+        self._campaign.add_done_callback(_campaign_ended)
+
+    def look_again(self) -> None:
+        """The session lives on after a silence of the store: nothing that was watched is watched any more."""
+        if self._term is not None:
+            self._term.watches.forget()
+        for alarm in tuple(self._alarms):
+            alarm.set()
+
+    async def end(self) -> None:
+        """The session is over, or about to be closed."""
+        if self._campaign is not None:
+            self._campaign.cancel()
+            await asyncio.gather(self._campaign, return_exceptions=True)
+            self._campaign = None
+        self._end_term()
+        self.post(events.Resigned())
+        self._tree = None
+
+    async def _run_for_controller(self, tree: Tree) -> None:
+        """Make /controller whenever it is not there; notice when it is not ours any more."""
+        alarm = self._new_alarm()
+        try:
+            while True:
+                alarm.clear()
+                try:
+                    await self._look_at_controller(tree, alarm)
+                    await alarm.wait()
+                except SessionExpiredError:
+                    return
+                except CoordinationError as error:
+                    logger.warning("[Controller %d]: election delayed: %s", self.broker, error)
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self._alarms.discard(alarm)
+
+    async def _look_at_controller(self, tree: Tree, alarm: asyncio.Event) -> None:
+        found = await tree.get(nodes.CONTROLLER, lambda change: alarm.set())
+        is_mine = found is not None and found.owner == tree.session
+        if is_mine and self._term is not None:
+            return
+        if self._term is not None:
+            self._end_term()
+            self.post(events.Resigned())
+        if is_mine:  # made by a call whose answer was lost, or by a term that was ended
+            await cluster.resign(tree)
+        elif found is None:
+            await asyncio.sleep(self._pause_s)
+            self._pause_s = 0.0
+            term = await cluster.become_controller(tree, self.broker, self._clock.now_ms())
+            if term is not None:
+                self._begin_term(tree, term)
+                alarm.clear()
+                await self._look_at_controller(tree, alarm)
+
+    # ---------------------------------------------------------------- the term
+
+    def _begin_term(self, tree: Tree, term: cluster.Term) -> None:
+        logger.info(
+            "[Controller %d]: Broker %d starting become controller state transition", *(self.broker,) * 2
+        )
+        logger.info(
+            "[Controller %d]: Controller %d incremented epoch to %d",
+            *(self.broker,) * 2,
+            term.controller_epoch,
+        )
+        channels = Channels(
+            ControllerLines(self.broker, term.controller_epoch),
+            self._call,
+            self._find,
+            self._log,
+            self._brokers_answered,
+            self._spawn,
+        )
+        watches = Watches(tree, unclean_default=self._unclean_default)
+        self._term = _Term(term, channels, watches)
+        self.post(events.Elected(term.controller_epoch))
+
+    def _find(self, broker: BrokerId) -> BrokerInfo | None:
+        return self.state.brokers.get(broker)
+
+    def _end_term(self) -> None:
+        if self._term is not None:
+            logger.info(
+                "[Controller %d]: Controller resigned, epoch %d",
+                self.broker,
+                self._term.term.controller_epoch,
+            )
+            self._term.end()
+            self._term = None
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Do it as a part of the term. If it fails as nobody foresaw, another shall be the controller."""
+        assert self._term is not None
+        term = self._term
+        task = asyncio.get_running_loop().create_task(work)
+        term.tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            term.tasks.discard(task)
+            if (
+                task.cancelled()
+                or (error := task.exception()) is None
+                or isinstance(error, SessionExpiredError)
+            ):
+                return
+            logger.error("[Controller %d]: resigns, since a part of it failed", self.broker, exc_info=error)
+            if self._term is term:
+                self._pause_s = FAILED_PAUSE_S
+                self.post(events.Fenced())
+
+        task.add_done_callback(ended)
+        return task
+
+    def _brokers_answered(self, event: events.ReplicasDeleted | None) -> None:
+        if event is None:
+            logger.warning("[Controller %d]: a broker knows a later controller", self.broker)
+        self.post(events.Fenced() if event is None else event)
+
+    def post(self, event: events.Event) -> None:
+        """Take an event: decide, keep, perform."""
+        self.state, effects = step(self.state, event, self._limits)
+        for effect in effects:
+            self._perform(effect)
+
+    def _perform(self, effect: events.Effect) -> None:
+        if isinstance(effect, StateChange):
+            self.unclean_elections += effect.level == "WARN"
+            self._log(effect)
+            return
+        if isinstance(effect, events.Resign):
+            self._end_term()
+            self.look_again()  # the campaign finds a node of ours without a term, and gives it up
+            return
+        assert self._term is not None, f"{effect} without a term"
+        assert self._tree is not None, f"{effect} without a session"
+        self._perform_in_term(effect, self._term, self._tree)
+
+    def _perform_in_term(self, effect: events.Effect, term: _Term, tree: Tree) -> None:
+        match effect:
+            case events.SendLeaderAndIsr() | events.SendUpdateMetadata() | events.SendStopReplica():
+                term.channels.send(effect)
+            case events.AnswerControlledShutdown(request, remaining):
+                answer = term.shutdowns.pop(request, None)
+                if answer is not None and not answer.done():
+                    answer.set_result(remaining)
+            case events.LoadContext():
+                self._spawn(self._load(tree, term))
+            case events.WriteStates():
+                self._spawn(self._write(tree, term, effect))
+            case events.MakeTopicId(topic):
+                self._spawn(self._make_topic_id(tree, term, topic))
+            case events.DeletePreferredElection():
+                self._spawn(self._delete(tree, nodes.PREFERRED_ELECTION))
+            case events.WriteReassignment():
+                self._spawn(self._reassign(tree, term, effect))
+            case events.DeleteTopicNodes(topic, topic_id):
+                self._spawn(self._delete_topic(tree, term, topic, topic_id))
+
+    async def shut_down(self, broker: BrokerId, broker_epoch: int) -> tuple[TopicPartition, ...]:
+        """A broker wants to stop: move its leaderships away; return what it leads still.
+
+        Raises: ControlledShutdownError: this broker is not the controller (any more); StaleBrokerError.
+        """
+        if self._term is None or not self.is_active:
+            raise ControlledShutdownError("this broker is not the controller")
+        live = self.state.brokers.get(broker)
+        if live is None or live.epoch != broker_epoch:
+            raise StaleBrokerError(broker)  # an old request, or that of a stranger
+        logger.info("[Controller %d]: Shutting down broker %d", self.broker, broker)
+        request = next(self._requests)
+        answer = asyncio.get_running_loop().create_future()
+        self._term.shutdowns[request] = answer
+        self.post(events.ControlledShutdownRequested(broker, request))
+        remaining: tuple[TopicPartition, ...] = await answer
+        return remaining
+
+    # --------------------------------------------------------------- the tree
+
+    async def _repeat(self, act: Callable[[], Awaitable[Any]]) -> Any:
+        """Do what may be done again, until the store has answered."""
+        while True:
+            try:
+                return await act()
+            except ConnectionLossError:
+                await asyncio.sleep(RETRY_S)
+
+    async def _load(self, tree: Tree, term: _Term) -> None:
+        """Set the watches, then read everything; then go on with what the watches tell."""
+        looks = term.watches.looks()
+        armed = [asyncio.get_running_loop().create_future() for _ in looks]
+        for look, is_set in zip(looks, armed, strict=True):
+            self._spawn(self._watch(term, look, is_set))
+        await asyncio.gather(*armed)
+        found = await self._repeat(lambda: cluster.read_cluster(tree, unclean_default=self._unclean_default))
+        logger.info(
+            "[Controller %d]: Controller %d ready to serve as the new controller with epoch %d: brokers %s, %d topics",
+            self.broker,
+            self.broker,
+            term.term.controller_epoch,
+            ",".join(map(str, sorted(found.brokers))),
+            len(found.topics),
+        )
+        self.post(events.ContextLoaded(found, self._clock.monotonic_ms()))
+        term.loaded.set()
+        self._spawn(self._tick())
+
+    async def _watch(self, term: _Term, look: Look, armed: asyncio.Future[None]) -> None:
+        alarm = self._new_alarm()
+        try:
+            while True:
+                alarm.clear()
+                await self._look(term, look, armed, alarm)
+        finally:
+            self._alarms.discard(alarm)
+
+    async def _look(self, term: _Term, look: Look, armed: asyncio.Future[None], alarm: asyncio.Event) -> None:
+        try:
+            found = await look(lambda change: alarm.set())
+            if armed.done():
+                for event in found:
+                    if isinstance(event, events.BrokersChanged):
+                        self._log_brokers({info.id: info for info in event.live})
+                    self.post(event)
+            else:
+                armed.set_result(None)  # what was seen now is read again with all the rest, by `_load`
+                await term.loaded.wait()
+            await alarm.wait()
+        except SessionExpiredError:
+            raise
+        except CoordinationError as error:
+            logger.warning("[Controller %d]: %s", self.broker, error)
+            if isinstance(error, ConnectionLossError):
+                await asyncio.sleep(RETRY_S)
+            else:  # a node that cannot be understood: until somebody corrects it
+                if not armed.done():
+                    armed.set_result(None)
+                    await term.loaded.wait()
+                await alarm.wait()
+
+    def _new_alarm(self) -> asyncio.Event:
+        alarm = asyncio.Event()
+        self._alarms.add(alarm)
+        return alarm
+
+    def _log_brokers(self, found: dict[BrokerId, BrokerInfo]) -> None:
+        known = self.state.brokers
+        logger.info(
+            "[BrokerChangeListener on Controller %d]: Newly added brokers: %s, deleted brokers: %s, "
+            "all live brokers: %s",
+            self.broker,
+            ",".join(str(b) for b in sorted(found) if b not in known or known[b].epoch != found[b].epoch),
+            ",".join(str(b) for b in sorted(known) if b not in found or known[b].epoch != found[b].epoch),
+            ",".join(map(str, sorted(found))),
+        )
+
+    async def _tick(self) -> None:
+        while True:
+            self.post(events.Ticked(self._clock.monotonic_ms()))
+            await asyncio.sleep(TICK_S)
+
+    async def _write(self, tree: Tree, term: _Term, order: events.WriteStates) -> None:
+        """Write until it is known what became of every state.
+
+        After a lost connection the same is written again: what had been accepted is refused now, and stands as it was
+        asked for.
+        """
+        writes = [(write.tp, write.state) for write in order.writes]
+        try:
+            outcomes = await self._repeat(lambda: cluster.write_states(tree, term.term, writes))
+        except cluster.FencedError:
+            self.post(events.Fenced())
+            return
+        asked = dict(writes)
+        results = [
+            events.WriteResult(o.tp, o.accepted or _is_what_was_asked(asked[o.tp], o.stored), o.stored)
+            for o in outcomes
+        ]
+        self._log_choices(order, results)
+        self.post(events.StatesWritten(tuple(results)))
+
+    def _log_choices(self, order: events.WriteStates, results: Iterable[events.WriteResult]) -> None:
+        """Say which way of choosing a leader chose it, once that stands."""
+        accepted = {result.tp for result in results if result.accepted}
+        for write in order.writes:
+            if write.selector is not None and write.tp in accepted:
+                state = {
+                    "leader": write.state.leader,
+                    "leader_epoch": write.state.leader_epoch,
+                    "isr": write.state.isr,
+                }
+                logger.info(
+                    "[%s]: Selected new leader and ISR %s for partition %s",
+                    write.selector,
+                    json.dumps(state, separators=(",", ":")),
+                    named(write.tp),
+                )
+
+    async def _make_topic_id(self, tree: Tree, term: _Term, topic: str) -> None:
+        await self._repeat(lambda: cluster.make_topic_id(tree, topic, new_topic_id()))
+        self.post(await self._repeat(term.watches.read_topics))
+
+    async def _reassign(self, tree: Tree, term: _Term, order: events.WriteReassignment) -> None:
+        """Write it, then tell what the nodes say: somebody may have changed them between its outcome and now."""
+        while True:
+            try:
+                async with term.reassigning:  # all of them write the same node
+                    done = await self._repeat(lambda: reassignments.write(tree, term.term, order.write))
+                    self.post(done)
+                    self.post(await self._repeat(term.watches.read_reassignments))
+                return
+            except cluster.FencedError:
+                self.post(events.Fenced())
+                return
+            except (nodes.MalformedNodeError, InvalidRequestError) as error:
+                # Until somebody corrects the node, or there is room in it again.
+                logger.error("[Controller %d]: %s", self.broker, error)
+                await asyncio.sleep(FAILED_PAUSE_S)
+
+    async def _delete(self, tree: Tree, path: str) -> None:
+        await self._repeat(lambda: delete_if_there(tree, path))
+
+    async def _delete_topic(self, tree: Tree, term: _Term, topic: str, topic_id: str | None) -> None:
+        if topic_id is None:
+            topic_id = await self._repeat(lambda: cluster.read_topic_id(tree, topic))
+        try:
+            await self._repeat(lambda: cluster.delete_topic_nodes(tree, term.term, topic, topic_id))
+        except cluster.FencedError:
+            self.post(events.Fenced())
+            return
+        logger.info("[Controller %d]: Deletion of topic %s successfully completed", self.broker, topic)
+        self.post(events.TopicNodesDeleted(topic, topic_id))
+
+
+def _campaign_ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.critical("this broker does not run for controller any more", exc_info=task.exception())
+
+
+def _is_what_was_asked(asked: LeaderAndIsr, stored: LeaderAndIsr | None) -> bool:
+    return (
+        stored is not None
+        and replace(stored, version=asked.version) == asked
+        and stored.version == asked.version + 1
+    )

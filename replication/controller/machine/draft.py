@@ -1,0 +1,267 @@
+"""Draft: a controller's state while one event is worked in, and the orders that come of it.
+
+It copies what it is given; `done` returns the new state and the effects: log lines first, then what brokers are
+told (leadership, stops, metadata), then writes, then the rest. Brokers are told only what is written already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+
+from replication.controller.machine.assignment import Choice, ElectionError
+from replication.controller.machine.events import (
+    Effect,
+    PartitionNews,
+    Selector,
+    SendLeaderAndIsr,
+    SendStopReplica,
+    SendUpdateMetadata,
+    StateWrite,
+    Stop,
+    WriteStates,
+)
+from replication.controller.machine.state import Controller, Limits, Move, Pending, Shutdown
+from replication.controller.machine.transitions import (
+    PARTITION_ENTERED_FROM,
+    REPLICA_ENTERED_FROM,
+    PartitionState,
+    ReplicaState,
+)
+from replication.model.cluster import (
+    LEADER_DURING_DELETE,
+    NO_EPOCH,
+    Assignment,
+    BrokerId,
+    BrokerInfo,
+    LeaderAndIsr,
+    Offline,
+    Replica,
+    TopicInfo,
+    TopicPartition,
+)
+from replication.model.state_changes import ControllerLines, StateChange
+
+
+class Draft:
+    """See the module. Lives for one `step`."""
+
+    def __init__(self, state: Controller, limits: Limits) -> None:
+        self.broker = state.broker
+        self.epoch = state.epoch
+        self.is_active = state.is_active
+        self.brokers: dict[BrokerId, BrokerInfo] = dict(state.brokers)
+        self.offline: dict[BrokerId, Offline] = dict(state.offline)
+        self.topics: dict[str, TopicInfo] = dict(state.topics)
+        self.leadership: dict[TopicPartition, LeaderAndIsr] = dict(state.leadership)
+        self.partition_states: dict[TopicPartition, PartitionState] = dict(state.partition_states)
+        self.replica_states: dict[Replica, ReplicaState] = dict(state.replica_states)
+        self.pending: dict[TopicPartition, Pending] = dict(state.pending)
+        self.removals: dict[TopicPartition, frozenset[BrokerId]] = dict(state.removals)
+        self.preferred: set[TopicPartition] = set(state.preferred)
+        self.to_return: set[TopicPartition] = set(state.to_return)
+        self.fenced: set[Replica] = set(state.fenced)
+        self.has_preferred_node = state.has_preferred_node
+        self.shutting_down: set[BrokerId] = set(state.shutting_down)
+        self.shutdowns: dict[BrokerId, int] = {b: wanted.request for b, wanted in state.shutdowns.items()}
+        # What those brokers wait for: sets, since each of very many partitions is taken out by itself.
+        self.waiting = {b: set(wanted.waiting) for b, wanted in state.shutdowns.items()}
+        self.deletions: set[str] = set(state.deletions)
+        self.delayed_deletions: set[str] = set(state.delayed_deletions)
+        self.moves: dict[TopicPartition, Move] = dict(state.moves)
+        self.next_rebalance_ms = state.next_rebalance_ms
+        self.limits = limits
+        self.lines = ControllerLines(state.broker, state.epoch)
+        self._log: list[StateChange] = []
+        self._leadership_for: dict[BrokerId, dict[TopicPartition, bool]] = {}
+        self._metadata_for: dict[BrokerId, dict[TopicPartition, LeaderAndIsr]] = {}
+        self._stops_for: dict[tuple[BrokerId, bool], dict[TopicPartition, Stop]] = {}
+        self._writes: list[StateWrite] = []
+        self._others: list[Effect] = []
+
+    def done(self) -> tuple[Controller, tuple[Effect, ...]]:
+        """The state after the event, and the effects in the order in which they are to be performed."""
+        state = Controller(
+            broker=self.broker,
+            epoch=self.epoch,
+            is_active=self.is_active,
+            brokers=self.brokers,
+            offline=self.offline,
+            topics=self.topics,
+            leadership=self.leadership,
+            partition_states=self.partition_states,
+            replica_states=self.replica_states,
+            pending=self.pending,
+            removals=self.removals,
+            preferred=frozenset(self.preferred),
+            to_return=frozenset(self.to_return),
+            fenced=frozenset(self.fenced),
+            has_preferred_node=self.has_preferred_node,
+            shutting_down=frozenset(self.shutting_down),
+            shutdowns={
+                b: Shutdown(request, frozenset(self.waiting[b])) for b, request in self.shutdowns.items()
+            },
+            deletions=frozenset(self.deletions),
+            delayed_deletions=frozenset(self.delayed_deletions),
+            moves=self.moves,
+            next_rebalance_ms=self.next_rebalance_ms,
+        )
+        effects: list[Effect] = [*self._log, *self._told()]
+        if self._writes:
+            effects.append(WriteStates(self.epoch, tuple(self._writes)))
+        return state, (*effects, *self._others)
+
+    # ------------------------------------------------------------- looking up
+
+    def partitions(self) -> Iterable[tuple[TopicPartition, Assignment]]:
+        """Every partition of every topic, with its replicas."""
+        for name, topic in self.topics.items():
+            for number, replicas in topic.partitions.items():
+                yield TopicPartition(name, number), replicas
+
+    def partitions_on(self, brokers: Collection[BrokerId]) -> list[TopicPartition]:
+        """The partitions with a replica on one of these."""
+        return [tp for tp, replicas in self.partitions() if any(broker in brokers for broker in replicas)]
+
+    def replicas_of(self, tp: TopicPartition) -> Assignment:
+        """The assigned replicas; none if the partition is not there any more."""
+        topic = self.topics.get(tp.topic)
+        return () if topic is None else topic.partitions.get(tp.partition, ())
+
+    def offline_of(self, tp: TopicPartition) -> frozenset[BrokerId]:
+        """The brokers that cannot serve or write their replica of this partition."""
+        return frozenset(broker for broker, offline in self.offline.items() if offline.reason(tp) is not None)
+
+    def available(self, tp: TopicPartition) -> frozenset[BrokerId]:
+        """Who may be elected: alive, able, not about to leave, and not to be taken out of this ISR first."""
+        gone = self.removals.get(tp, frozenset()) | self.offline_of(tp)
+        return frozenset(self.brokers) - self.shutting_down - gone
+
+    # --------------------------------------------------------------- changing
+
+    def log(self, change: StateChange) -> None:
+        """Have a line written."""
+        self._log.append(change)
+
+    def also(self, effect: Effect) -> None:
+        """Have something done after everything else."""
+        self._others.append(effect)
+
+    def assign(self, tp: TopicPartition, replicas: Assignment) -> None:
+        """From now on these are the replicas of the partition."""
+        topic = self.topics[tp.topic]
+        self.topics[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: replicas})
+
+    def elect(
+        self,
+        tp: TopicPartition,
+        selector: Selector,
+        choose: Callable[[], Choice],
+        *,
+        removing: frozenset[BrokerId] = frozenset(),
+    ) -> bool:
+        """Propose whom this chooses to lead, `removing` as `propose` has it; false, and a line, if it finds nobody."""
+        self.log(self.lines.election_started(tp))
+        try:
+            choice = choose()
+        except ElectionError as error:
+            self.log(self.lines.election_failed(tp, str(error)))
+            return False
+        state = self.leadership[tp].next_term(choice.leader, choice.isr, self.epoch)
+        self.propose(tp, state, "election", selector=selector, removing=removing)
+        return True
+
+    def move_partition(self, tp: TopicPartition, after: PartitionState) -> None:
+        """Put a partition into another state; the line is left out when it stays where it is."""
+        before = self.partition_states.get(tp, PartitionState.NON_EXISTENT)
+        assert before in PARTITION_ENTERED_FROM[after], f"{tp}: {before} to {after}"
+        if after is PartitionState.NON_EXISTENT:
+            self.partition_states.pop(tp, None)
+        else:
+            self.partition_states[tp] = after
+        if after is PartitionState.ONLINE:
+            self.log(self.lines.partition_online(tp, before, self.leadership[tp].leader))
+        elif before is not after:
+            self.log(self.lines.partition_changed(tp, before, after))
+
+    def move_replica(self, tp: TopicPartition, broker: BrokerId, after: ReplicaState) -> None:
+        """Put a replica into another state; nothing is said when it stays where it is."""
+        replica = Replica(tp, broker)
+        before = self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
+        assert before in REPLICA_ENTERED_FROM[after], f"{replica}: {before} to {after}"
+        if after is ReplicaState.NON_EXISTENT:
+            self.replica_states.pop(replica, None)
+        else:
+            self.replica_states[replica] = after
+        if before is not after:
+            self.log(self.lines.replica_changed(replica, before, after))
+
+    def propose(
+        self,
+        tp: TopicPartition,
+        state: LeaderAndIsr,
+        reason: str,
+        *,
+        selector: Selector | None = None,
+        removing: frozenset[BrokerId] = frozenset(),
+        is_unclean: bool = False,
+    ) -> None:
+        """Write this state on the condition that its version stands; the outcome comes as an event.
+
+        Those that it takes out of the ISR need no longer be noted, unless it is refused.
+        """
+        assert tp not in self.pending, f"{tp}: two writes at once"
+        if left := self.removals.pop(tp, frozenset()) - removing:
+            self.removals[tp] = left
+        write = StateWrite(tp, state, selector)
+        self.pending[tp] = Pending(write, reason, removing, is_unclean)
+        self._writes.append(write)
+
+    # ---------------------------------------------------------------- telling
+
+    def tell_replicas(
+        self, tp: TopicPartition, receivers: Iterable[BrokerId] | None = None, *, is_new: bool = False
+    ) -> None:
+        """Tell these replicas (all, if none are named) who leads; those that are down or stopped hear nothing."""
+        for broker in self.replicas_of(tp) if receivers is None else receivers:
+            is_on = self.replica_states.get(Replica(tp, broker)) in (ReplicaState.NEW, ReplicaState.ONLINE)
+            if broker in self.brokers and is_on and tp in self.leadership:
+                told = self._leadership_for.setdefault(broker, {})
+                told[tp] = told.get(tp, False) or is_new
+
+    def tell_metadata(
+        self, tps: Iterable[TopicPartition], receivers: Iterable[BrokerId] | None = None
+    ) -> None:
+        """Tell live brokers (all, if none are named) how these partitions stand; of a topic that goes, that it goes."""
+        known = [(tp, self._shown(tp, self.leadership[tp])) for tp in tps if tp in self.leadership]
+        for broker in self.brokers if receivers is None else receivers:
+            self._metadata_for.setdefault(broker, {}).update(known)
+
+    def _shown(self, tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr:
+        return replace(state, leader=LEADER_DURING_DELETE) if tp.topic in self.deletions else state
+
+    def tell_to_stop(
+        self, tp: TopicPartition, broker: BrokerId, *, delete: bool, leader_epoch: int = NO_EPOCH
+    ) -> None:
+        """Tell a broker to stop a replica, and perhaps to delete it; `leader_epoch` as `Stop` has it."""
+        topic_id = self.topics[tp.topic].id
+        if broker in self.brokers and topic_id is not None:
+            self._stops_for.setdefault((broker, delete), {})[tp] = Stop(tp, topic_id, leader_epoch)
+
+    def _news(self, tp: TopicPartition, state: LeaderAndIsr, *, is_new: bool = False) -> PartitionNews:
+        replicas, gone = self.replicas_of(tp), self.offline_of(tp)
+        offline = tuple(broker for broker in replicas if broker in gone)
+        return PartitionNews(tp, self.topics[tp.topic].id or "", state, replicas, is_new, offline)
+
+    def _told(self) -> Iterable[Effect]:
+        for broker, told in sorted(self._leadership_for.items()):
+            news = tuple(self._news(tp, self.leadership[tp], is_new=new) for tp, new in told.items())
+            yield SendLeaderAndIsr(broker, self.brokers[broker].epoch, self.epoch, news)
+        for (broker, delete), stops in sorted(self._stops_for.items()):
+            yield SendStopReplica(
+                broker, self.brokers[broker].epoch, self.epoch, tuple(stops.values()), delete
+            )
+        live = tuple(self.brokers[broker] for broker in sorted(self.brokers))
+        for broker, states in sorted(self._metadata_for.items()):
+            news = tuple(self._news(tp, state) for tp, state in states.items() if self.replicas_of(tp))
+            yield SendUpdateMetadata(broker, self.brokers[broker].epoch, self.epoch, live, news)

@@ -1,0 +1,285 @@
+"""What is next for one partition: the one place where a controller decides who leads, and who is in sync.
+
+`drive` looks at what stands and at what is wanted, and proposes at most one write; when the outcome is known, it is
+called again. In this order: a first leader; a leader in the place of one that is gone, is about to go, or cannot serve
+its replica; members out of the ISR, one per write; the next step of a reassignment; the preferred leader.
+
+An *offline* replica (its broker lives, and cannot serve or write it) is as good as dead, with one exception: it has
+all that is committed, perhaps damaged. So the ISR never loses its last member for that: who leads alone goes on, and
+where nobody leads, and all of the ISR lives and is offline, one of them does. While a member that is not offline may
+come back, that one is waited for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from replication.controller.machine import reassignment
+from replication.controller.machine.assignment import (
+    Choice,
+    ElectionError,
+    elect_for_shutdown,
+    elect_offline,
+    elect_preferred,
+)
+from replication.controller.machine.draft import Draft
+from replication.controller.machine.events import AnswerControlledShutdown, DeletePreferredElection, Selector
+from replication.controller.machine.transitions import PartitionState, ReplicaState
+from replication.model.cluster import NO_LEADER, BrokerId, LeaderAndIsr, Replica, TopicPartition
+
+
+def drive(draft: Draft, tp: TopicPartition) -> None:
+    """Propose the next write for a partition, or note that nothing is left to be done for it."""
+    topic = draft.topics.get(tp.topic)
+    if tp in draft.pending or topic is None or topic.id is None or tp.topic in draft.deletions:
+        return
+    reassignment.proceed(draft, tp)
+    current = draft.leadership.get(tp)
+    if current is None:
+        _create(draft, tp)
+        return
+    is_led = current.leader in draft.brokers and current.leader not in draft.removals.get(tp, ())
+    if not is_led:
+        is_asked = _replace_leader(draft, tp, current) or (
+            current.leader == NO_LEADER and reassignment.advance(draft, tp, current)
+        )
+    else:
+        is_asked = (
+            _move_off(draft, tp, current)
+            or _leave_offline(draft, tp, current)
+            or _remove_one(draft, tp, current)
+            or reassignment.advance(draft, tp, current)
+            or _prefer(draft, tp, current)
+        )
+    if not is_asked:
+        settle(draft, tp)
+
+
+def settle(draft: Draft, tp: TopicPartition) -> None:
+    """Nothing is left to be done for this partition: who waited for that goes on."""
+    if tp in draft.preferred:
+        draft.preferred.discard(tp)
+        maybe_end_preferred(draft)
+    for broker in list(draft.shutdowns):
+        waiting = draft.waiting[broker]
+        if tp in waiting:
+            waiting.discard(tp)
+            if not waiting:
+                answer_shutdown(draft, broker)
+
+
+def maybe_end_preferred(draft: Draft) -> None:
+    """Take the request for preferred elections away, when nothing of it is left."""
+    if draft.has_preferred_node and not draft.preferred:
+        draft.has_preferred_node = False
+        draft.also(DeletePreferredElection())
+
+
+def answer_shutdown(draft: Draft, broker: int) -> None:
+    """Tell a broker that wants to stop what it leads still, and somebody else might take: one that lives and stays.
+
+    What nobody else can take is not counted, since no further try would move it.
+    """
+    request = draft.shutdowns.pop(broker)
+    staying = draft.brokers.keys() - draft.shutting_down
+    led = [tp for tp, state in draft.leadership.items() if state.leader == broker]
+    remaining = tuple(sorted(tp for tp in led if not staying.isdisjoint(draft.replicas_of(tp))))
+    draft.also(AnswerControlledShutdown(request, remaining))
+
+
+def accepted(
+    draft: Draft, tp: TopicPartition, stored: LeaderAndIsr, reason: str, *, is_unclean: bool
+) -> None:
+    """A proposed state stands: take it over."""
+    before = draft.leadership.get(tp)
+    draft.leadership[tp] = stored
+    is_new = before is None
+    if stored.leader != NO_LEADER:
+        if is_unclean and before is not None:
+            draft.log(draft.lines.data_may_be_lost(tp, stored.leader, before.isr))
+        if reason == "election":
+            draft.log(draft.lines.leader_elected(tp, stored.leader))
+        if reason in ("creation", "election"):
+            draft.move_partition(tp, PartitionState.ONLINE)
+        if before is not None and before.leader in draft.shutting_down and before.leader != stored.leader:
+            # As a follower for its last moments it would join the ISR again, and be missing from it then.
+            draft.tell_to_stop(tp, before.leader, delete=False)
+            draft.move_replica(tp, before.leader, ReplicaState.OFFLINE)
+    if is_new and tp.topic not in draft.deletions:
+        for broker in draft.replicas_of(tp):
+            if broker in draft.brokers:
+                draft.move_replica(tp, broker, ReplicaState.ONLINE)
+    reassignment.accepted(draft, tp, stored, reason)
+
+
+def _create(draft: Draft, tp: TopicPartition) -> None:
+    """The first live replica leads, those that live are in sync. Without one, the partition stays new.
+
+    There is no ISR yet that anybody would have to leave, nor data that one could have lost.
+    """
+    draft.removals.pop(tp, None)
+    available = draft.available(tp)
+    live = tuple(broker for broker in draft.replicas_of(tp) if broker in available)
+    if live:
+        draft.propose(tp, LeaderAndIsr(live[0], 0, live, draft.epoch), "creation")
+
+
+def _replace_leader(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+    """The leader is gone: elect another, or write that there is none."""
+    if draft.partition_states.get(tp) is not PartitionState.OFFLINE:
+        draft.move_partition(tp, PartitionState.OFFLINE)
+    draft.log(draft.lines.election_started(tp))
+    try:
+        choice, is_unclean = _choose(draft, tp, current)
+    except ElectionError as error:
+        draft.log(draft.lines.election_failed(tp, str(error)))
+        return _write_offline(draft, tp, current)
+    state = current.next_term(choice.leader, choice.isr, draft.epoch)
+    removing = draft.removals.get(tp, frozenset()) - {choice.leader}
+    draft.removals.pop(tp, None)  # whoever is elected in spite of what was noted has nobody above it
+    draft.propose(
+        tp,
+        state,
+        "election",
+        selector=Selector.OFFLINE,
+        removing=removing - set(choice.isr),
+        is_unclean=is_unclean,
+    )
+    return True
+
+
+def _choose(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> tuple[Choice, bool]:
+    """A leader, and whether it may lack committed records.
+
+    The best is a member of the ISR that was alive all the time; then one that came back with everything. One that
+    lost writes leads only if the whole ISR did: then nobody is known to have more. So with those that are offline, if
+    all others of the ISR are, too. Then, where the topic allows it, anybody, best one that is not offline.
+    """
+    replicas, removed = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
+    offline = draft.offline_of(tp)
+    present = frozenset(draft.brokers) - draft.shutting_down
+    suspects = frozenset(broker for broker in removed & present if draft.brokers[broker].lost_writes)
+    kept = frozenset(current.isr) - suspects
+    able = present - offline
+    last = kept if kept <= present & offline else frozenset()
+    for candidates in (draft.available(tp), able - suspects, last, frozenset() if kept else present):
+        if any(broker in candidates for broker in current.isr):
+            choice = elect_offline(current, replicas, candidates, unclean=False)
+            return choice, choice.leader in suspects
+    unclean = draft.topics[tp.topic].unclean_leader_election
+    rest = replace(current, isr=tuple(broker for broker in current.isr if broker in kept))
+    candidates = able if not unclean or able.intersection(replicas) else present
+    choice = elect_offline(rest, replicas, candidates, unclean=unclean)
+    return choice, choice.is_unclean
+
+
+def can_change(draft: Draft, tp: TopicPartition) -> bool:
+    """Nobody leads: would an election find a leader now, or somebody who must not be waited for?"""
+    current = draft.leadership[tp]
+    try:
+        _choose(draft, tp, current)
+    except ElectionError:
+        return current.leader != NO_LEADER or _waited_for(draft, tp, current) != current.isr
+    return True
+
+
+def _waited_for(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> tuple[int, ...]:
+    """The ISR while nobody leads."""
+    if draft.topics[tp.topic].unclean_leader_election:
+        return ()
+    gone = draft.removals.get(tp, frozenset())
+    suspects = {b for b in gone if b in draft.brokers and draft.brokers[b].lost_writes}
+    return tuple(broker for broker in current.isr if broker not in suspects) or current.isr
+
+
+def _write_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+    """Leader -1. The ISR keeps its members, so that one of them can lead again, less those who lost writes.
+
+    Where anybody may lead, there is nothing to keep.
+    """
+    gone = draft.removals.get(tp, frozenset())
+    isr = _waited_for(draft, tp, current)
+    if current.leader == NO_LEADER and isr == current.isr:
+        return False
+    draft.propose(tp, current.next_term(NO_LEADER, isr, draft.epoch), "offline", removing=gone)
+    return True
+
+
+def _move_off(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+    """The leader wants to stop: hand over to a member of the ISR that stays."""
+    if current.leader not in draft.shutdowns or tp not in draft.waiting[current.leader]:
+        return False
+    replicas, removing = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
+    leaving = sorted(draft.shutting_down | removing | draft.offline_of(tp))
+    return draft.elect(
+        tp,
+        Selector.SHUTDOWN,
+        lambda: elect_for_shutdown(current, replicas, draft.brokers, leaving=leaving),
+        removing=removing,
+    )
+
+
+def _leave_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+    """Take those that are offline out of the ISR, and the lead from one that is, if somebody else is left for that."""
+    offline = draft.offline_of(tp)
+    if not offline.intersection(current.isr):
+        return _fence_offline(draft, tp, current, offline)
+    replicas, gone = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
+    if current.leader not in offline:
+        state = current.next_term(
+            current.leader, tuple(b for b in current.isr if b not in offline), draft.epoch
+        )
+        draft.propose(tp, state, "removal", removing=gone & offline)
+        return True
+    candidates = draft.available(tp)
+    if not candidates.intersection(current.isr):
+        return False
+    if current.leader == replicas[0] and draft.limits.auto_leader_rebalance_enable:
+        draft.to_return.add(tp)
+    return draft.elect(
+        tp,
+        Selector.OFFLINE,
+        lambda: elect_offline(current, replicas, candidates, unclean=False),
+        removing=gone,
+    )
+
+
+def _fence_offline(
+    draft: Draft, tp: TopicPartition, current: LeaderAndIsr, offline: frozenset[BrokerId]
+) -> bool:
+    """Begin a leader epoch in which those that are offline have not fetched, if they may have in this one.
+
+    The leader might still take one of them into the ISR for what it asked before. From now on it knows that it is out.
+    """
+    here = {Replica(tp, broker) for broker in offline.intersection(draft.replicas_of(tp), draft.brokers)}
+    if here <= draft.fenced:
+        return False
+    draft.propose(tp, current.next_term(current.leader, current.isr, draft.epoch), "removal")
+    return True
+
+
+def _remove_one(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+    """Take one broker that died or left out of the ISR. The leader is not among them, so somebody is left."""
+    gone = draft.removals.pop(tp, frozenset())
+    leaving = sorted(gone & set(current.isr))
+    if not leaving:
+        return False
+    draft.removals[tp] = frozenset(leaving)
+    isr = tuple(member for member in current.isr if member != leaving[0])
+    state = current.next_term(current.leader, isr, draft.epoch)
+    draft.propose(tp, state, "removal", removing=frozenset(leaving[:1]))
+    return True
+
+
+def _prefer(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+    """Have the preferred replica lead, if that was asked for and costs nothing."""
+    replicas = draft.replicas_of(tp)
+    if current.leader == replicas[0]:
+        draft.to_return.discard(tp)
+        return False
+    available = draft.available(tp)
+    if tp in draft.to_return and replicas[0] in available.intersection(current.isr):
+        draft.preferred.add(tp)
+    if tp not in draft.preferred:
+        return False
+    return draft.elect(tp, Selector.PREFERRED, lambda: elect_preferred(current, replicas, available))

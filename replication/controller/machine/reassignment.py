@@ -1,0 +1,259 @@
+"""How a partition gets other replicas, crash-safe: the tree says how far it is, so a new controller goes on from there.
+
+With O the original replicas and T the target:
+
+1. The topic's node says O + T, and /admin/reassign_partitions what O was, in one step.
+2. All of them hear of it in a new leader epoch, so the leader counts those that are new; they begin to fetch.
+3. When all of T live and are in the ISR, one of T leads.
+4. The ISR becomes its part in T, in a new leader epoch. From here on T are the replicas: nobody else can join.
+5. The others are stopped and deleted. One that is down is not waited for; its directory stays behind.
+6. The topic's node says T, and /admin/reassign_partitions nothing of this partition any more, in one step.
+
+Elections go on meanwhile as ever. It is cancelled by making O the target: then only those of O that live must be in
+the ISR before the others go; or nobody leads, and the ISR waits for some of O only. Another target may be given at any
+time before 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from replication.controller.machine.assignment import elect_reassigned
+from replication.controller.machine.draft import Draft
+from replication.controller.machine.events import Selector, WriteReassignment
+from replication.controller.machine.state import Move
+from replication.controller.machine.transitions import ReplicaState
+from replication.model.cluster import (
+    NO_LEADER,
+    Assignment,
+    BrokerId,
+    LeaderAndIsr,
+    Reassignment,
+    ReassignmentWrite,
+    ReassignmentWritten,
+    Replica,
+    TopicPartition,
+)
+
+GONE = "there is no such partition"
+
+
+def note(draft: Draft, plans: Mapping[TopicPartition, Reassignment]) -> list[TopicPartition]:
+    """Know what is wanted now; return what is new. What is begun goes on, though its entry may be gone."""
+    new = []
+    for tp, move in list(draft.moves.items()):
+        if tp not in plans and move.plan.original is None and not move.is_storing:
+            del draft.moves[tp]
+    for tp, plan in sorted(plans.items()):
+        known = draft.moves.get(tp)
+        replicas = draft.replicas_of(tp)
+        if not replicas:
+            _drop(draft, tp, Move(plan, ()), GONE)
+        elif tp.topic in draft.deletions:
+            _drop(draft, tp, Move(plan, replicas), "its topic is being deleted")
+        elif known is None:
+            draft.moves[tp] = Move(plan, replicas)
+            new.append(tp)
+        elif plan.target != known.plan.target:
+            if known.is_leaving:
+                _take(draft, tp, known.stored)
+            draft.moves[tp] = replace(known, plan=plan, is_announced=False, is_leaving=False)
+            new.append(tp)
+    return new
+
+
+def forget(draft: Draft, tp: TopicPartition) -> None:
+    """The partition is not there any more: nothing of it is wanted."""
+    move = draft.moves.pop(tp, None)
+    if move is not None:
+        draft.log(draft.lines.reassignment_refused(tp, move.plan.target, GONE))
+        _store(draft, tp, move, None, None)
+
+
+def written(draft: Draft, event: ReassignmentWritten) -> None:
+    """The nodes say this now: as it was asked for, or somebody else was faster, and that is taken over."""
+    tp, move = event.tp, draft.moves.get(event.tp)
+    if move is None or not draft.replicas_of(tp):
+        return
+    replicas = event.replicas or draft.replicas_of(tp)
+    if event.accepted and event.plan is None and replicas == move.plan.target:
+        _end(draft, tp, move)
+    else:
+        _take(draft, tp, replicas)
+    if event.plan is None:
+        del draft.moves[tp]
+    else:
+        draft.moves[tp] = Move(event.plan, replicas)
+
+
+# ------------------------------------------------------------------- what is next
+
+
+def proceed(draft: Draft, tp: TopicPartition) -> None:
+    """Take the next step that is none of the partition's leader: begin it, remove who leaves, end it."""
+    move = draft.moves.get(tp)
+    if move is None or move.is_storing:
+        return
+    if move.is_leaving:
+        _remove(draft, tp, move)
+        return
+    target, original = move.plan.target, move.plan.original
+    if original is None and target == move.stored:
+        _store(draft, tp, move, None, None)
+        return
+    joining = tuple(broker for broker in target if broker not in move.stored)
+    if reason := _reason_to_refuse(draft, tp, move, joining):
+        _drop(draft, tp, move, reason)
+    elif original is None or joining:
+        draft.log(draft.lines.reassignment_started(tp, original or move.stored, target))
+        plan = Reassignment(target, move.stored if original is None else original)
+        _store(draft, tp, move, plan, move.stored + joining)
+
+
+def advance(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+    """Propose the next state of a partition, if one is due; without a leader, it can only be taken back."""
+    move = draft.moves.get(tp)
+    if move is None or move.is_storing or move.is_leaving or move.plan.original is None:
+        return False
+    if _is_ready(draft, tp, move, current):
+        return _hand_over(draft, tp, move, current)
+    if move.is_announced or current.leader == NO_LEADER:
+        return False
+    draft.propose(tp, current.next_term(current.leader, current.isr, draft.epoch), "reassignment")
+    return True
+
+
+def accepted(draft: Draft, tp: TopicPartition, stored: LeaderAndIsr, reason: str) -> None:
+    """This state stands, and all replicas will hear of it."""
+    move = draft.moves.get(tp)
+    if move is None or move.is_storing or move.is_leaving or move.plan.original is None:
+        return
+    if (
+        reason == "departure"
+        and set(stored.isr) <= set(move.plan.target)
+        and _is_ready(draft, tp, move, stored)
+    ):
+        for broker in _leaving(move):
+            if draft.replica_states.get(Replica(tp, broker)) in (ReplicaState.NEW, ReplicaState.ONLINE):
+                draft.move_replica(tp, broker, ReplicaState.OFFLINE)
+                draft.tell_to_stop(tp, broker, delete=False, leader_epoch=stored.leader_epoch)
+        draft.assign(tp, move.plan.target)
+        draft.moves[tp] = replace(move, is_leaving=True)
+    else:
+        draft.moves[tp] = replace(move, is_announced=True)
+
+
+# ------------------------------------------------------------------------- parts
+
+
+def _reason_to_refuse(draft: Draft, tp: TopicPartition, move: Move, joining: Assignment) -> str:
+    target = move.plan.target
+    if move.plan.original is None and tp.topic in draft.delayed_deletions:
+        return "its topic is to be deleted"
+    if not target or len(set(target)) != len(target):
+        return "at least one replica is wanted, each on a broker of its own"
+    absent = [broker for broker in joining if broker not in draft.brokers]
+    return f"brokers {','.join(map(str, absent))} are not there" if absent else ""
+
+
+def _drop(draft: Draft, tp: TopicPartition, move: Move, reason: str) -> None:
+    """Refuse it. What is begun is cancelled."""
+    plan, original = move.plan, move.plan.original
+    draft.log(draft.lines.reassignment_refused(tp, plan.target, reason))
+    if original is None or not move.stored:
+        _store(draft, tp, move, None, None)
+    else:
+        _store(draft, tp, move, Reassignment(original, original), None)
+
+
+def _store(
+    draft: Draft, tp: TopicPartition, move: Move, after: Reassignment | None, replicas: Assignment | None
+) -> None:
+    if tp in draft.moves:
+        draft.moves[tp] = replace(move, is_storing=True)
+    write = ReassignmentWrite(tp, move.plan, after, move.stored, replicas)
+    draft.also(WriteReassignment(draft.epoch, write))
+
+
+def _is_ready(draft: Draft, tp: TopicPartition, move: Move, current: LeaderAndIsr) -> bool:
+    """May the others go? Only if all that stay live, and have everything; of a cancelled one, all that live.
+
+    What is offline counts as dead here.
+
+    While nobody leads, only those in the ISR are waited for: if all of them stay, the others are of no use.
+    """
+    plan, live = move.plan, frozenset(draft.brokers) - draft.offline_of(tp)
+    if current.leader == NO_LEADER:
+        return plan.target == plan.original and frozenset(plan.target).issuperset(current.isr)
+    needed = live.intersection(plan.target) if plan.target == plan.original else frozenset(plan.target)
+    in_sync = live.intersection(current.isr) - draft.removals.get(tp, frozenset())
+    return bool(needed) and needed <= in_sync
+
+
+def _hand_over(draft: Draft, tp: TopicPartition, move: Move, current: LeaderAndIsr) -> bool:
+    target = move.plan.target
+    for broker in target:
+        if draft.replica_states.get(Replica(tp, broker)) is ReplicaState.NEW:
+            draft.move_replica(tp, broker, ReplicaState.ONLINE)
+    if current.leader in target or current.leader == NO_LEADER:
+        isr = tuple(broker for broker in current.isr if broker in target)
+        draft.propose(tp, current.next_term(current.leader, isr, draft.epoch), "departure")
+        return True
+    return draft.elect(
+        tp, Selector.REASSIGNED, lambda: elect_reassigned(current, target, draft.available(tp))
+    )
+
+
+def _leaving(move: Move) -> list[BrokerId]:
+    return [broker for broker in move.stored if broker not in move.plan.target]
+
+
+def _remove(draft: Draft, tp: TopicPartition, move: Move) -> None:
+    """Have those who leave delete what they have; when all who live have done it, that is the end of it."""
+    is_done = True
+    for broker in _leaving(move):
+        state = draft.replica_states.get(Replica(tp, broker))
+        if broker not in draft.brokers:
+            if state is ReplicaState.OFFLINE:
+                draft.move_replica(tp, broker, ReplicaState.DELETION_INELIGIBLE)
+            continue
+        if state is ReplicaState.DELETION_INELIGIBLE:
+            draft.move_replica(tp, broker, ReplicaState.OFFLINE)
+            state = ReplicaState.OFFLINE
+        if state is ReplicaState.OFFLINE:
+            draft.move_replica(tp, broker, ReplicaState.DELETION_STARTED)
+            epoch = draft.leadership[tp].leader_epoch
+            draft.tell_to_stop(tp, broker, delete=True, leader_epoch=epoch)
+        is_done = is_done and state is ReplicaState.DELETION_SUCCESSFUL
+    if is_done:
+        _store(draft, tp, move, None, move.plan.target)
+
+
+def _end(draft: Draft, tp: TopicPartition, move: Move) -> None:
+    for broker in _leaving(move):
+        draft.move_replica(tp, broker, ReplicaState.NON_EXISTENT)
+    draft.log(draft.lines.reassignment_done(tp, move.plan.target))
+
+
+def _take(draft: Draft, tp: TopicPartition, replicas: Assignment) -> None:
+    """These are the replicas now; those that were none before begin anew."""
+    before = draft.replicas_of(tp)
+    draft.assign(tp, replicas)
+    for broker in set(before) - set(replicas):
+        draft.replica_states.pop(Replica(tp, broker), None)
+    for broker in replicas:
+        if broker in before:
+            continue
+        state = draft.replica_states.get(Replica(tp, broker))
+        if state is ReplicaState.DELETION_STARTED:
+            draft.move_replica(tp, broker, ReplicaState.DELETION_INELIGIBLE)
+        elif state is ReplicaState.DELETION_SUCCESSFUL:
+            draft.move_replica(tp, broker, ReplicaState.NON_EXISTENT)
+            state = None
+        if state is None:
+            draft.move_replica(tp, broker, ReplicaState.NEW)
+        if broker not in draft.brokers:
+            draft.move_replica(tp, broker, ReplicaState.OFFLINE)
+        elif state is not None:
+            draft.move_replica(tp, broker, ReplicaState.ONLINE)

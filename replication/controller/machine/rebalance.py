@@ -1,0 +1,44 @@
+"""Leadership goes back to the preferred replicas, when too much of it has wandered off a broker."""
+
+from __future__ import annotations
+
+from replication.controller.machine.draft import Draft
+from replication.controller.machine.elections import drive
+from replication.model.cluster import BrokerId, TopicPartition
+
+FIRST_CHECK_MS = 5_000  # after a controller was elected
+
+
+def start(draft: Draft, now_ms: int) -> None:
+    """Have the first check made a little after the election."""
+    draft.next_rebalance_ms = now_ms + FIRST_CHECK_MS if draft.limits.auto_leader_rebalance_enable else None
+
+
+def maybe_rebalance(draft: Draft, now_ms: int) -> None:
+    """Elect the preferred replicas of brokers that miss more than the allowed part of their partitions."""
+    if draft.next_rebalance_ms is None or now_ms < draft.next_rebalance_ms:
+        return
+    draft.next_rebalance_ms = now_ms + draft.limits.leader_imbalance_check_interval_seconds * 1000
+    if draft.preferred:
+        return  # an election that was asked for is under way
+    for missed in _missed_by_broker(draft):
+        for tp in missed:
+            draft.preferred.add(tp)
+            drive(draft, tp)
+
+
+def _missed_by_broker(draft: Draft) -> list[list[TopicPartition]]:
+    """For each broker that misses too many: the partitions that it should lead, does not, and could."""
+    owned: dict[BrokerId, list[TopicPartition]] = {}
+    for tp, replicas in draft.partitions():
+        if tp in draft.leadership and tp.topic not in draft.deletions:
+            owned.setdefault(replicas[0], []).append(tp)
+    found = []
+    for broker, tps in sorted(owned.items()):
+        missed = [tp for tp in tps if draft.leadership[tp].leader != broker]
+        is_too_much = len(missed) * 100 > draft.limits.leader_imbalance_per_broker_percentage * len(tps)
+        if is_too_much:
+            found.append(
+                [tp for tp in missed if broker in draft.available(tp).intersection(draft.leadership[tp].isr)]
+            )
+    return found

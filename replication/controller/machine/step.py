@@ -1,0 +1,435 @@
+"""The cluster machine: `step(state, event, limits) -> (state, effects)`.
+
+Laws:
+
+- A state node is written only on the condition that it is as it was read, and that the controller epoch is ours;
+  brokers are told of a state only after it was written. A refused write is thought through again from what stands.
+- Who leads comes from the ISR; anybody else only where the topic allows it, and then that is said.
+- The ISR that a controller writes is a part of the one that stood (or, after an unclean election, the leader alone).
+
+Failover of the controller, in the order of the twelve steps: the driver has made /controller and counted up the
+epoch (1) when it says `Elected`; `LoadContext` has it set the watches (2-6) and read the tree (7). `ContextLoaded`
+starts both state machines (8), is active from then on (9), tells every live broker everything (10), starts the
+rebalance task (11), and resumes deletions (12), reassignments and preferred elections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import assert_never
+
+from replication.controller.machine import deletion, reassignment, rebalance
+from replication.controller.machine.draft import Draft
+from replication.controller.machine.elections import (
+    accepted,
+    answer_shutdown,
+    can_change,
+    drive,
+    maybe_end_preferred,
+    settle,
+)
+from replication.controller.machine.events import (
+    AnswerControlledShutdown,
+    BrokersChanged,
+    ContextLoaded,
+    ControlledShutdownRequested,
+    DeleteRequested,
+    Effect,
+    Elected,
+    Event,
+    Fenced,
+    IsrChanged,
+    LoadContext,
+    MakeTopicId,
+    OfflineReplicasChanged,
+    PreferredElectionRequested,
+    ReassignmentsRequested,
+    ReplicasDeleted,
+    Request,
+    Resign,
+    Resigned,
+    StatesWritten,
+    Ticked,
+    TopicNodesDeleted,
+    TopicsChanged,
+    WriteResult,
+)
+from replication.controller.machine.state import Controller, Limits
+from replication.controller.machine.transitions import PartitionState, ReplicaState
+from replication.model.cluster import (
+    NO_LEADER,
+    BrokerId,
+    Offline,
+    ReassignmentWritten,
+    Replica,
+    TopicInfo,
+    TopicPartition,
+)
+
+Step = tuple[Controller, tuple[Effect, ...]]
+
+
+def step(state: Controller, event: Event, limits: Limits) -> Step:
+    """Return the state after the event, and what is to be done, in order."""
+    match event:
+        case Elected(controller_epoch):
+            return Controller(broker=state.broker, epoch=controller_epoch), (LoadContext(),)
+        case Resigned():
+            return Controller(broker=state.broker), ()
+        case Fenced():
+            return _fenced(state)
+        case ContextLoaded():
+            if state.is_active or not state.epoch:
+                return state, ()
+        case _:
+            if not state.is_active:
+                return state, ()
+    if isinstance(event, StatesWritten) and _is_overtaken(state, event):
+        return _fenced(state)
+    draft = Draft(state, limits)
+    _work(draft, event)
+    return draft.done()
+
+
+def _work(draft: Draft, event: Event) -> None:
+    match event:
+        case ContextLoaded():
+            _take_over(draft, event)
+        case BrokersChanged():
+            _brokers_changed(draft, event)
+        case OfflineReplicasChanged(offline):
+            _drive_and_tell_back(draft, _note_offline(draft, offline))
+        case TopicsChanged(topics):
+            _topics_changed(draft, topics)
+        case StatesWritten(results):
+            for result in results:
+                _written(draft, result)
+        case IsrChanged():
+            _isr_changed(draft, event)
+        case Ticked(now_ms):
+            _ticked(draft, now_ms)
+        case Elected() | Resigned() | Fenced():
+            raise AssertionError(f"{event} was dealt with")
+        case _:
+            _asked(draft, event)
+
+
+def _asked(draft: Draft, event: Request) -> None:
+    """What people and brokers ask for, and the answers to what was asked of brokers and the tree for it."""
+    match event:
+        case PreferredElectionRequested(partitions):
+            _elect_preferred(draft, partitions)
+        case ReassignmentsRequested(plans):
+            for tp in reassignment.note(draft, plans):
+                drive(draft, tp)
+            _begin_delayed_deletions(draft)
+        case ReassignmentWritten():
+            _reassignment_written(draft, event)
+        case ControlledShutdownRequested(broker, request):
+            _shut_down(draft, broker, request)
+        case DeleteRequested(names):
+            deletion.begin(draft, names)
+        case ReplicasDeleted():
+            deletion.replicas_deleted(draft, event)
+            for tp in event.deleted:
+                drive(draft, tp)
+        case TopicNodesDeleted():
+            deletion.nodes_deleted(draft, event)
+        case _:
+            assert_never(event)
+
+
+# --------------------------------------------------------------------- terms
+
+
+def _fenced(state: Controller) -> Step:
+    return Controller(broker=state.broker), (Resign(),)
+
+
+def _is_overtaken(state: Controller, event: StatesWritten) -> bool:
+    """A node carries the epoch of a later controller: this one's term is over."""
+    return any(
+        result.stored is not None and result.stored.controller_epoch > state.epoch for result in event.results
+    )
+
+
+def _take_over(draft: Draft, event: ContextLoaded) -> None:
+    """Begin a term with what the tree says.
+
+    It does what its predecessor had to do when brokers died, and could not, perhaps since it was one of them: leaders
+    that are gone are replaced, and followers that are gone leave the ISR, so that nothing waits until their leaders
+    find them too slow. So do those that lost writes, since no leader would know.
+    """
+    cluster = event.cluster
+    draft.is_active = True
+    draft.brokers = dict(cluster.brokers)
+    draft.offline = dict(cluster.offline)
+    draft.leadership = dict(cluster.leadership)
+    tps = _note_topics(draft, dict(cluster.topics))
+    reassignment.note(draft, cluster.reassignments)
+    draft.tell_metadata(tps)
+    in_sync = {member for state in draft.leadership.values() for member in state.isr}
+    _note_removals(draft, in_sync - draft.brokers.keys())
+    _note_removals(draft, [broker.id for broker in draft.brokers.values() if broker.lost_writes])
+    deletion.begin(draft, cluster.deletions)
+    _drive_and_tell(draft, tps, draft.brokers)
+    if cluster.preferred_elections:
+        _elect_preferred(draft, cluster.preferred_elections)
+    rebalance.start(draft, event.now_ms)
+
+
+# ------------------------------------------------------------------- brokers
+
+
+def _brokers_changed(draft: Draft, event: BrokersChanged) -> None:
+    """Brokers died, or started; one with another epoch did both, faster than anybody looked."""
+    now = {broker.id: broker for broker in event.live}
+    dead = sorted(b for b, info in draft.brokers.items() if b not in now or now[b].epoch != info.epoch)
+    started = sorted(b for b, i in now.items() if b not in draft.brokers or draft.brokers[b].epoch != i.epoch)
+    draft.brokers = now
+    changed = {} if event.offline is None else _note_offline(draft, event.offline)
+    if dead:
+        _failed(draft, dead)
+    if started:
+        _started(draft, started)
+    if dead or started:
+        draft.tell_metadata(())
+        _drive_and_tell(draft, draft.partitions_on({*dead, *started}), started)
+        for tp, move in list(draft.moves.items()):
+            if move.is_leaving:
+                drive(draft, tp)  # with those that are no replicas any more
+    _drive_and_tell_back(draft, changed)
+
+
+def _note_offline(
+    draft: Draft, offline: Mapping[BrokerId, Offline]
+) -> dict[TopicPartition, tuple[BrokerId, ...]]:
+    """Know what is offline now, and tell all. The partitions where that changed, with who can serve them again."""
+    before, draft.offline = draft.offline, dict(offline)
+    none = Offline()
+    brokers = [b for b in sorted({*before, *offline}) if before.get(b, none) != offline.get(b, none)]
+    for broker in brokers:
+        draft.log(draft.lines.replicas_offline(broker, offline.get(broker)))
+    changed: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+    for tp in draft.partitions_on(brokers):
+        held = [broker for broker in brokers if broker in draft.replicas_of(tp)]
+        was = {broker for broker in held if before.get(broker, none).reason(tp) is not None}
+        now = {broker for broker in held if offline.get(broker, none).reason(tp) is not None}
+        if was != now:
+            changed[tp] = tuple(sorted(was - now))
+    draft.fenced = {replica for replica in draft.fenced if replica.broker in draft.offline_of(replica.tp)}
+    draft.tell_metadata(changed)
+    return changed
+
+
+def _drive_and_tell_back(draft: Draft, changed: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
+    """Decide anew about these; who can serve its replica again may have missed what it was told of it meanwhile."""
+    for tp, back in changed.items():
+        drive(draft, tp)
+        if tp not in draft.pending:
+            draft.tell_replicas(tp, back)
+
+
+def _drive_and_tell(draft: Draft, tps: list[TopicPartition], receivers: Collection[BrokerId]) -> None:
+    """Decide first; these brokers are told at once only what stays, and the rest when it is written.
+
+    A leader that lost writes must not hear that it leads, if only for a moment: its followers would cut their logs.
+    """
+    for tp in tps:
+        drive(draft, tp)
+        if tp not in draft.pending:
+            draft.tell_replicas(tp, [broker for broker in draft.replicas_of(tp) if broker in receivers])
+
+
+def _failed(draft: Draft, dead: list[BrokerId]) -> None:
+    draft.shutting_down -= set(dead)
+    draft.to_return -= {tp for tp in draft.to_return if draft.replicas_of(tp)[0] in dead}
+    for broker in dead:
+        draft.shutdowns.pop(broker, None)
+    deletion.brokers_gone(draft, dead)
+    _note_removals(draft, dead)
+    for tp in draft.partitions_on(dead):
+        for broker in draft.replicas_of(tp):
+            state = draft.replica_states.get(Replica(tp, broker))
+            if broker in dead and state in (ReplicaState.NEW, ReplicaState.ONLINE):
+                draft.move_replica(tp, broker, ReplicaState.OFFLINE)
+
+
+def _started(draft: Draft, started: list[BrokerId]) -> None:
+    """Tell their clients' side everything; what lost writes leaves every ISR that has somebody else."""
+    _note_removals(draft, [broker for broker in started if draft.brokers[broker].lost_writes])
+    draft.tell_metadata(draft.leadership, started)
+    for tp in draft.partitions_on(started):
+        for broker in draft.replicas_of(tp):
+            if broker not in started:
+                continue
+            if tp.topic in draft.deletions:
+                deletion.drive(draft, tp)
+            elif tp in draft.leadership:
+                draft.move_replica(tp, broker, ReplicaState.ONLINE)
+
+
+def _note_removals(draft: Draft, brokers: Iterable[BrokerId]) -> list[TopicPartition]:
+    """These are to be taken out of every ISR; the partitions concerned."""
+    gone = frozenset(brokers)
+    tps = [tp for tp in draft.partitions_on(gone) if tp.topic not in draft.deletions]
+    for tp in tps:
+        draft.removals[tp] = draft.removals.get(tp, frozenset()) | (gone & frozenset(draft.replicas_of(tp)))
+    return tps
+
+
+def _shut_down(draft: Draft, broker: BrokerId, request: int) -> None:
+    """Move leadership off a broker that wants to stop, and take it out of every ISR. What it has alone stays."""
+    if broker not in draft.brokers:
+        draft.also(AnswerControlledShutdown(request, ()))
+        return
+    draft.shutting_down.add(broker)
+    tps = [
+        tp
+        for tp in draft.partitions_on([broker])
+        if len(draft.replicas_of(tp)) > 1 and tp in draft.leadership and tp.topic not in draft.deletions
+    ]
+    draft.shutdowns[broker], draft.waiting[broker] = request, set(tps)
+    for tp in tps:
+        if draft.leadership[tp].leader != broker:
+            draft.tell_to_stop(tp, broker, delete=False)
+            draft.move_replica(tp, broker, ReplicaState.OFFLINE)
+            draft.removals[tp] = draft.removals.get(tp, frozenset()) | {broker}
+    for tp in tps:
+        drive(draft, tp)
+    if not tps:
+        answer_shutdown(draft, broker)
+
+
+# -------------------------------------------------------------------- topics
+
+
+def _topics_changed(draft: Draft, topics: dict[str, TopicInfo]) -> None:
+    for tp in _note_topics(draft, topics):
+        drive(draft, tp)
+    _begin_delayed_deletions(draft)
+
+
+def _note_topics(draft: Draft, topics: dict[str, TopicInfo]) -> list[TopicPartition]:
+    """Topics and partitions came, went, or have other settings. Returns every partition that is there now."""
+    for name in sorted(draft.topics.keys() - topics.keys()):
+        deletion.forget(draft, name)
+    for name, topic in sorted(topics.items()):
+        known = draft.topics.get(name)
+        if known is not None and known.id is not None and topic.id != known.id:
+            deletion.forget(draft, name)  # deleted and made again
+            known = None
+        if topic.id is None:
+            draft.also(MakeTopicId(name))
+        kept = {} if known is None else known.partitions
+        draft.topics[name] = TopicInfo({**topic.partitions, **kept}, topic.id, topic.unclean_leader_election)
+        for tp in deletion.partitions_of(draft, name):
+            if tp.partition not in kept:
+                _add_partition(draft, tp)
+    return [tp for name in sorted(draft.topics) for tp in deletion.partitions_of(draft, name)]
+
+
+def _add_partition(draft: Draft, tp: TopicPartition) -> None:
+    """A partition that is new to this controller, though perhaps not to the cluster."""
+    current = draft.leadership.get(tp)
+    if current is None:
+        draft.move_partition(tp, PartitionState.NEW)
+    elif current.leader != NO_LEADER and current.leader in draft.brokers:
+        draft.partition_states[tp] = PartitionState.ONLINE
+    else:
+        draft.partition_states[tp] = PartitionState.OFFLINE
+    for broker in draft.replicas_of(tp):
+        state = ReplicaState.NEW
+        if current is not None:
+            state = ReplicaState.ONLINE if broker in draft.brokers else ReplicaState.DELETION_INELIGIBLE
+        draft.replica_states[Replica(tp, broker)] = state
+
+
+def _reassignment_written(draft: Draft, event: ReassignmentWritten) -> None:
+    reassignment.written(draft, event)
+    _begin_delayed_deletions(draft)
+    drive(draft, event.tp)
+
+
+def _begin_delayed_deletions(draft: Draft) -> None:
+    """Delete those that need not wait any more: see `deletion`."""
+    deletion.begin(draft, sorted(draft.delayed_deletions - {tp.topic for tp in draft.moves}))
+
+
+def _elect_preferred(draft: Draft, partitions: Iterable[TopicPartition]) -> None:
+    known = [tp for tp in partitions if tp in draft.leadership and tp.topic not in draft.deletions]
+    draft.has_preferred_node = True
+    draft.preferred.update(known)
+    for tp in known:
+        drive(draft, tp)
+    maybe_end_preferred(draft)
+
+
+# -------------------------------------------------------------------- writes
+
+
+def _written(draft: Draft, result: WriteResult) -> None:
+    """One write was accepted, or somebody else's stands: take that over, and look at the partition again."""
+    tp = result.tp
+    pending = draft.pending.pop(tp, None)
+    if pending is None or not draft.replicas_of(tp):
+        return
+    if result.stored is None:
+        draft.leadership.pop(tp, None)  # the topic has gone; that will be told
+        return
+    is_new = result.accepted and tp not in draft.leadership
+    noted = draft.removals.get(tp, frozenset())
+    if result.accepted:
+        accepted(draft, tp, result.stored, pending.reason, is_unclean=pending.is_unclean)
+        draft.fenced |= {Replica(tp, broker) for broker in draft.offline_of(tp)}
+    else:
+        draft.leadership[tp] = result.stored
+        if pending.removing:
+            draft.removals[tp] = draft.removals.get(tp, frozenset()) | pending.removing
+    if tp.topic in draft.deletions:
+        deletion.drive(draft, tp)
+    elif pending.reason == "offline" and not can_change(draft, tp):
+        settle(draft, tp)
+    else:
+        drive(draft, tp)
+    _tell_written(draft, result, noted, is_new=is_new)
+
+
+def _tell_written(draft: Draft, result: WriteResult, noted: frozenset[BrokerId], *, is_new: bool) -> None:
+    """Tell what stands, now that it was looked at again; `noted` were to be taken out of the ISR before that.
+
+    While the write was under way a broker may have died and come back without its data. If it leads by what was
+    written, nobody hears of that: whoever followed it would cut its log. If not, it hears what is written next.
+    """
+    tp = result.tp
+    if tp not in draft.pending:
+        draft.tell_replicas(tp, is_new=is_new)
+    elif not result.accepted:
+        return
+    elif draft.leadership[tp].leader not in noted:
+        fit = [broker for broker in draft.replicas_of(tp) if broker not in noted]
+        draft.tell_replicas(tp, fit, is_new=is_new)
+    draft.tell_metadata([tp])
+
+
+def _isr_changed(draft: Draft, event: IsrChanged) -> None:
+    """Leaders have written ISRs: know them, and tell everybody."""
+    newer = [
+        (tp, stored)
+        for tp, stored in event.partitions
+        if tp in draft.leadership and stored.version > draft.leadership[tp].version
+    ]
+    draft.leadership.update(newer)
+    draft.tell_metadata([tp for tp, _ in newer])
+    for tp, _ in newer:
+        drive(draft, tp)
+
+
+def _ticked(draft: Draft, now_ms: int) -> None:
+    for topic in sorted(draft.deletions):
+        for tp in deletion.partitions_of(draft, topic):
+            deletion.drive(draft, tp)
+    for tp, move in list(draft.moves.items()):
+        if move.is_leaving:
+            reassignment.proceed(draft, tp)  # what could not be deleted is tried again
+    rebalance.maybe_rebalance(draft, now_ms)

@@ -1,0 +1,488 @@
+"""A coordination tree in a SQLite file, for brokers on one host. Nothing to install, nothing to run.
+
+- Every call is one short SQLite transaction; a batch is cut into transactions of WRITES_PER_TRANSACTION. What a call
+  wrote or has seen is on disk (fsync) when it returns. The fsync comes after the lock was let go, since one may take
+  seconds on a busy disk: its caller waits for it, and nobody else (decision 49).
+- A process that is stopped in the middle of a transaction holds up all who write until it goes on or dies: they become
+  SUSPENDED after a third of their session timeout, and CONNECTED again afterwards. Nobody's session ends by that (see
+  `leases`). A process that is killed leaves nothing half done.
+- A session is a row that its owner counts up every BEAT_MS or eighth of its timeout, and that any other removes
+  after a timeout of silence. When nobody is there to look, nobody is removed.
+- A change by another process is seen within POLL_MS, or with the next call. A node that comes and goes between two
+  looks is not seen.
+
+All of SQLite happens in one thread per Tree, and its fsyncs in another. Results and watches are posted to the event
+loop in the order in which the first came by them, which is why a watch is called before newer data is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from logstore.env import Env
+from logstore.errors import StorageError
+from replication.coordination.leases import Leases
+from replication.coordination.sqlite_file import (
+    CopyPolicy,
+    ReplacedError,
+    StoreFile,
+    check_can_open,
+    explain,
+    is_busy,
+)
+from replication.coordination.sqlite_sync import Answer, Syncer
+from replication.coordination.sqlite_table import Look, NodeTable, change_between, connect
+from replication.coordination.tree import (
+    ANY_VERSION,
+    SESSION_TIMEOUT_MS,
+    BatchResult,
+    ConnectionLossError,
+    CoordinationError,
+    Create,
+    Delete,
+    Done,
+    Node,
+    OnSession,
+    RefusedError,
+    SessionEvent,
+    SessionExpiredError,
+    SetData,
+    Step,
+    Watch,
+    check_path,
+    check_steps,
+)
+from replication.coordination.turns import Turns
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+POLL_MS = 25
+BEAT_MS = 500
+# About 2 ms of holding the lock.
+WRITES_PER_TRANSACTION = 64
+BUSY_PAUSE_MS = 1  # between two tries to get the lock: less than SQLite's own, which lets the luckier one win
+
+
+class _Gone(Exception):  # noqa: N818  (a turn of events, not an error)
+    """The session's row is not there any more."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """A call on its way through the thread."""
+
+    work: Callable[[NodeTable], Any]
+    writes: bool
+    future: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _SyncFailed:
+    """What was written may not be on disk."""
+
+    reason: str
+
+
+class SqliteTree:
+    """A session with the store in a SQLite file: see `replication.coordination.tree.Tree`."""
+
+    def __init__(
+        self,
+        path: Path,
+        session_timeout_ms: int,
+        on_session: OnSession,
+        env: Env,
+        *,
+        create: bool,
+        copies: CopyPolicy | None,
+    ) -> None:
+        self._path = path
+        self._may_create = create
+        self._copies = copies
+        self._log = path.with_name(f"{path.name}-wal")
+        self._timeout_ms = session_timeout_ms
+        self._on_session = on_session
+        self._env = env
+        self._loop = asyncio.get_running_loop()
+        self._turns = Turns(self._loop)
+        self._jobs: queue.SimpleQueue[_Job | _SyncFailed | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"coordination {path.name}", daemon=True)
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._closed = False
+        self.session = env.random.getrandbits(62) + 1
+        self.lease_end_ms = 0
+        # What follows belongs to the thread.
+        self._db: sqlite3.Connection
+        self._table: NodeTable
+        self._state = SessionEvent.CONNECTED
+        self._leases = Leases()
+        self._beat_every_ms = min(BEAT_MS, session_timeout_ms // 8)
+        self._last_beat_ms = 0
+        self._watches: dict[tuple[str, bool, Watch], Look | None] = {}
+        self._seen_number = -1
+        self._syncer: Syncer
+        self._file: StoreFile
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | Path,
+        *,
+        on_session: OnSession,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        env: Env | None = None,
+        create: bool = True,
+        copies: CopyPolicy | None = None,
+    ) -> Self:
+        """Begin a session with the store at `path`; with `create` it is made if it is not there, and never was.
+
+        With `copies`, this session sees to it that it is copied now and then: see `sqlite_file`.
+
+        Raises: CoordinationError: it cannot be opened, is gone, or lies on a network file system.
+        """
+        tree = cls(Path(path), session_timeout_ms, on_session, env or Env(), create=create, copies=copies)
+        tree._thread.start()
+        await tree._started
+        return tree
+
+    @property
+    def token(self) -> bytes:
+        """What `end_session` needs."""
+        return b"%d" % self.session
+
+    # --------------------------------------------------- calls, in the loop
+
+    def excuse(self, stands_for_a_reason: Callable[[], bool]) -> None:
+        """The event loop may stand while this says so."""
+        self._turns.excuse = stands_for_a_reason
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> str:
+        """Make a node; return its path."""
+        return (await self.multi([Create(path, data, ephemeral, sequence)]))[0].path
+
+    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        """Write a node's data; return its new version."""
+        return (await self.multi([SetData(path, data, version)]))[0].version
+
+    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Remove a node."""
+        await self.multi([Delete(path, version)])
+
+    async def multi(self, steps: Sequence[Step]) -> tuple[Done, ...]:
+        """Do all steps at once, or none."""
+        checked = check_steps(steps)
+        return await self._do(lambda table: table.apply(checked, self.session), writes=True)
+
+    async def write_batch(self, multis: Sequence[Sequence[Step]]) -> tuple[BatchResult, ...]:
+        """Do each multi that can be done; return what became of each."""
+        checked = [check_steps(steps) for steps in multis]
+        parts = [
+            checked[begin : begin + WRITES_PER_TRANSACTION]
+            for begin in range(0, len(checked), WRITES_PER_TRANSACTION)
+        ]
+        # None waits for the one before to be on disk: one fsync may be for many.
+        found = await asyncio.gather(
+            *(self._do(partial(self._apply_each, part), writes=True) for part in parts)
+        )
+        return tuple(result for results in found for result in results)
+
+    async def get(self, path: str, watch: Watch | None = None) -> Node | None:
+        """The node, or None."""
+        check_path(path)
+
+        def read(table: NodeTable) -> Node | None:
+            self._watch(table, path, watch, children=False)
+            return table.node(path)
+
+        return await self._do(read)
+
+    async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...]:
+        """The names of the node's children."""
+        check_path(path)
+
+        def read(table: NodeTable) -> tuple[str, ...]:
+            found = table.children(path)
+            self._watch(table, path, watch, children=True)
+            return found
+
+        return await self._do(read)
+
+    async def read_batch(self, paths: Sequence[str]) -> tuple[Node | None, ...]:
+        """Read many nodes."""
+        checked = [check_path(path) for path in paths]
+        return await self._do(lambda table: tuple(table.node(path) for path in checked))
+
+    async def end_session(self, token: bytes) -> None:
+        """End the session of a former life."""
+        await self._do(lambda table: table.end_session(int(token)), writes=True)
+
+    async def close(self) -> None:
+        """End the session."""
+        if not self._closed:
+            self._closed = True
+            self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    async def _do(self, work: Callable[[NodeTable], _T], *, writes: bool = False) -> _T:
+        if self._closed:
+            raise SessionExpiredError
+        job = _Job(work, writes, self._loop.create_future())
+        self._jobs.put(job)
+        found: _T = await job.future
+        return found
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        try:
+            self._open()
+        except (sqlite3.Error, OSError, CoordinationError) as error:
+            message = f"cannot open the coordination store {self._path}: {self._explain(error)}"
+            self._post(_fail, self._started, CoordinationError(message))
+            return
+        self._post(_resolve, self._started, None)
+        while (job := self._next_job()) is not None:
+            self._maybe_beat()
+            if isinstance(job, _Job):
+                self._perform(job)
+            elif isinstance(job, _SyncFailed):
+                self._suspend(job.reason)
+            elif self._state is SessionEvent.CONNECTED:
+                self._in_session(self._look)
+        self._end()
+
+    def _next_job(self) -> _Job | _SyncFailed | bool | None:
+        """The next call; True if there is none for POLL_MS; None at the end."""
+        try:
+            return self._jobs.get(timeout=POLL_MS / 1000)
+        except queue.Empty:
+            return True
+
+    def _open(self) -> None:
+        files = self._env.files
+        if self._may_create:
+            files.mkdir(self._path.parent)
+        if kind := files.network_file_system(self._path.parent):
+            raise CoordinationError(
+                f"it is on {kind}, which cannot be shared in this way; use a local disk or ZooKeeper"
+            )
+        lock = files.lock(f"{self._path}.lock")
+        try:
+            check_can_open(self._path, self._env, create=self._may_create, policy=self._copies)
+            is_new = files.stat(self._path) is None
+            self._db = connect(self._path)
+            if is_new:
+                files.fsync(self._path.parent)
+            self._file = StoreFile(self._path, self._env, self._copies)
+        finally:
+            if lock is not None:
+                lock.release()
+        files.forget(self._log)  # there may have been another one, in this process, of a file that is no more
+        self._table = NodeTable(self._db)
+        begun_ms = self._env.clock.monotonic_ms()
+        self._transact(lambda table: table.open_session(self.session, self._timeout_ms))
+        self._renewed(begun_ms)
+        self._syncer = Syncer(
+            self._sync, lambda reason: self._jobs.put(_SyncFailed(reason)), f"sync {self._path.name}"
+        )
+
+    def _perform(self, job: _Job) -> None:
+        if self._state is SessionEvent.EXPIRED:
+            self._post(_fail, job.future, SessionExpiredError())
+        elif self._state is SessionEvent.SUSPENDED:
+            self._post(_fail, job.future, ConnectionLossError("suspended"))
+        else:
+            self._in_session(lambda: self._transact_job(job), job.future)
+
+    def _in_session(self, act: Callable[[], None], future: asyncio.Future[Any] | None = None) -> None:
+        """Do it, and draw the conclusions for the session if it fails."""
+        error: CoordinationError
+        try:
+            act()
+            return
+        except _Gone:
+            self._watches.clear()
+            self._become(SessionEvent.EXPIRED)
+            error = SessionExpiredError()
+        except ReplacedError:
+            _log.error(
+                "coordination store %s was replaced by another file: this session with the former one is over",
+                self._path,
+            )
+            self._watches.clear()
+            self._become(SessionEvent.EXPIRED)
+            error = SessionExpiredError()
+        except (sqlite3.Error, StorageError) as reason:
+            self._suspend(self._explain(reason))
+            error = ConnectionLossError(str(reason))
+        if future is not None:
+            self._post(_fail, future, error)
+
+    def _explain(self, error: Exception) -> str:
+        holder = self._file.holder() if is_busy(error) and hasattr(self, "_file") else ""
+        return f"{explain(error)}; {holder}" if holder else explain(error)
+
+    def _transact_job(self, job: _Job) -> None:
+        def work(table: NodeTable) -> Any:
+            if not table.has_session(self.session):
+                raise _Gone
+            if not job.writes:
+                self._look()  # in the same snapshot as the read: what it shows, the watches have been told
+            return job.work(table)
+
+        try:
+            result = self._transact(work, writes=job.writes)
+        except RefusedError as refused:
+            self._look()
+            self._tell(_fail, job.future, refused)
+            return
+        if job.writes:
+            self._look()
+        self._tell(_resolve, job.future, result)
+
+    def _tell(self, act: Callable[..., None], future: asyncio.Future[Any], found: Any) -> None:
+        """Answer a call once all that it wrote or has seen is on disk."""
+
+        def refuse(reason: str) -> None:
+            self._post(_fail, future, ConnectionLossError(reason))
+
+        self._syncer.answer(Answer(self._seen_number, lambda: self._post(act, future, found), refuse))
+
+    def _sync(self) -> None:
+        """Have on disk all that was written before.
+
+        SQLite itself syncs the log of its changes only when it moves them into the file. They stand in it in their
+        order, so what is on disk is always what was true once.
+        """
+        with contextlib.suppress(FileNotFoundError):  # removed under us: there is nothing to keep it in
+            self._env.files.fsync(self._log)
+
+    def _transact(self, work: Callable[[NodeTable], _T], *, writes: bool = True) -> _T:
+        """All of it or nothing, tried again for a third of the session timeout while others have the lock."""
+        clock = self._env.clock
+        give_up_ms = clock.monotonic_ms() + self._timeout_ms // 3
+        while True:
+            try:
+                self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+                with self._db:  # commits, or takes back
+                    return work(self._table)
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or clock.monotonic_ms() >= give_up_ms:
+                    raise
+            clock.sleep_ms(BUSY_PAUSE_MS)
+
+    def _apply_each(self, multis: Sequence[Sequence[Step]], table: NodeTable) -> list[BatchResult]:
+        results: list[BatchResult] = []
+        for steps in multis:
+            self._db.execute("SAVEPOINT multi")
+            try:
+                results.append(table.apply(steps, self.session))
+            except RefusedError as refused:
+                self._db.execute("ROLLBACK TO multi")
+                results.append(refused)
+            self._db.execute("RELEASE multi")
+        return results
+
+    # --------------------------------------------------------------- watches
+
+    def _watch(self, table: NodeTable, path: str, watch: Watch | None, *, children: bool) -> None:
+        if watch is not None:
+            self._watches.setdefault((path, children, watch), table.look(path, children=children))
+
+    def _look(self) -> None:
+        """Call the watches whose node has changed since."""
+        number = self._table.number()
+        if number == self._seen_number:
+            return
+        for key, before in list(self._watches.items()):
+            path, children, watch = key
+            change = change_between(
+                path, before, self._table.look(path, children=children), children=children
+            )
+            if change is not None:
+                del self._watches[key]
+                self._post(watch, change)
+        self._seen_number = number
+
+    # --------------------------------------------------------------- session
+
+    def _maybe_beat(self) -> None:
+        begun_ms = self._env.clock.monotonic_ms()
+        silent_ms = begun_ms - self._last_beat_ms
+        if self._state is SessionEvent.EXPIRED or silent_ms < self._beat_every_ms:
+            return
+        if not self._turns.has_turned():
+            return
+        if silent_ms > self._timeout_ms * 2 // 3:
+            self._suspend(f"this process stood still for {silent_ms} ms")
+
+        def beat(table: NodeTable) -> None:
+            if not table.beat(self.session):
+                raise _Gone
+            for silent in self._leases.look(table.pulses(), self._env.clock.monotonic_ms()):
+                _log.info("session=%d was silent for its timeout: ended", silent)
+                table.end_session(silent)
+
+        def beat_and_renew() -> None:  # a beat need not survive a loss of power
+            self._file.look()
+            self._transact(beat)
+            self._renewed(begun_ms)
+            self._file.maybe_copy(self._db, self._seen_number)
+
+        self._in_session(beat_and_renew)
+
+    def _renewed(self, begun_ms: int) -> None:
+        self._last_beat_ms = begun_ms
+        self.lease_end_ms = begun_ms + self._timeout_ms
+        if self._state is SessionEvent.SUSPENDED:
+            self._become(SessionEvent.CONNECTED)
+
+    def _suspend(self, reason: str) -> None:
+        self._watches.clear()
+        if self._state is SessionEvent.CONNECTED:
+            _log.warning("coordination store %s cannot be reached: %s", self._path, reason)
+            self._become(SessionEvent.SUSPENDED)
+
+    def _become(self, state: SessionEvent) -> None:
+        self._state = state
+        self._post(self._on_session, state)
+
+    def _end(self) -> None:
+        if self._state is not SessionEvent.EXPIRED:
+            with contextlib.suppress(sqlite3.Error):  # then it ends by its timeout
+                self._transact(lambda table: table.end_session(self.session))
+        self._syncer.close()
+        if self._file.is_gone:
+            self._file.maybe_copy(self._db, self._table.number(), at_once=True)
+        self._db.close()
+        while not self._jobs.empty():
+            if isinstance(job := self._jobs.get(), _Job):
+                self._post(_fail, job.future, SessionExpiredError())
+
+    def _post(self, act: Callable[..., None], *args: Any) -> None:
+        """Have it done in the event loop, after all that was posted before."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(act, *args)
+
+
+def _resolve(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

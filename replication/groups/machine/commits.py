@@ -1,0 +1,179 @@
+"""Committed offsets: who may commit, and when offsets go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from replication.errors import ErrorCode
+from replication.groups.machine.draft import Draft
+from replication.groups.machine.events import (
+    Append,
+    Appended,
+    Commit,
+    DeleteGroup,
+    DeleteOffsets,
+    Done,
+    ExpireOffsets,
+    ForgetTopics,
+    GoneOffsets,
+    NewOffsets,
+    OffsetsDone,
+)
+from replication.groups.machine.joining import who_is
+from replication.groups.machine.state import NO_TIME, Committed, Phase
+from replication.model.cluster import TopicPartition
+
+
+def commit(draft: Draft, event: Commit) -> None:
+    """Store offsets, but those with too long a text. A member's commit is a sign of life."""
+    error = _refusal(draft, event)
+    if error is not ErrorCode.NONE:
+        draft.answer(event.request, OffsetsDone(error))
+        return
+    if event.member_id in draft.members:
+        draft.hear(event.member_id)
+    text_bytes_max = draft.limits.offset_metadata_max_bytes
+    refused = {
+        tp: ErrorCode.OFFSET_METADATA_TOO_LARGE
+        for tp, wanted in event.offsets.items()
+        if len(wanted.metadata.encode()) > text_bytes_max
+    }
+    accepted = {tp: wanted for tp, wanted in event.offsets.items() if tp not in refused}
+    if not accepted:
+        draft.answer(event.request, OffsetsDone(refused=refused))
+        return
+    draft.commits = {**draft.commits, event.request: tuple(accepted)}
+    draft.effects.append(Append(NewOffsets(event.request, accepted, refused), offsets=dict(accepted)))
+
+
+def _refusal(draft: Draft, event: Commit) -> ErrorCode:
+    """Somebody outside of a group's rules may commit while it has no members; in it, members of this generation may."""
+    if event.generation < 0 and draft.phase is Phase.EMPTY:
+        return ErrorCode.NONE
+    if event.generation >= 0 and draft.group().is_blank:
+        return ErrorCode.ILLEGAL_GENERATION
+    error = who_is(draft, event.member_id, event.instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if event.generation != draft.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.REBALANCE_IN_PROGRESS if draft.phase is Phase.COMPLETING else ErrorCode.NONE
+
+
+def offsets_stored(draft: Draft, write: NewOffsets, outcome: Appended) -> None:
+    """Tell who committed. Of two commits of a partition, that counts which stands later in the log."""
+    draft.commits = {request: tps for request, tps in draft.commits.items() if request != write.request}
+    if outcome.error is not ErrorCode.NONE:
+        draft.answer(write.request, OffsetsDone(outcome.error))
+        return
+    offsets = dict(draft.offsets)
+    for tp, new in write.offsets.items():
+        old = offsets.get(tp)
+        if old is None or old.position <= outcome.position:
+            offsets[tp] = Committed(
+                new.offset, new.leader_epoch, new.metadata, new.commit_ms, new.expire_ms, outcome.position
+            )
+    draft.offsets = offsets
+    draft.answer(write.request, OffsetsDone(refused=write.refused))
+
+
+def delete_offsets(draft: Draft, event: DeleteOffsets) -> None:
+    """Offsets of topics that nobody in the group reads may go."""
+    topics: Collection[str] = ()
+    if draft.group().is_blank:
+        draft.answer(event.request, OffsetsDone(ErrorCode.GROUP_ID_NOT_FOUND))
+        return
+    if draft.phase is not Phase.EMPTY:
+        known = draft.group().topics
+        if known is None:
+            draft.answer(event.request, OffsetsDone(ErrorCode.NON_EMPTY_GROUP))
+            return
+        topics = known
+    refused = {tp: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for tp in event.partitions if tp.topic in topics}
+    gone = tuple(tp for tp in event.partitions if tp not in refused and tp in draft.offsets)
+    if gone:
+        _remove(draft, GoneOffsets(gone, request=event.request, refused=refused))
+    else:
+        draft.answer(event.request, OffsetsDone(refused=refused))
+
+
+def delete_group(draft: Draft, event: DeleteGroup) -> None:
+    """A group without members may go, with all its offsets."""
+    if draft.group().is_blank:
+        draft.answer(event.request, Done(ErrorCode.GROUP_ID_NOT_FOUND))
+    elif draft.phase is not Phase.EMPTY:
+        draft.answer(event.request, Done(ErrorCode.NON_EMPTY_GROUP))
+    else:
+        _remove_group(draft, event.request)
+
+
+def clean(draft: Draft, event: ForgetTopics | ExpireOffsets) -> None:
+    """Let go of offsets that lead nowhere, or have expired; of a group without members with the last of them."""
+    if isinstance(event, ForgetTopics):
+        gone = tuple(tp for tp in draft.offsets if tp.topic in event.topics)
+        if gone:
+            _remove(draft, GoneOffsets(gone))
+        return
+    being_written = {tp for tps in draft.commits.values() for tp in tps}
+    expired = tuple(
+        tp
+        for tp, stored in draft.offsets.items()
+        if tp not in being_written and _is_expired(draft, tp, stored)
+    )
+    is_abandoned = draft.phase is Phase.EMPTY and not draft.commits and not draft.pending
+    if is_abandoned and len(expired) == len(draft.offsets):
+        _remove_group(draft, None)
+    elif expired:
+        _remove(draft, GoneOffsets(expired))
+
+
+def _is_expired(draft: Draft, tp: TopicPartition, stored: Committed) -> bool:
+    """An empty group's offsets are kept from its end on, others from their commit on; those in use are kept."""
+    wall_ms = draft.now.wall_ms
+    since_ms = stored.commit_ms
+    if draft.protocol_type is not None:
+        if draft.phase is Phase.EMPTY:
+            since_ms = draft.since_ms if draft.since_ms != NO_TIME else stored.commit_ms
+        else:
+            topics = draft.group().topics if draft.phase is Phase.STABLE else None
+            if topics is None or tp.topic in topics:
+                return False
+    if stored.expire_ms != NO_TIME:
+        return wall_ms >= stored.expire_ms
+    return wall_ms - since_ms >= draft.limits.offsets_retention_ms
+
+
+def _remove(draft: Draft, write: GoneOffsets) -> None:
+    draft.effects.append(Append(write, offsets=dict.fromkeys(write.partitions)))
+
+
+def _remove_group(draft: Draft, request: int | None) -> None:
+    """Wipe offsets and group; a group that was never stored, and has no offsets, is just forgotten."""
+    write = GoneOffsets(tuple(draft.offsets), draft.generation, request, is_whole_group=True)
+    if draft.offsets or draft.generation:
+        draft.effects.append(
+            Append(write, offsets=dict.fromkeys(draft.offsets), deletes_group=draft.generation > 0)
+        )
+        return
+    draft.pending = {}
+    if request is not None:
+        draft.answer(request, Done())
+
+
+def offsets_gone(draft: Draft, write: GoneOffsets, outcome: Appended) -> None:
+    """Forget what is wiped, but for what was committed since; and the group, if it is what it was."""
+    if outcome.error is ErrorCode.NONE:
+        gone = set(write.partitions)
+        draft.offsets = {
+            tp: stored
+            for tp, stored in draft.offsets.items()
+            if tp not in gone or stored.position > outcome.position
+        }
+        if draft.phase is Phase.EMPTY and draft.generation == write.group_generation:
+            draft.generation, draft.protocol_type, draft.since_ms = 0, None, NO_TIME
+    if write.request is None:
+        return
+    if write.is_whole_group:
+        draft.answer(write.request, Done(outcome.error))
+    else:
+        draft.answer(write.request, OffsetsDone(outcome.error, write.refused))

@@ -1,0 +1,262 @@
+"""Draft: a group while one event is worked in, and what comes of it; the phases of a rebalance.
+
+It copies what it is given and changes only that; `done` returns the new state and the effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from replication.errors import ErrorCode
+from replication.groups.machine.events import (
+    Answer,
+    Append,
+    Body,
+    Effect,
+    EmptyGroup,
+    Joined,
+    StoredGroup,
+    StoredMember,
+    Synced,
+)
+from replication.groups.machine.state import Committed, Group, Limits, Member, Now, Phase
+from replication.model.cluster import TopicPartition
+
+
+class Draft:
+    """See the module. Lives for one `step`."""
+
+    def __init__(self, group: Group, now: Now, limits: Limits) -> None:
+        self.id = group.id
+        self.phase = group.phase
+        self.since_ms = group.since_ms
+        self.protocol_type = group.protocol_type
+        self.generation = group.generation
+        self.protocol = group.protocol
+        self.leader = group.leader
+        self.members: dict[str, Member] = dict(group.members)
+        self.pending: dict[str, int] = dict(group.pending)
+        self.join_until_ms = group.join_until_ms
+        self.initial_left_ms = group.initial_left_ms
+        self.has_newcomer = group.has_newcomer
+        self.sync_until_ms = group.sync_until_ms
+        self.unsynced = group.unsynced
+        self.offsets: Mapping[TopicPartition, Committed] = group.offsets
+        self.commits: Mapping[int, tuple[TopicPartition, ...]] = group.commits
+        self.now = now
+        self.limits = limits
+        self.effects: list[Effect] = []
+
+    def group(self) -> Group:
+        """The group as it is by now."""
+        return Group(
+            id=self.id,
+            phase=self.phase,
+            since_ms=self.since_ms,
+            protocol_type=self.protocol_type,
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.leader,
+            members=self.members,
+            pending=self.pending,
+            join_until_ms=self.join_until_ms,
+            initial_left_ms=self.initial_left_ms,
+            has_newcomer=self.has_newcomer,
+            sync_until_ms=self.sync_until_ms,
+            unsynced=self.unsynced,
+            offsets=self.offsets,
+            commits=self.commits,
+        )
+
+    def done(self) -> tuple[Group, tuple[Effect, ...]]:
+        """The new state, and the effects in order."""
+        return self.group(), tuple(self.effects)
+
+    def answer(self, request: int, body: Body) -> None:
+        """Have a request answered."""
+        self.effects.append(Answer(request, body))
+
+    # -------------------------------------------------------------------- members
+
+    def instance(self, instance_id: str) -> str | None:
+        """The id of the static member with this instance id."""
+        return next((m.id for m in self.members.values() if m.instance_id == instance_id), None)
+
+    def put(self, member: Member) -> None:
+        """The member as it is from now on."""
+        self.members[member.id] = member
+
+    def hear(self, member_id: str) -> None:
+        """The member is there: its session begins anew."""
+        member = self.members[member_id]
+        self.put(replace(member, deadline_ms=self.now.ms + member.session_timeout_ms))
+
+    def park_join(self, member: Member, request: int) -> None:
+        """Have the member wait in its join; one that is parked already is given up."""
+        if member.joining is not None:
+            self.answer(member.joining, Joined(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.id))
+        self.put(replace(member, joining=request))
+
+    def answer_parked(self, member_id: str, error: ErrorCode) -> None:
+        """Answer whatever of the member is parked."""
+        member = self.members[member_id]
+        if member.joining is not None:
+            known = member_id if error is not ErrorCode.UNKNOWN_MEMBER_ID else ""
+            self.answer(member.joining, Joined(error=error, member_id=known))
+        if member.syncing is not None:
+            self.answer(member.syncing, Synced(error))
+        self.put(replace(member, joining=None, syncing=None))
+
+    def remove(self, member_id: str) -> None:
+        """The member is no more; what of it was parked is told so."""
+        self.answer_parked(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        del self.members[member_id]
+        self.unsynced -= {member_id}
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+
+    def membership_changed(self) -> None:
+        """Rebalance; or go on with a rebalance that waited for who is gone or here now."""
+        if self.phase is Phase.PREPARING:
+            self.maybe_complete_join()
+        elif self.phase in (Phase.STABLE, Phase.COMPLETING):
+            self.prepare_rebalance()
+
+    def joined(self, member: Member, *, leader: str | None = None) -> Joined:
+        """What a member is told about this generation; the leader is told who is in it."""
+        members: tuple[tuple[str, str | None, bytes], ...] = ()
+        if leader is None and member.id == self.leader:
+            protocol = self.protocol or ""
+            members = tuple((m.id, m.instance_id, m.metadata(protocol)) for m in self.members.values())
+        return Joined(
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol=self.protocol,
+            leader=leader or self.leader or "",
+            member_id=member.id,
+            members=members,
+        )
+
+    # -------------------------------------------------------------------- protocols
+
+    def common_protocols(self) -> frozenset[str]:
+        """What all members support."""
+        supported = [frozenset(name for name, _ in m.protocols) for m in self.members.values()]
+        return frozenset.intersection(*supported) if supported else frozenset()
+
+    def choose_protocol(self) -> str:
+        """Of what all support, what most prefer; among equals, what the earlier member does."""
+        common = self.common_protocols()
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            choice = next(name for name, _ in member.protocols if name in common)
+            votes[choice] = votes.get(choice, 0) + 1
+        return max(votes, key=votes.__getitem__)
+
+    # -------------------------------------------------------------------- a rebalance
+
+    def enter(self, phase: Phase) -> None:
+        """The group is in this phase now."""
+        self.phase = phase
+        self.since_ms = self.now.wall_ms
+
+    def prepare_rebalance(self) -> None:
+        """Have everybody join (again). A group that had nobody waits a moment for more to come."""
+        for member in tuple(self.members.values()) if self.phase is Phase.COMPLETING else ():
+            if member.syncing is not None:
+                self.answer(member.syncing, Synced(ErrorCode.REBALANCE_IN_PROGRESS))
+            self.put(replace(member, assignment=b"", syncing=None))
+        self.unsynced, self.sync_until_ms = frozenset(), None
+        longest_ms = self.rebalance_timeout_ms
+        if self.phase is Phase.EMPTY:
+            delay_ms = self.limits.group_initial_rebalance_delay_ms
+            self.initial_left_ms = max(longest_ms - delay_ms, 0)
+            self.join_until_ms = self.now.ms + delay_ms
+        else:
+            self.join_until_ms = self.now.ms + longest_ms
+        self.enter(Phase.PREPARING)
+        if self.join_until_ms == self.now.ms:
+            self.join_time_is_over()
+        else:
+            self.maybe_complete_join()
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member needs to join again."""
+        return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
+
+    def maybe_complete_join(self) -> None:
+        """Go on if everybody is here. A first rebalance lasts its time."""
+        has_everybody = not self.pending and all(m.joining is not None for m in self.members.values())
+        if self.initial_left_ms is None and has_everybody:
+            self.complete_join()
+
+    def join_time_is_over(self) -> None:
+        """Go on without those who did not join; put a first rebalance off for newcomers, while it may be."""
+        if self.initial_left_ms and self.has_newcomer:
+            delay_ms = min(self.limits.group_initial_rebalance_delay_ms, self.initial_left_ms)
+            self.has_newcomer = False
+            self.initial_left_ms -= delay_ms
+            self.join_until_ms = self.now.ms + delay_ms
+        else:
+            self.complete_join()
+
+    def complete_join(self) -> None:
+        """Begin the next generation with those who joined; static members stay in it even if they did not."""
+        for member in tuple(self.members.values()):
+            if member.joining is None and member.instance_id is None:
+                self.remove(member.id)
+        here = [m.id for m in self.members.values() if m.joining is not None]
+        if self.members and not here:
+            self.join_until_ms = (
+                self.now.ms + self.rebalance_timeout_ms
+            )  # until sessions end, or somebody comes
+            return
+        if here and self.leader not in here:
+            self.leader = here[0]
+        self.join_until_ms = self.initial_left_ms = None
+        self.has_newcomer = False
+        self.generation = self.generation % _GENERATION_MAX + 1
+        if not self.members:
+            self.protocol = self.leader = None
+            self.enter(Phase.EMPTY)
+            self.effects.append(Append(EmptyGroup(), self.stored({})))
+            return
+        self.protocol = self.choose_protocol()
+        self.enter(Phase.COMPLETING)
+        self.unsynced = frozenset(here)
+        self.sync_until_ms = self.now.ms + self.rebalance_timeout_ms
+        for member in tuple(self.members.values()):
+            if member.joining is not None:
+                self.answer(member.joining, self.joined(member))
+            self.put(replace(member, joining=None, is_new=False))
+            self.hear(member.id)
+
+    def stored(self, assignments: Mapping[str, bytes]) -> StoredGroup:
+        """What to store of the group, with these assignments."""
+        protocol = self.protocol or ""
+        return StoredGroup(
+            id=self.id,
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol,
+            leader=self.leader,
+            since_ms=self.since_ms,
+            members=tuple(
+                StoredMember(
+                    id=m.id,
+                    instance_id=m.instance_id,
+                    client_id=m.client_id,
+                    client_host=m.client_host,
+                    rebalance_timeout_ms=m.rebalance_timeout_ms,
+                    session_timeout_ms=m.session_timeout_ms,
+                    subscription=m.metadata(protocol),
+                    assignment=assignments.get(m.id, b""),
+                )
+                for m in self.members.values()
+            ),
+        )
+
+
+_GENERATION_MAX = 2**31 - 1

@@ -1,0 +1,275 @@
+"""What `__consumer_offsets` holds: Kafka's binary keys and values, byte for byte.
+
+Keys (all numbers big-endian; a string is an int16 length and UTF-8)::
+
+    version 0, 1   group, topic, partition int32      a committed offset
+    version 2      group                              a group
+
+Values: an offset is written as version 3 (offset int64, leader epoch int32, text, commit time int64), as version 1
+(offset, text, commit time, expiry int64) if the client said when it expires; a group as version 3. Versions that
+earlier brokers wrote are read, too. A record without a value wipes what the key names.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+from replication.groups.machine.events import Append, StoredGroup, StoredMember
+from replication.groups.machine.state import NO_TIME, Committed
+from replication.model.cluster import TopicPartition
+
+OFFSET_KEY, GROUP_KEY = 1, 2  # the versions of keys that are written
+OFFSET_VERSION, EXPIRING_OFFSET_VERSION, GROUP_VERSION = 3, 1, 3
+
+
+class OffsetKey(NamedTuple):
+    """Names a committed offset."""
+
+    group: str
+    tp: TopicPartition
+
+
+class GroupKey(NamedTuple):
+    """Names a group."""
+
+    group: str
+
+
+Key: TypeAlias = OffsetKey | GroupKey
+
+
+class UnknownRecordError(ValueError):
+    """A record that is none of those known here."""
+
+
+def partition_of(group: str, partitions: int) -> int:
+    """The partition of the offsets topic that keeps this group: Java's hash of the name, as in Kafka."""
+    units = group.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for at in range(0, len(units), 2):
+        code = (31 * code + int.from_bytes(units[at : at + 2], "big")) & 0xFFFFFFFF
+    signed = code - 2**32 if code >= 2**31 else code
+    return (0 if signed == -(2**31) else abs(signed)) % partitions
+
+
+def records_of(group: str, append: Append) -> list[tuple[bytes, bytes | None]]:
+    """(key, value) of what is to be stored."""
+    rows: list[tuple[bytes, bytes | None]] = [
+        (offset_key(group, tp), None if stored is None else offset_value(stored))
+        for tp, stored in append.offsets.items()
+    ]
+    if append.group is not None:
+        rows.append((group_key(group), group_value(append.group)))
+    elif append.deletes_group:
+        rows.append((group_key(group), None))
+    return rows
+
+
+class Loaded:
+    """What the records of a partition add up to; of a key the last counts. One that is not known counts as wiped."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, StoredGroup] = {}
+        self.offsets: dict[str, dict[TopicPartition, Committed]] = {}
+        self.unknown = 0
+
+    def apply(self, position: int, key: bytes | None, value: bytes | None) -> None:
+        """Take in the next record, which stands at this offset."""
+        try:
+            name = read_key(key or b"")
+        except UnknownRecordError:
+            self.unknown += 1
+            return
+        self._wipe(name)
+        if value is None:
+            return
+        try:
+            if isinstance(name, GroupKey):
+                self.groups[name.group] = read_group(name.group, value)
+            else:
+                offsets = self.offsets.setdefault(name.group, {})
+                offsets[name.tp] = read_offset(value, position)
+        except UnknownRecordError:
+            self.unknown += 1
+
+    def _wipe(self, name: Key) -> None:
+        if isinstance(name, GroupKey):
+            self.groups.pop(name.group, None)
+        elif name.group in self.offsets:
+            self.offsets[name.group].pop(name.tp, None)
+
+    def names(self) -> Iterable[str]:
+        """The groups there are."""
+        with_offsets = (name for name, offsets in self.offsets.items() if offsets)
+        return dict.fromkeys((*self.groups, *with_offsets))
+
+
+# ------------------------------------------------------------------------ keys
+
+
+def offset_key(group: str, tp: TopicPartition) -> bytes:
+    """The key of a committed offset."""
+    return _SHORT.pack(OFFSET_KEY) + _string(group) + _string(tp.topic) + _INT.pack(tp.partition)
+
+
+def group_key(group: str) -> bytes:
+    """The key of a group."""
+    return _SHORT.pack(GROUP_KEY) + _string(group)
+
+
+def read_key(data: bytes) -> Key:
+    """What a key names. Raises: UnknownRecordError."""
+    at = _Cursor(data)
+    version = at.take_short()
+    if version not in (0, OFFSET_KEY, GROUP_KEY):
+        raise UnknownRecordError(f"key version {version}")
+    group = at.take_string()
+    return (
+        GroupKey(group)
+        if version == GROUP_KEY
+        else OffsetKey(group, TopicPartition(at.take_string(), at.take_int()))
+    )
+
+
+# ---------------------------------------------------------------------- values
+
+
+def offset_value(stored: Committed) -> bytes:
+    """The value of a committed offset."""
+    text = _string(stored.metadata)
+    if stored.expire_ms != NO_TIME:
+        head = _SHORT.pack(EXPIRING_OFFSET_VERSION) + _LONG.pack(stored.offset)
+        return head + text + _LONG.pack(stored.commit_ms) + _LONG.pack(stored.expire_ms)
+    head = _OFFSET_HEAD.pack(OFFSET_VERSION, stored.offset, stored.leader_epoch)
+    return head + text + _LONG.pack(stored.commit_ms)
+
+
+def read_offset(data: bytes, position: int) -> Committed:
+    """The committed offset in a value. Raises: UnknownRecordError."""
+    at = _Cursor(data)
+    version = at.take_short()
+    if not 0 <= version <= OFFSET_VERSION:
+        raise UnknownRecordError(f"offset version {version}")
+    offset = at.take_long()
+    leader_epoch = at.take_int() if version >= 3 else -1
+    metadata, commit_ms = at.take_string(), at.take_long()
+    expire_ms = at.take_long() if version == EXPIRING_OFFSET_VERSION else NO_TIME
+    return Committed(offset, leader_epoch, metadata, commit_ms, expire_ms, position)
+
+
+def group_value(stored: StoredGroup) -> bytes:
+    """The value of a group."""
+    parts = [
+        _SHORT.pack(GROUP_VERSION),
+        _string(stored.protocol_type),
+        _INT.pack(stored.generation),
+        _nullable(stored.protocol),
+        _nullable(stored.leader),
+        _LONG.pack(stored.since_ms),
+        _INT.pack(len(stored.members)),
+    ]
+    for member in stored.members:
+        parts += (
+            _string(member.id),
+            _nullable(member.instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            _INT.pack(member.rebalance_timeout_ms),
+            _INT.pack(member.session_timeout_ms),
+            _INT.pack(len(member.subscription)) + member.subscription,
+            _INT.pack(len(member.assignment)) + member.assignment,
+        )
+    return b"".join(parts)
+
+
+def read_group(group: str, data: bytes) -> StoredGroup:
+    """The group in a value. Raises: UnknownRecordError."""
+    at = _Cursor(data)
+    version = at.take_short()
+    if not 0 <= version <= GROUP_VERSION:
+        raise UnknownRecordError(f"group version {version}")
+    return StoredGroup(
+        id=group,
+        protocol_type=at.take_string(),
+        generation=at.take_int(),
+        protocol=at.take_nullable(),
+        leader=at.take_nullable(),
+        since_ms=at.take_long() if version >= 2 else NO_TIME,
+        members=tuple(_read_member(at, version) for _ in range(at.take_int())),
+    )
+
+
+def _read_member(at: _Cursor, version: int) -> StoredMember:
+    member_id = at.take_string()
+    instance_id = at.take_nullable() if version >= 3 else None
+    client_id, client_host = at.take_string(), at.take_string()
+    rebalance_timeout_ms = at.take_int() if version >= 1 else None
+    session_timeout_ms = at.take_int()
+    return StoredMember(
+        id=member_id,
+        instance_id=instance_id,
+        client_id=client_id,
+        client_host=client_host,
+        rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms is None else rebalance_timeout_ms,
+        session_timeout_ms=session_timeout_ms,
+        subscription=at.take_bytes(),
+        assignment=at.take_bytes(),
+    )
+
+
+_SHORT, _INT, _LONG = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_OFFSET_HEAD = struct.Struct(">hqi")
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return _SHORT.pack(len(data)) + data
+
+
+def _nullable(text: str | None) -> bytes:
+    return _SHORT.pack(-1) if text is None else _string(text)
+
+
+class _Cursor:
+    """Reads one field after the other. Raises UnknownRecordError beyond the end."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def _take(self, size: int) -> bytes:
+        end = self._at + size
+        if size < 0 or end > len(self._data):
+            raise UnknownRecordError(f"{size} bytes at byte {self._at} of {len(self._data)}")
+        piece = self._data[self._at : end]
+        self._at = end
+        return piece
+
+    def take_short(self) -> int:
+        return int.from_bytes(self._take(2), "big", signed=True)
+
+    def take_int(self) -> int:
+        return int.from_bytes(self._take(4), "big", signed=True)
+
+    def take_long(self) -> int:
+        return int.from_bytes(self._take(8), "big", signed=True)
+
+    def take_bytes(self) -> bytes:
+        return self._take(self.take_int())
+
+    def take_string(self) -> str:
+        text = self.take_nullable()
+        if text is None:
+            raise UnknownRecordError("a string is null")
+        return text
+
+    def take_nullable(self) -> str | None:
+        size = self.take_short()
+        if size == -1:
+            return None
+        try:
+            return self._take(size).decode()
+        except UnicodeDecodeError as exc:
+            raise UnknownRecordError("a string is not UTF-8") from exc

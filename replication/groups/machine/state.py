@@ -1,0 +1,176 @@
+"""A consumer group as its coordinator knows it. All values are frozen; nothing here decides.
+
+A *member* is a client that joined; its id is given by the coordinator. A *static* member has an instance id of its
+own besides, and may come back under a new member id without a rebalance. The *leader* is the member that decides who
+reads what. A *generation* is one agreement about the members; it only grows.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from replication.model.cluster import TopicPartition
+
+NO_GENERATION = -1
+NO_TIME = -1
+# Members of groups with this type say which topics they subscribed to.
+CONSUMER_PROTOCOL_TYPE = "consumer"
+
+
+class Now(NamedTuple):
+    """The time of an event: `ms` only grows and measures waits; `wall_ms` is stored."""
+
+    ms: int
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What members may ask for. Names and defaults as in BrokerConfig."""
+
+    group_initial_rebalance_delay_ms: int = 3000
+    group_min_session_timeout_ms: int = 6000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = 2**31 - 1
+    offset_metadata_max_bytes: int = 4096
+    offsets_retention_ms: int = 7 * 24 * 3600 * 1000
+    # A member that was never answered cannot send heartbeats; its join may wait so long. As in Kafka.
+    new_member_join_timeout_ms: int = 300_000
+
+
+class Phase(enum.StrEnum):
+    """What a group is doing, in the words that clients are told."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"  # members are to join (again)
+    COMPLETING = "CompletingRebalance"  # the leader is to say who reads what
+    STABLE = "Stable"
+    DEAD = "Dead"  # not here any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One member. `joining` and `sqlite_sync` name the request that is parked, None if there is none.
+
+    It is expelled at `deadline_ms` (monotonic) unless a request of it is parked; a new one, whose join was never
+    answered, even then.
+    """
+
+    id: str
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]  # the preferred one first
+    deadline_ms: int
+    assignment: bytes = b""
+    is_new: bool = False
+    joining: int | None = None
+    syncing: int | None = None
+
+    def metadata(self, protocol: str) -> bytes:
+        """What the member says of itself for this protocol; empty if it does not know that."""
+        return next((data for name, data in self.protocols if name == protocol), b"")
+
+    @property
+    def is_excused(self) -> bool:
+        """Is a request parked, so that nobody can ask for heartbeats?"""
+        return not self.is_new and (self.joining is not None or self.syncing is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A committed offset. `expire_ms`: when old clients said it ends. `position`: of its record in the offsets log."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_ms: int = NO_TIME
+    expire_ms: int = NO_TIME
+    position: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One group.
+
+    Invariants: a group with members is PREPARING, COMPLETING or STABLE, one without is EMPTY or PREPARING; the leader
+    is a member; nobody's join is parked in COMPLETING; `unsynced` are members.
+    """
+
+    id: str
+    phase: Phase = Phase.EMPTY
+    since_ms: int = NO_TIME  # wall time of the phase
+    protocol_type: str | None = None  # None: nobody ever joined
+    generation: int = 0
+    protocol: str | None = None
+    leader: str | None = None
+    members: Mapping[str, Member] = field(default_factory=dict)  # in the order of their joins
+    pending: Mapping[str, int] = field(
+        default_factory=dict
+    )  # ids given, not used yet -> until when (monotonic)
+    join_until_ms: int | None = None  # PREPARING: whoever has not joined by then is left out
+    initial_left_ms: int | None = None  # of a first rebalance: for how long it may be put off, in all
+    has_newcomer: bool = False  # somebody came since it was put off last
+    sync_until_ms: int | None = None  # whoever has not synced by then is expelled
+    unsynced: frozenset[str] = frozenset()
+    offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    commits: Mapping[int, tuple[TopicPartition, ...]] = field(
+        default_factory=dict
+    )  # being written, by request
+
+    @property
+    def is_blank(self) -> bool:
+        """Is there nothing to remember?"""
+        return not (
+            self.members or self.pending or self.offsets or self.commits or self.generation
+        ) and self.phase in (Phase.EMPTY, Phase.DEAD)
+
+    @property
+    def topics(self) -> frozenset[str] | None:
+        """What the members subscribed to; None if that is not known."""
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol is None or not self.members:
+            return None
+        found: set[str] = set()
+        for member in self.members.values():
+            names = subscribed_topics(member.metadata(self.protocol))
+            if names is None:
+                return None
+            found |= names
+        return frozenset(found)
+
+
+def deadline_ms(group: Group) -> int | None:
+    """When (monotonic) the group must be told the time; None: never, as things are."""
+    times = [m.deadline_ms for m in group.members.values() if not m.is_excused]
+    times += group.pending.values()
+    times += [time for time in (group.join_until_ms, group.sync_until_ms) if time is not None]
+    return min(times, default=None)
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topics in a consumer's metadata (version, then an array of names, then more); None if it is no such."""
+    try:
+        _, count = _HEAD.unpack_from(metadata)
+        at, names = _HEAD.size, set()
+        if count < -1:
+            return None
+        for _ in range(count):
+            (size,) = _SIZE.unpack_from(metadata, at)
+            at += _SIZE.size
+            if size < 0 or at + size > len(metadata):
+                return None
+            names.add(metadata[at : at + size].decode())
+            at += size
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(names)
+
+
+_HEAD = struct.Struct(">hi")
+_SIZE = struct.Struct(">h")

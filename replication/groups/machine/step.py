@@ -1,0 +1,316 @@
+"""What a group's coordinator decides.
+
+`step(group, event, now, limits) -> (group, effects)`. Laws:
+
+- A member is told who leads and what it reads only in the generation that it joined; everybody who is told about a
+  generation is told the same one protocol, which all in it support.
+- What the leader decided is told once it is stored; so are commits. So a coordinator that comes after knows both.
+- Nobody waits for ever: a rebalance waits for members as long as the slowest said that it needs, then goes on without
+  them; who is silent for its session timeout, or never asks for its assignment, is expelled.
+- A member of an older generation, and one whose place was taken, commits nothing.
+- Every request is answered once.
+
+The rules are those of Kafka's classic protocol. One is stricter: a static member that comes back with other topics
+begins a rebalance. The caller stores the new state before it does anything with the effects, and performs these in
+order. A group that `is_blank` after a step may be forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from replication.errors import ErrorCode
+from replication.groups.machine import commits
+from replication.groups.machine.draft import Draft
+from replication.groups.machine.events import (
+    Append,
+    Appended,
+    Commit,
+    DeleteGroup,
+    DeleteOffsets,
+    Done,
+    Effect,
+    EmptyGroup,
+    Event,
+    ExpireOffsets,
+    ForgetTopics,
+    GoneOffsets,
+    Heartbeat,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    NewAssignment,
+    NewOffsets,
+    NewStaticId,
+    OffsetsDone,
+    StoredGroup,
+    Sync,
+    Synced,
+    Ticked,
+    Unloaded,
+    Write,
+)
+from replication.groups.machine.joining import join, static_id_stored, who_is
+from replication.groups.machine.state import Committed, Group, Limits, Member, Now, Phase
+from replication.model.cluster import TopicPartition
+
+Step: TypeAlias = tuple[Group, tuple[Effect, ...]]
+
+
+def resume(
+    stored: StoredGroup, offsets: Mapping[TopicPartition, Committed], now: Now, limits: Limits
+) -> Step:
+    """The group as its new coordinator has loaded it. The sessions of its members begin anew."""
+    members = {
+        m.id: Member(
+            id=m.id,
+            instance_id=m.instance_id,
+            client_id=m.client_id,
+            client_host=m.client_host,
+            session_timeout_ms=m.session_timeout_ms,
+            rebalance_timeout_ms=m.rebalance_timeout_ms,
+            protocols=((stored.protocol or "", m.subscription),),
+            deadline_ms=now.ms + m.session_timeout_ms,
+            assignment=m.assignment,
+        )
+        for m in stored.members
+    }
+    group = Group(
+        id=stored.id,
+        phase=Phase.STABLE if members else Phase.EMPTY,
+        since_ms=stored.since_ms,
+        protocol_type=stored.protocol_type or None,
+        generation=stored.generation,
+        protocol=stored.protocol if members else None,
+        leader=stored.leader if stored.leader in members else next(iter(members), None),
+        members=members,
+        offsets=offsets,
+    )
+    if len(members) <= limits.group_max_size:
+        return group, ()
+    draft = Draft(group, now, limits)
+    draft.prepare_rebalance()  # the limit was lowered: who does not get in again is out
+    return draft.done()
+
+
+def step(group: Group, event: Event, now: Now, limits: Limits) -> Step:
+    """Return the group after the event, and what has to be done, in order."""
+    draft = Draft(group, now, limits)
+    if group.phase is Phase.DEAD and not isinstance(event, Appended):
+        _refuse(draft, event)
+        return draft.done()
+    match event:
+        case Join() | Sync() | Heartbeat() | Leave() | Ticked() | Unloaded():
+            _membership(draft, event)
+        case Appended():
+            _appended(draft, event)
+        case Commit():
+            commits.commit(draft, event)
+        case DeleteOffsets():
+            commits.delete_offsets(draft, event)
+        case DeleteGroup():
+            commits.delete_group(draft, event)
+        case ForgetTopics() | ExpireOffsets():
+            commits.clean(draft, event)
+    return draft.done()
+
+
+def _membership(draft: Draft, event: Join | Sync | Heartbeat | Leave | Ticked | Unloaded) -> None:
+    match event:
+        case Join():
+            join(draft, event)
+        case Sync():
+            _sync(draft, event)
+        case Heartbeat():
+            _heartbeat(draft, event)
+        case Leave():
+            _leave(draft, event)
+        case Ticked():
+            _tick(draft)
+        case Unloaded():
+            for member_id in tuple(draft.members):
+                draft.answer_parked(member_id, ErrorCode.NOT_COORDINATOR)
+            draft.members, draft.pending = {}, {}
+            draft.join_until_ms = draft.sync_until_ms = None
+            draft.enter(Phase.DEAD)
+
+
+def _refuse(draft: Draft, event: Event) -> None:
+    """The group is not here any more."""
+    error = ErrorCode.NOT_COORDINATOR
+    match event:
+        case Join():
+            draft.answer(event.request, Joined(error=error, member_id=event.member_id))
+        case Sync():
+            draft.answer(event.request, Synced(error))
+        case Leave():
+            draft.answer(event.request, Left(tuple(error for _ in event.leaving)))
+        case Heartbeat() | DeleteGroup():
+            draft.answer(event.request, Done(error))
+        case Commit() | DeleteOffsets():
+            draft.answer(event.request, OffsetsDone(error))
+
+
+# ------------------------------------------------------------------------ sync
+
+
+def _sync(draft: Draft, event: Sync) -> None:
+    error = _sync_refusal(draft, event)
+    if error is not ErrorCode.NONE:
+        draft.answer(event.request, Synced(error))
+        return
+    member = draft.members[event.member_id]
+    draft.unsynced -= {member.id}
+    if not draft.unsynced:
+        draft.sync_until_ms = None
+    if draft.phase is Phase.STABLE:
+        draft.hear(member.id)
+        draft.answer(event.request, _assignment(draft, member))
+        return
+    if member.syncing is not None:
+        draft.answer(member.syncing, Synced(ErrorCode.REBALANCE_IN_PROGRESS))  # it asks anew, elsewhere
+    draft.put(replace(member, syncing=event.request))
+    if member.id == draft.leader:
+        assignments = {name: event.assignments.get(name, b"") for name in draft.members}
+        write = NewAssignment(draft.generation, assignments)
+        draft.effects.append(Append(write, draft.stored(assignments)))
+
+
+def _sync_refusal(draft: Draft, event: Sync) -> ErrorCode:
+    error = _check_member(draft, event.member_id, event.instance_id, event.generation)
+    if error is not ErrorCode.NONE:
+        return error
+    if event.protocol_type not in (None, draft.protocol_type) or event.protocol not in (None, draft.protocol):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return ErrorCode.REBALANCE_IN_PROGRESS if draft.phase is Phase.PREPARING else ErrorCode.NONE
+
+
+def _check_member(draft: Draft, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+    error = who_is(draft, member_id, instance_id)
+    if error is ErrorCode.NONE and generation != draft.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    return error
+
+
+def _assignment(draft: Draft, member: Member) -> Synced:
+    return Synced(ErrorCode.NONE, draft.protocol_type, draft.protocol, member.assignment)
+
+
+def _assignment_stored(draft: Draft, write: NewAssignment, outcome: Appended) -> None:
+    """Tell everybody what the leader decided, unless a newer rebalance has begun."""
+    if draft.phase is not Phase.COMPLETING or draft.generation != write.generation:
+        return
+    if outcome.error is not ErrorCode.NONE:
+        for member in tuple(draft.members.values()):
+            if member.syncing is not None:
+                draft.answer(member.syncing, Synced(outcome.error))
+            draft.put(replace(member, syncing=None))
+        draft.prepare_rebalance()
+        return
+    draft.enter(Phase.STABLE)
+    for member in tuple(draft.members.values()):
+        told = replace(member, assignment=write.assignments.get(member.id, b""), syncing=None)
+        draft.put(told)
+        if member.syncing is not None:
+            draft.hear(member.id)
+            draft.answer(member.syncing, _assignment(draft, told))
+
+
+# ------------------------------------------------------- heartbeats and leaving
+
+
+def _heartbeat(draft: Draft, event: Heartbeat) -> None:
+    error = _check_member(draft, event.member_id, event.instance_id, event.generation)
+    if error is ErrorCode.NONE:
+        draft.hear(event.member_id)
+        if draft.phase is Phase.PREPARING:
+            error = ErrorCode.REBALANCE_IN_PROGRESS
+    draft.answer(event.request, Done(error))
+
+
+def _leave(draft: Draft, event: Leave) -> None:
+    errors = tuple(_leave_one(draft, *identity) for identity in event.leaving)
+    if ErrorCode.NONE in errors:
+        draft.membership_changed()
+    draft.answer(event.request, Left(errors))
+
+
+def _leave_one(draft: Draft, member_id: str, instance_id: str | None) -> ErrorCode:
+    if member_id in draft.pending:
+        del draft.pending[member_id]
+        if draft.phase is Phase.PREPARING:
+            draft.maybe_complete_join()
+        return ErrorCode.NONE
+    if not member_id and instance_id is not None:
+        member_id = draft.instance(instance_id) or ""
+    error = who_is(draft, member_id, instance_id)
+    if error is ErrorCode.NONE:
+        draft.remove(member_id)
+    return error
+
+
+# ------------------------------------------------------------------------ time
+
+
+def _tick(draft: Draft) -> None:
+    """Expel who was silent for too long; go on with what has waited long enough."""
+    now_ms = draft.now.ms
+    late = [m.id for m in draft.members.values() if not m.is_excused and m.deadline_ms <= now_ms]
+    forgotten = [member_id for member_id, until_ms in draft.pending.items() if until_ms <= now_ms]
+    for member_id in forgotten:
+        del draft.pending[member_id]
+    for member_id in late:
+        draft.remove(member_id)
+    if late or forgotten:
+        if late:
+            draft.membership_changed()
+        elif draft.phase is Phase.PREPARING:
+            draft.maybe_complete_join()
+    if draft.join_until_ms is not None and draft.join_until_ms <= now_ms:
+        draft.join_time_is_over()
+    if draft.sync_until_ms is not None and draft.sync_until_ms <= now_ms:
+        for member_id in [m for m in draft.members if m in draft.unsynced]:
+            draft.remove(member_id)
+        draft.prepare_rebalance()
+
+
+# -------------------------------------------------------------------- outcomes
+
+
+def _appended(draft: Draft, outcome: Appended) -> None:
+    outcome = replace(outcome, error=_told(outcome.write, outcome.error))
+    match outcome.write:
+        case NewAssignment():
+            _assignment_stored(draft, outcome.write, outcome)
+        case NewStaticId():
+            static_id_stored(draft, outcome.write, outcome)
+        case NewOffsets():
+            commits.offsets_stored(draft, outcome.write, outcome)
+        case GoneOffsets():
+            commits.offsets_gone(draft, outcome.write, outcome)
+        case EmptyGroup():
+            pass
+
+
+def _told(write: Write, error: ErrorCode) -> ErrorCode:
+    """What members are told of an error of the log: what makes them try again, here or elsewhere."""
+    match error:
+        case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR | ErrorCode.FENCED_LEADER_EPOCH:
+            return ErrorCode.NOT_COORDINATOR
+        case ErrorCode.REQUEST_TIMED_OUT if isinstance(write, NewAssignment):
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        case (
+            ErrorCode.REQUEST_TIMED_OUT
+            | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            | ErrorCode.NOT_ENOUGH_REPLICAS
+            | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        ):
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.MESSAGE_TOO_LARGE if isinstance(write, NewOffsets):
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        case ErrorCode.MESSAGE_TOO_LARGE:
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+    return error

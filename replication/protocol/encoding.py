@@ -1,0 +1,241 @@
+"""Produce and Fetch messages into bytes, by hand.
+
+A message becomes a list of buffers, so that records are sent from where they are: only what stands between them is
+built.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Sequence
+
+from replication.protocol.decoding import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE, TOPIC_IDS, fetch_partition_layout
+from replication.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    NodeEndpoint,
+    PartitionFetched,
+    PartitionProduced,
+    ProduceRequest,
+    ProduceResponse,
+)
+from replication.protocol.wire import COMPACT, INT16, INT32, LEGACY, Buffer, Form
+
+# Records up to this size are copied into the head of the message: one buffer less costs less than the copy.
+COPIED_BYTES_MAX = 4096
+
+_PRODUCED = struct.Struct(">ihqq")
+_PRODUCED_V5 = struct.Struct(">ihqqq")
+_FETCHED = struct.Struct(">ihqq")
+_FETCHED_V5 = struct.Struct(">ihqqq")
+_LEADER = struct.Struct(">iib")  # leader, epoch, no tags
+_DIVERGING = struct.Struct(">iqb")
+_ABORTED = struct.Struct(">qq")
+_REPLICA_STATE = struct.Struct(">iqb")
+_NO_TAGS = b"\x00"
+
+
+# ------------------------------------------------------------------ responses
+
+
+def produce_response(version: int, response: ProduceResponse) -> list[Buffer]:
+    """The body of a ProduceResponse of versions 3 to 12."""
+    form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
+    end = _NO_TAGS if form is COMPACT else b""
+    parts = [form.put_count(len(response.topics))]
+    for topic in response.topics:
+        parts += (form.put_string(topic.name), form.put_count(len(topic.partitions)))
+        for partition in topic.partitions:
+            _put_produced(version, form, partition, parts)
+        parts.append(end)
+    parts.append(INT32.pack(response.throttle_time_ms))
+    parts.append(_put_endpoints(form, version >= 10, response.node_endpoints))
+    return [b"".join(parts)]
+
+
+def _put_produced(version: int, form: Form, produced: PartitionProduced, parts: list[bytes]) -> None:
+    index, error_code, base_offset, append_ms, log_start, errors, message, leader = produced
+    if version < 5:
+        parts.append(_PRODUCED.pack(index, error_code, base_offset, append_ms))
+        return
+    parts.append(_PRODUCED_V5.pack(index, error_code, base_offset, append_ms, log_start))
+    if version >= 8:
+        parts.append(form.put_count(len(errors)))
+        for error in errors:
+            parts += (INT32.pack(error.batch_index), form.put_string(error.message), form.put_tags(()))
+        parts.append(form.put_string(message))
+    if form is COMPACT:
+        if version >= 10 and leader is not None:
+            parts.append(form.put_tags([(0, _LEADER.pack(leader.leader_id, leader.leader_epoch, 0))]))
+        else:
+            parts.append(_NO_TAGS)
+
+
+def fetch_response(version: int, response: FetchResponse) -> list[Buffer]:
+    """The body of a FetchResponse of versions 4 to 16. Large records are buffers of their own, not copied."""
+    form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
+    end = _NO_TAGS if form is COMPACT else b""
+    parts: list[Buffer] = [INT32.pack(response.throttle_time_ms)]
+    if version >= 7:
+        parts.append(_CODE_SESSION.pack(response.error_code, response.session_id))
+    parts.append(form.put_count(len(response.topics)))
+    out: list[Buffer] = []
+    for topic in response.topics:
+        parts += (
+            _put_topic_key(version, form, topic.name, topic.topic_id),
+            form.put_count(len(topic.partitions)),
+        )
+        for partition in topic.partitions:
+            parts.append(_put_fetched(version, form, partition))
+            if len(partition.records) > COPIED_BYTES_MAX:
+                out += (b"".join(parts), partition.records)
+                parts = []
+            else:
+                parts.append(partition.records)
+            if form is COMPACT:
+                parts.append(_put_fetched_tags(form, partition))
+        parts.append(end)
+    parts.append(_put_endpoints(form, version >= 16, response.node_endpoints))
+    out.append(b"".join(parts))
+    return out
+
+
+_CODE_SESSION = struct.Struct(">hi")
+
+
+def _put_fetched(version: int, form: Form, fetched: PartitionFetched) -> bytes:
+    """Everything of a partition before its records, their length included."""
+    index, error_code, high_watermark, last_stable, log_start, aborted, records, preferred = fetched[:8]
+    if version >= 5:
+        head = _FETCHED_V5.pack(index, error_code, high_watermark, last_stable, log_start)
+    else:
+        head = _FETCHED.pack(index, error_code, high_watermark, last_stable)
+    if aborted:
+        rows = [_ABORTED.pack(*row) + form.put_tags(()) for row in aborted]
+        head += form.put_count(len(rows)) + b"".join(rows)
+    else:
+        head += form.put_count(None if aborted is None else 0)
+    if version >= 11:
+        head += INT32.pack(preferred)
+    return head + form.put_size(len(records))
+
+
+def _put_fetched_tags(form: Form, fetched: PartitionFetched) -> bytes:
+    tags = []
+    if fetched.diverging_epoch is not None:
+        tags.append((0, _DIVERGING.pack(*fetched.diverging_epoch, 0)))
+    if fetched.current_leader is not None:
+        tags.append((1, _LEADER.pack(*fetched.current_leader, 0)))
+    return form.put_tags(tags) if tags else _NO_TAGS
+
+
+def _put_topic_key(version: int, form: Form, name: str | None, topic_id: uuid.UUID | None) -> bytes:
+    if version >= TOPIC_IDS:
+        return topic_id.bytes if topic_id is not None else bytes(16)
+    return form.put_string(name)
+
+
+def _put_endpoints(form: Form, is_served: bool, endpoints: Sequence[NodeEndpoint]) -> bytes:
+    """The tags of a whole response: where the leaders are, if this version can say it."""
+    if form is LEGACY:
+        return b""
+    if not (is_served and endpoints):
+        return _NO_TAGS
+    rows = [
+        INT32.pack(node.node_id)
+        + form.put_string(node.host)
+        + INT32.pack(node.port)
+        + form.put_string(node.rack)
+        + _NO_TAGS
+        for node in endpoints
+    ]
+    return form.put_tags([(0, form.put_count(len(rows)) + b"".join(rows))])
+
+
+# ------------------------------------------------------------------- requests
+
+
+def fetch_request(version: int, request: FetchRequest) -> list[Buffer]:
+    """The body of a FetchRequest of versions 4 to 16: what a follower asks its leader."""
+    form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
+    parts = [] if version >= 15 else [INT32.pack(request.replica_id)]
+    parts.append(
+        _FETCH_HEAD.pack(request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation)
+    )
+    if version >= 7:
+        parts.append(_TWO_INTS.pack(request.session_id, request.session_epoch))
+    parts.append(form.put_count(len(request.topics)))
+    layout = fetch_partition_layout(version)
+    for topic in request.topics:
+        parts += (
+            _put_topic_key(version, form, topic.name, topic.topic_id),
+            form.put_count(len(topic.partitions)),
+        )
+        for partition in topic.partitions:
+            parts += (layout.pack(*_fetch_fields(version, partition)), form.put_tags(()))
+        parts.append(form.put_tags(()))
+    if version >= 7:
+        parts.append(form.put_count(len(request.forgotten)))
+        for gone in request.forgotten:
+            parts += (
+                _put_topic_key(version, form, gone.name, gone.topic_id),
+                form.put_count(len(gone.partitions)),
+            )
+            parts += (struct.pack(f">{len(gone.partitions)}i", *gone.partitions), form.put_tags(()))
+    if version >= 11:
+        parts.append(form.put_string(request.rack_id))
+    parts.append(form.put_tags(_fetch_tags(version, form, request)))
+    return [b"".join(parts)]
+
+
+_FETCH_HEAD = struct.Struct(">iiib")
+_TWO_INTS = struct.Struct(">ii")
+
+
+def _fetch_fields(version: int, partition: FetchPartition) -> tuple[int, ...]:
+    index, offset, max_bytes, epoch, last_epoch, log_start = partition
+    if version >= FETCH_FLEXIBLE:
+        return index, epoch, offset, last_epoch, log_start, max_bytes
+    if version >= 9:
+        return index, epoch, offset, log_start, max_bytes
+    return (index, offset, log_start, max_bytes) if version >= 5 else (index, offset, max_bytes)
+
+
+def _fetch_tags(version: int, form: Form, request: FetchRequest) -> list[tuple[int, bytes]]:
+    tags = []
+    if request.cluster_id is not None:
+        tags.append((0, form.put_string(request.cluster_id)))
+    if version >= 15 and (request.replica_id, request.replica_epoch) != (-1, -1):
+        tags.append((1, _REPLICA_STATE.pack(request.replica_id, request.replica_epoch, 0)))
+    return tags
+
+
+def produce_request(version: int, request: ProduceRequest) -> list[Buffer]:
+    """The body of a ProduceRequest of versions 3 to 12; records are buffers of their own, not copied."""
+    form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
+    end = form.put_tags(())
+    parts: list[bytes] = [
+        form.put_string(request.transactional_id),
+        INT16.pack(request.acks),
+        INT32.pack(request.timeout_ms),
+        form.put_count(len(request.topics)),
+    ]
+    out: list[Buffer] = []
+    for topic in request.topics:
+        parts += (form.put_string(topic.name), form.put_count(len(topic.partitions)))
+        for partition in topic.partitions:
+            records = partition.records
+            parts += (
+                INT32.pack(partition.partition),
+                form.put_size(None if records is None else len(records)),
+            )
+            if records is not None:
+                out += (b"".join(parts), records)
+                parts = []
+            parts.append(end)
+        parts.append(end)
+    parts.append(end)
+    out.append(b"".join(parts))
+    return out

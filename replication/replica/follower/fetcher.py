@@ -1,0 +1,390 @@
+"""Fetchers: take the questions of this broker's followers to their leaders, many partitions in one request.
+
+Per leader there are `num.replica.fetchers` connections, and a spare one. Each takes all questions that wait; after an
+answer it lets the followers append first, so that they go together again. A question is on one connection only.
+
+While all others wait at the leader for records, the spare one takes what is new. It waits for moments only, so that
+what comes next is not held up by what came just before, and gives its followers away as soon as another one is back.
+Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from replication.config.broker import BrokerConfig
+from replication.errors import ErrorCode, ProtocolError
+from replication.model.cluster import BrokerId, TopicPartition
+from replication.model.metadata import Metadata
+from replication.network.client import Client
+from replication.protocol.apis import ApiKey
+from replication.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionFetched
+from replication.replica.follower.follower import Following
+from replication.replica.machine.follower import AskEpochEnd, EpochEndAnswered, Fetch, OutOfRange
+
+logger = logging.getLogger(__name__)
+
+# What the followers of one answer have for appending it; those that take longer ask later, on their own.
+APPEND_S = 1.0
+IDLE_WAITS = 4
+# How long the spare connection waits, and another one that is to take over: for a moment, and longer with many
+# partitions, since it asks again and again. A question costs some 15 µs per partition.
+SPARE_WAIT_MS, SPARE_PARTITIONS_PER_MS = 20, 20
+NAMED_MAX = 20  # partitions in one line of the log
+
+_Questions = dict[Following, AskEpochEnd | Fetch]
+
+
+class Fetchers:
+    """See the module. `broker_epoch` says in which life this broker asks."""
+
+    def __init__(self, config: BrokerConfig, metadata: Metadata, broker_epoch: Callable[[], int]) -> None:
+        self.config = config
+        self.metadata = metadata
+        self.broker_epoch = broker_epoch
+        self._leaders: dict[BrokerId, _LeaderFetcher] = {}
+
+    def ask(self, role: Following, question: AskEpochEnd | Fetch) -> None:
+        """Take the question to the role's leader."""
+        fetcher = self._leaders.get(role.leader)
+        if fetcher is None:
+            fetcher = self._leaders[role.leader] = _LeaderFetcher(self, role.leader)
+        fetcher.ask(role, question)
+
+    def settled(self, role: Following) -> None:
+        """What the role did to its log is done."""
+        if (fetcher := self._leaders.get(role.leader)) is not None:
+            fetcher.settled(role)
+
+    def forget(self, role: Following) -> None:
+        """No answer is wanted any more; a leader that nobody follows is left."""
+        fetcher = self._leaders.get(role.leader)
+        if fetcher is not None and fetcher.forget(role):
+            del self._leaders[role.leader]
+            fetcher.close()
+
+    def connect(self, broker: BrokerId) -> Client:
+        """A connection to it, which the caller closes. Raises: ConnectionError: where it is, is not known."""
+        address = self.metadata.address(broker)
+        if address is None:
+            raise ConnectionError(f"where broker {broker} is, is not known")
+        name, timeout_ms = f"broker-{self.config.broker_id}", self.config.replica_socket_timeout_ms
+        return Client(*address, name, timeout_ms=timeout_ms)
+
+    def close(self) -> None:
+        """Ask nothing more."""
+        leaders, self._leaders = self._leaders, {}
+        for fetcher in leaders.values():
+            fetcher.close()
+
+
+class _LeaderFetcher:
+    """The questions to one leader."""
+
+    def __init__(self, fetchers: Fetchers, leader: BrokerId) -> None:
+        self.fetchers = fetchers
+        self.leader = leader
+        self._roles: set[Following] = set()  # all that follow this leader
+        self._waiting: _Questions = {}
+        self._connections = [_Connection(self) for _ in range(fetchers.config.num_replica_fetchers)]
+        self._spare = _Connection(self, is_spare=True)
+        self._connections.append(self._spare)
+        self._is_spare_needed = True
+
+    def ask(self, role: Following, question: AskEpochEnd | Fetch) -> None:
+        """Those that were on a connection last go with it again; others with the first that has nothing to do."""
+        self._roles.add(role)
+        if not any(connection.keep(role, question) for connection in self._connections):
+            self.offer(role, question)
+
+    def offer(self, role: Following, question: AskEpochEnd | Fetch) -> None:
+        """Whoever is first may take it."""
+        self._waiting[role] = question
+        for connection in self._connections:
+            if connection.is_idle:
+                connection.wake()
+                return
+
+    def settled(self, role: Following) -> None:
+        for connection in self._connections:
+            connection.settled(role)
+
+    def forget(self, role: Following) -> bool:
+        """Is nobody left?"""
+        self._roles.discard(role)
+        self._waiting.pop(role, None)
+        for connection in self._connections:
+            connection.forget(role)
+        return not self._roles
+
+    def take(self, taker: _Connection) -> _Questions:
+        """All that waits for any connection. The spare one gets nothing once another is back, or has nothing to do."""
+        if taker is not self._spare:
+            self._is_spare_needed = self._spare.is_idle
+        elif not self._is_spare_needed or any(other.is_idle for other in self._connections):
+            self._is_spare_needed = True  # from now on, if anything new comes
+            return {}
+        taken, self._waiting = self._waiting, {}
+        if taker is not self._spare:
+            self._spare.let_go(taken)
+        return taken
+
+    @property
+    def is_gathering(self) -> bool:
+        """Has the spare connection something that another one is to take over?"""
+        return not self._spare.is_idle
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+
+
+class _Connection:
+    """One connection to a leader, and the followers that are on it: from their question to what they ask next."""
+
+    def __init__(self, owner: _LeaderFetcher, *, is_spare: bool = False) -> None:
+        self.is_idle = False
+        self._owner = owner
+        self._is_spare = is_spare
+        self._fetchers = owner.fetchers
+        self._roles: set[Following] = set()
+        self._waiting: _Questions = {}
+        self._has_work, self._all_appended = asyncio.Event(), asyncio.Event()
+        self._empty_answers = 0  # in a row
+        self._client: Client | None = None
+        self._address: tuple[str, int] | None = None
+        self._task = asyncio.ensure_future(self._run())
+
+    def keep(self, role: Following, question: AskEpochEnd | Fetch) -> bool:
+        """Take the question, if the role is on this connection."""
+        if role not in self._roles:
+            return False
+        if self._is_spare:
+            self._owner.offer(role, question)
+        else:
+            self._waiting[role] = question
+        return True
+
+    def wake(self) -> None:
+        self._has_work.set()
+
+    def settled(self, role: Following) -> None:
+        if role in self._roles:
+            self._look_at_appends()
+
+    @property
+    def _is_appending(self) -> bool:
+        """Is any of the followers still at work on its log?"""
+        return any(role.jobs for role in self._roles)
+
+    def forget(self, role: Following) -> None:
+        self._waiting.pop(role, None)
+        self.let_go((role,))
+
+    def let_go(self, roles: Iterable[Following]) -> None:
+        """They are on this connection no more."""
+        self._roles.difference_update(roles)
+        self._look_at_appends()
+
+    def _look_at_appends(self) -> None:
+        """Wake who waits for all of them. If nobody does, the followers are not looked at: there may be thousands."""
+        if not self._all_appended.is_set() and not self._is_appending:
+            self._all_appended.set()
+
+    def close(self) -> None:
+        self._task.cancel()
+        if self._client is not None:
+            self._client.close()
+
+    # -------------------------------------------------------------------- task
+
+    async def _run(self) -> None:
+        while True:
+            questions = {**self._waiting, **self._owner.take(self)}
+            self._waiting, self._roles = {}, set(questions)
+            if not questions:
+                self.is_idle = True
+                await self._has_work.wait()
+                self._has_work.clear()
+                self.is_idle = False
+                continue
+            try:
+                await self._ask_all(questions)
+            except (OSError, TimeoutError, ProtocolError) as error:
+                logger.info("leader=%d does not answer: %s", self._owner.leader, error)
+            except Exception:  # the others of this task must go on
+                logger.exception("leader=%d fetching failed", self._owner.leader)
+            for role, question in questions.items():  # those that were not answered
+                role.failed(question.leader_epoch)
+            await self._let_append()
+
+    async def _let_append(self) -> None:
+        """Wait until the followers have done what the answers made of their logs; those that are slow go alone."""
+        if self._is_appending:
+            self._all_appended.clear()
+            try:
+                async with asyncio.timeout(APPEND_S):
+                    await self._all_appended.wait()
+            except TimeoutError:
+                return
+
+    async def _ask_all(self, questions: _Questions) -> None:
+        """Ask, and bring the answers to the roles; who has its answer is taken out of `questions`."""
+        client = self._connected()
+        ends = {role: asked for role, asked in questions.items() if isinstance(asked, AskEpochEnd)}
+        fetches = {role: asked for role, asked in questions.items() if isinstance(asked, Fetch)}
+        if ends:
+            asked = {role: (question.leader_epoch, question.epoch) for role, question in ends.items()}
+            for role, (epoch, end_offset) in (await self._ends(client, asked)).items():
+                question = ends[role]
+                del questions[role]
+                role.step(EpochEndAnswered(question.leader_epoch, question.epoch, epoch, end_offset))
+        elif fetches:
+            await self._fetch(client, fetches, questions)
+        if ends and fetches:
+            for role, fetch in fetches.items():  # at once, in the next round: with those that were cut
+                del questions[role]
+                self.keep(role, fetch)
+
+    def _connected(self) -> Client:
+        address = self._fetchers.metadata.address(self._owner.leader)
+        if self._client is None or address != self._address:
+            if self._client is not None:
+                self._client.close()
+                self._client = None
+            self._client, self._address = self._fetchers.connect(self._owner.leader), address
+        return self._client
+
+    async def _ends(
+        self, client: Client, asked: Mapping[Following, tuple[int, int]]
+    ) -> dict[Following, tuple[int, int]]:
+        """Where these epochs (leader epoch, epoch in question) end; those that failed are left out."""
+        roles = {role.replica.tp: role for role in asked}
+        topics = [
+            {
+                "topic": name,
+                "partitions": [
+                    {
+                        "partition": role.replica.tp.partition,
+                        "current_leader_epoch": asked[role][0],
+                        "leader_epoch": asked[role][1],
+                    }
+                    for role in group
+                ],
+            }
+            for name, group in _by_topic(asked).items()
+        ]
+        request = {"replica_id": self._fetchers.config.broker_id, "topics": topics}
+        response = await client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, request)
+        found = {}
+        for topic in response.topics:
+            for row in topic.partitions:
+                role = roles.get(TopicPartition(topic.topic, row.partition))
+                if role is not None and not int(row.error_code):
+                    found[role] = (row.leader_epoch, row.end_offset)
+        return found
+
+    async def _fetch(self, client: Client, fetches: Mapping[Following, Fetch], questions: _Questions) -> None:
+        roles = {(role.replica.topic_uuid, role.replica.tp.partition): role for role in fetches}
+        response = await client.call(ApiKey.FETCH, self._fetch_request(fetches))
+        beyond: dict[Following, PartitionFetched] = {}
+        refused: dict[int, list[TopicPartition]] = {}
+        self._empty_answers += 1
+        for topic in response.topics:
+            for row in topic.partitions:
+                role = roles.pop((topic.topic_id, row.partition), None)
+                if role is None:
+                    continue
+                if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    beyond[role] = row
+                elif row.error_code:
+                    refused.setdefault(row.error_code, []).append(role.replica.tp)
+                else:
+                    del questions[role]
+                    asked = fetches[role]
+                    if not row.records and role.is_no_news(asked, row.high_watermark, row.log_start_offset):
+                        self.keep(role, asked)
+                        continue
+                    self._empty_answers = 0
+                    role.fetched(
+                        asked.leader_epoch,
+                        asked.offset,
+                        row.records,
+                        row.high_watermark,
+                        row.log_start_offset,
+                    )
+        for code, tps in refused.items():
+            self._tell_refused(code, tps)
+        if beyond:
+            await self._find_extent(client, fetches, beyond, questions)
+
+    def _fetch_request(self, fetches: Mapping[Following, Fetch]) -> FetchRequest:
+        config = self._fetchers.config
+        topics = []
+        for name, group in _by_topic(fetches).items():
+            rows = tuple(
+                FetchPartition(
+                    role.replica.tp.partition,
+                    fetches[role].offset,
+                    config.replica_fetch_max_bytes,
+                    fetches[role].leader_epoch,
+                    log_start_offset=role.replica.start,
+                )
+                for role in group
+            )
+            topics.append(FetchTopic(name, group[0].replica.topic_uuid, rows))
+        return FetchRequest(
+            self._wait_ms(len(fetches)),
+            config.replica_fetch_min_bytes,
+            tuple(topics),
+            max_bytes=config.replica_fetch_response_max_bytes,
+            replica_id=config.broker_id,
+            replica_epoch=self._fetchers.broker_epoch(),
+        )
+
+    def _wait_ms(self, partitions: int) -> int:
+        """How long the leader may wait. While nothing comes, up to `IDLE_WAITS` times as long: news end it at once."""
+        config = self._fetchers.config
+        if self._owner.is_gathering:
+            moment_ms = SPARE_WAIT_MS + partitions // SPARE_PARTITIONS_PER_MS
+            return min(moment_ms, config.replica_fetch_wait_max_ms)
+        longest_ms = max(config.replica_fetch_wait_max_ms, config.replica_lag_time_max_ms // 4)
+        return min(config.replica_fetch_wait_max_ms * min(1 + self._empty_answers, IDLE_WAITS), longest_ms)
+
+    async def _find_extent(
+        self,
+        client: Client,
+        fetches: Mapping[Following, Fetch],
+        beyond: Mapping[Following, PartitionFetched],
+        questions: _Questions,
+    ) -> None:
+        """The leader does not have what was asked for: tell the roles from where to where its log goes.
+
+        The current epoch ends where the log does.
+        """
+        asked = {role: (fetches[role].leader_epoch, fetches[role].leader_epoch) for role in beyond}
+        for role, (_, end_offset) in (await self._ends(client, asked)).items():
+            question = fetches[role]
+            del questions[role]
+            start = beyond[role].log_start_offset
+            role.step(OutOfRange(question.leader_epoch, question.offset, start, max(start, end_offset)))
+
+    def _tell_refused(self, code: int, tps: Sequence[TopicPartition]) -> None:
+        """In one line: while leaderships move they may be thousands, again and again."""
+        more = f" and {len(tps) - NAMED_MAX} more" if len(tps) > NAMED_MAX else ""
+        logger.info(
+            "leader=%d refuses to be followed: error=%d partitions=%s%s",
+            self._owner.leader,
+            code,
+            ",".join(map(str, tps[:NAMED_MAX])),
+            more,
+        )
+
+
+def _by_topic(roles: Iterable[Following]) -> dict[str, list[Following]]:
+    found: dict[str, list[Following]] = {}
+    for role in roles:
+        found.setdefault(role.replica.tp.topic, []).append(role)
+    return found

@@ -1,0 +1,309 @@
+"""Following: the role of a replica that follows, for one leader epoch. It drives `follower`, and changes the log.
+
+At most one question to the leader is open, and one append is in the log's lane; what comes of a role that was left is
+thrown away. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from logstore.errors import DiskFullError, PylogError
+from replication.errors import is_disk_dead
+from replication.model.cluster import BrokerId, LeaderAndIsr
+from replication.network.client import Client
+from replication.protocol.wire import Buffer
+from replication.replica.machine import follower
+from replication.replica.machine.follower import EpochStarts
+from replication.replica.storage.replica_log import ReplicaLog
+
+logger = logging.getLogger(__name__)
+
+# The first pauses after an error: at the begin of an epoch the leader may know of it a moment later.
+FIRST_PAUSE_MS = 20
+
+
+class Asking(Protocol):
+    """Who takes questions to leaders, and brings the answers to the role that asked."""
+
+    def ask(self, role: Following, question: follower.AskEpochEnd | follower.Fetch) -> None:
+        """Ask it."""
+
+    def settled(self, role: Following) -> None:
+        """What the role did to its log is done: it has asked again, or pauses."""
+
+    def forget(self, role: Following) -> None:
+        """No answer is wanted any more."""
+
+    def connect(self, broker: BrokerId) -> Client:
+        """A connection to it, which the caller closes. Raises: ConnectionError: where it is, is not known."""
+
+
+class _Write:
+    """Something done to the log of a follower. A job of its lane."""
+
+    def __init__(self, role: Following, act: Callable[[], None], then: Callable[[_Write], None]) -> None:
+        self.role = role
+        self.act = act
+        self.then = then
+        self.error: Exception | None = None
+        self.offsets = (0, 0)
+        self.epochs: EpochStarts = ()
+
+    def seal(self) -> None:
+        """Nothing joins it."""
+
+    def run(self) -> None:
+        log = self.role.replica.log
+        try:
+            self.act()
+        except Exception as error:  # noqa: BLE001  the event loop is told
+            self.error = error
+        self.offsets = self.role.replica.offsets()
+        self.epochs = log.epochs.starts
+
+    def done(self) -> None:
+        self.role.written(self)
+
+
+class Following:
+    """See the module. `state` is the machine's; `jobs` are those of it that are in the lane."""
+
+    def __init__(
+        self,
+        replica: ReplicaLog,
+        stored: LeaderAndIsr,
+        epochs: EpochStarts,
+        high_watermark: int,
+        asking: Asking,
+    ) -> None:
+        self.replica = replica
+        self.is_over = False
+        self.jobs = 0
+        self._asking = asking
+        self._start_wanted = -1
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause_ms = FIRST_PAUSE_MS
+        self.state, effects = follower.follow(
+            stored.leader,
+            stored.leader_epoch,
+            log_start_offset=replica.start,
+            log_end_offset=replica.end,
+            epochs=epochs,
+            high_watermark=high_watermark,
+        )
+        self._perform(effects)
+
+    @property
+    def leader(self) -> BrokerId:
+        """Whom it follows."""
+        return self.state.leader
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed, as far as this replica knows."""
+        return self.state.high_watermark
+
+    def leave(self) -> None:
+        """The role is over: answers that are on their way come too late."""
+        self.is_over = True
+        self._asking.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # ----------------------------------------------------------------- answers
+
+    def step(self, event: follower.Event) -> None:
+        """Let the machine have the event, then do what it says."""
+        if not self.is_over:
+            limits = follower.Limits(self._pause_ms)
+            self.state, effects = follower.step(self.state, event, limits)
+            if effects:
+                self._perform(effects)
+
+    def is_no_news(self, question: follower.Fetch, high_watermark: int, log_start: int) -> bool:
+        """Would an answer without records to this question change anything? If not, it may be asked again at once."""
+        state = self.state
+        return (
+            not self.is_over
+            and not self._is_offline
+            and state.is_asking
+            and state.phase is follower.Phase.FETCHING
+            and (question.leader_epoch, question.offset) == (state.leader_epoch, state.log_end_offset)
+            and min(high_watermark, state.log_end_offset) <= state.high_watermark
+            and log_start <= state.log_start_offset
+        )
+
+    def fetched(self, epoch: int, offset: int, records: Buffer, high_watermark: int, log_start: int) -> None:
+        """The leader's answer to a fetch in this epoch, from this offset."""
+        # Else when it is in the log: on a full disk it is asked for again and again.
+        if not records and log_start <= self.state.log_start_offset:
+            self._pause_ms = FIRST_PAUSE_MS
+        self.step(follower.RecordsFetched(epoch, offset, records, high_watermark, log_start))
+
+    def failed(self, epoch: int) -> None:
+        """No answer, or an error that time cures: ask again after a pause, which grows."""
+        if self.is_over or epoch != self.state.leader_epoch or self.state.resume_ms is not None:
+            return
+        self.replica.host.counters.failed_fetches += 1
+        self._pause(follower.Failed(epoch, self.replica.host.clock.monotonic_ms()))
+
+    @property
+    def _is_offline(self) -> bool:
+        """Then it asks nothing: a leader that hears of it takes it into the ISR."""
+        return self.replica.host.offline.is_said(self.replica.tp)
+
+    def _ask(self, question: follower.Fetch | follower.AskEpochEnd) -> None:
+        if self._is_offline:
+            self._pause(follower.Failed(question.leader_epoch, self.replica.host.clock.monotonic_ms()))
+        else:
+            self._asking.ask(self, question)
+
+    def _pause(self, event: follower.Failed | follower.WriteFailed) -> None:
+        host = self.replica.host
+        self.step(event)
+        self._timer = host.disk.loop.call_later(self._pause_ms / 1000, self._resume)
+        self._pause_ms = min(2 * self._pause_ms, host.config.replica_fetch_backoff_ms)
+
+    def _resume(self) -> None:
+        """The pause is over; the clock may be a moment behind the timer."""
+        resume_ms = self.state.resume_ms
+        if resume_ms is not None:
+            self.step(follower.Ticked(max(resume_ms, self.replica.host.clock.monotonic_ms())))
+
+    # ----------------------------------------------------------------- effects
+
+    def _perform(self, effects: tuple[follower.Effect, ...]) -> None:
+        for effect in effects:
+            match effect:
+                case follower.Fetch() | follower.AskEpochEnd():
+                    self._ask(effect)
+                case follower.Append(records, leader_high_watermark):
+                    self._append(records, leader_high_watermark)
+                case follower.TruncateTo(offset):
+                    self._truncate(offset)
+                case follower.StartAnew(offset):
+                    self._start_anew(offset)
+                case follower.ReportLostRecords():
+                    self._report(effect)
+                case follower.MoveLogStart(offset):
+                    self._move_start(offset)
+                case follower.HighWatermarkMoved():
+                    pass  # nobody waits for it here
+
+    def _append(self, records: Buffer, leader_high_watermark: int) -> None:
+        replica = self.replica
+
+        def act() -> None:
+            replica.host.keep_reserve()
+            replica.log.append_as_follower(records)
+
+        def then(write: _Write) -> None:
+            if write.error is not None:
+                self._write_failed(write)
+                return
+            replica.host.counters.replication_bytes_in += len(records)
+            self._pause_ms = FIRST_PAUSE_MS
+            self.step(follower.Appended(replica.end, write.epochs, leader_high_watermark))
+
+        self._submit(act, then)
+
+    def _truncate(self, offset: int) -> None:
+        tp, host, log = self.replica.tp, self.replica.host, self.replica.log
+        if offset < self.replica.end:
+            logger.info("tp=%s epoch=%d truncated to=%d", tp, self.state.leader_epoch, offset)
+
+        def act() -> None:
+            if offset < log.log_end_offset:
+                with host.cutting(tp, offset):
+                    log.truncate_to(offset)
+
+        self._submit(act, self._truncated)
+
+    def _start_anew(self, offset: int) -> None:
+        tp, host, log = self.replica.tp, self.replica.host, self.replica.log
+        logger.warning(
+            "tp=%s epoch=%d begins anew at=%d: the leader does not have what was here",
+            tp,
+            self.state.leader_epoch,
+            offset,
+        )
+
+        def act() -> None:
+            with host.cutting(tp, 0):
+                log.start_anew(offset)
+
+        self._submit(act, self._truncated)
+
+    def _truncated(self, write: _Write) -> None:
+        if write.error is not None:
+            self._write_failed(write)
+            return
+        self.step(follower.Truncated(self.replica.start, self.replica.end, write.epochs))
+
+    def _write_failed(self, write: _Write) -> None:
+        replica, now_ms = self.replica, self.replica.host.clock.monotonic_ms()
+        replica.host.counters.failed_fetches += 1
+        self._pause(follower.WriteFailed(replica.start, replica.end, write.epochs, now_ms))
+
+    def _report(self, lost: follower.ReportLostRecords) -> None:
+        self.replica.host.counters.lost_records += lost.end - lost.start
+        logger.error(
+            "tp=%s epoch=%d records from=%d to=%d are cut though they were committed: data is lost",
+            self.replica.tp,
+            lost.leader_epoch,
+            lost.start,
+            lost.end,
+        )
+
+    def _move_start(self, offset: int) -> None:
+        """Behind the append that it came with. The log cannot begin behind its end."""
+        if offset > self._start_wanted:
+            self._start_wanted = offset
+            self._submit(self._advance_start, self._start_moved)
+
+    def _advance_start(self) -> None:
+        log = self.replica.log
+        log.advance_start(min(self._start_wanted, log.log_end_offset))
+
+    def _start_moved(self, write: _Write) -> None:
+        if write.error is not None:
+            self._start_wanted = -1
+            self._write_failed(write)
+        elif self.replica.start < self._start_wanted:
+            self._start_wanted = -1  # the log ends before: another time
+        else:
+            self._pause_ms = FIRST_PAUSE_MS
+            self.step(follower.LogStartMoved(self.replica.start))
+
+    # -------------------------------------------------------------------- lane
+
+    def _submit(self, act: Callable[[], None], then: Callable[[_Write], None]) -> None:
+        self.jobs += 1
+        self.replica.submit(_Write(self, act, then))
+
+    def written(self, write: _Write) -> None:
+        """A job was done, or failed."""
+        self.replica.note(write.offsets)
+        self.jobs -= 1
+        if self.is_over:
+            return
+        if isinstance(write.error, DiskFullError):
+            self.replica.host.disk_full()  # says so once
+        elif write.error is not None:
+            if is_disk_dead(write.error):
+                self.replica.host.disk_failed()
+            self.replica.suspect(write.error)
+            is_foreseen = isinstance(write.error, PylogError | OSError)
+            logger.error(
+                "tp=%s epoch=%d cannot be written: %s",
+                self.replica.tp,
+                self.state.leader_epoch,
+                write.error,
+                exc_info=None if is_foreseen else write.error,
+            )
+        write.then(write)
+        self._asking.settled(self)

@@ -1,0 +1,71 @@
+"""Lives: in which epochs the other brokers live, as the tree says. A follower is believed if it names its own.
+
+What a follower asks for says what it has, and moves the high watermark: so nobody but it may ask in its name. Its epoch
+is a secret between it and the tree. One that is not known is looked up there; who asks meanwhile waits for the same
+look, and looks follow each other in LOOK_PAUSE_S, however many ask. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from replication.coordination import cluster
+from replication.coordination.tree import CoordinationError, Tree
+from replication.model.cluster import NO_EPOCH, BrokerId
+
+logger = logging.getLogger(__name__)
+
+LOOK_PAUSE_S = 0.05
+
+
+class Lives:
+    """See the module. `connect` with each session, `disconnect` at its end."""
+
+    def __init__(self) -> None:
+        self._tree: Tree | None = None
+        self._known: dict[BrokerId, int] = {}
+        self._looking = asyncio.Lock()
+        self._looks = 0
+        self._looked_s = 0.0
+
+    def connect(self, tree: Tree) -> None:
+        """Look up there."""
+        self._tree = tree
+
+    def disconnect(self) -> None:
+        """Nothing is known any more."""
+        self._tree = None
+        self._known = {}
+
+    async def is_life(self, broker: BrokerId, epoch: int) -> bool:
+        """Is the broker registered in this epoch, or was it when that was last looked up?
+
+        False while it cannot be looked up: who asks will ask again.
+        """
+        if epoch == NO_EPOCH:
+            return False
+        if self._known.get(broker) != epoch:
+            await self._look()
+        return self._known.get(broker) == epoch
+
+    async def _look(self) -> None:
+        """Return after a look that began after this call."""
+        begun = self._looks
+        async with self._looking:
+            if self._looks > begun:
+                return
+            loop = asyncio.get_running_loop()
+            await asyncio.sleep(self._looked_s + LOOK_PAUSE_S - loop.time())
+            tree = self._tree
+            if tree is None:
+                return
+            self._looks += 1
+            try:
+                found = await cluster.read_brokers(tree)
+            except CoordinationError as error:
+                logger.info("the lives of brokers cannot be looked up: %s", error)
+            else:
+                if tree is self._tree:
+                    self._known = {broker: info.epoch for broker, info in found.items()}
+            self._looked_s = loop.time()

@@ -1,0 +1,232 @@
+"""Fetches: reading several partitions for one reader, and waiting until there is enough.
+
+A fetch is answered at once if it may not wait, asks for nothing, finds `min_bytes`, or an error. Otherwise it is parked
+on its partitions, and looks again when one of them has more; at the end of its time it is answered with what there is.
+A follower is also answered when a log starts behind its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from logstore.errors import PylogError
+from logstore.log import soundness
+from logstore.log.log import ReadResult
+from replication.errors import ErrorCode, KafkaError, code_of
+from replication.model.cluster import TopicPartition
+from replication.network.steps import STEP_ITEMS, step
+from replication.protocol.messages import Aborted, Isolation
+from replication.replica.leader.leader import Leader
+from replication.replica.leader.results import EXAMINER, FetchedPartition, FetchSpec, FetchTerms
+from replication.replica.storage.replica_log import ReplicaLog
+
+Found = dict[TopicPartition, FetchedPartition]
+
+
+class _Reading:
+    """One partition of a fetch. What the reader thread finds is kept here."""
+
+    __slots__ = ("aborted", "error", "leader", "result", "spec", "stable_end", "start", "tp", "upper")
+
+    def __init__(self, tp: TopicPartition, spec: FetchSpec, leader: Leader) -> None:
+        self.tp = tp
+        self.spec = spec
+        self.leader = leader
+        self.start = spec.log_start_offset if spec.log_start_offset >= 0 else leader.replica.start
+        self.upper = 0
+        self.stable_end = -1
+        self.result: ReadResult | None = None
+        self.aborted: Sequence[Aborted] = ()
+        self.error: Exception | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.result.data) if self.result is not None else 0
+
+    def look(self, terms: FetchTerms) -> bool:
+        """Is there something to read?"""
+        self.upper = self.leader.readable_end(terms)
+        return self.spec.offset < self.upper
+
+    def read_recent(self, max_bytes: int, isolation: Isolation) -> bool:
+        """Take it from memory, if it is there; transactions need a look at the disk."""
+        if isolation is Isolation.READ_COMMITTED and self.leader.replica.log.files.view.transactional:
+            return False
+        limit = min(max_bytes, self.spec.max_bytes)
+        found = self.leader.recent.read(self.spec.offset, upper=self.upper, max_bytes=limit)
+        if found is None:
+            return False
+        self.result, self.error = ReadResult(memoryview(found[0]), "", 0, found[1]), None
+        return True
+
+    def has_more(self, terms: FetchTerms) -> bool:
+        """Has the partition grown, or changed hands, since `look`?"""
+        return self.leader.is_over or self.leader.readable_end(terms) > self.upper
+
+    def must_answer(self, terms: FetchTerms) -> bool:
+        """Is there something to tell besides records?"""
+        is_behind = terms.is_follower and self.leader.replica.start > self.start
+        return self.error is not None or self.leader.is_over or is_behind
+
+    def read(self, max_bytes: int, terms: FetchTerms) -> None:
+        """In a reader thread: read, and look at transactions if they matter.
+
+        What is copied, or is to be, is checked, and all of a log that is known to be damaged (decision 41).
+        """
+        isolation = terms.isolation
+        self.result, self.error = None, None
+        replica = self.leader.replica
+        try:
+            upper = self.upper
+            if isolation is Isolation.READ_COMMITTED:
+                upper = self.stable_end = min(upper, replica.stable_end())
+            if self.spec.offset < upper:
+                limit = min(max_bytes, self.spec.max_bytes)
+                self.result = replica.log.read(self.spec.offset, max_bytes=limit, upper=upper)
+                if terms.reads_all or replica.damage is not None:
+                    self.result = soundness.checked(self.result)
+                if isolation is Isolation.READ_COMMITTED:
+                    self.aborted = replica.aborted(self.spec.offset, self.result.next_offset)
+        except (PylogError, OSError) as error:
+            self.result, self.error = None, error
+            replica.suspect(error)
+
+    def answer(self, isolation: Isolation) -> FetchedPartition:
+        """What was found, as the loop knows the partition now."""
+        leader = self.leader
+        if leader.is_over:
+            return FetchedPartition(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self.error is not None:
+            return leader.refused(code_of(self.error))
+        high_watermark = leader.high_watermark
+        return FetchedPartition(
+            ErrorCode.NONE,
+            self.result.data if self.result is not None else b"",
+            high_watermark,
+            self.stable_end if self.stable_end >= 0 else high_watermark,
+            leader.replica.start,
+            self.aborted if isolation is Isolation.READ_COMMITTED else None,
+        )
+
+
+async def fetch(
+    leader_of: Callable[[TopicPartition], Leader],
+    wanted: Mapping[TopicPartition, FetchSpec],
+    terms: FetchTerms,
+) -> Found:
+    """Answer one fetch; see the module."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + terms.max_wait_ms / 1000
+    found: Found = {}
+    readings: list[_Reading] = []
+    for number, (tp, spec) in enumerate(wanted.items(), 1):
+        if number % STEP_ITEMS == 0:
+            await step()
+        try:
+            leader = leader_of(tp)
+        except KafkaError as error:
+            found[tp] = FetchedPartition(error.code)
+            continue
+        refused = leader.admit(spec, terms)
+        if refused is None:
+            readings.append(_Reading(tp, spec, leader))
+        else:
+            found[tp] = refused
+    must_answer = bool(found) or not readings or terms.max_wait_ms <= 0
+    while True:
+        await _read(await _ready(readings, terms), terms)
+        if must_answer or await _is_enough(readings, terms):
+            break
+        must_answer = not await _woken(readings, terms, deadline_s)
+    for number, reading in enumerate(readings, 1):
+        if number % STEP_ITEMS == 0:
+            await step()
+        found[reading.tp] = reading.answer(terms.isolation)
+    return found
+
+
+async def _ready(readings: Sequence[_Reading], terms: FetchTerms) -> Sequence[_Reading]:
+    """Those with something to read."""
+    ready = []
+    for number, reading in enumerate(readings, 1):
+        if number % STEP_ITEMS == 0:
+            await step()
+        if reading.look(terms):
+            ready.append(reading)
+    return ready
+
+
+async def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
+    """Read as far as the bytes allow: from memory what is there (not for an examiner), the rest from the disk."""
+    left_bytes, rest = min(terms.max_bytes, terms.room_bytes()), []
+    for number, reading in enumerate(readings, 1):
+        if number % STEP_ITEMS == 0:
+            await step()
+        if (
+            left_bytes > 0
+            and terms.replica_id != EXAMINER
+            and reading.read_recent(left_bytes, terms.isolation)
+        ):
+            left_bytes -= reading.size_bytes
+        else:
+            rest.append(reading)
+    if rest:
+        await rest[0].leader.replica.host.disk.read(partial(_read_disk, rest, terms, left_bytes))
+
+
+def _read_disk(readings: Sequence[_Reading], terms: FetchTerms, left_bytes: int) -> None:
+    """In a reader thread: read one after the other. The first batch comes however large."""
+    left_bytes = min(left_bytes, terms.room_bytes())  # others may have been answered since it was counted
+    for reading in readings:
+        is_first = reading is readings[0]
+        if left_bytes <= 0 and not is_first:
+            reading.result = None
+            continue
+        reading.read(max(left_bytes, 1), terms)
+        if reading.size_bytes > left_bytes and not is_first:
+            reading.result = None
+        left_bytes -= reading.size_bytes
+
+
+async def _is_enough(readings: Sequence[_Reading], terms: FetchTerms) -> bool:
+    size_bytes = 0
+    for number, reading in enumerate(readings, 1):
+        if number % STEP_ITEMS == 0:
+            await step()
+        size_bytes += reading.size_bytes
+        if reading.must_answer(terms):
+            return True
+    return size_bytes >= terms.min_bytes
+
+
+async def _woken(readings: Sequence[_Reading], terms: FetchTerms, deadline_s: float) -> bool:
+    """Wait until one of the partitions has more, or changes hands; False if the time was over before."""
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[bool] = loop.create_future()
+
+    def wake(in_time: bool = True) -> None:
+        if not woken.done():
+            woken.set_result(in_time)
+
+    parked = []
+    timer = loop.call_at(deadline_s, wake, False)
+    try:
+        for number, reading in enumerate(readings, 1):
+            if number % STEP_ITEMS == 0:
+                await step()
+            waiting = _parked(reading.leader.replica, terms)
+            waiting[woken] = wake
+            parked.append(waiting)
+            if reading.has_more(terms):  # it came before it could wake this
+                return True
+        return await woken
+    finally:
+        timer.cancel()
+        for waiting in parked:
+            waiting.pop(woken, None)
+
+
+def _parked(replica: ReplicaLog, terms: FetchTerms) -> dict[object, Callable[[], None]]:
+    return replica.followers if terms.is_follower else replica.consumers

@@ -1,0 +1,396 @@
+"""Leader: the role of a replica that leads, for one leader epoch. It drives `isr`, takes records, and serves fetches.
+
+Whoever comes after the role was left is told NOT_LEADER_OR_FOLLOWER. Belongs to the event loop; the log is written in
+its lane, where the appends that wait for it go together, under one lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any
+
+from logstore.errors import DiskFullError, InvalidRecordError
+from logstore.log.validation import AppendInfo
+from logstore.records.batch import InvalidBatchError, batches, keyless_rows
+from replication.errors import ErrorCode, KeylessRecordsError, code_of, is_disk_dead
+from replication.model.cluster import Assignment, LeaderAndIsr
+from replication.protocol.wire import Buffer
+from replication.replica.leader.purgatory import CommitWait, CommitWaits, PendingProduce
+from replication.replica.leader.results import (
+    ALL_IN_SYNC,
+    AppendResult,
+    FetchedPartition,
+    FetchSpec,
+    FetchTerms,
+)
+from replication.replica.machine import isr
+from replication.replica.storage.batch_cache import Recent
+from replication.replica.storage.replica_log import ReplicaLog
+
+logger = logging.getLogger(__name__)
+
+_REFUSED = {
+    isr.Verdict.FENCED_LEADER_EPOCH: ErrorCode.FENCED_LEADER_EPOCH,
+    isr.Verdict.UNKNOWN_LEADER_EPOCH: ErrorCode.UNKNOWN_LEADER_EPOCH,
+    isr.Verdict.STALE_BROKER_EPOCH: ErrorCode.STALE_BROKER_EPOCH,
+    isr.Verdict.NOT_A_REPLICA: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+}
+NOT_LEADER = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+# What the records of a batch for a compacted topic may expand to, beside four times their size: they are looked into.
+EXPANDED_BYTES_MAX = 20 * 1024 * 1024
+
+# What the event loop writes itself, if nothing stands in the way: more belongs to a thread.
+PROMPT_BYTES_MAX = 32 * 1024
+
+
+class Append:
+    """Records that a producer sent for one partition, on their way to the log."""
+
+    __slots__ = ("acks", "outcome", "records", "request")
+
+    def __init__(self, records: Buffer, acks: int, request: PendingProduce[Any]) -> None:
+        self.records = records
+        self.acks = acks
+        self.request = request
+        self.outcome: AppendInfo | Exception | None = None
+
+
+class _AppendGroup:
+    """The appends that go to the log together. A job of its lane."""
+
+    def __init__(self, leader: Leader) -> None:
+        self.leader = leader
+        self.appends: list[Append] = []
+        self.offsets = (0, 0)
+
+    def seal(self) -> None:
+        self.leader.seal(self)
+
+    def run(self) -> None:
+        replica, epoch = self.leader.replica, self.leader.state.leader_epoch
+        try:
+            replica.host.keep_reserve()
+            with replica.log.lock():
+                for append in self.appends:
+                    append.outcome = _append(replica, append.records, epoch)
+        except Exception as error:  # noqa: BLE001  every one of them is told
+            for append in self.appends:
+                append.outcome = append.outcome or error
+        self.offsets = replica.offsets()
+
+    def done(self) -> None:
+        self.leader.appended(self)
+
+
+def _append(replica: ReplicaLog, records: Buffer, leader_epoch: int) -> AppendInfo | Exception:
+    assert isinstance(records, bytearray | memoryview), "offsets are stamped in place"
+    guard = partial(_check_keys, records) if replica.config.is_compacted else None
+    try:
+        return replica.log.append_as_leader(records, leader_epoch=leader_epoch, guard=guard)
+    except Exception as error:  # noqa: BLE001  it becomes a code, or is logged, in the event loop
+        return error
+
+
+def _try_append(replica: ReplicaLog, records: Buffer, leader_epoch: int) -> AppendInfo | Exception | None:
+    assert isinstance(records, bytearray | memoryview), "offsets are stamped in place"
+    try:
+        return replica.log.try_append_as_leader(records, leader_epoch=leader_epoch)
+    except Exception as error:  # noqa: BLE001  it becomes a code, or is logged
+        return error
+
+
+def _check_keys(data: Buffer) -> None:
+    """Looks into the records, which nothing else does here: some 3 µs each. Raises: KeylessRecordsError.
+
+    InvalidRecordError: they are damaged, or expand beyond all reason.
+    """
+    limit_bytes = EXPANDED_BYTES_MAX + 4 * len(data)
+    try:
+        rows = [row for at, _ in batches(data) for row in keyless_rows(data, at, limit_bytes=limit_bytes)]
+    except InvalidBatchError as error:
+        raise InvalidRecordError(f"nothing was appended: {error}") from error
+    if rows:
+        raise KeylessRecordsError(tuple(rows))
+
+
+class Leader:
+    """See the module. `state` is the machine's."""
+
+    def __init__(
+        self, replica: ReplicaLog, stored: LeaderAndIsr, replicas: Assignment, high_watermark: int
+    ) -> None:
+        self.replica = replica
+        self.recent = Recent()
+        self._quiet: dict[int, isr.Fetched] = {}
+        self._starts: dict[int, int] = {}  # follower -> its log start
+        self._start_waits: list[asyncio.Future[None]] = []
+        self._waits = CommitWaits()
+        self._group: _AppendGroup | None = None
+        self._is_advancing = False  # will, at the end of this turn
+        self.is_over = False
+        self._limits = isr.Limits(
+            replica.host.config.replica_lag_time_max_ms, replica.host.config.replica_lag_max_messages
+        )
+        self.state, effects = isr.lead(
+            replica.host.broker,
+            stored,
+            replicas,
+            log_end_offset=replica.end,
+            high_watermark=high_watermark,
+            now_ms=replica.host.clock.monotonic_ms(),
+        )
+        self._perform(effects)
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed."""
+        return self.state.high_watermark
+
+    def leave(self) -> None:
+        """The role is over: nobody waits here any more."""
+        self.is_over = True
+        for wait in self._waits.all():
+            wait.request.settle(self.replica.tp, NOT_LEADER)
+        self.replica.wake_followers()
+        self.replica.wake_consumers()
+        self._tell_start()
+
+    # ----------------------------------------------------------------- machine
+
+    def step(self, event: isr.Event) -> None:
+        """Let the machine have the event, then do what it says."""
+        if self._quiet and isinstance(event, isr.Appended | isr.Ticked):
+            quiet, self._quiet = self._quiet, {}
+            for fetch in quiet.values():  # as it was when they asked
+                self.step(fetch)
+        if not self.is_over:
+            self.state, effects = isr.step(self.state, event, self._limits)
+            if effects:
+                self._perform(effects)
+
+    def tick(self) -> None:
+        """Time has passed."""
+        self._waits.sweep()
+        self.step(isr.Ticked(self.replica.host.clock.monotonic_ms()))
+
+    def _perform(self, effects: tuple[isr.Effect, ...]) -> None:
+        host, tp = self.replica.host, self.replica.tp
+        for effect in effects:
+            match effect:
+                case isr.HighWatermarkMoved(high_watermark):
+                    self._committed(high_watermark)
+                case isr.WriteIsr():
+                    host.isr.write(tp, self.state.leader_epoch, effect, self.step)
+                case isr.RefreshLeadership():
+                    host.counters.failed_isr_updates += 1
+                    host.isr.refresh(tp, self.step)
+                case isr.IsrChanged(before, after):
+                    self._isr_changed(before, after)
+
+    def _isr_changed(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        host, tp = self.replica.host, self.replica.tp
+        logger.info("tp=%s epoch=%d isr=%s was=%s", tp, self.state.leader_epoch, after, before)
+        host.counters.isr_shrinks += not set(before) <= set(after)
+        host.counters.isr_expands += not set(after) <= set(before)
+        host.isr.changed(tp)
+        self._tell_start()  # who has left is not waited for
+
+    # ----------------------------------------------------------------- produce
+
+    def append(self, records: Buffer, acks: int, request: PendingProduce[Any]) -> None:
+        """Append the records behind all that came before; `request` is told what became of them."""
+        if acks == ALL_IN_SYNC and not isr.has_enough_replicas(
+            self.state, self.replica.config.min_insync_replicas
+        ):
+            refused = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
+            request.settle(self.replica.tp, refused)
+            return
+        append = Append(bytearray(records) if isinstance(records, bytes) else records, acks, request)
+        if self._group is None:
+            if len(records) <= PROMPT_BYTES_MAX and self._append_promptly(append):
+                return
+            self._group = _AppendGroup(self)
+            self.replica.submit(self._group)
+        self._group.appends.append(append)
+
+    def _append_promptly(self, append: Append) -> bool:
+        """Write in the event loop, where that takes less than to have a thread do it. False: it may take longer."""
+        replica = self.replica
+        host = replica.host
+        if replica.config.is_compacted or not host.has_reserve() or not host.disk.is_prompt(replica.lane):
+            return False
+        host.disk.begin_write()
+        append.outcome = _try_append(replica, append.records, self.state.leader_epoch)
+        host.disk.end_write()
+        if append.outcome is None:
+            return False
+        host.look()
+        replica.note(replica.offsets())
+        if self.is_over:  # that is what the look has shown
+            append.request.settle(replica.tp, NOT_LEADER)
+            return True
+        self._note(append)
+        if not self._is_advancing:
+            self._is_advancing = True  # at the end of this turn: more may come in it
+            host.disk.loop.call_soon(self._advance)
+        return True
+
+    def seal(self, group: _AppendGroup) -> None:
+        """The group goes to the log now: what comes next is another one."""
+        if self._group is group:
+            self._group = None
+
+    def appended(self, group: _AppendGroup) -> None:
+        """The group was appended, or not."""
+        self.replica.host.look()
+        self.replica.note(group.offsets)
+        for append in group.appends:
+            if self.is_over:
+                self._result(append)
+                append.request.settle(self.replica.tp, NOT_LEADER)
+            else:
+                self._note(append)
+        self._advance()
+
+    def _advance(self) -> None:
+        """There are more records: they count, and followers may have them."""
+        self._is_advancing = False
+        if not self.is_over:
+            self.replica.wake_followers()
+            # Never less than before: where damage hides the end of the log, followers would cut theirs.
+            self.step(isr.Appended(max(self.replica.end, self.state.log_end_offset)))
+            self._committed(self.state.high_watermark)
+
+    def _note(self, append: Append) -> None:
+        """Answer, or wait until it is committed."""
+        result = self._result(append)
+        if append.acks != ALL_IN_SYNC or result.error_code:
+            append.request.settle(self.replica.tp, result)
+        else:
+            assert isinstance(append.outcome, AppendInfo), "else it has an error code"
+            self._waits.add(CommitWait(append.outcome.next_offset, result, append.request))
+
+    def _result(self, append: Append) -> AppendResult:
+        """What its answer is, once it is committed."""
+        outcome, records = append.outcome, append.records
+        if isinstance(outcome, AppendInfo):
+            size_bytes = len(records)
+            has_readers = bool(self.state.followers or self.replica.consumers)
+            if has_readers and outcome.bytes == size_bytes:  # not a duplicate, nor part of one
+                self.recent.note(outcome.first_offset, outcome.next_offset, records)
+            counters = self.replica.host.counters
+            counters.bytes_in += size_bytes
+            counters.messages_in += outcome.next_offset - outcome.first_offset
+            return AppendResult(
+                ErrorCode.NONE, outcome.first_offset, outcome.append_time_ms, self.replica.start
+            )
+        assert outcome is not None, "a job keeps what came of it"
+        if is_disk_dead(outcome):
+            self.replica.host.disk_failed()
+        self.replica.suspect(outcome)
+        code = code_of(outcome)
+        if isinstance(outcome, DiskFullError):
+            self.replica.host.disk_full()  # says so once
+        elif code in (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.KAFKA_STORAGE_ERROR):
+            logger.error("tp=%s append failed: %s", self.replica.tp, outcome, exc_info=outcome)
+        rows = outcome.rows if isinstance(outcome, KeylessRecordsError) else ()
+        return AppendResult(code, error_message=str(outcome), wrong_rows=rows)
+
+    def _committed(self, high_watermark: int) -> None:
+        """Answer the appends below; let consumers read on."""
+        minimum = self.replica.config.min_insync_replicas
+        reached = self._waits.reached(high_watermark)
+        if reached:
+            self.replica.host.look()
+        for end_offset, appended, request in reached:
+            result = appended
+            if self.is_over:
+                result = NOT_LEADER
+            elif isr.acknowledge(self.state, end_offset, minimum) is not isr.Ack.DONE:
+                result = result._replace(
+                    error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=self._too_few()
+                )
+            request.settle(self.replica.tp, result)
+        self.replica.wake_consumers()
+
+    def _too_few(self) -> str:
+        return (
+            f"{self.replica.tp} has in-sync replicas {', '.join(map(str, self.state.isr))}; "
+            f"min.insync.replicas is {self.replica.config.min_insync_replicas}"
+        )
+
+    # ------------------------------------------------------------------- fetch
+
+    def admit(self, spec: FetchSpec, terms: FetchTerms) -> FetchedPartition | None:
+        """Note what a follower has by what it asks for. Returns the answer if nothing is to be read."""
+        if terms.is_follower:
+            verdict = isr.judge_fetch(
+                self.state,
+                terms.replica_id,
+                leader_epoch=spec.current_leader_epoch,
+                broker_epoch=terms.replica_epoch,
+            )
+        else:
+            verdict = isr.judge_epoch(self.state.leader_epoch, spec.current_leader_epoch)
+        if verdict is not isr.Verdict.OK:
+            return FetchedPartition(_REFUSED[verdict])
+        if self.replica.ends_early and (terms.reads_all or spec.offset >= self.state.log_end_offset):
+            return self.refused(ErrorCode.KAFKA_STORAGE_ERROR)
+        if not self.replica.start <= spec.offset <= self.state.log_end_offset:
+            return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)
+        if terms.is_follower:
+            self._note_start(terms.replica_id, spec.log_start_offset)
+            self._fetched(terms, spec.offset)
+        return None
+
+    def _fetched(self, terms: FetchTerms, offset: int) -> None:
+        """Note what a follower has. One in sync that only asks again at the end is noted before that moves."""
+        replica, state = terms.replica_id, self.state
+        known = state.followers[replica]
+        event = isr.Fetched(replica, offset, self.replica.host.clock.monotonic_ms(), terms.replica_epoch)
+        is_same = (known.log_end_offset, known.broker_epoch) == (offset, terms.replica_epoch)
+        if is_same and offset == state.log_end_offset == state.high_watermark and replica in state.isr:
+            self._quiet[replica] = event
+        else:
+            self.step(event)
+
+    def refused(self, code: ErrorCode) -> FetchedPartition:
+        """An answer without records."""
+        return FetchedPartition(code, high_watermark=self.high_watermark, log_start_offset=self.replica.start)
+
+    def readable_end(self, terms: FetchTerms) -> int:
+        """Up to where this reader may read; transactions are looked at when it does."""
+        return self.state.log_end_offset if terms.reads_all else self.high_watermark
+
+    def judge_epoch(self, asked: int) -> ErrorCode:
+        """May someone who knows this leader epoch be answered?"""
+        verdict = isr.judge_epoch(self.state.leader_epoch, asked)
+        return ErrorCode.NONE if verdict is isr.Verdict.OK else _REFUSED[verdict]
+
+    # --------------------------------------------------------------- log start
+
+    @property
+    def low_watermark(self) -> int:
+        """Nothing below is at any replica in sync."""
+        followers = [self._starts.get(broker, -1) for broker in self.state.isr if broker != self.state.broker]
+        return min([self.replica.start, *followers])
+
+    def next_start(self) -> asyncio.Future[None]:
+        """Done when a follower has told another log start, or the role is over."""
+        told: asyncio.Future[None] = self.replica.host.disk.loop.create_future()
+        self._start_waits.append(told)
+        return told
+
+    def _note_start(self, replica: int, offset: int) -> None:
+        if self._starts.get(replica) != offset:
+            self._starts[replica] = offset
+            self._tell_start()
+
+    def _tell_start(self) -> None:
+        waits, self._start_waits = self._start_waits, []
+        for wait in waits:
+            if not wait.done():
+                wait.set_result(None)

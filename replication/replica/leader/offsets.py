@@ -1,0 +1,129 @@
+"""Offsets of a partition that this broker leads: by time, by leader epoch; and the start of its log, moved up.
+
+What looks at the disk does so in a reader thread. A failure is an error code in the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import enum
+from functools import partial
+from typing import Any
+
+from logstore.errors import InvalidRequestError, PylogError
+from logstore.maintenance import expiry
+from replication.errors import ErrorCode, code_of
+from replication.protocol.messages import Isolation
+from replication.replica.leader.leader import Leader
+from replication.replica.leader.results import DeletedRecords, EpochEnd, FoundOffset
+
+
+class Special(enum.IntEnum):
+    """Times that stand for a place."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+
+
+async def for_time(
+    leader: Leader, timestamp_ms: int, *, replica_id: int, leader_epoch: int, isolation: Isolation
+) -> FoundOffset:
+    """The first record that is not older, or the place that a special time stands for; ListOffsets.
+
+    OFFSET_NOT_AVAILABLE while the true high watermark of this leader epoch is not known.
+    """
+    error = leader.judge_epoch(leader_epoch)
+    if error is not ErrorCode.NONE:
+        return FoundOffset(error)
+    if timestamp_ms in (Special.EARLIEST, Special.EARLIEST_LOCAL):
+        return _found(leader, leader.replica.start)
+    if leader.replica.ends_early:
+        return FoundOffset(ErrorCode.KAFKA_STORAGE_ERROR)
+    if replica_id < 0 and not leader.state.is_settled:
+        return FoundOffset(ErrorCode.OFFSET_NOT_AVAILABLE)
+    end = leader.state.log_end_offset if replica_id >= 0 else leader.high_watermark
+    try:
+        return await leader.replica.host.disk.read(partial(_look_up, leader, timestamp_ms, end, isolation))
+    except (PylogError, OSError) as failure:
+        leader.replica.suspect(failure)
+        return FoundOffset(code_of(failure))
+
+
+def _look_up(leader: Leader, timestamp_ms: int, end: int, isolation: Isolation) -> FoundOffset:
+    """In a reader thread."""
+    log = leader.replica.log
+    if isolation is Isolation.READ_COMMITTED:
+        end = min(end, leader.replica.stable_end())
+    if timestamp_ms == Special.LATEST:
+        return FoundOffset(ErrorCode.NONE, -1, end, leader.state.leader_epoch)
+    if timestamp_ms == Special.MAX_TIMESTAMP:
+        timestamp_ms = max((segment.max_timestamp_ms for segment in log.segments()), default=-1)
+    if timestamp_ms < 0:
+        return FoundOffset(ErrorCode.NONE)
+    found = log.offset_for_time(timestamp_ms)
+    if found is None or found.offset >= end:
+        return FoundOffset(ErrorCode.NONE)
+    return _found(leader, found.offset, found.timestamp_ms)
+
+
+def _found(leader: Leader, offset: int, timestamp_ms: int = -1) -> FoundOffset:
+    starts: Any = leader.replica.log.epochs.starts
+    number = bisect.bisect_right(starts, offset, key=lambda start: start.start_offset)
+    epoch = starts[number - 1].epoch if number else -1
+    return FoundOffset(ErrorCode.NONE, timestamp_ms, offset, epoch)
+
+
+def end_of_epoch(leader: Leader, epoch: int, *, replica_id: int, leader_epoch: int) -> EpochEnd:
+    """The largest epoch that is not above `epoch`, and where it ends; OffsetForLeaderEpoch.
+
+    If all are newer, a follower is told where the log begins.
+    """
+    error = leader.judge_epoch(leader_epoch)
+    if error is not ErrorCode.NONE:
+        return EpochEnd(error)
+    if leader.replica.ends_early:
+        return EpochEnd(ErrorCode.KAFKA_STORAGE_ERROR)
+    found = leader.replica.log.epochs.end_offset(epoch, leader.state.log_end_offset)
+    if found is None:
+        return EpochEnd(ErrorCode.NONE, -1, leader.replica.start if replica_id >= 0 else -1)
+    return EpochEnd(ErrorCode.NONE, found.epoch, found.start_offset)
+
+
+async def delete_records(leader: Leader, offset: int, *, timeout_ms: int) -> DeletedRecords:
+    """Delete what is below `offset` (-1: all that is committed) for good, here and at the followers in sync.
+
+    Answered when they have done it, too, or `timeout_ms` is over.
+    """
+    replica, high_watermark = leader.replica, leader.high_watermark
+    if offset == -1:
+        offset = high_watermark
+    if offset > high_watermark:
+        return DeletedRecords(ErrorCode.OFFSET_OUT_OF_RANGE)
+    try:
+        await replica.call(partial(_advance_start, leader, offset))
+    except InvalidRequestError as failure:
+        code = code_of(failure)
+        return DeletedRecords(ErrorCode.POLICY_VIOLATION if code is ErrorCode.INVALID_REQUEST else code)
+    except (PylogError, OSError) as failure:
+        return DeletedRecords(code_of(failure))
+    replica.wake_followers()  # they hear of it now, and not when they ask next
+    deadline_s = replica.host.disk.loop.time() + timeout_ms / 1000
+    while leader.low_watermark < offset and not leader.is_over:
+        left_s = deadline_s - replica.host.disk.loop.time()
+        told = leader.next_start()
+        try:
+            await asyncio.wait_for(told, left_s)
+        except TimeoutError:
+            return DeletedRecords(ErrorCode.REQUEST_TIMED_OUT)
+    if leader.is_over:
+        return DeletedRecords(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return DeletedRecords(ErrorCode.NONE, leader.low_watermark)
+
+
+def _advance_start(leader: Leader, offset: int) -> None:
+    """In the log's lane."""
+    log = leader.replica.log
+    log.advance_start(expiry.deletable_to(log, offset))

@@ -1,0 +1,394 @@
+"""A leader's view of one partition: who has what, who is in sync, what is committed.
+
+`step(state, event, limits) -> (state, effects)`. Laws:
+
+- The high watermark (HW) is the smallest log end offset over the *maximal* ISR: the ISR that is written down and
+  the one that is being written. So whichever of the two a controller elects from, the new leader has everything
+  below the HW. It never goes back, and never beyond the log's end.
+- An ISR change counts when its conditional write was accepted; one change is in flight at most. A refused write
+  means that someone else decided: the leader changes nothing more until it has read what stands.
+- A follower joins by a fetch in this leader epoch, from an offset that has reached the HW *and* the start of this
+  epoch; the write names the incarnation that joins, and is valid only while that lives.
+- A follower leaves when no fetch has reached the leader's log end for `replica.lag.time.max.ms`, or when it came
+  back with less than the HW.
+
+Events carry their time; it only has to be monotonic. The caller stores the new state before it does anything with
+the effects, and performs these in order. Not in here: whether a consumer may read (it may, below the HW).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias, assert_never
+
+from replication.model.cluster import NO_EPOCH, Assignment, BrokerId, LeaderAndIsr
+
+UNKNOWN_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a follower is too far behind. `replica_lag_max_messages` of -1: a number of records is never too far."""
+
+    replica_lag_time_max_ms: int = 10_000
+    replica_lag_max_messages: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    """What the leader knows of a follower in this leader epoch; its log end is UNKNOWN_OFFSET until it fetches."""
+
+    caught_up_ms: int
+    log_end_offset: int = UNKNOWN_OFFSET
+    broker_epoch: int = NO_EPOCH
+    fetched_ms: int = 0
+    leader_end_at_fetch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leading:
+    """One leader epoch of a partition, seen by its leader.
+
+    Invariant: high_watermark <= log_end_offset; broker in isr; isr and proposed are within replicas.
+    """
+
+    broker: BrokerId
+    leader_epoch: int
+    epoch_start_offset: int
+    replicas: Assignment
+    isr: tuple[BrokerId, ...]
+    version: int
+    followers: Mapping[BrokerId, Follower]
+    log_end_offset: int
+    high_watermark: int
+    proposed: tuple[BrokerId, ...] | None = None
+    is_stale: bool = False  # a write was refused: what stands must be read first
+    is_suspended: bool = False  # the coordination service does not answer: nothing is known, nothing changes
+
+    @property
+    def maximal_isr(self) -> tuple[BrokerId, ...]:
+        """Who must have a record before it is committed."""
+        if self.proposed is None:
+            return self.isr
+        return self.isr + tuple(broker for broker in self.proposed if broker not in self.isr)
+
+    @property
+    def is_settled(self) -> bool:
+        """The HW has reached this epoch: it is the true one, and may be told to who asks for the log's end."""
+        return self.high_watermark >= self.epoch_start_offset
+
+
+# -------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The leader's log ends here now."""
+
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A follower asked for records from `offset` on, so it has all before; judged by `judge_fetch` already."""
+
+    replica: BrokerId
+    offset: int
+    now_ms: int
+    broker_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrWritten:
+    """The ISR proposed in this leader epoch stands, as this version of the node."""
+
+    leader_epoch: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrRefused:
+    """The ISR proposed in this leader epoch was not written, for sure: another version, or who joins has died."""
+
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeadershipRefreshed:
+    """What the state node says now, read after a refusal."""
+
+    stored: LeaderAndIsr
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """The coordination service does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """It answers again, and the session is still the same."""
+
+
+Event: TypeAlias = (
+    Appended | Fetched | Ticked | IsrWritten | IsrRefused | LeadershipRefreshed | Suspended | Resumed
+)
+
+
+# ------------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermarkMoved:
+    """Everything below is committed: complete the waits, let consumers see it."""
+
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteIsr:
+    """Write this ISR, in this leader epoch, if the node is of `version` and the incarnations live, all in one step.
+
+    The outcome comes back as IsrWritten or IsrRefused. Whoever does not know it (a lost connection) reads the
+    node until it does.
+    """
+
+    isr: tuple[BrokerId, ...]
+    version: int
+    incarnations: tuple[tuple[BrokerId, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChanged:
+    """The ISR that stands has changed: count it, and tell the controller."""
+
+    before: tuple[BrokerId, ...]
+    after: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshLeadership:
+    """Read the state node; answer with LeadershipRefreshed."""
+
+
+Effect: TypeAlias = HighWatermarkMoved | WriteIsr | IsrChanged | RefreshLeadership
+Step: TypeAlias = tuple[Leading, tuple[Effect, ...]]
+
+
+# ------------------------------------------------------------------ decisions
+
+
+def lead(
+    broker: BrokerId,
+    stored: LeaderAndIsr,
+    replicas: Assignment,
+    *,
+    log_end_offset: int,
+    high_watermark: int,
+    now_ms: int,
+) -> Step:
+    """Begin a leader epoch. Nothing is known of the followers yet, whoever led before; they have their full time.
+
+    `high_watermark` is what this replica knew: it may be below the true one, and is not told before it has reached
+    the log's end of now.
+    """
+    state = Leading(
+        broker=broker,
+        leader_epoch=stored.leader_epoch,
+        epoch_start_offset=log_end_offset,
+        replicas=replicas,
+        isr=stored.isr,
+        version=stored.version,
+        followers={other: Follower(now_ms) for other in replicas if other != broker},
+        log_end_offset=log_end_offset,
+        high_watermark=min(high_watermark, log_end_offset),
+    )
+    return _advance(state)
+
+
+def step(state: Leading, event: Event, limits: Limits) -> Step:
+    """Return the state after the event, and what has to be done, in order."""
+    match event:
+        case Fetched():
+            return _fetched(state, event)
+        case Appended(log_end_offset):
+            return _advance(replace(state, log_end_offset=log_end_offset))
+        case Ticked(now_ms):
+            return _maybe_shrink(state, _too_slow(state, now_ms, limits))
+        case IsrWritten() | IsrRefused():
+            return _decided(state, event)
+        case LeadershipRefreshed(stored):
+            return _refreshed(state, stored)
+        case Suspended() | Resumed():
+            return replace(state, is_suspended=isinstance(event, Suspended)), ()
+        case _:
+            assert_never(event)
+
+
+class Verdict(enum.StrEnum):
+    """May this fetch be served? Everything but OK is an answer to the fetcher, and changes nothing here."""
+
+    OK = "OK"
+    FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
+    UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
+    STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH"
+    NOT_A_REPLICA = "NOT_A_REPLICA"
+
+
+def judge_epoch(current: int, asked: int) -> Verdict:
+    """Who asks in an older leader epoch has missed a change; who asks in a newer one knows more than this leader."""
+    if asked in (NO_EPOCH, current):
+        return Verdict.OK
+    return Verdict.FENCED_LEADER_EPOCH if asked < current else Verdict.UNKNOWN_LEADER_EPOCH
+
+
+def judge_fetch(state: Leading, replica: BrokerId, *, leader_epoch: int, broker_epoch: int) -> Verdict:
+    """May this follower be served? Its leader epoch must be ours, and its incarnation the newest that was seen."""
+    verdict = judge_epoch(state.leader_epoch, leader_epoch)
+    if verdict is not Verdict.OK:
+        return verdict
+    known = state.followers.get(replica)
+    if known is None:
+        return Verdict.NOT_A_REPLICA
+    return Verdict.STALE_BROKER_EPOCH if broker_epoch < known.broker_epoch else Verdict.OK
+
+
+class Ack(enum.StrEnum):
+    """What a produce request with acks=all is told."""
+
+    WAIT = "WAIT"
+    DONE = "DONE"
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+
+
+def has_enough_replicas(state: Leading, min_insync_replicas: int) -> bool:
+    """May records be taken with acks=all? Both the ISR that stands and the one being written must be large enough."""
+    proposed = state.isr if state.proposed is None else state.proposed
+    return min(len(state.isr), len(proposed)) >= min_insync_replicas
+
+
+def acknowledge(state: Leading, end_offset: int, min_insync_replicas: int) -> Ack:
+    """The answer for records that end before `end_offset`. They stay in the log whatever it is."""
+    if state.high_watermark < end_offset:
+        return Ack.WAIT
+    if has_enough_replicas(state, min_insync_replicas):
+        return Ack.DONE
+    return Ack.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+# -------------------------------------------------------------------- parts
+
+
+def _advance(state: Leading) -> Step:
+    """Move the HW to the smallest log end of the maximal ISR; unknown ends hold it where it is."""
+    known = [
+        state.log_end_offset if broker == state.broker else _end_of(state, broker)
+        for broker in state.maximal_isr
+    ]
+    high_watermark = min(known, default=UNKNOWN_OFFSET)
+    if high_watermark <= state.high_watermark:
+        return state, ()
+    return replace(state, high_watermark=high_watermark), (HighWatermarkMoved(high_watermark),)
+
+
+def _end_of(state: Leading, broker: BrokerId) -> int:
+    follower = state.followers.get(broker)
+    return UNKNOWN_OFFSET if follower is None else min(follower.log_end_offset, state.log_end_offset)
+
+
+def _fetched(state: Leading, event: Fetched) -> Step:
+    known = state.followers.get(event.replica)
+    if known is None or event.broker_epoch < known.broker_epoch:
+        return state, ()  # not a replica, or a late message of a former life
+    has_returned = known.broker_epoch not in (NO_EPOCH, event.broker_epoch)
+    observed = _observe(state, event, Follower(event.now_ms) if has_returned else known)
+    state = replace(state, followers={**state.followers, event.replica: observed})
+    state, moved = _advance(state)
+    if event.replica in state.isr:
+        if event.offset < state.high_watermark and known.log_end_offset > event.offset:
+            state, asked = _maybe_shrink(state, (event.replica,))  # it has lost what was committed
+            return state, moved + asked
+        return state, moved
+    state, asked = _maybe_expand(state, event.replica)
+    return state, moved + asked
+
+
+def _observe(state: Leading, event: Fetched, known: Follower) -> Follower:
+    """Caught up now, if it has the leader's end; or at the fetch before, if it has what the leader had then."""
+    caught_up_ms = known.caught_up_ms
+    if event.offset >= state.log_end_offset:
+        caught_up_ms = event.now_ms
+    elif known.log_end_offset != UNKNOWN_OFFSET and event.offset >= known.leader_end_at_fetch:
+        caught_up_ms = known.fetched_ms
+    return Follower(caught_up_ms, event.offset, event.broker_epoch, event.now_ms, state.log_end_offset)
+
+
+def _maybe_expand(state: Leading, replica: BrokerId) -> Step:
+    offset = state.followers[replica].log_end_offset
+    if not _may_change(state) or offset < max(state.high_watermark, state.epoch_start_offset):
+        return state, ()
+    return _propose(state, (*state.isr, replica))
+
+
+def _too_slow(state: Leading, now_ms: int, limits: Limits) -> tuple[BrokerId, ...]:
+    def is_too_slow(follower: Follower) -> bool:
+        lag_messages = state.log_end_offset - follower.log_end_offset
+        return now_ms - follower.caught_up_ms > limits.replica_lag_time_max_ms or (
+            0 <= limits.replica_lag_max_messages < lag_messages and follower.log_end_offset != UNKNOWN_OFFSET
+        )
+
+    return tuple(
+        broker for broker in state.isr if broker in state.followers and is_too_slow(state.followers[broker])
+    )
+
+
+def _maybe_shrink(state: Leading, leaving: Iterable[BrokerId]) -> Step:
+    gone = frozenset(leaving)
+    if not gone or not _may_change(state):
+        return state, ()
+    return _propose(state, tuple(broker for broker in state.isr if broker not in gone))
+
+
+def _may_change(state: Leading) -> bool:
+    return state.proposed is None and not state.is_stale and not state.is_suspended
+
+
+def _propose(state: Leading, isr: tuple[BrokerId, ...]) -> Step:
+    """Ask for another ISR. The HW counts both from now on, so it cannot move by asking."""
+    incarnations = tuple(
+        (broker, state.followers[broker].broker_epoch)
+        for broker in isr
+        if broker not in state.isr and broker in state.followers
+    )
+    return replace(state, proposed=isr), (WriteIsr(isr, state.version, incarnations),)
+
+
+def _decided(state: Leading, event: IsrWritten | IsrRefused) -> Step:
+    if state.proposed is None or event.leader_epoch != state.leader_epoch:
+        return state, ()  # the outcome of a former epoch's write
+    if isinstance(event, IsrRefused):
+        return replace(state, proposed=None, is_stale=True), (RefreshLeadership(),)
+    before, after = state.isr, state.proposed
+    state, moved = _advance(replace(state, isr=after, version=event.version, proposed=None))
+    return state, (IsrChanged(before, after), *moved)
+
+
+def _refreshed(state: Leading, stored: LeaderAndIsr) -> Step:
+    """Go on with what stands, if this epoch is still ours; otherwise wait for the controller's word."""
+    if (
+        stored.leader != state.broker
+        or stored.leader_epoch != state.leader_epoch
+        or stored.version < state.version  # it was read before our last write
+        or state.proposed is not None
+    ):
+        return state, ()
+    return _advance(replace(state, isr=stored.isr, version=stored.version, is_stale=False))

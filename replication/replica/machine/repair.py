@@ -1,0 +1,206 @@
+"""What becomes of a replica that is damaged: it leaves the ISR, is cut, and copied from the leader.
+
+`step(damaged, event) -> (damaged, effects)`; None stands for a replica that is well. Laws:
+
+- What was found is noted durably before anything else is done, and until the cut is durable: the next life of the
+  broker begins where this one ended.
+- Nothing is cut unless a controller has said, in a leader epoch in which this replica has not fetched, that it follows
+  and is not in the ISR: leaving is committed then, and what is cut is at the members. A leader is never cut.
+- Nothing is cut that the leader has not shown before, in that same leader epoch: every batch from where the cut would
+  be, whole. What the leader cannot show may be sound nowhere but in what would be cut here.
+- A damaged replica follows nobody. It is offline until it was cut; then it is told that it is well, and only after
+  that it fetches.
+
+::
+
+    Found ──Note──> Noted ──MarkOffline──> (waits) ──Told: out──> ReadLeader ──shown──> Cut ──> Forget, then it follows
+                                              ^                       │ not shown       │ failed
+                                              └────────Ticked─────────┴─────────────────┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from replication.model.cluster import NO_LEADER, BrokerId, LeaderAndIsr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damaged:
+    """A damaged replica. `offset`: everything below is sound, as far as is known; None: not known yet.
+
+    `is_noted`: the next life knows of it. `out_in` is the leader epoch in which it follows and is not in the ISR;
+    None: it leads, or is a member, or nobody has said. `is_cutting`: the log is being cut, or about to be: the leader
+    is read.
+    """
+
+    offset: int | None
+    reason: str
+    is_noted: bool = False
+    out_in: int | None = None
+    leader: BrokerId = NO_LEADER
+    is_cutting: bool = False
+
+
+# -------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """There is damage, at this offset or (None) somewhere."""
+
+    offset: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """That is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A controller has said who leads and who is in the ISR."""
+
+    stored: LeaderAndIsr
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """The session is over: nothing is known of epochs."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRead:
+    """In this leader epoch the leader has shown all that is from `sound_from` on, where the cut would be; None: not."""
+
+    leader_epoch: int
+    sound_from: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WasCut:
+    """The damage is not of the log any more, durably."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotCut:
+    """That failed, and nobody knows how far it came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed: what failed is done again."""
+
+
+Event: TypeAlias = Found | Noted | Told | Untold | LeaderRead | WasCut | NotCut | Ticked
+
+
+# ------------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Stop following, and store that it is damaged. Answer: Noted."""
+
+    offset: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkOffline:
+    """Tell the controller that this replica can be neither elected nor in the ISR."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLeader:
+    """Read from the leader all that would be cut, and check it. Answer: LeaderRead; if not shown, Ticked later.
+
+    `offset`: the lowest damage that is known of.
+    """
+
+    leader: BrokerId
+    leader_epoch: int
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Keep the damaged file, and cut the log at this offset, never below. Answer: WasCut or NotCut."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """It is well again: remove the note, then tell the controller, then follow if this epoch is still the newest."""
+
+    leader_epoch: int | None
+
+
+Effect: TypeAlias = Note | MarkOffline | ReadLeader | Cut | Forget
+Step: TypeAlias = tuple[Damaged | None, tuple[Effect, ...]]
+
+
+def begin(offset: int | None, reason: str) -> tuple[Damaged, tuple[Effect, ...]]:
+    """Begin with what a former life has noted."""
+    return Damaged(offset=offset, reason=reason, is_noted=True), (MarkOffline(reason),)
+
+
+def step(me: BrokerId, state: Damaged | None, event: Event) -> Step:
+    """Return the state after the event, and what has to be done, in order."""
+    if isinstance(event, Found):
+        return _found(state, event)
+    return (None, ()) if state is None else _go_on(me, state, event)
+
+
+def _go_on(me: BrokerId, state: Damaged, event: Event) -> Step:
+    match event:
+        case Noted():
+            return _maybe_cut(replace(state, is_noted=True), MarkOffline(state.reason))
+        case Told(stored):
+            is_out = stored.leader not in (me, NO_LEADER) and me not in stored.isr
+            out_in = stored.leader_epoch if is_out else None
+            return _maybe_cut(replace(state, out_in=out_in, leader=stored.leader))
+        case LeaderRead():
+            return _leader_read(state, event)
+        case WasCut():
+            return None, (Forget(state.out_in),)
+        case Ticked():
+            return _maybe_cut(state)
+        case Untold():
+            return replace(state, out_in=None), ()
+        case NotCut():
+            return replace(state, is_cutting=False), ()
+        case _:
+            raise AssertionError(f"{event} was dealt with")
+
+
+def _leader_read(state: Damaged, event: LeaderRead) -> Step:
+    if event.leader_epoch == state.out_in and event.sound_from is not None:
+        return state, (Cut(event.sound_from),)
+    state = replace(state, is_cutting=False)
+    return (state, ()) if event.leader_epoch == state.out_in else _maybe_cut(state)
+
+
+def _found(state: Damaged | None, event: Found) -> Step:
+    """More damage in the same replica: the lowest counts. What is being cut is read from its start first."""
+    if state is None:
+        return Damaged(offset=event.offset, reason=event.reason), (Note(event.offset, event.reason),)
+    if (
+        event.offset is None
+        or state.is_cutting
+        or (state.offset is not None and state.offset <= event.offset)
+    ):
+        return state, ()
+    state = replace(state, offset=event.offset, reason=event.reason, is_noted=False)
+    return state, (Note(event.offset, event.reason),)
+
+
+def _maybe_cut(state: Damaged, *before: Effect) -> Step:
+    if not state.is_noted or state.out_in is None or state.is_cutting:
+        return state, before
+    return replace(state, is_cutting=True), (*before, ReadLeader(state.leader, state.out_in, state.offset))

@@ -1,0 +1,328 @@
+"""Replicas: the partitions of a broker, for those who serve clients and other brokers.
+
+`open` first, then `connect` with each session of the coordination store, `close` at the end. Belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from logstore.env import SYSTEM, Env
+from logstore.errors import PylogError
+from logstore.store.catalog import TopicInfo, new_topic_id
+from logstore.store.log_dir import Owner
+from replication.config.broker import BrokerConfig
+from replication.coordination import cluster
+from replication.coordination.tree import CoordinationError, Tree
+from replication.errors import ErrorCode, KafkaError
+from replication.model.cluster import NO_EPOCH, TopicPartition
+from replication.model.metadata import Metadata
+from replication.network.steps import in_steps
+from replication.protocol import interbroker as ib
+from replication.protocol.messages import Isolation
+from replication.protocol.wire import Buffer
+from replication.replica.follower.fetcher import Fetchers
+from replication.replica.leader import fetches, offsets
+from replication.replica.leader.broker_epochs import Lives
+from replication.replica.leader.isr_writer import IsrChanges
+from replication.replica.leader.leader import Leader
+from replication.replica.leader.purgatory import PendingProduce
+from replication.replica.leader.results import (
+    ALL_IN_SYNC,
+    AppendResult,
+    DeletedRecords,
+    EpochEnd,
+    FetchedPartition,
+    FetchSpec,
+    FetchTerms,
+    FoundOffset,
+    unlimited,
+)
+from replication.replica.machine import isr
+from replication.replica.maintenance import Maintenance
+from replication.replica.partition import Partition
+from replication.replica.partitions import ReplicaSet
+from replication.replica.requests import LogChange, Orders
+from replication.replica.storage.offline import OfflineReplicas
+from replication.replica.storage.replica_log import ReplicaCounters
+from replication.replica.storage.room import Room
+from replication.replica.storage.store_check import check_epochs, check_owner
+
+
+class Replicas:
+    """See the module."""
+
+    def __init__(
+        self, config: BrokerConfig, env: Env = SYSTEM, *, log_change: LogChange = lambda change: None
+    ) -> None:
+        self.config = config
+        self.metadata = Metadata()
+        self.counters = ReplicaCounters()
+        self._isr = IsrChanges(config.broker_id, lambda: self._orders.controller_epoch)
+        self._fetchers = Fetchers(config, self.metadata, lambda: self._orders.broker_epoch)
+        self._set = ReplicaSet(config, env, self._isr, self._fetchers, self.counters)
+        self._orders = Orders(self._set, self.metadata, log_change)
+        self._lives = Lives()
+        self._maintenance = Maintenance(config, env, self._set)
+        self._ticker: asyncio.Task[None] | None = None
+
+    # -------------------------------------------------------------------- life
+
+    async def open(self, tree: Tree) -> Sequence[TopicInfo]:
+        """Take the directory, and mend what a crash left; the settings of topics come from the tree.
+
+        Returns the topics that came with a directory that no broker had before. Raises: StoreLockedError,
+        NotAStoreError.
+        """
+        adopted = await self._set.open(tree)
+        self._maintenance.begin()
+        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+        return adopted
+
+    async def check_store(self, tree: Tree) -> None:
+        """Raises: NotAStoreError, OldStoreError: this is not the coordination store that these logs belong to."""
+        log_dir = self._set.dir.log_dir
+        assert log_dir.owner is not None, "a broker owns its directory"
+        found = Owner(self._set.broker, await cluster.read_cluster_id(tree, new_topic_id()))
+        check_owner(log_dir.path, log_dir.owner, found)
+        logs = {tp: partition.replica.log for tp, partition in self._set.partitions.items()}
+        await check_epochs(tree, {tp: (log.topic_id, log.epochs.latest) for tp, log in logs.items()})
+
+    @property
+    def disk_failed(self) -> asyncio.Event:
+        """Set when an fsync failed: what is on disk is unknown, and this broker must not go on (S8)."""
+        return self._set.disk_failed
+
+    @property
+    def has_lost_writes(self) -> bool:
+        """Must this broker register as one that may have lost what it had not flushed?"""
+        return self._set.has_lost_writes
+
+    @property
+    def offline(self) -> OfflineReplicas:
+        """The replicas that cannot be served or written now."""
+        return self._set.offline
+
+    @property
+    def tree(self) -> Tree | None:
+        """That of the session; None while there is none."""
+        return self._set.tree
+
+    @property
+    def room(self) -> Room:
+        """Whether the disk has room."""
+        return self._set.room
+
+    def is_writing(self) -> bool:
+        """Does the event loop stand in a write, and not for too long? From any thread."""
+        return self._set.disk.is_writing()
+
+    def look_with(self, look: Callable[[], None]) -> None:
+        """Have `look` called before anything is acknowledged."""
+        self._set.look = look
+
+    def connect(self, tree: Tree, broker_epoch: int) -> None:
+        """This broker is registered, in this session and with this epoch."""
+        self._set.tree = tree
+        self._orders.broker_epoch = broker_epoch
+        self._isr.connect(tree)
+        self._set.offline.connect(tree)
+        self._lives.connect(tree)
+
+    def suspend(self) -> None:
+        """The coordination store does not answer."""
+        for leader in self._set.leaders():
+            leader.step(isr.Suspended())
+
+    def resume(self) -> None:
+        """It answers again, and the session has lived on."""
+        for leader in self._set.leaders():
+            leader.step(isr.Resumed())
+
+    def disconnect(self) -> None:
+        """The session is over: this broker leads and follows nothing until it is told anew."""
+        self._set.tree, self._orders.broker_epoch = None, NO_EPOCH
+        self._isr.disconnect()
+        self._set.offline.disconnect()
+        self._lives.disconnect()
+        self._set.disconnect()
+        self._fetchers.close()
+
+    async def close(self) -> None:
+        """Stop serving, flush, and note a clean end."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self.disconnect()
+        await self._maintenance.end()
+        async with self._orders.changing:
+            await self._set.close()
+
+    async def _tick(self) -> None:
+        """Tell leaders that time passes."""
+        while True:
+            async for leaders in in_steps(list(self._set.leaders())):
+                for leader in leaders:
+                    leader.tick()
+            await asyncio.sleep(self.config.replica_lag_time_max_ms / 4000)
+
+    # -------------------------------------------------------------- looking up
+
+    def partitions(self) -> Mapping[TopicPartition, Partition]:
+        """Every replica of this broker."""
+        return self._set.partitions
+
+    @property
+    def broker_epoch(self) -> int:
+        """That of this broker's registration; NO_EPOCH while there is none."""
+        return self._orders.broker_epoch
+
+    def broken(self) -> Mapping[TopicPartition, PylogError]:
+        """The replicas of this broker that could not be recovered, and why."""
+        return self._set.broken
+
+    def damaged(self) -> int:
+        """How many replicas of this broker are damaged, or could not be recovered."""
+        return len(self._set.repairs.states) + len(self._set.broken)
+
+    def not_shown(self) -> int:
+        """How many damaged replicas are not mended, since their leaders have not shown what is damaged there."""
+        return len(self._set.repairs.unshown)
+
+    def partition(self, topic: str, partition: int) -> Partition:
+        """The replica of this broker.
+
+        Raises: KafkaError: there is no such partition (UNKNOWN_TOPIC_OR_PARTITION), others have it
+        (NOT_LEADER_OR_FOLLOWER), or it is damaged (KAFKA_STORAGE_ERROR).
+        """
+        tp = TopicPartition(topic, partition)
+        found = self._set.partitions.get(tp)
+        if found is not None:
+            return found
+        if tp in self._set.broken:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(self._set.broken[tp]))
+        if self.metadata.leader(topic, partition) is not None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{tp} is not on this broker")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}")
+
+    def leader(self, tp: TopicPartition) -> Leader:
+        """The leader's role of this partition. Raises: KafkaError: as `partition`, or this broker does not lead it."""
+        return self.partition(*tp).leader
+
+    def configure(self, topic: str, overrides: Mapping[str, str]) -> None:
+        """Use these settings of a topic from now on. Raises: InvalidConfigError."""
+        self._set.configure(topic, overrides)
+
+    # -------------------------------------------------------------- data plane
+
+    def produce(
+        self, records: Mapping[tuple[str, int], Buffer], request: PendingProduce[Any], *, acks: int
+    ) -> None:
+        """Append batches, per partition all or none, in the order of the calls; they are stamped in place.
+
+        `request` is told of each: with acks 0 or 1 when this broker's log has it, with -1 when it is committed. What
+        failed is an error code, never an exception.
+        """
+        for tp, batches in records.items():
+            try:
+                leader = self.leader(TopicPartition(*tp))
+            except KafkaError as error:
+                request.settle(tp, AppendResult(error.code, error_message=str(error)))
+            else:
+                leader.append(batches, acks, request)
+
+    def append(
+        self, records: Mapping[tuple[str, int], Buffer], *, acks: int, timeout_ms: int
+    ) -> asyncio.Future[dict[tuple[str, int], AppendResult]]:
+        """`produce` for this broker itself: the results, after `timeout_ms` at the latest if acks is -1."""
+        request = PendingProduce(records, dict)
+        self.produce(records, request, acks=acks)
+        found = request.response(timeout_ms if acks == ALL_IN_SYNC else -1)
+        if isinstance(found, asyncio.Future):
+            return found
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(found)
+        return answer
+
+    async def fetch(  # noqa: PLR0913  who reads, what, and when it is enough
+        self,
+        wanted: Mapping[TopicPartition, FetchSpec],
+        *,
+        replica_id: int = -1,
+        replica_epoch: int = -1,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        room_bytes: Callable[[], int] = unlimited,
+    ) -> dict[TopicPartition, FetchedPartition]:
+        """Read partitions: see `replication.replica.leader.fetches`. Consumers see what is committed; followers, all.
+
+        STALE_BROKER_EPOCH for who asks as a follower, and names no life that is registered.
+        """
+        if replica_id >= 0 and not await self._lives.is_life(replica_id, replica_epoch):
+            return {TopicPartition(*tp): FetchedPartition(ErrorCode.STALE_BROKER_EPOCH) for tp in wanted}
+        terms = FetchTerms(
+            replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation, room_bytes
+        )
+        return await fetches.fetch(self.leader, wanted, terms)
+
+    async def offset_for_time(
+        self,
+        tp: tuple[str, int],
+        timestamp_ms: int,
+        *,
+        replica_id: int = -1,
+        leader_epoch: int = -1,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    ) -> FoundOffset:
+        """ListOffsets for one partition: see `replication.replica.leader.offsets`."""
+        try:
+            leader = self.leader(TopicPartition(*tp))
+        except KafkaError as error:
+            return FoundOffset(error.code)
+        return await offsets.for_time(
+            leader, timestamp_ms, replica_id=replica_id, leader_epoch=leader_epoch, isolation=isolation
+        )
+
+    def end_offset_for_epoch(
+        self, tp: tuple[str, int], epoch: int, *, replica_id: int = -1, leader_epoch: int = -1
+    ) -> EpochEnd:
+        """OffsetForLeaderEpoch for one partition: see `replication.replica.leader.offsets`."""
+        try:
+            leader = self.leader(TopicPartition(*tp))
+        except KafkaError as error:
+            return EpochEnd(error.code)
+        return offsets.end_of_epoch(leader, epoch, replica_id=replica_id, leader_epoch=leader_epoch)
+
+    async def delete_records(self, tp: tuple[str, int], offset: int, *, timeout_ms: int) -> DeletedRecords:
+        """DeleteRecords for one partition: see `replication.replica.leader.offsets`."""
+        try:
+            leader = self.leader(TopicPartition(*tp))
+        except KafkaError as error:
+            return DeletedRecords(error.code)
+        return await offsets.delete_records(leader, offset, timeout_ms=timeout_ms)
+
+    # ------------------------------------------------------------- controllers
+
+    async def become(
+        self, request: ib.LeaderAndIsrRequest, correlation_id: int = 0
+    ) -> ib.LeaderAndIsrResponse:
+        """Lead and follow as a controller says."""
+        response = await self._orders.become(request, correlation_id)
+        if self._set.has_lost_writes and self._set.tree is not None and not response.error_code:
+            with suppress(CoordinationError):  # the next request is as good
+                await self._set.maybe_forget_losses(self._set.tree)
+        return response
+
+    async def stop(self, request: ib.StopReplicaRequest, correlation_id: int = 0) -> ib.StopReplicaResponse:
+        """Let go of replicas, and delete them, as a controller says."""
+        return await self._orders.stop(request, correlation_id)
+
+    async def update_metadata(
+        self, request: ib.UpdateMetadataRequest, correlation_id: int = 0
+    ) -> ib.UpdateMetadataResponse:
+        """Take what a controller says of the cluster."""
+        return await self._orders.update_metadata(request, correlation_id)

@@ -1,0 +1,248 @@
+"""ReplicaSet: the replicas that are on this broker, with the settings of their topics. Belongs to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from logstore.config import LogConfig
+from logstore.env import Env
+from logstore.errors import DiskFullError, InvalidConfigError, PylogError
+from logstore.log.log import Log
+from logstore.store.catalog import TopicInfo
+from replication.config.broker import BrokerConfig
+from replication.coordination import cluster, registration
+from replication.coordination.tree import Tree
+from replication.model.cluster import Replica, TopicPartition
+from replication.replica.follower.follower import Asking
+from replication.replica.leader.leader import Leader
+from replication.replica.machine.leadership import is_replica_lost
+from replication.replica.partition import Partition
+from replication.replica.repairs import Repairs
+from replication.replica.storage import adoption
+from replication.replica.storage.executor import Disk
+from replication.replica.storage.log_dir import ReplicaDir
+from replication.replica.storage.offline import OfflineReplicas
+from replication.replica.storage.replica_log import Host, IsrKeeper, ReplicaCounters
+from replication.replica.storage.room import Room
+
+logger = logging.getLogger(__name__)
+
+# Of a topic whose settings cannot be understood.
+NOTHING_GOES = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+class ReplicaSet:
+    """See the module. `broken` are replicas that could not be recovered, and why; `offline` as its module has it."""
+
+    def __init__(
+        self, config: BrokerConfig, env: Env, isr: IsrKeeper, asking: Asking, counters: ReplicaCounters
+    ) -> None:
+        self.offline = OfflineReplicas(config.broker_id)
+        self.broker = config.broker_id
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.broken: dict[TopicPartition, PylogError] = {}
+        self.tree: Tree | None = None
+        self.look: Callable[[], None] = _nothing  # see `Host`
+        self.disk_failed = asyncio.Event()
+        self._config = config
+        self._env = env
+        self._isr = isr
+        self._asking = asking
+        self.counters = counters
+        self._topic_configs: dict[str, LogConfig] = {}
+
+    async def open(self, tree: Tree) -> Sequence[TopicInfo]:
+        """Take the directory, and mend what a crash left; return the topics that came with it (see `adoption`).
+
+        Raises: StoreLockedError; NotAStoreError: it is another broker's; TopicExistsError: see `adoption`.
+        """
+        self.tree = tree
+        self.dir = await asyncio.to_thread(ReplicaDir.open, Path(self._config.log_dirs), self._env)
+        try:
+            adopted = await adoption.take(tree, self.dir.log_dir, self.broker, self._env)
+            await asyncio.to_thread(self.dir.look)
+        except BaseException:
+            self.dir.log_dir.close()
+            raise
+        self.room = Room(self.dir.path, self.dir.log_dir.reserve, self.offline, self._env)
+        self.disk = Disk(self._config.num_io_threads, self._env)
+        self.repairs = Repairs(self.dir, self.partitions, self._asking)
+        self._host = Host(
+            broker=self.broker,
+            config=self._config,
+            disk=self.disk,
+            clock=self._env.clock,
+            isr=self._isr,
+            offline=self.offline,
+            disk_full=self.room.is_missing,
+            has_reserve=lambda: self.dir.log_dir.reserve.was_there,
+            keep_reserve=self.dir.log_dir.reserve.keep,
+            cutting=self.dir.cutting,
+            suspect=self.repairs.suspect,
+            disk_failed=self.disk_failed.set,
+            look=self.look,
+            counters=self.counters,
+        )
+        await self.learn_configs({tp.topic for tp in self.dir.topic_ids})
+        threads = self._config.num_recovery_threads_per_data_dir
+        recovered = await asyncio.to_thread(self.dir.recover, self.config_of, threads=threads)
+        for tp, log in recovered.items():
+            if isinstance(log, Log):
+                self._add(tp, log)
+            else:
+                self.broken[tp] = log
+        self.repairs.begin(self._host)
+        await self._find_losses(tree)
+        await self.room.begin()
+        return adopted
+
+    @property
+    def has_lost_writes(self) -> bool:
+        """May something that was not flushed be missing, or a replica that an ISR counts on? Then say so."""
+        return self.dir.has_lost_writes
+
+    async def _find_losses(self, tree: Tree) -> None:
+        """Note if an ISR counts on a replica that is not here: on a disk that was replaced, say."""
+        topics = await cluster.read_topics(tree)
+        assigned = [
+            (TopicPartition(name, number), topic.id or "")
+            for name, topic in topics.items()
+            for number, replicas in topic.partitions.items()
+            if self.broker in replicas
+        ]
+        states = await cluster.read_states(tree, [tp for tp, _ in assigned])
+        for tp, topic_id in assigned:
+            me, state, is_on_disk = Replica(tp, self.broker), states[tp], self.is_on_disk(tp, topic_id)
+            if state is not None and is_replica_lost(me, state, is_on_disk=is_on_disk, is_new=False):
+                logger.error("tp=%s is in the ISR %s, and not here: it is lost", tp, state.isr)
+                self.dir.has_lost_writes = True
+
+    async def maybe_forget_losses(self, tree: Tree) -> None:
+        """Once the controller has decided about every replica of this life, nobody counts on what a former one had."""
+        topics = await cluster.read_topics(tree)
+        told = {tp for tp, partition in self.partitions.items() if partition.is_loss_decided}
+        assigned = {
+            TopicPartition(name, number)
+            for name, topic in topics.items()
+            for number, replicas in topic.partitions.items()
+            if self.broker in replicas
+        }
+        is_all_known = all(topics[tp.topic].partitions for tp in self.partitions if tp.topic in topics)
+        is_decided = is_all_known and assigned <= told and self.has_lost_writes
+        if is_decided and await registration.forget_losses(tree, self.broker):
+            await asyncio.to_thread(self.dir.note_boot)
+
+    def disconnect(self) -> None:
+        """The session is over: this broker leads and follows nothing until it is told anew."""
+        for partition in self.partitions.values():
+            partition.forget()
+        if self.partitions:
+            self.repairs.untold()
+
+    async def close(self) -> None:
+        """Flush everything, note a clean end, and let go of the directory."""
+        await self.repairs.close()
+        self.room.close()
+        await self.disk.close()
+        offsets = self.high_watermarks()
+        logs = {tp: partition.replica.log for tp, partition in self.partitions.items()}
+        try:
+            await asyncio.to_thread(self.dir.note_high_watermarks, offsets, self.dir.cuts())
+        except (PylogError, OSError) as error:
+            logger.error("high watermarks are not stored: %s", error)
+        await asyncio.to_thread(self.dir.close, logs)
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Of every replica whose log's end is sound."""
+        return {tp: p.high_watermark for tp, p in self.partitions.items() if not p.replica.ends_early}
+
+    def leaders(self) -> list[Leader]:
+        """Every partition that this broker leads."""
+        return [p.role for p in self.partitions.values() if isinstance(p.role, Leader)]
+
+    def _add(self, tp: TopicPartition, log: Log) -> None:
+        high_watermark = self.dir.high_watermarks.get(tp, 0)
+        self.partitions[tp] = Partition(self._host, self._asking, tp, log, high_watermark)
+
+    # ---------------------------------------------------------------- settings
+
+    def config_of(self, topic: str) -> LogConfig:
+        """The settings of a topic, as far as they are known."""
+        return self._topic_configs.get(topic) or self._config.log_config({})
+
+    def configure(self, topic: str, overrides: Mapping[str, str]) -> None:
+        """Use these settings from now on. Raises: InvalidConfigError."""
+        config = self._topic_configs[topic] = self._config.log_config(overrides)
+        for tp, partition in self.partitions.items():
+            if tp.topic == topic:
+                partition.replica.log.reconfigure(config)
+
+    async def learn_configs(self, topics: Iterable[str], *, anew: Collection[str] = ()) -> None:
+        """Read the settings of topics that are not known yet, or to be read `anew`: a topic of this name was another.
+
+        One that the tree has wrong has those of the broker, but nothing of it is deleted by them.
+        """
+        unknown = sorted(set(topics) - (self._topic_configs.keys() - set(anew)))
+        if unknown and self.tree is not None:
+            for topic, overrides in (await cluster.read_topic_configs(self.tree, unknown)).items():
+                try:
+                    self.configure(topic, NOTHING_GOES if overrides is None else overrides)
+                except InvalidConfigError:
+                    self.configure(topic, NOTHING_GOES)
+
+    # ------------------------------------------------------------- come and go
+
+    def is_on_disk(self, tp: TopicPartition, topic_id: str) -> bool:
+        """Is there a replica of this topic, and not of another one of its name? A half made one is none."""
+        is_known = tp in self.partitions or tp in self.broken
+        return is_known and self.dir.topic_ids.get(tp) == topic_id
+
+    async def find_or_create(
+        self, wanted: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, Partition | Exception]:
+        """The replicas of these topics' ids, made where they are missing; an error stands for one that cannot be."""
+        new = {tp: topic_id for tp, topic_id in wanted.items() if not self.is_on_disk(tp, topic_id)}
+        found: dict[TopicPartition, Partition | Exception] = dict(self.broken)
+        if new:
+            for tp in new:
+                self._let_go(tp)
+            try:
+                logs = await asyncio.to_thread(self._create, new)
+            except (PylogError, OSError) as error:
+                if isinstance(error, DiskFullError):
+                    self.room.is_missing()
+                found.update(dict.fromkeys(new, error))
+                new = {}
+            else:
+                for tp, log in logs.items():
+                    self._add(tp, log)
+        found.update((tp, self.partitions[tp]) for tp in wanted if tp in self.partitions)
+        return found
+
+    def _create(self, new: Mapping[TopicPartition, str]) -> dict[TopicPartition, Log]:
+        self.dir.create_logs(new)
+        return {tp: self.dir.open_log(tp, topic_id, self.config_of(tp.topic)) for tp, topic_id in new.items()}
+
+    def _let_go(self, tp: TopicPartition) -> None:
+        self.broken.pop(tp, None)
+        self.repairs.forget(tp)
+        partition = self.partitions.pop(tp, None)
+        if partition is not None:
+            partition.leave_role()
+
+    async def delete(self, tp: TopicPartition) -> None:
+        """Delete the replica: it is gone at once, its files after `file.delete.delay.ms`."""
+        partition = self.partitions.get(tp)
+        if partition is not None:
+            await partition.replica.call(partition.replica.log.close)  # behind all that it was told to write
+        self._let_go(tp)
+        await asyncio.to_thread(self.dir.delete, tp, self.config_of(tp.topic).file_delete_delay_ms)
+        if not any(other.topic == tp.topic for other in self.partitions):
+            self._topic_configs.pop(tp.topic, None)
+
+
+def _nothing() -> None:
+    """Nobody watches."""

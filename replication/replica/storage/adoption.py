@@ -1,0 +1,68 @@
+"""Adoption: a stand-alone directory becomes a broker's: its topics are made in the cluster, with this only replica.
+
+It happens once, when a directory without an owner is first opened by a broker; what a crash interrupts is done again.
+From then on the library may read the directory, while the broker is down, and not write to it: what it appended could
+not be told from what a leader of another epoch wrote. Topics keep their ids and settings, and what their directory kept
+for ever is kept for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from logstore.env import Env
+from logstore.errors import TopicExistsError
+from logstore.store.catalog import TopicInfo, new_topic_id
+from logstore.store.log_dir import LogDir, Owner
+from logstore.store.store import LogStore
+from replication.coordination import cluster, topics
+from replication.coordination.tree import Tree
+from replication.model.cluster import BrokerId
+from replication.replica.storage.store_check import check_owner
+
+logger = logging.getLogger(__name__)
+
+RETENTION_MS = "retention.ms"  # of all settings the one whose default is another in a broker
+
+
+async def take(tree: Tree, log_dir: LogDir, broker: BrokerId, env: Env) -> Sequence[TopicInfo]:
+    """Make the directory this broker's in this cluster, if it has no owner yet; return the topics that it brought.
+
+    Raises: NotAStoreError: it is another broker's, or another cluster's; TopicExistsError: the cluster has a topic of
+    the name of one that is here.
+    """
+    owner = Owner(broker, await cluster.read_cluster_id(tree, new_topic_id()))
+    if log_dir.owner is None:
+        adopted = await asyncio.to_thread(_settled_topics, log_dir, env)
+        for topic in adopted:
+            await _adopt(tree, topic, broker)
+        await asyncio.to_thread(log_dir.claim, owner)
+        return adopted
+    check_owner(log_dir.path, log_dir.owner, owner)
+    return ()
+
+
+def _settled_topics(log_dir: LogDir, env: Env) -> Sequence[TopicInfo]:
+    """The topics that are here, after the last crash was mended and every transaction ended."""
+    store = LogStore(log_dir, env)
+    if not store.topics():
+        return ()
+    store.take_over()
+    return store.topics()
+
+
+async def _adopt(tree: Tree, topic: TopicInfo, broker: BrokerId) -> None:
+    settings = {RETENTION_MS: str(topic.config.retention_ms), **topic.overrides}
+    try:
+        await topics.create_topic(
+            tree, topic.name, topic.topic_id, dict.fromkeys(range(topic.partitions), (broker,)), settings
+        )
+    except TopicExistsError:
+        known = (await cluster.read_topics(tree)).get(topic.name)
+        if known is None or known.id != topic.topic_id:
+            raise
+    logger.info(
+        "broker=%d topic=%s id=%s partitions=%d adopted", broker, topic.name, topic.topic_id, topic.partitions
+    )

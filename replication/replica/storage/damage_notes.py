@@ -1,0 +1,106 @@
+"""DamageNotes: which replicas of a broker are damaged, in a file that every life of it begins with.
+
+::
+
+    damaged-replicas      per replica: topic, partition, topic id, the first offset that is not sound (-1: unknown),
+                          whether it is being cut (1), and why
+
+A replica that is noted is not covered by the clean marker: what is there of it was not recovered, or is not sound.
+Blocks; safe for threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from logstore.checkpoint import CheckpointError, marking_failure, read_checkpoint, write_checkpoint
+from logstore.env import Env
+from replication.model.cluster import TopicPartition
+
+FILE_NAME = "damaged-replicas"
+_CHECKSUM = "#crc32"  # no topic has this name
+
+
+class DamageNote(NamedTuple):
+    """What is noted of one replica. `is_cut`: what there is of it may be a part of what it was, though it is sound."""
+
+    topic_id: str
+    offset: int | None
+    reason: str
+    is_cut: bool = False
+
+
+class DamageNotes:
+    """See the module. `despite_full_disk` calls a function with the reserve given back, if need be."""
+
+    def __init__(
+        self, env: Env, directory: Path, despite_full_disk: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._env = env
+        self._path = directory / FILE_NAME
+        self._despite_full_disk = despite_full_disk
+        self._mutex = threading.Lock()
+        self._notes: dict[TopicPartition, DamageNote] = {}
+
+    def load(self) -> None:
+        """Take what the file says. Raises: CheckpointError: it is garbage, and any replica may be damaged."""
+        try:
+            rows = read_checkpoint(self._env, self._path)
+        except FileNotFoundError:
+            return
+        try:
+            if rows and zlib.crc32(_text(rows[:-1])) != int(rows[-1][-1]):
+                raise ValueError("its checksum is another one")
+            self._notes = {
+                TopicPartition(topic, int(number)): DamageNote(
+                    topic_id, int(offset) if int(offset) >= 0 else None, unquote(reason), is_cut == "1"
+                )
+                for topic, number, topic_id, offset, is_cut, reason in rows[:-1]
+            }
+        except ValueError as error:
+            raise CheckpointError(f"{self._path}: {error}") from error
+
+    def all(self) -> dict[TopicPartition, DamageNote]:
+        """What is noted."""
+        with self._mutex:
+            return dict(self._notes)
+
+    def put(self, tp: TopicPartition, note: DamageNote) -> None:
+        """Note it; durable on return. Raises: FailedStoreError, StorageError."""
+        self._change(tp, note)
+
+    def remove(self, tp: TopicPartition) -> None:
+        """It is well again, or gone; durable on return."""
+        self._change(tp, None)
+
+    def _change(self, tp: TopicPartition, note: DamageNote | None) -> None:
+        with self._mutex:
+            if self._notes.get(tp) == note:
+                return
+            after = {other: known for other, known in self._notes.items() if other != tp}
+            if note is not None:
+                after[tp] = note
+            rows: list[list[object]] = [
+                [
+                    *at,
+                    note.topic_id,
+                    -1 if note.offset is None else note.offset,
+                    int(note.is_cut),
+                    quote(note.reason),
+                ]
+                for at, note in sorted(after.items())
+            ]
+            rows.append([_CHECKSUM, zlib.crc32(_text(rows))])
+            with marking_failure(self._env, self._path.parent):
+                self._despite_full_disk(lambda: write_checkpoint(self._env, self._path, rows))
+            self._notes = after
+
+
+def _text(rows: object) -> bytes:
+    assert isinstance(rows, list)
+    return "\n".join(" ".join(map(str, row)) for row in rows).encode()

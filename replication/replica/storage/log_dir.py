@@ -1,0 +1,424 @@
+"""ReplicaDir: the store directory of a broker, which has it alone: its logs, and what it notes about them.
+
+::
+
+    replication-offset-checkpoint         per partition: its high watermark, as of some seconds ago
+    recovery-point-offset-checkpoint      per partition: below this offset everything was fsynced
+    broker.boot                           the boot of the machine that the broker was last started in
+    damaged-replicas                      see `damage_notes`
+
+Everything here blocks: it is called in threads, one call at a time but for `open_log`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from logstore.checkpoint import (
+    CheckpointError,
+    check_mark,
+    fsync_or_mark,
+    marking_failure,
+    read_checkpoint,
+    write_atomic,
+    write_checkpoint,
+)
+from logstore.config import LogConfig
+from logstore.env import SYSTEM, Env
+from logstore.errors import CorruptLogError, FailedStoreError, NotAStoreError, PylogError, StorageError
+from logstore.log import soundness
+from logstore.log.log import Log
+from logstore.log.segments.directory import create, topic_id_of
+from logstore.log.soundness import SetAside
+from logstore.store.catalog import Catalog, new_topic_id
+from logstore.store.log_dir import BROKER, LogDir, owner_of
+from replication.config.broker import BrokerConfig
+from replication.model.cluster import TopicPartition
+from replication.replica.storage.damage_notes import DamageNote, DamageNotes
+
+logger = logging.getLogger(__name__)
+
+SERVER_LOG = "server.log"
+COORDINATION_FILE = "coordination.db"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+BOOT = "broker.boot"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+_PARTITION = re.compile(r"(.+)-(\d+)")
+_HIDDEN = re.compile(r".+-\d+\.([\w-]{22})\.deleted")
+
+Configs = Callable[[str], LogConfig]
+
+
+class ReplicaDir:
+    """See the module. `topic_ids` are the replicas that are here; `has_lost_writes`: power went since the last life.
+
+    `damage` is what opening and recovery have found: the first offset that is not sound (None: not known), and why. The
+    end of those that are `unrecovered` is not to be trusted.
+    """
+
+    def __init__(self, log_dir: LogDir, env: Env) -> None:
+        self.log_dir = log_dir
+        self.path = log_dir.path
+        self.has_lost_writes = False
+        self.topic_ids: dict[TopicPartition, str] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self.damage: dict[TopicPartition, tuple[int | None, str]] = {}
+        self.unrecovered: set[TopicPartition] = set()
+        self.notes = DamageNotes(env, log_dir.path, log_dir.reserve.despite_full_disk)
+        self._is_sure = True  # nothing but what is noted may be damaged
+        self._env = env
+        self._cuts: dict[tuple[str, int], int] = {}  # see `cuts`
+        self._due_ms: dict[str, int] = {}  # names of hidden replicas: when they go
+        self._mutex = threading.Lock()  # of what is noted per partition
+
+    @classmethod
+    def open(cls, path: Path, env: Env) -> ReplicaDir:
+        """Take the directory for this broker alone. Raises: StoreLockedError, NotAStoreError."""
+        return cls(LogDir.open(path, read_only=False, create=True, env=env, alone_for="broker"), env)
+
+    def look(self) -> None:
+        """See what is here, and whether power was lost since the last life."""
+        for name in self._env.files.list(self.path).names:
+            named = _PARTITION.fullmatch(name)
+            if named is None or _HIDDEN.fullmatch(name) is not None:
+                continue
+            if (topic_id := topic_id_of(self.path / name, self._env)) is not None:
+                self.topic_ids[TopicPartition(named[1], int(named[2]))] = topic_id
+        try:
+            self.notes.load()
+        except CheckpointError as error:
+            logger.error("%s: every replica is looked through", error)
+            self._is_sure = False
+        self.has_lost_writes = self._noted_boot() != self._boot() and not self.log_dir.is_clean
+        if not self.has_lost_writes:
+            self.note_boot()
+        try:
+            rows = read_checkpoint(self._env, self.path / HIGH_WATERMARKS)
+            self.high_watermarks = {TopicPartition(topic, int(p)): int(offset) for topic, p, offset in rows}
+        except FileNotFoundError:
+            self.high_watermarks = {}
+        except (CheckpointError, ValueError) as error:
+            logger.warning("path=%s unreadable (%s): high watermarks are learnt anew", HIGH_WATERMARKS, error)
+
+    def _boot(self) -> str:
+        return self._env.files.read_all(_BOOT_ID).decode().strip()
+
+    def _noted_boot(self) -> str:
+        try:
+            return self._env.files.read_all(self.path / BOOT).decode("ascii", "replace").strip()
+        except FileNotFoundError:
+            return self._boot()
+
+    def note_boot(self) -> None:
+        """No ISR counts on what a former boot may have lost: it was told, and decided about."""
+        self.has_lost_writes = False
+        if self._env.files.stat(self.path / BOOT) is None or self._noted_boot() != self._boot():
+            write_atomic(self._env, self.path / BOOT, self._boot().encode() + b"\n")
+
+    # -------------------------------------------------------------------- logs
+
+    def recover(self, configs: Configs, *, threads: int = 2) -> dict[TopicPartition, Log | PylogError]:
+        """Open every log that is here, after a crash also mend it; one that cannot be is an error in its place.
+
+        One that is damaged is there, as far as it is sound, and in `damage`.
+        """
+        is_clean = self.log_dir.is_clean and self._is_sure
+        self.log_dir.mark_dirty()
+
+        def opened(tp: TopicPartition) -> Log | PylogError:
+            try:
+                return self._open_or_mend(tp, configs(tp.topic), is_clean=is_clean)
+            except PylogError as error:
+                logger.error("tp=%s is not recovered: %s", tp, error)
+                self.unrecovered.add(tp)
+                self._note_damage(tp, None, str(error))
+                return error
+
+        with ThreadPoolExecutor(threads, "recover") as pool:
+            logs = dict(zip(self.topic_ids, pool.map(opened, self.topic_ids), strict=True))
+        self._lower_to_ends(logs)
+        return logs
+
+    def _open_or_mend(self, tp: TopicPartition, config: LogConfig, *, is_clean: bool) -> Log:
+        topic_id, damage = self.topic_ids[tp], list[str]()
+        note = self.notes.all().get(tp)
+        if note is not None and note.topic_id != topic_id:  # of another topic of this name
+            self.note_mended(tp)
+            note = None
+        log = self._log(tp, topic_id, config)
+        try:
+            log.files.list_segments()
+            if note is not None or not is_clean:
+                self.log_dir.reserve.despite_full_disk(
+                    lambda: log.recover(lambda error: damage.append(str(error)))
+                )
+            _settle(log)
+            found = soundness.find_from(log, note.offset) if note is not None else None
+            if found is not None:
+                damage.append(str(found))
+        except CorruptLogError as error:
+            self.unrecovered.add(tp)
+            damage.append(str(error))
+        if note is not None and note.is_cut:
+            damage.append(note.reason)
+        if damage:
+            logger.error("tp=%s is damaged: %s", tp, "; ".join(damage))
+            self._note_damage(tp, note.offset if note is not None else None, damage[0])
+        elif note is not None:
+            logger.info("tp=%s is sound: what was noted of it is mended", tp)
+            self.note_mended(tp)
+        return log
+
+    def _note_damage(self, tp: TopicPartition, offset: int | None, reason: str) -> None:
+        """The next start must know, too: what ends well says that everything is sound but what is noted."""
+        self.damage[tp] = offset, reason
+        note = self.notes.all().get(tp)
+        try:
+            if note is None:
+                self.notes.put(tp, DamageNote(self.topic_ids[tp], offset, reason))
+        except StorageError as error:
+            logger.error("tp=%s damage is not noted: %s", tp, error)
+
+    def would_cut_at(self, log: Log, offset: int | None) -> int:
+        """Where `set_aside` would cut: what is from there on has to be elsewhere. `offset`: damage that is known of.
+
+        A compacted log goes whole: who has the rest may have removed the tombstones of what is left here.
+        """
+        return 0 if _goes_whole(log) else soundness.first_damage(log, offset)
+
+    def set_aside(self, tp: TopicPartition, log: Log, offset: int) -> SetAside:
+        """Cut a damaged log there (see `soundness`), and note before that it is no more what it was.
+
+        Raises: CorruptLogError: it would have to be cut lower by now.
+        """
+        note = self.notes.all().get(tp)
+        if note is not None:
+            self.notes.put(tp, note._replace(is_cut=True))
+        whole = _goes_whole(log)
+        done = soundness.set_aside(log, offset, whole=whole, cutting=lambda at: self.cutting(tp, at))
+        with self.cutting(tp, done.offset):  # also if a crash has cut it before
+            return done
+
+    def note_mended(self, tp: TopicPartition) -> None:
+        """Its log is sound, or gone; durable on return."""
+        self.notes.remove(tp)
+        self.damage.pop(tp, None)
+        self.unrecovered.discard(tp)
+
+    def _lower_to_ends(self, logs: Mapping[TopicPartition, Log | PylogError]) -> None:
+        """Note no high watermark beyond a log's end: the log will grow, and what comes is not committed by that."""
+        noted = self.high_watermarks
+        ends = {
+            tp: log.log_end_offset if isinstance(log, Log) and tp not in self.damage else noted.get(tp, 0)
+            for tp, log in logs.items()
+        }
+        kept = {tp: min(noted[tp], end) for tp, end in ends.items() if tp in noted}
+        if kept != noted:
+            with self._mutex:
+                self.high_watermarks = kept
+                self._write_high_watermarks()
+
+    def open_log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
+        """The log of a replica that is here."""
+        log = self._log(tp, topic_id, config)
+        log.files.list_segments()
+        _settle(log)
+        return log
+
+    def _log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
+        log = Log(self.log_dir.partition(*tp), topic_id=topic_id, config=config, env=self._env)
+        log.recovery_point = self.log_dir.recovery_points().get(tp, 0)
+        return log
+
+    def create_logs(self, wanted: Mapping[TopicPartition, str]) -> None:
+        """Make empty replicas of these topics' ids. What is there of other topics of these names is hidden."""
+        self.log_dir.reserve.keep()
+        with marking_failure(self._env, self.path):
+            for tp in wanted:
+                if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
+                    self._hide(tp)
+            # What is noted is of those; whoever flushes one of them notes nothing more, since it is hidden.
+            self.log_dir.forget_recovery_points(wanted)
+            self._forget_high_watermarks(wanted)
+            for tp, topic_id in wanted.items():
+                self.note_mended(tp)
+                create(self.log_dir.partition(*tp), topic_id=topic_id, env=self._env)
+                self.topic_ids[tp] = topic_id
+            self._env.files.fsync(self.path)
+
+    def delete(self, tp: TopicPartition, delay_ms: int) -> None:
+        """Let go of a replica: it is gone at once, its files `delay_ms` later: its topic's `file.delete.delay.ms`."""
+        self._forget_high_watermarks([tp])
+        self.note_mended(tp)
+        self.log_dir.reserve.despite_full_disk(lambda: self.log_dir.forget_recovery_points({tp}))
+        if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
+            self._due_ms[self._hide(tp)] = self._env.clock.now_ms() + delay_ms
+            fsync_or_mark(self._env, self.path, self.path)
+        topic_id = self.topic_ids.pop(tp, None)
+        catalog = Catalog(self.path / "topics", self._env)  # of what was adopted
+        found = catalog.find(tp.topic)
+        if found is not None and found.topic_id == topic_id:
+            with catalog.lock():
+                self._env.files.unlink(self.path / "topics" / f"{tp.topic}.json")
+
+    def _hide(self, tp: TopicPartition) -> str:
+        # A file name has at most 255 bytes, and a topic name up to 249 of them.
+        hidden = self.path / f"{tp.topic[:200]}-{tp.partition}.{new_topic_id()}.deleted"
+        self._env.files.rename(self.log_dir.partition(*tp), hidden)
+        return hidden.name
+
+    def sweep(self, delay_ms: int) -> None:
+        """Remove the replicas that were let go of, when they are due; those of former lives after `delay_ms`."""
+        now_ms = self._env.clock.now_ms()
+        for name in self._env.files.list(self.path).names:
+            path = self.path / name
+            stat = self._env.files.stat(path) if _HIDDEN.fullmatch(name) else None
+            if stat is None:
+                continue
+            if now_ms >= self._due_ms.get(name, stat.mtime_ns // 1_000_000 + delay_ms):
+                for inside in self._env.files.list(path).names:
+                    self._env.files.unlink(path / inside)
+                self._env.files.rmdir(path)
+                self._due_ms.pop(name, None)
+
+    # ------------------------------------------------------------- checkpoints
+
+    def cuts(self) -> Mapping[tuple[str, int], int]:
+        """A number per log that grows as it begins to be cut, and when it was, or is let go of: odd while it is cut.
+
+        Who looks at logs takes it before, and notes nothing of those of which it is another one, or odd.
+        """
+        return dict(self._cuts)
+
+    def _was_cut(self, tp: tuple[str, int], before: Mapping[tuple[str, int], int]) -> bool:
+        number = before.get(tp, 0)
+        return number % 2 == 1 or self._cuts.get(tp, 0) != number
+
+    def note_high_watermarks(
+        self, offsets: Mapping[TopicPartition, int], cuts: Mapping[tuple[str, int], int]
+    ) -> None:
+        """Store the high watermarks of these partitions; `cuts` as they were before those were looked at."""
+        with self._mutex:
+            self.high_watermarks.update(
+                (tp, offset) for tp, offset in offsets.items() if not self._was_cut(tp, cuts)
+            )
+            self._write_high_watermarks()
+
+    @contextmanager
+    def cutting(self, tp: TopicPartition, offset: int) -> Iterator[None]:
+        """Cut the log at `offset` inside: before that nothing beyond it is noted any more."""
+        self._count_cut(tp)
+        try:
+            self.log_dir.lower_recovery_point(*tp, offset)
+            with self._mutex:
+                if self.high_watermarks.get(tp, 0) > offset:
+                    self.high_watermarks[tp] = offset
+                    self._write_high_watermarks()
+            yield
+        finally:
+            self._count_cut(tp)
+
+    def _count_cut(self, tp: TopicPartition) -> None:
+        with self._mutex:
+            self._cuts[tp] = self._cuts.get(tp, 0) + 1
+
+    def _forget_high_watermarks(self, tps: Collection[TopicPartition]) -> None:
+        with self._mutex:
+            self._cuts.update({tp: self._cuts.get(tp, 0) + 2 for tp in tps})
+            if [self.high_watermarks.pop(tp) for tp in tps if tp in self.high_watermarks]:
+                self._write_high_watermarks()
+
+    def _write_high_watermarks(self) -> None:
+        rows = [(tp.topic, tp.partition, offset) for tp, offset in sorted(self.high_watermarks.items())]
+        with marking_failure(self._env, self.path):
+            self.log_dir.reserve.despite_full_disk(
+                lambda: write_checkpoint(self._env, self.path / HIGH_WATERMARKS, rows)
+            )
+
+    @contextmanager
+    def noting(self) -> Iterator[dict[tuple[str, int], tuple[str, int]]]:
+        """Note what is put in at the end: partition -> (topic id, how far it is on disk); but of no log cut since."""
+        cuts = self.cuts()
+        points: dict[tuple[str, int], tuple[str, int]] = {}
+        try:
+            yield points
+        finally:
+            self.log_dir.advance_recovery_points(points, was_cut=lambda tp: self._was_cut(tp, cuts))
+
+    def flush(self, logs: Iterable[tuple[TopicPartition, Log]]) -> bool:
+        """Fsync these logs, and note how far; one that cannot be read keeps only this from being true.
+
+        Raises: FailedStoreError: what is on disk is unknown.
+        """
+        is_done = True
+        with self.noting() as points:
+            for tp, log in logs:
+                if tp in self.unrecovered:
+                    continue
+                try:
+                    points[tp] = log.topic_id, log.flush()
+                except FailedStoreError:
+                    raise
+                except (PylogError, OSError) as error:
+                    if self._env.files.stat(log.directory) is not None:  # else it is deleted
+                        logger.error("tp=%s is not flushed: %s", tp, error)
+                        is_done = False
+        return is_done
+
+    def close(self, logs: Mapping[TopicPartition, Log]) -> None:
+        """Flush everything, note a clean end, and let go of the directory.
+
+        The clean marker speaks of all but what is noted as damaged; so what could not be noted keeps it away. So does a
+        loss of power that no controller has decided about yet: the next life must say it.
+        """
+        try:
+            is_done = self.flush(logs.items())
+            check_mark(self._env, self.path)
+            if is_done and not self.has_lost_writes and self.damage.keys() <= self.notes.all().keys():
+                self.log_dir.mark_clean()
+        except (PylogError, StorageError) as error:
+            logger.warning("path=%s not closed cleanly: %s", self.path, error)
+        finally:
+            for log in logs.values():
+                log.close()
+            self.log_dir.close()
+
+
+def _goes_whole(log: Log) -> bool:
+    return log.config.is_compacted or log.files.view.was_compacted
+
+
+def _settle(log: Log) -> None:
+    """Look at the log's end and epochs now, so that later looks are cheap."""
+    log.log_end_offset  # noqa: B018  it is looked up, and remembered
+    log.epochs  # noqa: B018
+
+
+def check_directory(config: BrokerConfig) -> None:
+    """Refuse a directory that this broker could not take, as far as looking at it tells.
+
+    Raises: NotAStoreError, StoreLockedError.
+    """
+    path = Path(config.log_dirs).absolute()
+    LogDir.check_free(path, env=SYSTEM, alone_for="broker")
+    owner = owner_of(path, SYSTEM)
+    if owner is None:
+        return
+    if owner.broker_id != config.broker_id:
+        raise NotAStoreError(
+            f"{path} belongs to broker {owner.broker_id} of cluster {owner.cluster_id}; "
+            f"this is broker {config.broker_id}: give every broker a directory of its own"
+        )
+    if not config.coordination and SYSTEM.files.stat(path / BROKER / COORDINATION_FILE) is None:
+        raise NotAStoreError(
+            f"{path} belongs to broker {owner.broker_id} of cluster {owner.cluster_id}, which is not kept in there: "
+            "say with --coordination where that cluster is; if it was kept in there, and is gone: run `pylog cluster "
+            "recover-coordination` (docs/operations.md)"
+        )

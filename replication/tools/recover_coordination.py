@@ -1,0 +1,308 @@
+"""`pylog cluster recover-coordination`: a SQLite store made again, from directories of brokers and maybe a copy.
+
+`look` reads and decides, and changes nothing. `Recovery.write` puts the new store in its place, all or nothing, and
+what was there aside. Until both are done nobody else gets the directories, so that no broker begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from logstore.checkpoint import CheckpointError, read_checkpoint
+from logstore.config import LogConfig
+from logstore.env import Env, Lock
+from logstore.errors import CorruptLogError, InvalidRequestError, NotAStoreError, PylogError, StoreLockedError
+from logstore.log.log import Log
+from logstore.log.recovery import checked_batches, epoch_starts
+from logstore.log.segments.directory import topic_id_of
+from logstore.store.log_dir import CLEAN_MARKER, LOCK, RECOVERY_POINTS, Owner, owner_of
+from replication.coordination import cluster, nodes, producer_ids
+from replication.coordination.sqlite_file import copies_of, facts_of, users_of
+from replication.coordination.sqlite_table import NodeTable, connect
+from replication.coordination.sqlite_tree import SqliteTree
+from replication.coordination.tree import CoordinationError, Create, SetData
+from replication.model.cluster import OFFSETS_TOPIC, BrokerId, ClusterState, TopicPartition
+from replication.replica.partitions import NOTHING_GOES
+from replication.replica.storage.damage_notes import DamageNotes
+from replication.replica.storage.log_dir import HIGH_WATERMARKS
+from replication.tools.recovery_plan import STEP, FoundReplica, Plan, Row, plan
+
+logger = logging.getLogger(__name__)
+
+_PARTITION = re.compile(r"(.+)-(\d+)")
+_HIDDEN = re.compile(r".+\.[\w-]{22}\.deleted")
+# More than anybody has counted since a copy was made.
+CHANGES_STEP = 1_000_000
+SESSION_MS = 60_000
+COLUMNS = tuple(field.name for field in fields(Row))
+Directories = Mapping[BrokerId, Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What was found, and what is to be done about it."""
+
+    path: Path
+    copy: Path | None
+    cluster_id: str
+    brokers: Directories
+    plan: Plan
+    env: Env
+
+    def write(self) -> Path | None:
+        """Put the new store in its place; return where the file went that was there."""
+        new = self.path.with_name(f".{self.path.name}.recovering")
+        _remove(new, self.env)
+        try:
+            if self.copy is not None:
+                with contextlib.closing(sqlite3.connect(self.copy)) as db:
+                    db.execute("VACUUM INTO ?", (str(new),))
+            with contextlib.closing(connect(new)) as db:
+                db.execute("BEGIN IMMEDIATE")
+                self._fill(db)
+                db.execute("COMMIT")
+            _finish(new)
+            self.env.files.forget(new)
+            self.env.files.fsync(new)
+            aside = self._set_aside()
+            self.env.files.rename(new, self.path)
+            self.env.files.fsync(self.path.parent)
+        finally:
+            _remove(new, self.env)
+        return aside
+
+    def _set_aside(self) -> Path | None:
+        """Put what is there aside, with what SQLite would take for a part of the new one."""
+        aside = self.path.with_name(f"{self.path.name}.lost-{self.env.clock.now_ms()}")
+        was_there = self.env.files.stat(self.path) is not None
+        for suffix in ("-wal", "-shm", ""):
+            if self.env.files.stat(f"{self.path}{suffix}") is not None:
+                self.env.files.rename(f"{self.path}{suffix}", f"{aside}{suffix}")
+        return aside if was_there else None
+
+    def _fill(self, db: sqlite3.Connection) -> None:
+        """Nobody of the former life is in it, and all that is counted goes on from far above."""
+        db.execute("DELETE FROM session")
+        db.execute("DELETE FROM node WHERE owner <> 0")
+        db.execute("UPDATE counter SET number = number + ?", (CHANGES_STEP,))
+        db.execute("UPDATE node SET version = version + ? WHERE parent = ?", (STEP, nodes.INCARNATIONS))
+        table = NodeTable(db)
+        for path in nodes.PERSISTENT_PATHS:
+            _put(table, path, None)
+        _put(table, nodes.CLUSTER_ID, nodes.encode_cluster_id(self.cluster_id))
+        _put(table, nodes.CONTROLLER_EPOCH, b"%d" % self.plan.controller_epoch)
+        begin = self.env.clock.now_ms() * 1000  # so many a second nobody was given
+        _put(table, producer_ids.NODE, producer_ids.skipping_to(table.node(producer_ids.NODE), begin))
+        for name, topic in self.plan.topics.items():
+            _remove_all(db, nodes.partitions_path(name))
+            _put(table, nodes.topic_path(name), nodes.encode_topic(topic.partitions))
+            _put(table, nodes.topic_id_path(name), topic.id.encode())
+            if not topic.is_known:
+                settings = {"cleanup.policy": "compact"} if name == OFFSETS_TOPIC else NOTHING_GOES
+                _put(table, nodes.topic_config_path(name), nodes.encode_config(settings))
+        for tp, state in self.plan.states.items():
+            _put(table, nodes.state_path(tp), nodes.encode_state(state))
+        for name in self.plan.dropped:
+            for path in (nodes.topic_path(name), nodes.topic_config_path(name), nodes.topic_id_path(name)):
+                _remove_all(db, path)
+            _remove_all(db, f"{nodes.DELETED_TOPICS}/{name}")
+        for path in (nodes.REASSIGNMENT, nodes.PREFERRED_ELECTION):
+            _remove_all(db, path)
+        db.execute("DELETE FROM node WHERE parent IN (?, ?)", (nodes.CONFIG_CHANGES, nodes.ISR_CHANGES))
+
+
+@contextlib.contextmanager
+def look(
+    path: Path,
+    directories: Sequence[Path],
+    *,
+    copy: Path | None,
+    env: Env,
+    chosen_ids: Mapping[str, str] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[Recovery]:
+    """What can be made of these. Nobody else gets the directories while it is open.
+
+    Raises: StoreLockedError: a broker runs, or has the store open; NotAStoreError: a directory is no broker's, or of
+    another cluster; CoordinationError: the copy is none, or of another cluster; InvalidRequestError: it is no plan.
+    """
+    with contextlib.ExitStack() as held:
+        owners = {directory: _owner(directory, env) for directory in directories}
+        brokers = {owner.broker_id: directory for directory, owner in owners.items()}
+        clusters = {owner.cluster_id for owner in owners.values()}
+        if not directories or len(clusters) != 1 or len(brokers) != len(directories):
+            told = ", ".join(
+                f"{d}: broker {o.broker_id} of cluster {o.cluster_id}" for d, o in owners.items()
+            )
+            raise NotAStoreError(
+                f"the directories of several brokers of one cluster are wanted: {told or 'none'}"
+            )
+        for directory in directories:
+            held.callback(_locked(directory, env).release)
+        if user := users_of(path, env):
+            raise StoreLockedError(f"{path} is open: {user}; stop all brokers first")
+        (cluster_id,) = clusters
+        known, controller_epoch = (
+            (None, 0) if copy is None else asyncio.run(_read_copy(copy, cluster_id, env))
+        )
+        found: dict[TopicPartition, dict[BrokerId, FoundReplica]] = {}
+        for done, (broker, directory) in enumerate(sorted(brokers.items())):
+            progress(done, len(brokers))
+            for tp, replica in _replicas_in(directory, env):
+                found.setdefault(tp, {})[broker] = replica
+        decided = plan(found, brokers, known, controller_epoch=controller_epoch, chosen_ids=chosen_ids)
+        yield Recovery(path, copy, cluster_id, brokers, decided, env)
+
+
+def newest_copy(path: Path, env: Env) -> Path | None:
+    """The newest sound copy beside a store."""
+    return next((copy for copy in copies_of(path, env, None) if facts_of(copy) is not None), None)
+
+
+def _owner(directory: Path, env: Env) -> Owner:
+    owner = owner_of(directory, env)
+    if owner is None:
+        raise NotAStoreError(
+            f"{directory} is not the directory of a broker: give the log.dirs of each broker"
+        )
+    return owner
+
+
+def _locked(directory: Path, env: Env) -> Lock:
+    lock = env.files.lock(directory / LOCK, wait=False)
+    if lock is None:
+        raise StoreLockedError(f"{directory} is in use: stop all brokers of the cluster first")
+    return lock
+
+
+# ------------------------------------------------------------------- reading
+
+
+async def _read_copy(copy: Path, cluster_id: str, env: Env) -> tuple[ClusterState, int]:
+    facts = facts_of(copy)
+    if facts is None:
+        raise CoordinationError(f"{copy} is not a sound copy of a coordination store")
+    if facts.cluster_id != cluster_id:
+        raise CoordinationError(
+            f"{copy} is of cluster {facts.cluster_id}, and the directories are of {cluster_id}"
+        )
+    scratch = copy.with_name(f".{copy.name}.reading")  # opening a store writes a session into it
+    _remove(scratch, env)
+    try:
+        with contextlib.closing(sqlite3.connect(copy)) as db:
+            db.execute("VACUUM INTO ?", (str(scratch),))
+        tree = await SqliteTree.open(
+            scratch, on_session=lambda event: None, session_timeout_ms=SESSION_MS, env=env
+        )
+        try:
+            node = await tree.get(nodes.CONTROLLER_EPOCH)
+            epoch = 0 if node is None else nodes.decode_controller_epoch(node.data)
+            return await cluster.read_cluster(tree), epoch
+        finally:
+            await tree.close()
+    finally:
+        _remove(scratch, env)
+
+
+def _replicas_in(directory: Path, env: Env) -> Iterator[tuple[TopicPartition, FoundReplica]]:
+    is_clean = env.files.stat(directory / CLEAN_MARKER) is not None
+    watermarks = _offsets(directory / HIGH_WATERMARKS, env)
+    points = _offsets(directory / RECOVERY_POINTS, env)
+    notes = DamageNotes(env, directory, lambda act: act())
+    with contextlib.suppress(CheckpointError):  # its broker looks through all logs then
+        notes.load()
+    noted = notes.all()
+    for name in sorted(env.files.list(directory).names):
+        named = None if _HIDDEN.fullmatch(name) else _PARTITION.fullmatch(name)
+        topic_id = topic_id_of(directory / name, env) if named is not None else None
+        if named is None or topic_id is None:
+            continue
+        tp = TopicPartition(named[1], int(named[2]))
+        note = noted.get(tp)
+        if note is not None and note.topic_id == topic_id:
+            yield tp, FoundReplica(topic_id, damage=note.reason)
+            continue
+        log = Log.open(directory / name, topic_id=topic_id, config=LogConfig(), env=env, read_only=True)
+        log.recovery_point = points.get(tp, 0)
+        try:
+            yield tp, _replica_of(log, is_clean=is_clean, high_watermark=watermarks.get(tp, 0))
+        except (PylogError, OSError) as error:
+            yield tp, FoundReplica(topic_id, damage=str(error))
+        finally:
+            log.close()
+
+
+def _replica_of(log: Log, *, is_clean: bool, high_watermark: int) -> FoundReplica:
+    """Where the log ends, as recovery will find it: behind the recovery point only what is whole counts."""
+    end, bases = log.log_end_offset, log.files.view.bases
+    if not is_clean:
+        end = _sound_end(log, bases, end)
+    known = () if log.epochs.is_damaged else log.epochs.starts
+    starts = known or epoch_starts(log.files, bases)
+    epochs = tuple((each.epoch, each.start_offset) for each in starts if each.start_offset < end)
+    return FoundReplica(log.topic_id, epochs, end, high_watermark)
+
+
+def _sound_end(log: Log, bases: Sequence[int], end: int) -> int:
+    point = log.recovery_point
+    first = max((base for base in bases if base <= point), default=0)
+    for base in (base for base in bases if base >= first):
+        segment = log.files.segment(base)
+        stat = log.env.files.stat(segment.path)
+        sound = base
+        try:
+            for _, batch in checked_batches(log.env, segment, 0 if stat is None else stat.size):
+                sound = batch.next_offset
+        except CorruptLogError:
+            return max(sound, point) if sound >= point else sound
+    return end
+
+
+def _offsets(path: Path, env: Env) -> dict[TopicPartition, int]:
+    try:
+        rows = read_checkpoint(env, path)
+        return {
+            TopicPartition(row[0], int(row[1])): int(row[2]) for row in rows if not row[0].startswith("#")
+        }
+    except (FileNotFoundError, CheckpointError, ValueError, IndexError):
+        return {}
+
+
+# ------------------------------------------------------------------- writing
+
+
+def _finish(path: Path) -> None:
+    """All of it is in the one file."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        db.execute("PRAGMA journal_mode = DELETE")
+        found = db.execute("PRAGMA integrity_check").fetchone()
+        if found != ("ok",):
+            raise InvalidRequestError(f"the new store is not sound: {found[0]}")
+
+
+def _put(table: NodeTable, path: str, data: bytes | None) -> None:
+    """Make the node and those above it, and write it if there are data."""
+    if table.node(path) is None:
+        if parent := path.rpartition("/")[0]:
+            _put(table, parent, None)
+        table.apply([Create(path, data or b"")], 0)
+    elif data is not None:
+        table.apply([SetData(path, data)], 0)
+
+
+def _remove_all(db: sqlite3.Connection, path: str) -> None:
+    """Remove the node and those below it: between `/` and the character behind that."""
+    db.execute("DELETE FROM node WHERE path = ? OR (path > ? AND path < ?)", (path, f"{path}/", f"{path}0"))
+
+
+def _remove(path: Path, env: Env) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal", ".lock"):
+        env.files.unlink(f"{path}{suffix}")

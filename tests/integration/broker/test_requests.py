@@ -1,0 +1,146 @@
+"""What a controller says counts, and what it no longer says is over."""
+
+import asyncio
+
+import pytest
+
+from replication.coordination import nodes, topics
+from replication.errors import ErrorCode
+from replication.model.cluster import TopicPartition, topic_id_of, topic_uuid
+from replication.protocol import interbroker as ib
+from tests.support.site import T0, Site, batch, on_loop
+
+
+def update(broker, *names, controller_epoch=1):
+    """A word about the cluster: these topics, of one partition."""
+    states = tuple(
+        ib.UpdateMetadataTopic(
+            topic_name=topic,
+            topic_id=topic_uuid(topic[0] * 22),
+            partition_states=(
+                ib.UpdateMetadataPartition(
+                    partition_index=0,
+                    controller_epoch=controller_epoch,
+                    leader=1,
+                    leader_epoch=0,
+                    isr=(1,),
+                    zk_version=0,
+                    replicas=(1,),
+                ),
+            ),
+        )
+        for topic in names
+    )
+    return ib.UpdateMetadataRequest(
+        controller_id=1,
+        controller_epoch=controller_epoch,
+        broker_epoch=broker.epoch,
+        topic_states=states,
+        live_brokers=(),
+    )
+
+
+@on_loop
+async def test_a_topic_that_was_deleted_while_nobody_told_this_broker_is_not_known_any_more(tmp_path):
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        metadata = one.replicas.metadata
+        await one.replicas.update_metadata(update(one, "a", "b"))
+        await one.replicas.update_metadata(update(one, "c"))
+        assert set(metadata.topics()) == {"a", "b", "c"}
+        one.epoch += 1  # its session ended, and it has another
+        one.replicas.disconnect()
+        assert set(metadata.topics()) == {"a", "b", "c"}
+        one.replicas.connect(one.tree, one.epoch)
+        await one.replicas.update_metadata(update(one, "a", "c"))
+        assert set(metadata.topics()) == {"a", "c"}
+        await site.begin_term(2)
+        await one.replicas.update_metadata(
+            update(one, "c", controller_epoch=2)
+        )  # the former one died over it
+        assert set(metadata.topics()) == {"c"}
+        await one.replicas.update_metadata(update(one, "d", controller_epoch=2))
+        assert set(metadata.topics()) == {"c", "d"}
+
+
+@on_loop
+async def test_a_topic_that_its_controller_cannot_tell_of_is_known_on_as_long_as_it_is_in_the_tree(tmp_path):
+    """Its nodes were written by hand, say. Groups would forget what they have committed in it."""
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        metadata = one.replicas.metadata
+        await topics.create_topic(site.tree, "a", topic_id_of(topic_uuid("a" * 22)), {0: (1,)}, {})
+        await site.tree.set(nodes.topic_path("a"), b"{ not json")
+        await one.replicas.update_metadata(update(one, "a", "b"))
+        await site.begin_term(2)
+        await one.replicas.update_metadata(update(one, controller_epoch=2))
+        assert set(metadata.topics()) == {"a"}
+        await topics.mark_deleted(site.tree, "a")
+        await site.begin_term(3)
+        await one.replicas.update_metadata(update(one, controller_epoch=3))
+        assert set(metadata.topics()) == set()
+
+
+@on_loop
+async def test_a_topic_made_anew_has_nothing_of_the_settings_of_the_former_one(tmp_path):
+    """Every broker hears of all settings; who had no replica of a topic does not hear of its end."""
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        one.replicas.configure("orders", {"max.message.bytes": "1000", "retention.ms": "1"})
+        await site.create(replicas=(1,), config={"retention.ms": "7000"})
+        config = one.replicas.partitions()[T0].replica.config
+        assert (config.max_message_bytes, config.retention_ms) == (1_048_588, 7000)
+
+
+@pytest.mark.parametrize("settings", [b"{ not json", nodes.encode_config({"retention.ms": "for ever"})])
+@on_loop
+async def test_no_record_goes_by_settings_that_nobody_understands(tmp_path, settings):
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        await site.create(replicas=(1,), config={"retention.ms": "-1"})
+        await one.stop()
+        await site.tree.set(nodes.topic_config_path("orders"), settings)
+        await one.start()
+        config = one.replicas.partitions()[T0].replica.config
+        assert not config.expires
+        assert not config.is_compacted
+
+
+@on_loop
+async def test_records_are_deleted_while_others_are_appended(tmp_path):
+    """What an append that went with it knew of the log's start is older."""
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1)
+        await site.create(replicas=(1,))
+        is_over = False
+
+        async def produce():
+            while not is_over:
+                await one.replicas.append({T0: batch(b"a" * 100)}, acks=1, timeout_ms=5000)
+
+        producers = [asyncio.ensure_future(produce()) for _ in range(5)]
+        replica = one.replicas.partition(*T0).replica
+        try:
+            for _ in range(20):
+                await asyncio.sleep(0.01)
+                wanted = max(replica.end - 3, 0)
+                deleted = await one.replicas.delete_records(TopicPartition(*T0), wanted, timeout_ms=1000)
+                assert deleted.error_code is ErrorCode.NONE
+                assert replica.start >= wanted
+        finally:
+            is_over = True
+            await asyncio.gather(*producers)
+
+
+@on_loop
+async def test_a_partition_that_is_not_this_brokers_is_passed_over_with_a_line(tmp_path):
+    async with Site(tmp_path) as site:
+        one, _ = await site.start(1, 2)
+        await site.create(replicas=(2, 3))
+        said = []
+        one.replicas._orders._log_change = said.append
+        assert await site.tell(1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [(line.level, line.message.partition(" for partition ")[2]) for line in said][1:] == [
+            ("WARN", "[orders,0] as itself is not in assigned replica list 2,3")
+        ]
+        assert T0 not in one.replicas.partitions()

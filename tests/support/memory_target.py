@@ -1,0 +1,107 @@
+"""A Target in memory: topics that grow, lose records and are made anew, as a test says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from datasource.connector.options import read_options
+from datasource.connector.reader import BatchReader, PushingBatchReader, StreamReader
+from datasource.connector.source import PylogDataSource
+from logstore import OffsetRange, TopicInfo, UnknownTopicError
+
+BATCH = 10  # records per stored batch
+RECORD_BYTES = 100
+
+
+@dataclass
+class Topic:
+    topic_id: str
+    extents: list[OffsetRange]
+    timestamps: dict[int, dict[int, int]] = field(default_factory=dict)  # partition -> timestamp -> offset
+
+
+class MemoryTarget:
+    def __init__(self) -> None:
+        self.content: dict[str, Topic] = {}
+        self.reads: list[tuple[int, int, int]] = []
+
+    def create(self, name, *ends, topic_id=None):
+        self.content[name] = Topic(
+            topic_id or f"id-{len(self.content)}-{name}", [OffsetRange(0, e) for e in ends]
+        )
+
+    def grow(self, name, *ends):
+        topic = self.content[name]
+        starts = [extent.start for extent in topic.extents] + [0] * len(ends)
+        topic.extents = [OffsetRange(start, end) for start, end in zip(starts, ends, strict=False)]
+
+    def lose(self, name, partition, start):
+        extents = self.content[name].extents
+        extents[partition] = replace(extents[partition], start=start)
+
+    # --- Target ---
+
+    def topics(self):
+        return [self.topic(name) for name in sorted(self.content)]
+
+    def topic(self, name):
+        if name not in self.content:
+            raise UnknownTopicError(name, self.content, "memory")
+        found = self.content[name]
+        return TopicInfo.of(name, found.topic_id, len(found.extents), {})
+
+    def offsets(self, topic):
+        return dict(enumerate(self.content[topic].extents))
+
+    def settled(self, look):
+        return look()
+
+    def offset_for_time(self, topic, partition, timestamp_ms):
+        times = self.content[topic].timestamps.get(partition, {})
+        return min((offset for t, offset in times.items() if t >= timestamp_ms), default=None)
+
+    def floor_batch(self, r, offset):
+        return offset - offset % BATCH
+
+    def size_bytes(self, r):
+        return r.count * RECORD_BYTES
+
+    def offset_after_bytes(self, r, max_bytes):
+        whole = (r.start + max_bytes // RECORD_BYTES) // BATCH * BATCH
+        return max(whole, (r.start // BATCH + 1) * BATCH)
+
+    def read(self, r, columns):
+        self.reads.append((r.partition, r.start, r.end))
+        everything = {"offset": pa.array(range(r.start, r.end)), "value": pa.array([b"v"] * r.count)}
+        yield pa.record_batch({name: everything[name] for name in columns})
+
+
+def reader_of(kind, target, **options):
+    """A reader of `target`, as Spark would get it for these options."""
+
+    class OnMemory(kind):
+        def _target(self):
+            return target
+
+    options = {"path": "/memory", **options}
+    schema = PylogDataSource(options | {"columns": "partition,offset"}).schema()
+    return OnMemory(read_options(options, streaming=kind is StreamReader), schema)
+
+
+def batch_reader(target, **options):
+    return reader_of(BatchReader, target, **options)
+
+
+def pushing_reader(target, **options):
+    return reader_of(PushingBatchReader, target, **options)
+
+
+def stream_reader(target, **options):
+    return reader_of(StreamReader, target, **options)
+
+
+def planned(partitions):
+    """(topic, partition, start, end) of every range, over all tasks."""
+    return [(r.topic, r.partition, r.start, r.end) for p in partitions for r in p.ranges]

@@ -1,0 +1,62 @@
+"""Builders: small batches, one partition on some files, everything that is in it."""
+
+from pathlib import Path
+
+from logstore.config import LogConfig
+from logstore.env import Env
+from logstore.log.log import Log, create
+from logstore.records.batch import Record, batches, build
+from logstore.records.batch import records as decoded
+
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+def batch(*values: bytes, first: int = 0, timestamp: int = 1000, epoch: int = -1) -> bytearray:
+    """One batch with these values, at offsets from `first` on, one millisecond apart."""
+    rows = [Record(first + i, timestamp + i, None, value) for i, value in enumerate(values)]
+    return build(rows, leader_epoch=epoch)
+
+
+def make(root: Path, env: Env, *, topic_id: str = TOPIC_ID, name: str = "t-0", **settings) -> Log:
+    """A new partition `root/name`, open."""
+    create(root / name, topic_id=topic_id, env=env)
+    return reopen(root / name, env, topic_id=topic_id, **settings)
+
+
+def reopen(
+    directory: Path, env: Env, *, topic_id=TOPIC_ID, recovery_point=0, read_only=False, **settings
+) -> Log:
+    return Log.open(
+        directory,
+        topic_id=topic_id,
+        config=LogConfig(**settings),
+        env=env,
+        recovery_point=recovery_point,
+        read_only=read_only,
+    )
+
+
+def contents(
+    log: Log, start: int | None = None, *, max_bytes: int = 1 << 20, upper=None
+) -> list[tuple[int, bytes]]:
+    """(offset, value) of every record from `start` on, by one read after another."""
+    offset = log.log_start_offset if start is None else start
+    found = []
+    while True:
+        result = log.read(offset, max_bytes=max_bytes, upper=upper)
+        if not result.data and result.next_offset == offset:
+            return [row for row in found if start is None or row[0] >= start]
+        for position, _ in batches(result.data):
+            found += [(record.offset, record.value) for record in decoded(result.data, position)]
+        offset = result.next_offset
+
+
+def append(log, data, *, as_owner=False):
+    """Append as its leader does; as who owns the directory, where that can be done without waiting."""
+    if as_owner:
+        with log.lock():  # what others did is known
+            pass
+        done = log.try_append_as_leader(data, leader_epoch=0)
+        if done is not None:
+            return done
+    return log.append_as_leader(data)

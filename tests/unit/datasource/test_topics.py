@@ -1,0 +1,135 @@
+"""Stores stay open between tasks, and are the right ones."""
+
+import pickle
+import shutil
+
+import pyarrow as pa
+import pytest
+
+import logstore
+from datasource import topics
+from datasource.connector.reader import StreamReader
+from datasource.connector.source import PylogDataSource
+from datasource.connector.writer import merged
+from datasource.topics import Range
+from logstore import InvalidConfigError, NotAStoreError, ReadOnlyStoreError, UnknownTopicError
+from tests.support.ddl import schema
+
+
+@pytest.fixture(autouse=True)
+def no_open_stores():
+    yield
+    while topics._stores:
+        topics._stores.popitem()[1][1].close()
+
+
+@pytest.fixture
+def path(tmp_path):
+    with logstore.open(tmp_path / "log") as store:
+        store.create_topic("t", partitions=2)
+        store.append("t", pa.table({"value": ["a", "b"], "partition": pa.array([0, 1], pa.int32())}))
+    return str(tmp_path / "log")
+
+
+def source(path, **options):
+    return PylogDataSource({"path": path, **options})
+
+
+def rows_of(reader, tasks):
+    return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+
+
+def test_a_store_is_opened_once(path):
+    topics.reading(path)
+    first = dict(topics._stores)
+    topics.reading(path)
+    assert topics._stores == first
+    topics.writing(path)
+    assert len(topics._stores) == 2
+
+
+def test_few_stores_stay_open(tmp_path):
+    for i in range(topics.OPEN_STORES_MAX + 2):
+        with logstore.open(tmp_path / str(i)) as store:
+            store.create_topic("t")
+        topics.reading(str(tmp_path / str(i)))
+    assert len(topics._stores) == topics.OPEN_STORES_MAX
+
+
+def test_a_directory_that_was_replaced_is_opened_anew(path):
+    assert topics.reading(path).offsets("t")[0].end == 1
+    shutil.rmtree(path)
+    with logstore.open(path) as store:
+        store.create_topic("other")
+    with pytest.raises(UnknownTopicError):
+        topics.reading(path).topic("t")
+
+
+def test_a_directory_without_a_log_is_not_made_one(tmp_path):
+    for opened in (topics.reading, topics.writing):
+        with pytest.raises(NotAStoreError, match="create a topic there first"):
+            opened(str(tmp_path / "no"))
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_file_is_no_directory(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for open_it in (topics.reading, topics.writing):
+        with pytest.raises(NotAStoreError, match="file is a file; option 'path' takes the directory"):
+            open_it(str(tmp_path / "file"))
+
+
+def test_reading_never_writes(path):
+    with pytest.raises(ReadOnlyStoreError):
+        topics.reading(path).append(
+            "t", pa.table({"value": ["x"]}), partitioner="murmur3", compression=None, transaction=None
+        )
+
+
+def test_a_reader_travels_with_its_tasks(path):
+    made = source(path, subscribe="t", minPartitions="2")
+    reader = pickle.loads(pickle.dumps(made.reader(made.schema())))
+    tasks = pickle.loads(pickle.dumps(reader.partitions()))
+    assert [(r["partition"], r["value"]) for r in rows_of(reader, tasks)] == [(0, b"a"), (1, b"b")]
+
+
+def test_a_stream_reader_works_on_a_real_log(path):
+    made = source(path, subscribe="t", startingOffsets="earliest", maxBytesPerTrigger="1")
+    reader = made.streamReader(made.schema())
+    assert isinstance(reader, StreamReader)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert [r["value"] for r in rows_of(reader, reader.partitions(start, end))] == [b"a", b"b"]
+
+
+def test_a_refused_stream_reader_says_why_whatever_it_is_asked_first(path):
+    made = source(path, subscribe="t", endingOffsets="latest")
+    reader = made.streamReader(schema("value binary"))
+    for question in (reader.initialOffset, reader.latestOffset, lambda: reader.partitions({}, {})):
+        with pytest.raises(InvalidConfigError, match="a stream has no end"):
+            question()
+
+
+def test_a_task_reports_what_it_appended(path):
+    writer = pickle.loads(pickle.dumps(source(path, topic="t").writer(schema("value string"), False)))
+    batch = pa.record_batch({"value": ["x", "y"], "partition": pa.array([0, 1], pa.int32())})
+    message = pickle.loads(pickle.dumps(writer.write(iter([batch, batch]))))
+    assert message.ranges == (Range("t", 0, 1, 3), Range("t", 1, 1, 3))
+    writer.commit([message])
+
+
+def test_a_failed_plain_write_is_told_with_what_it_left(path, caplog):
+    writer = source(path, topic="t", exactlyOnce="false").writer(schema("value string, partition int"), False)
+    writer.write(iter([pa.record_batch({"value": ["x"], "partition": pa.array([1], pa.int32())})]))
+    writer.abort([None])
+    assert "left in the log since it began: t-1 [1, 2)" in caplog.text
+
+
+def test_a_write_without_rows_is_fine(path):
+    writer = source(path, topic="t").writer(schema("value string"), False)
+    assert writer.write(iter([])).ranges == ()
+
+
+def test_ranges_that_touch_are_one():
+    ranges = [Range("t", 0, 3, 5), Range("t", 0, 0, 3), Range("t", 1, 5, 6), Range("t", 0, 6, 7)]
+    assert merged(ranges) == [Range("t", 0, 0, 5), Range("t", 0, 6, 7), Range("t", 1, 5, 6)]

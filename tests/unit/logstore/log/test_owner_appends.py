@@ -1,0 +1,103 @@
+"""What the owner of a directory appends without waiting; and when it must not."""
+
+import threading
+
+import pytest
+
+from logstore.env import Env, OsFiles
+from logstore.errors import DamagedBatchError, DiskFullError, RecordTooLargeError
+from tests.support.partition import append, batch, contents, make
+
+
+class Full(OsFiles):
+    """A disk on which only so many bytes of a write have room."""
+
+    room = None
+
+    def write(self, path, position, data):
+        if self.room is None or not str(path).endswith(".log"):
+            super().write(path, position, data)
+            return
+        super().write(path, position, bytes(data)[: self.room])
+        raise DiskFullError(f"{path}: full", path=str(path), reason="full")
+
+
+def warm(root, env, **settings):
+    """A log whose end its owner knows."""
+    log = make(root, env, **settings)
+    log.append_as_leader(batch(b"a"), leader_epoch=0)
+    return log
+
+
+def test_it_is_what_a_leader_appends(tmp_path):
+    env = Env()
+    one, two = (warm(tmp_path, env, name=name, segment_bytes=300) for name in ("one-0", "two-0"))
+    for number in range(20):
+        done = one.try_append_as_leader(batch(b"%d" % number, b"x"), leader_epoch=0)
+        assert done == two.append_as_leader(batch(b"%d" % number, b"x"), leader_epoch=0)
+    assert contents(one) == contents(two)
+    assert one.segments()[3].path[-24:] == two.segments()[3].path[-24:]
+    for log in (one, two):
+        assert not list(log.verify())
+
+
+def test_nothing_is_done_while_another_thread_holds_the_log(tmp_path):
+    log, held, release = warm(tmp_path, Env()), threading.Event(), threading.Event()
+
+    def hold():
+        with log.lock():
+            held.set()
+            release.wait(20)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(20)
+    try:
+        assert log.try_append_as_leader(batch(b"b"), leader_epoch=0) is None
+    finally:
+        release.set()
+        holder.join()
+    assert log.try_append_as_leader(batch(b"b"), leader_epoch=0).first_offset == 1
+
+
+@pytest.mark.parametrize("settings", [{"flush_messages": 10}, {"flush_ms": 0}])
+def test_nothing_is_done_that_may_have_to_be_flushed(tmp_path, settings):
+    log = warm(tmp_path, Env(), **settings)
+    assert log.try_append_as_leader(batch(b"b"), leader_epoch=0) is None
+    assert log.log_end_offset == 1
+
+
+def test_nothing_is_done_in_a_leader_epoch_that_is_not_noted(tmp_path):
+    log = warm(tmp_path, Env())
+    assert log.try_append_as_leader(batch(b"b"), leader_epoch=1) is None
+    log.append_as_leader(batch(b"b"), leader_epoch=1)
+    assert log.try_append_as_leader(batch(b"c"), leader_epoch=1).first_offset == 2
+
+
+def test_nothing_is_done_on_a_log_that_was_not_looked_at(tmp_path):
+    assert make(tmp_path, Env()).try_append_as_leader(batch(b"a"), leader_epoch=-1) is None
+
+
+def test_what_may_not_be_appended_is_refused_and_the_next_one_is_taken(tmp_path):
+    log = warm(tmp_path, Env(), max_message_bytes=100)
+    broken = batch(b"b")
+    broken[-1] ^= 1
+    with pytest.raises(DamagedBatchError):
+        log.try_append_as_leader(broken, leader_epoch=0)
+    with pytest.raises(RecordTooLargeError):
+        log.try_append_as_leader(batch(bytes(200)), leader_epoch=0)
+    assert log.try_append_as_leader(batch(b"b"), leader_epoch=0).first_offset == 1
+
+
+@pytest.mark.parametrize("room", [0, 30])
+def test_after_a_failure_the_end_is_looked_for_first(tmp_path, room):
+    env = Env(files=Full())
+    log = warm(tmp_path, env)
+    env.files.room = room
+    with pytest.raises(DiskFullError):
+        log.try_append_as_leader(batch(b"b"), leader_epoch=0)
+    env.files.room = None
+    assert log.try_append_as_leader(batch(b"c"), leader_epoch=0) is None
+    assert append(log, batch(b"c")).first_offset == 1
+    assert [value for _, value in contents(log)] == [b"a", b"c"]
+    assert not list(log.verify())

@@ -1,0 +1,147 @@
+"""What kernels promise beside their results: where compiled code is kept, and that any CPU will do."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logstore.records import kernels
+from logstore.records.kernels import crc, native
+
+ROOT = Path(__file__).parents[4]
+
+PROBE = """
+import json, time, numba
+start = time.perf_counter()
+from logstore.records import kernels
+kernels.warm_up()
+seconds = time.perf_counter() - start
+import numpy as np
+from crc32c import crc32c
+from logstore.records import arrow, batch
+data = np.arange(9000, dtype=np.uint8)
+assert kernels.crc32c(data.ctypes.data, len(data)) == crc32c(data)
+assert arrow.decode(batch.build([batch.Record(0, 1, b"k", b"v" * 900)]), start=0, end=1).num_rows == 1
+names = ("decode", "scan", "encode", "crc32c", "decode_headers", "partitions_of")
+own = [getattr(kernels, name) for name in names]
+compiled = sum(sum(k.stats.cache_misses.values()) for k in own)
+loaded = sum(sum(k.stats.cache_hits.values()) for k in own)
+print(json.dumps({"seconds": seconds, "compiled": compiled, "loaded": loaded}))
+"""
+
+
+@given(st.binary(max_size=2000), st.integers(0, 15), st.integers(1, 40))
+def test_crc_is_that_of_the_library(data, skip, times):
+    array = np.frombuffer(data * times + bytes(16), dtype=np.uint8)
+    size = max(0, len(data) * times - skip)
+    assert kernels.crc32c(array.ctypes.data + skip, size) == crc32c(array[skip : skip + size])
+
+
+def start(root, **environment):
+    """A fresh interpreter that imports the kernels of the package in `root`."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA", "XDG", "PYTHON"))}
+    return subprocess.Popen(
+        [sys.executable, "-B", "-c", PROBE],
+        env=kept | {"PYTHONPATH": str(root)} | environment,
+        cwd="/",
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def result(process):
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return json.loads(out)
+
+
+@pytest.mark.slow
+def test_a_closed_install_without_a_home_compiles_once_for_all(tmp_path):
+    """Two processes compile at once, a third finds the result; nothing but a private directory is written."""
+    install, temporary = tmp_path / "install", tmp_path / "tmp"
+    temporary.mkdir()
+    shutil.copytree(ROOT / "logstore", install / "logstore", ignore=shutil.ignore_patterns("__pycache__"))
+    # A file where the directory would be: nobody can write there, not even root.
+    (install / "logstore/records/kernels/__pycache__").write_bytes(b"")
+    closed = {"HOME": "/dev/null", "TMPDIR": str(temporary)}
+    both = [start(install, **closed) for _ in range(2)]
+    assert all(r["compiled"] + r["loaded"] == 6 for r in map(result, both))
+    third = result(start(install, **closed))
+    assert (third["compiled"], third["loaded"]) == (0, 6)
+    (private,) = temporary.iterdir()
+    assert private.name == f"pylog-numba-{os.getuid()}"
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+
+
+@given(st.integers(0, 2**32 - 1), st.binary(min_size=8, max_size=8))
+def test_tables_do_what_the_instruction_does(before, word):
+    after = crc._table_step(before, int.from_bytes(word, "little", signed=True))
+    assert after ^ 0xFFFFFFFF == crc32c(word, before ^ 0xFFFFFFFF)
+
+
+@given(st.binary(max_size=2000), st.integers(1, 20))
+def test_lanes_do_what_folding_does(data, times):
+    array = np.frombuffer(data * times + bytes(16), dtype=np.uint8)
+    start = array.ctypes.data
+    after, left_at = crc._by_lanes(0xFFFFFFFF, start, start + len(array))
+    assert len(array) - (left_at - start) < 3 * crc._SHORT
+    assert after ^ 0xFFFFFFFF == crc32c(array[: left_at - start])
+
+
+@pytest.mark.parametrize("setting", ["CPU_NAME", "CPU_FEATURES"])
+def test_a_cpu_that_numba_was_told_is_not_taken_for_this_one(setting, monkeypatch):
+    monkeypatch.setattr(numba.config, setting, "generic")
+    assert crc._crc_instruction() is None
+
+
+def test_a_change_in_any_file_of_the_kernels_compiles_anew(monkeypatch, tmp_path):
+    monkeypatch.setattr(native._config, "CACHE_DIR", str(tmp_path / "cache"))
+    shutil.copytree(ROOT / "logstore/records/kernels", tmp_path / "kernels")
+    monkeypatch.setattr(native, "_HERE", tmp_path / "kernels")
+    before = native._cache_dir()
+    assert native._cache_dir() == before
+    with (tmp_path / "kernels/varints.py").open("a") as file:
+        file.write("# changed")
+    assert native._cache_dir() != before
+
+
+def test_workers_load_what_was_compiled_before():
+    first = result(start(ROOT))
+    assert first["compiled"] + first["loaded"] == 6
+    assert result(start(ROOT))["compiled"] == 0
+
+
+@pytest.fixture
+def private(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"pylog-numba-{os.getuid()}"
+
+
+def test_code_is_kept_in_a_directory_of_this_user_alone(private):
+    assert native._private_directory() == private
+    assert native._private_directory() == private
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+
+
+def test_code_is_not_loaded_from_a_directory_that_others_may_write(private, tmp_path):
+    private.mkdir()
+    private.chmod(0o777)
+    assert native._private_directory() is None
+    private.rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    private.symlink_to(tmp_path / "elsewhere")
+    assert native._private_directory() is None
+    private.unlink()
+    private.write_bytes(b"")
+    assert native._private_directory() is None

@@ -1,0 +1,256 @@
+"""The edge to the operating system: bounded descriptors, locks, errors with names."""
+
+import contextlib
+import errno
+import os
+import resource
+import subprocess
+import sys
+import threading
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from logstore.checkpoint import FSYNC_FAILED, check_mark, clear_mark, fsync_or_mark
+from logstore.env import Env, OsFiles, _file_system_of
+from logstore.errors import DiskFullError, FailedStoreError, StorageError
+from tests.support.partition import batch, contents, make
+
+
+@pytest.fixture
+def files():
+    return OsFiles(open_files_max=4)
+
+
+def test_open_files_are_bounded_and_every_file_can_still_be_read(files, tmp_path):
+    for number in range(20):
+        files.create(tmp_path / f"{number}")
+        files.write(tmp_path / f"{number}", 0, b"%d" % number)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in list(range(20)) * 2:
+        assert files.read(tmp_path / f"{number}", 0, 9) == b"%d" % number
+        assert files.open_files <= 4
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4
+
+
+def test_a_file_that_leaves_the_pool_stays_open_for_its_user(files, tmp_path):
+    files.create(tmp_path / "a")
+    files.write(tmp_path / "a", 0, b"content")
+    held = files._descriptor(str(tmp_path / "a"))
+    files.forget(tmp_path)
+    assert files.open_files == 0
+    assert os.pread(held.fd, 9, 0) == b"content"
+
+
+def test_a_file_that_another_thread_lets_go_is_open_until_the_call_is_over(tmp_path):
+    class Forgetful(OsFiles):
+        """Somebody lets go of each file as soon as it was taken out of the pool."""
+
+        def _descriptor(self, path, **options):
+            file = super()._descriptor(path, **options)
+            self.forget(path)
+            return file
+
+    files, path = Forgetful(), tmp_path / "f"
+    files.create(path)
+    files.write(path, 0, b"abc")
+    files.fsync(path)
+    files.allocate(path, 4)
+    files.drop_cache(path)
+    files.truncate(path, 2)
+    assert files.read(path, 0, 9) == b"ab"
+    assert files.read_into(path, 0, memoryview(bytearray(9))) == 2
+
+
+def test_threads_may_read_more_files_than_the_pool_holds(files, tmp_path):
+    for number in range(12):
+        files.create(tmp_path / f"{number}")
+        files.write(tmp_path / f"{number}", 0, b"%02d" % number)
+    wrong = []
+
+    def read() -> None:
+        for number in list(range(12)) * 60:
+            if files.read(tmp_path / f"{number}", 0, 9) != b"%02d" % number:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_renamed_file_is_opened_anew(files, tmp_path):
+    for name in ("old", "new"):
+        files.create(tmp_path / name)
+        files.write(tmp_path / name, 0, name.encode())
+    assert files.read(tmp_path / "old", 0, 9) == b"old"
+    files.rename(tmp_path / "new", tmp_path / "old")
+    assert files.read(tmp_path / "old", 0, 9) == b"new"
+
+
+def test_reads_are_whole_or_end_with_the_file(files, tmp_path):
+    files.create(tmp_path / "a")
+    files.write(tmp_path / "a", 0, b"0123456789")
+    space = bytearray(8)
+    assert files.read_into(tmp_path / "a", 6, memoryview(space)) == 4
+    assert space[:4] == b"6789"
+    assert files.read(tmp_path / "a", 8, 10) == b"89"
+    assert files.read_all(tmp_path / "a") == b"0123456789"
+
+
+def test_what_is_missing_is_no_failure_of_the_disk(files, tmp_path):
+    assert files.stat(tmp_path / "a") is None
+    files.unlink(tmp_path / "a")
+    files.rmdir(tmp_path / "a")
+    for use in (files.read_all, files.list, lambda p: files.read(p, 0, 1), lambda p: files.write(p, 0, b"x")):
+        with pytest.raises(FileNotFoundError) as caught:
+            use(tmp_path / "a")
+        assert not isinstance(caught.value, StorageError)
+
+
+def test_other_errors_say_what_and_where(files, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=f"{tmp_path}/file: cannot list: Not a directory"):
+        files.list(tmp_path / "file")
+
+
+def test_a_directory_listed_at_once_after_a_change_is_not_settled(files, tmp_path):
+    files.create(tmp_path / "a")
+    assert not files.list(tmp_path).settled
+    os.utime(tmp_path, ns=(0, 1_000_000_000))
+    assert files.list(tmp_path).settled
+
+
+def test_locks_keep_out_other_holders_of_this_process_and_of_others(files, tmp_path):
+    held = files.lock(tmp_path / "lock")
+    assert files.lock(tmp_path / "lock", wait=False) is None
+    assert files.lock(tmp_path / "lock", shared=True, wait=False) is None
+    script = f"import fcntl; fcntl.flock(open({str(tmp_path / 'lock')!r}), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    assert (
+        subprocess.run([sys.executable, "-c", script], stderr=subprocess.DEVNULL, check=False).returncode == 1
+    )
+    held.release()
+    held.release()
+    shared = [files.lock(tmp_path / "lock", shared=True, wait=False) for _ in range(2)]
+    assert None not in shared
+    assert files.lock(tmp_path / "lock", wait=False) is None
+
+
+def test_a_lock_held_at_a_fork_is_the_parents_alone(files, tmp_path):
+    held = files.lock(tmp_path / "lock")
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(write, b"1" if files.lock(tmp_path / "lock", wait=False) is None else b"0")
+        held.release()  # must not unlock the parent's
+        os.read(0, 0)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 1) == b"1"
+    assert files.lock(tmp_path / "lock", wait=False) is None
+    held.release()
+    os.close(read)
+    os.close(write)
+
+
+def test_a_shared_lock_that_cannot_be_made_is_a_missing_file(files, tmp_path, monkeypatch):
+    real = os.open
+
+    def read_only_directory(path, flags, *rest):
+        if flags & os.O_CREAT:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return real(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", read_only_directory)
+    with pytest.raises(FileNotFoundError):
+        files.lock(tmp_path / "lock", shared=True)
+    with pytest.raises(StorageError, match="cannot lock: Read-only"):
+        files.lock(tmp_path / "lock")
+
+
+@pytest.mark.parametrize(
+    ("mounts", "kind"),
+    [
+        ("/dev/sda / ext4 rw 0 0\nserver:/x /data nfs4 rw 0 0\n", "nfs4"),
+        ("/dev/sda / ext4 rw 0 0\nserver:/x /dat nfs4 rw 0 0\n", "ext4"),
+        ("server:/x / nfs rw 0 0\n/dev/sda /data xfs rw 0 0\n", "xfs"),
+        ("a /data\\040b nfs rw 0 0\nb /data cifs rw 0 0\n", "cifs"),
+    ],
+)
+def test_the_mount_nearest_above_says_what_file_system_it_is(mounts, kind):
+    assert _file_system_of("/data/logs", mounts) == kind
+
+
+def test_this_machines_files_are_local(files, tmp_path):
+    assert files.network_file_system(tmp_path) is None
+
+
+# ------------------------------------------------------------------ S8, S9 as the system has them
+
+
+def test_s8_an_fsync_that_fails_leaves_the_mark_until_it_is_cleared(tmp_path, monkeypatch):
+    env = Env(files=OsFiles())
+    log = make(tmp_path, env)
+    log.append_as_leader(batch(b"x"))
+    real = os.fsync
+
+    def failing(fd: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink().suffix == ".log":
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        with pytest.raises(FailedStoreError, match="Input/output error"):
+            log.flush()
+    assert "Input/output error" in (tmp_path / FSYNC_FAILED).read_text()
+    with pytest.raises(FailedStoreError, match="Input/output error"):
+        log.append_as_leader(batch(b"y"))
+    clear_mark(env, tmp_path)
+    check_mark(env, tmp_path)
+    fsync_or_mark(env, tmp_path, tmp_path)
+    log.append_as_leader(batch(b"y"))
+    assert contents(log) == [(0, b"x"), (1, b"y")]
+
+
+@pytest.fixture
+def file_size_limit():
+    """No file may grow beyond 5,000 bytes: the system refuses the rest of a write, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_s9_a_write_that_the_system_cuts_short_is_undone(tmp_path, file_size_limit):
+    log = make(tmp_path, Env(files=OsFiles()))
+    log.append_as_leader(batch(b"x" * 1000))
+    with pytest.raises(DiskFullError, match="free some space"):
+        log.append_as_leader(bytearray().join(batch(b"y" * 1000) for _ in range(6)))
+    assert contents(log) == [(0, b"x" * 1000)]
+    assert Path(log.segments()[0].path).stat().st_size == log.segments()[0].size_bytes
+    assert log.append_as_leader(batch(b"z")).first_offset == 1
+
+
+def test_s9_a_file_system_that_is_full(tmp_path):
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(tmp_path)],
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    if mount.returncode:
+        pytest.skip("no right to mount a small file system here")
+    try:
+        log = make(tmp_path, Env(files=OsFiles()), segment_bytes=60_000)
+        appended = 0
+        with contextlib.suppress(DiskFullError):
+            for appended in count(3, 3):  # noqa: B007  it counts
+                log.append_as_leader(bytearray().join(batch(b"x" * 9_000) for _ in range(3)))
+        assert [offset for offset, _ in contents(log)] == list(range(appended - 3))
+        assert log.log_end_offset == appended - 3 > 15
+        assert list(log.verify()) == []
+        log.close()
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)

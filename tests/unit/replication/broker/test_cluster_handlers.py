@@ -1,0 +1,88 @@
+"""Metadata: an answer is given again until the cluster changes, and never after."""
+
+import asyncio
+
+from replication.broker.handlers.cluster import ClusterHandlers
+from replication.config.broker import BrokerConfig
+from replication.model.cluster import TopicPartition
+from replication.model.metadata import Metadata
+from replication.network.request import RequestContext
+from replication.protocol import apis
+from replication.protocol.apis import ApiKey, EncodedBody
+from tests.unit.replication.model.test_metadata import ONE, T0, TWO, news
+
+
+class NoAdmin:
+    """Topics cannot be made here: whoever asks for one that is missing waits until somebody else has made it."""
+
+    def __init__(self, metadata):
+        self.metadata = metadata
+        self.made = asyncio.Event()
+
+    async def ensure(self, topic, *, timeout_s):
+        await self.made.wait()
+        return self.metadata.topic(topic.name)
+
+
+def ask(handlers, topics, version=9):
+    """(the task, what was asked)"""
+    names = None if topics is None else [{"name": name} for name in topics]
+    body = {"topics": names, "allow_auto_topic_creation": True}
+    body |= {f"include_{what}_authorized_operations": False for what in ("cluster", "topic")}
+    frame = b"".join(apis.encode_request(ApiKey.METADATA, version, 1, "me", body))
+    request = apis.decode_request(memoryview(frame[4:]))
+    context = RequestContext(request, "127.0.0.1", 1, lambda: None)
+    return asyncio.ensure_future(handlers.metadata(context, request.body))
+
+
+def leaders(answer: EncodedBody, version=9):
+    frame = b"".join(apis.encode_response(ApiKey.METADATA, version, 1, answer))
+    _, body = apis.decode_response(ApiKey.METADATA, version, memoryview(frame[4:]))
+    return {(topic.name, p.partition_index): p.leader_id for topic in body.topics for p in topic.partitions}
+
+
+def test_an_answer_is_made_once_and_anew_after_a_change():
+    async def main():
+        metadata = Metadata()
+        handlers = ClusterHandlers(BrokerConfig(), "cluster", metadata, NoAdmin(metadata))
+        metadata.update(1, [ONE, TWO], [news(T0, 1)])
+        for topics in (None, ["t"]):
+            first = await ask(handlers, topics)
+            assert await ask(handlers, topics) is first
+            assert leaders(first) == {("t", 0): metadata.leader("t", 0)}
+            assert leaders(await ask(handlers, topics, 1), 1) == leaders(first)
+        metadata.update(1, [ONE, TWO], [news(T0, 2, epoch=1)])
+        for topics in (None, ["t"]):
+            assert leaders(await ask(handlers, topics)) == {("t", 0): 2}
+
+    asyncio.run(main())
+
+
+def test_what_changed_while_an_answer_was_made_is_told_to_the_next():
+    async def main():
+        metadata = Metadata()
+        admin = NoAdmin(metadata)
+        handlers = ClusterHandlers(BrokerConfig(), "cluster", metadata, admin)
+        metadata.update(1, [ONE, TWO], [news(T0, 1)])
+        waiting = ask(handlers, ["t", "new"])
+        await asyncio.sleep(0.01)
+        made = news(TopicPartition("new", 0), 1, topic_id="n" * 22)
+        metadata.update(1, [ONE, TWO], [made, news(T0, 2, epoch=1)])
+        admin.made.set()
+        await waiting
+        assert leaders(await ask(handlers, ["t", "new"])) == {("t", 0): 2, ("new", 0): 1}
+
+    asyncio.run(main())
+
+
+def test_failures_are_not_kept():
+    async def main():
+        metadata = Metadata()
+        handlers = ClusterHandlers(
+            BrokerConfig(auto_create_topics_enable=False), "c", metadata, NoAdmin(metadata)
+        )
+        metadata.update(1, [ONE], [])
+        assert leaders(await ask(handlers, ["t"])) == {}
+        assert not handlers._answers
+
+    asyncio.run(main())

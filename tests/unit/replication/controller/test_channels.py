@@ -1,0 +1,181 @@
+"""What a controller tells its brokers, and in which order: over a network that the test holds up."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from kio.schema.errors import ErrorCode as WireCode
+
+from replication.controller import channels
+from replication.controller.channels import Channels
+from replication.controller.machine.events import PartitionNews, SendLeaderAndIsr, SendUpdateMetadata
+from replication.model.cluster import BrokerInfo, LeaderAndIsr, TopicPartition
+from replication.model.state_changes import ControllerLines
+from replication.protocol import interbroker as ib
+from replication.protocol.apis import ApiKey
+
+LEADERSHIP, METADATA = ApiKey.LEADER_AND_ISR, ApiKey.UPDATE_METADATA
+EMPTY = {
+    LEADERSHIP: ib.LeaderAndIsrResponse(error_code=WireCode.none, topics=()),
+    METADATA: ib.UpdateMetadataResponse(error_code=WireCode.none),
+}
+
+
+class Network:
+    """Three brokers. `held`: those that do not answer before their event is set; `errors`: what calls to them raise."""
+
+    def __init__(self):
+        self.brokers = {number: BrokerInfo(number, 10 + number, "h", number) for number in (1, 2, 3)}
+        self.held, self.errors, self.sent, self.tasks = {}, {}, [], []
+        self.channels = Channels(
+            ControllerLines(1, 1),
+            self.call,
+            self.brokers.get,
+            lambda line: None,
+            lambda event: None,
+            self.spawn,
+        )
+
+    def spawn(self, work):
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+        return self.tasks[-1]
+
+    async def call(self, broker, key, request):
+        self.sent.append((broker.id, key))
+        if broker.id in self.errors:
+            raise self.errors[broker.id]
+        if (broker.id, key) in self.held:
+            await self.held[broker.id, key].wait()
+        return EMPTY[key]
+
+    def hold(self, broker, key=LEADERSHIP):
+        self.held[broker, key] = asyncio.Event()
+
+    def order(self, broker, leader, epoch=0):
+        self.channels.send(SendLeaderAndIsr(broker, 10 + broker, 1, (news(leader, epoch),)))
+
+    def tell(self, broker, *leaders):
+        rows = tuple(news(leader, 0, number) for number, leader in enumerate(leaders))
+        self.channels.send(SendUpdateMetadata(broker, 10 + broker, 1, tuple(self.brokers.values()), rows))
+
+    async def until(self, *wanted):
+        async with asyncio.timeout(10):
+            while not set(wanted) <= set(self.sent):  # noqa: ASYNC110  nobody tells
+                await asyncio.sleep(0.005)
+
+    async def rest(self):
+        """Let everything happen that can."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def news(leader, epoch, number=0):
+    state = LeaderAndIsr(leader, epoch, (leader,), 1, 0)
+    return PartitionNews(TopicPartition("t", number), "i" * 22, state, (1, 2, 3), False)
+
+
+@asynccontextmanager
+async def network():
+    made = Network()
+    try:
+        yield made
+    finally:
+        made.channels.close()
+        await asyncio.gather(*made.tasks, return_exceptions=True)
+
+
+def test_nobody_hears_of_a_leader_that_has_not_obeyed():
+    async def check():
+        async with network() as net:
+            net.hold(2)
+            net.order(2, leader=2)
+            net.order(3, leader=2)
+            for broker in (1, 2, 3):
+                net.tell(broker, 1, 2)
+            await net.rest()
+            assert set(net.sent) == {(2, LEADERSHIP), (3, LEADERSHIP)}
+            net.held[2, LEADERSHIP].set()
+            await net.until((1, METADATA), (2, METADATA), (3, METADATA))
+
+    asyncio.run(check())
+
+
+def test_a_follower_that_has_not_obeyed_is_waited_for_by_nobody_else():
+    async def check():
+        async with network() as net:
+            net.hold(3)
+            net.order(2, leader=2)
+            net.order(3, leader=2)
+            for broker in (1, 2, 3):
+                net.tell(broker, 2)
+            await net.until((1, METADATA), (2, METADATA))
+            await net.rest()
+            assert (3, METADATA) not in net.sent  # its own orders come first
+
+    asyncio.run(check())
+
+
+def test_orders_do_not_wait_behind_metadata_that_waits():
+    async def check():
+        async with network() as net:
+            net.hold(2)
+            net.order(2, leader=2)
+            net.tell(1, 2)
+            net.order(1, leader=1, epoch=1)
+            await net.until((1, LEADERSHIP))
+            assert (1, METADATA) not in net.sent
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("how", ["it cannot be reached", "it is gone", "it takes too long"])
+def test_a_leader_is_not_waited_for_in_vain(how, monkeypatch):
+    monkeypatch.setattr(channels, "LEADERS_WAIT_S", 0.05 if how == "it takes too long" else 60)
+
+    async def check():
+        async with network() as net:
+            net.hold(2)
+            match how:
+                case "it cannot be reached":
+                    net.errors[2] = ConnectionRefusedError("nobody listens")
+                case "it is gone":
+                    del net.brokers[2]
+            net.order(2, leader=2)
+            net.tell(1, 2)
+            await net.until((1, METADATA))
+
+    asyncio.run(check())
+
+
+def test_metadata_that_waits_for_a_leader_takes_the_next_along():
+    async def check():
+        async with network() as net:
+            net.hold(2)
+            net.order(2, leader=2)
+            for _ in range(5):
+                net.tell(1, 2)
+            net.held[2, LEADERSHIP].set()
+            await net.until((1, METADATA))
+            await asyncio.gather(*net.tasks)
+            assert net.sent.count((1, METADATA)) == 2
+
+    asyncio.run(check())
+
+
+def test_a_broker_that_cannot_be_reached_is_a_warning_once_per_request(monkeypatch, caplog):
+    monkeypatch.setattr(channels, "REPEAT_S", 0)
+
+    async def check():
+        async with network() as net:
+            net.errors[2] = ConnectionRefusedError("nobody listens")
+            net.order(2, leader=2)
+            net.order(2, leader=2, epoch=1)
+            while len(net.sent) < 10:  # noqa: ASYNC110  nobody tells
+                await asyncio.sleep(0)
+            del net.errors[2]
+            await asyncio.gather(*net.tasks)
+
+    asyncio.run(check())
+    assert [record.getMessage() for record in caplog.records] == [
+        "broker=2 LEADER_AND_ISR will be repeated: nobody listens"
+    ]

@@ -1,0 +1,198 @@
+"""The threads of a broker's disk: order within a lane, batches, errors; and who waits for a commit."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from logstore.env import Env, OsFiles
+from replication.errors import ErrorCode
+from replication.replica.leader.purgatory import CommitWait, CommitWaits, PendingProduce
+from replication.replica.leader.results import AppendResult
+from replication.replica.storage.executor import PATIENCE_S, Disk
+
+
+def with_disk(test):
+    async def go():
+        disk = Disk(4)
+        async with asyncio.timeout(20):
+            await test(disk)
+            await disk.close()
+
+    asyncio.run(go())
+
+
+class Counting:
+    """A job that others join until it goes."""
+
+    def __init__(self, log):
+        self.members, self.log, self.is_open = [], log, True
+
+    def seal(self):
+        self.is_open = False
+
+    def run(self):
+        self.log.append(tuple(self.members))
+
+    def done(self):
+        pass
+
+
+def test_a_lane_works_in_order_and_what_waits_goes_together():
+    async def run(disk):
+        lane, log, gate = disk.lane(), [], threading.Event()
+        disk.submit(lane, first := Counting(log))
+        blocked = disk.call(lane, gate.wait)
+        first.members.append("a")
+        await asyncio.sleep(0.01)
+        assert not first.is_open
+        disk.submit(lane, second := Counting(log))
+        await asyncio.sleep(0.01)
+        assert second.is_open  # the lane is busy: it may still be joined
+        second.members += ["b", "c"]
+        gate.set()
+        await blocked
+        await disk.call(lane, lambda: None)
+        assert log == [("a",), ("b", "c")]
+
+    with_disk(run)
+
+
+def test_lanes_and_readers_do_not_wait_for_each_other():
+    async def run(disk):
+        gate, lanes = threading.Event(), [disk.lane() for _ in range(4)]
+        before = disk.call(lanes[0], lambda: 0)
+        blocked = disk.call(lanes[1], gate.wait)
+        beside = disk.call(lanes[2], lambda: 1)
+        assert [await before, await beside] == [0, 1]
+        assert await disk.call(lanes[3], lambda: 2) == 2
+        assert await disk.read(lambda: 3) == 3
+        behind = disk.call(lanes[1], lambda: 4)
+        await asyncio.sleep(0.05)
+        assert not blocked.done()
+        assert not behind.done()
+        gate.set()
+        assert await blocked
+        assert await behind == 4
+
+    with_disk(run)
+
+
+def test_errors_come_to_who_asked_and_the_lane_goes_on():
+    async def run(disk):
+        def fail():
+            raise ValueError("no")
+
+        lane = disk.lane()
+        failing, fine = disk.call(lane, fail), disk.call(lane, lambda: 3)
+        with pytest.raises(ValueError, match="no"):
+            await failing
+        assert await fine == 3
+        cancelled = disk.call(lane, lambda: 4)
+        cancelled.cancel()
+        assert await disk.call(lane, lambda: 5) == 5
+
+    with_disk(run)
+
+
+def test_waits_end_in_order_and_those_that_are_over_are_left_out():
+    request, over = PendingProduce(["a"], dict), PendingProduce([], dict)
+    waits, (one, two, three) = CommitWaits(), [CommitWait(end, AppendResult(), request) for end in (1, 5, 9)]
+    for wait in (one, two, three):
+        waits.add(wait)
+    assert waits.reached(0) == []
+    assert waits.reached(5) == [one, two]
+    assert waits.all() == [three]
+    assert len(waits) == 0
+    waits.add(three)
+    waits.add(CommitWait(10, AppendResult(), over))
+    waits.sweep()
+    assert waits.all() == [three]
+
+
+def test_a_produce_request_is_answered_when_each_partition_has_a_result():
+    async def run():
+        request = PendingProduce(["a", "b"], dict)
+        request.settle("a", AppendResult(base_offset=1))
+        answer = request.response(-1)
+        request.settle("a", AppendResult(base_offset=2))
+        assert not answer.done()
+        request.settle("b", AppendResult(base_offset=3))
+        assert await answer == {"a": AppendResult(base_offset=1), "b": AppendResult(base_offset=3)}
+
+    asyncio.run(run())
+
+
+def test_a_request_whose_results_are_known_is_answered_at_once():
+    request = PendingProduce(["a"], dict)
+    request.settle("a", AppendResult())
+    assert request.response(0) == {"a": AppendResult()}
+
+
+def test_the_time_of_a_request_ends_and_what_comes_later_is_nobodys():
+    async def run():
+        request = PendingProduce(["a", "b"], dict)
+        request.settle("b", AppendResult(base_offset=3))
+        found = await request.response(1)
+        request.settle("a", AppendResult(base_offset=2))
+        assert found == {
+            "a": AppendResult(ErrorCode.REQUEST_TIMED_OUT),
+            "b": AppendResult(base_offset=3),
+        }
+
+    asyncio.run(run())
+
+
+def test_a_response_that_cannot_be_made_is_an_error_of_its_request():
+    def fail(results):
+        raise ValueError("no")
+
+    async def run():
+        request = PendingProduce(["a"], fail)
+        answer = request.response(-1)
+        request.settle("a", AppendResult())
+        with pytest.raises(ValueError, match="no"):
+            await answer
+
+    asyncio.run(run())
+
+
+class Syncing(OsFiles):
+    is_syncing = False
+
+
+def test_the_event_loop_writes_where_nothing_is_under_way_and_no_fsync_runs():
+    async def run():
+        files = Syncing()
+        disk = Disk(2, Env(files=files))
+        lane, gate = disk.lane(), threading.Event()
+        assert disk.is_prompt(lane)
+        blocked = disk.call(lane, gate.wait)
+        assert not disk.is_prompt(lane)
+        gate.set()
+        await blocked
+        assert disk.is_prompt(lane)
+        files.is_syncing = True
+        assert not disk.is_prompt(lane)
+        files.is_syncing = False
+        assert disk.is_prompt(lane)
+        await disk.close()
+
+    asyncio.run(run())
+
+
+def test_after_a_write_that_waited_for_the_disk_the_threads_write_for_a_while():
+    async def run():
+        disk = Disk(2)
+        lane = disk.lane()
+        disk.begin_write()
+        disk.end_write()
+        assert disk.is_prompt(lane)
+        disk.begin_write()
+        time.sleep(2 * PATIENCE_S)  # noqa: ASYNC251  the loop stands
+        disk.end_write()
+        assert not disk.is_prompt(lane)
+        await disk.close()
+
+    asyncio.run(run())

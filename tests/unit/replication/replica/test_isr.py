@@ -1,0 +1,297 @@
+"""A leader counts on the maximal ISR, changes it only by accepted writes, and lets followers in and out by rule."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from replication.model.cluster import LeaderAndIsr
+from replication.replica.machine.isr import (
+    Ack,
+    Appended,
+    Fetched,
+    HighWatermarkMoved,
+    IsrChanged,
+    IsrRefused,
+    IsrWritten,
+    LeadershipRefreshed,
+    Limits,
+    RefreshLeadership,
+    Resumed,
+    Suspended,
+    Ticked,
+    Verdict,
+    WriteIsr,
+    acknowledge,
+    has_enough_replicas,
+    judge_epoch,
+    judge_fetch,
+    lead,
+    step,
+)
+
+LIMITS = Limits(replica_lag_time_max_ms=100)
+
+
+class Leader:
+    """Drives the machine, and keeps what it ordered."""
+
+    def __init__(self, *isr, replicas=(1, 2, 3), log_end=10, hw=0, epoch=5, limits=LIMITS):
+        stored = LeaderAndIsr(1, epoch, isr or replicas, 1, 20)
+        self.limits = limits
+        self.state, self.effects = lead(
+            1, stored, replicas, log_end_offset=log_end, high_watermark=hw, now_ms=0
+        )
+
+    def on(self, *events):
+        for event in events:
+            self.state, self.effects = step(self.state, event, self.limits)
+        return self.effects
+
+    @property
+    def hw(self):
+        return self.state.high_watermark
+
+
+def test_a_record_is_committed_when_every_member_has_it():
+    leader = Leader()
+    assert leader.on(Fetched(2, 10, 1)) == ()
+    assert leader.on(Fetched(3, 8, 1)) == (HighWatermarkMoved(8),)
+    assert leader.on(Appended(12), Fetched(2, 12, 2), Fetched(3, 12, 2)) == (HighWatermarkMoved(12),)
+
+
+def test_a_leader_alone_commits_at_once():
+    leader = Leader(1)
+    assert leader.effects == (HighWatermarkMoved(10),)
+    assert leader.on(Appended(11)) == (HighWatermarkMoved(11),)
+
+
+def test_nothing_is_known_of_followers_at_the_start_of_an_epoch_and_the_hw_stays():
+    leader = Leader(1, 2, hw=7)
+    assert (leader.effects, leader.hw, leader.state.is_settled) == ((), 7, False)
+    leader.on(Fetched(2, 9, 1))
+    assert (leader.hw, leader.state.is_settled) == (9, False)
+    leader.on(Fetched(2, 10, 1))
+    assert leader.state.is_settled  # the end may be told now (R13)
+
+
+def test_the_hw_waits_for_who_is_being_dropped_until_that_is_written():
+    """(R7)"""
+    leader = Leader(1, 2)
+    leader.on(Fetched(2, 10, 1), Appended(20))
+    assert leader.on(Ticked(200)) == (WriteIsr((1,), 20, ()),)
+    assert leader.hw == 10
+    assert leader.on(Appended(21)) == ()
+    assert leader.on(IsrWritten(5, 21)) == (IsrChanged((1, 2), (1,)), HighWatermarkMoved(21))
+
+
+def test_the_hw_waits_for_who_is_being_added():
+    """(R8)"""
+    leader = Leader(1, 2)
+    leader.on(Fetched(2, 10, 1))
+    assert leader.on(Fetched(3, 10, 1, broker_epoch=4)) == (WriteIsr((1, 2, 3), 20, ((3, 4),)),)
+    leader.on(Appended(20), Fetched(2, 20, 2))
+    assert leader.hw == 10
+    assert leader.on(Fetched(3, 20, 3, broker_epoch=4)) == (HighWatermarkMoved(20),)
+
+
+def test_a_follower_joins_when_it_has_reached_the_hw_and_this_epoch():
+    """(R9): the leader's HW may be below the true one."""
+    leader = Leader(1, 2, log_end=10, hw=4)
+    assert leader.on(Fetched(3, 5, 1)) == ()  # above the HW, below this epoch's start
+    assert leader.on(Fetched(3, 9, 1)) == ()
+    assert leader.on(Fetched(3, 10, 1)) == (WriteIsr((1, 2, 3), 20, ((3, -1),)),)
+
+
+def test_it_need_not_reach_the_end_of_the_log():
+    leader = Leader(1, 2)
+    leader.on(Fetched(2, 10, 1), Appended(50), Fetched(2, 30, 1))
+    assert leader.on(Fetched(3, 30, 1)) == (WriteIsr((1, 2, 3), 20, ((3, -1),)),)
+
+
+def test_one_change_is_in_flight():
+    leader = Leader(1, replicas=(1, 2, 3))
+    leader.on(Fetched(2, 10, 1))
+    assert leader.on(Fetched(3, 10, 1)) == ()
+    leader.on(IsrWritten(5, 21))
+    assert leader.on(Fetched(3, 10, 2)) == (WriteIsr((1, 2, 3), 21, ((3, -1),)),)
+
+
+def test_a_refusal_makes_the_leader_read_before_it_writes_again():
+    leader = Leader(1)
+    leader.on(Fetched(2, 10, 1))
+    assert leader.on(IsrRefused(5)) == (RefreshLeadership(),)
+    assert leader.on(Fetched(2, 10, 2)) == ()
+    leader.on(LeadershipRefreshed(LeaderAndIsr(3, 6, (3,), 1, 22)))  # deposed: wait for the word
+    assert leader.on(Fetched(2, 10, 3)) == ()
+    leader.on(LeadershipRefreshed(LeaderAndIsr(1, 5, (1, 3), 1, 22)))
+    assert leader.state.isr == (1, 3)
+    assert leader.on(Fetched(2, 10, 4)) == (WriteIsr((1, 3, 2), 22, ((2, -1),)),)
+
+
+def test_what_was_read_before_the_last_write_means_nothing():
+    """A read that was asked for in a former epoch, say, and answers late."""
+    leader = Leader(1)
+    leader.on(Fetched(2, 10, 1), IsrWritten(5, 22))
+    before = leader.state
+    assert before.isr == (1, 2)
+    assert leader.on(LeadershipRefreshed(LeaderAndIsr(1, 5, (1,), 1, 21))) == ()
+    assert leader.state == before
+
+
+def test_what_was_read_while_a_write_is_under_way_means_nothing():
+    leader = Leader(1, 2)
+    leader.on(Ticked(101))
+    before = leader.state
+    assert leader.on(LeadershipRefreshed(LeaderAndIsr(1, 5, (1, 2, 3), 1, 21))) == ()
+    assert leader.state == before
+
+
+def test_the_outcome_of_a_former_epoch_means_nothing():
+    leader = Leader(1)
+    leader.on(Fetched(2, 10, 1))
+    before = leader.state
+    assert leader.on(IsrWritten(4, 21)) == leader.on(IsrRefused(4)) == ()
+    assert leader.state == before
+
+
+def test_a_follower_leaves_when_no_fetch_reached_the_end_for_too_long():
+    """(R6, R31): and until that is written, nothing more is committed."""
+    leader = Leader(1, 2)
+    leader.on(Fetched(2, 10, 50))
+    assert leader.on(Ticked(150)) == ()
+    assert leader.on(Ticked(151)) == (WriteIsr((1,), 20, ()),)
+
+
+def test_it_counts_as_caught_up_when_it_has_what_there_was_at_its_last_fetch():
+    """Under load it is never at the end, and still not slow."""
+    leader = Leader(1, 2)
+    for now_ms in range(0, 1000, 50):
+        leader.on(Fetched(2, leader.state.log_end_offset, now_ms))
+        leader.on(Appended(leader.state.log_end_offset + 100))
+        leader.on(Fetched(2, leader.state.log_end_offset - 100, now_ms + 1))
+        assert leader.on(Ticked(now_ms + 2)) == ()
+
+
+def test_who_is_never_at_the_end_is_as_late_as_its_fetch_before():
+    leader = Leader(1, 2)
+    leader.on(Fetched(2, 10, 0))
+    for now_ms in range(100, 1000, 100):
+        end = leader.state.log_end_offset
+        leader.on(Appended(end + 100), Fetched(2, end, now_ms))
+        assert leader.on(Ticked(now_ms)) == ()
+    assert leader.on(Ticked(now_ms + 1)) == (WriteIsr((1,), 20, ()),)
+
+
+def test_who_fetches_all_the_time_and_never_reaches_what_there_was_leaves():
+    leader = Leader(1, 2)
+    leader.on(Fetched(2, 10, 0), Appended(1000))
+    for now_ms in range(1, 101):
+        assert leader.on(Fetched(2, 10 + now_ms, now_ms), Ticked(now_ms)) == ()
+    assert leader.on(Fetched(2, 500, 101), Ticked(101)) == (WriteIsr((1,), 20, ()),)
+
+
+def test_it_may_be_too_many_records_behind_if_that_is_set():
+    leader = Leader(1, 2, limits=Limits(100, replica_lag_max_messages=5))
+    leader.on(Fetched(2, 10, 1), Appended(15))
+    assert leader.on(Ticked(2)) == ()
+    leader.on(Appended(16))
+    assert leader.on(Ticked(3)) == (WriteIsr((1,), 20, ()),)
+
+
+def test_nothing_changes_while_the_coordination_service_is_silent():
+    """(R25): and the HW does not move by it."""
+    leader = Leader(1, 2)
+    leader.on(Suspended(), Appended(20))
+    assert leader.on(Ticked(500)) == leader.on(Fetched(3, 20, 500)) == ()
+    assert leader.hw == 0
+    assert leader.on(Resumed(), Ticked(501)) == (WriteIsr((1,), 20, ()),)
+
+
+def test_a_member_that_came_back_with_less_than_is_committed_is_put_out_at_once():
+    """(R10, R19)"""
+    leader = Leader(1, 2)
+    leader.on(Fetched(2, 10, 1, broker_epoch=7))
+    assert leader.hw == 10
+    assert leader.on(Fetched(2, 3, 2, broker_epoch=8)) == (WriteIsr((1,), 20, ()),)
+    assert leader.hw == 10
+
+
+def test_a_late_fetch_of_a_former_life_counts_for_nothing():
+    """(R21)"""
+    leader = Leader(1, 2)
+    leader.on(Fetched(2, 3, 2, broker_epoch=8))
+    assert judge_fetch(leader.state, 2, leader_epoch=5, broker_epoch=7) is Verdict.STALE_BROKER_EPOCH
+    before = leader.state
+    assert leader.on(Fetched(2, 10, 3, broker_epoch=7)) == ()
+    assert leader.state == before
+
+
+def test_who_asks_in_another_epoch_is_told_so():
+    """(R5)"""
+    assert judge_epoch(5, 4) is Verdict.FENCED_LEADER_EPOCH
+    assert judge_epoch(5, 6) is Verdict.UNKNOWN_LEADER_EPOCH
+    assert judge_epoch(5, 5) is judge_epoch(5, -1) is Verdict.OK
+    assert judge_fetch(Leader().state, 9, leader_epoch=5, broker_epoch=1) is Verdict.NOT_A_REPLICA
+
+
+def test_too_few_in_sync_is_said_before_or_after_the_append():
+    """(R27): the ISR shrinks between append and acknowledgement."""
+    leader = Leader(1, 2)
+    assert has_enough_replicas(leader.state, 2)
+    leader.on(Appended(20))
+    assert acknowledge(leader.state, 20, 2) is Ack.WAIT
+    leader.on(Ticked(500))
+    assert not has_enough_replicas(leader.state, 2)  # the smaller set may stand already
+    leader.on(IsrWritten(5, 21))
+    assert acknowledge(leader.state, 20, 2) is Ack.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert acknowledge(leader.state, 20, 1) is Ack.DONE
+
+
+def test_the_hw_is_never_above_the_log():
+    """(R30)"""
+    assert Leader(1, 2, log_end=10, hw=99).hw == 10
+
+
+EVENTS = st.one_of(
+    st.builds(
+        Fetched, st.sampled_from([2, 3, 4]), st.integers(0, 40), st.integers(0, 500), st.integers(1, 2)
+    ),
+    st.builds(Appended, st.integers(0, 40)),
+    st.builds(Ticked, st.integers(0, 500)),
+    st.builds(IsrWritten, st.sampled_from([4, 5]), st.just(21)),
+    st.builds(IsrRefused, st.sampled_from([4, 5])),
+    st.just(LeadershipRefreshed(LeaderAndIsr(1, 5, (1, 2), 1, 30))),
+    st.sampled_from([Suspended(), Resumed()]),
+)
+
+
+@given(events=st.lists(EVENTS, max_size=60), isr=st.sampled_from([(1,), (1, 2), (1, 2, 3)]))
+def test_whatever_happens_the_laws_hold(events, isr):
+    leader = Leader(*isr)
+    for drawn in events:
+        event = drawn
+        if isinstance(drawn, Appended):
+            event = Appended(max(drawn.log_end_offset, leader.state.log_end_offset))
+        before = leader.state
+        leader.on(event)
+        after = leader.state
+        assert before.high_watermark <= after.high_watermark <= after.log_end_offset
+        assert after.isr[0] == 1
+        assert set(after.maximal_isr) <= set(after.replicas)
+        if after.high_watermark > before.high_watermark:
+            ends = [after.followers[broker].log_end_offset for broker in after.maximal_isr if broker != 1]
+            assert after.high_watermark <= min([*ends, after.log_end_offset])
+        if after.isr != before.isr:
+            assert isinstance(event, IsrWritten | LeadershipRefreshed)
+        for effect in leader.effects:
+            if isinstance(effect, WriteIsr):
+                assert before.proposed is None
+                assert not before.is_suspended
+                assert effect.isr == after.proposed
+
+
+@pytest.mark.parametrize("members", [(1, 2), (1, 3)])
+def test_the_maximal_isr_is_what_stands_and_what_is_asked_for(members):
+    leader = Leader(*members)
+    leader.on(Fetched(5 - members[1], 10, 1))
+    assert set(leader.state.maximal_isr) == {1, 2, 3}

@@ -1,0 +1,211 @@
+"""What a broker notes about its replicas is never beyond what they have."""
+
+import threading
+
+import pytest
+
+from logstore.config import LogConfig
+from logstore.env import Env, OsFiles
+from logstore.errors import CorruptLogError
+from logstore.store.catalog import new_topic_id
+from logstore.store.log_dir import CLEAN_MARKER
+from replication.model.cluster import TopicPartition
+from replication.replica.storage.log_dir import BOOT, HIGH_WATERMARKS, ReplicaDir
+from tests.support.partition import batch
+
+T0 = TopicPartition("orders", 0)
+
+
+def opened(path):
+    found = ReplicaDir.open(path, Env())
+    found.look()
+    return found, found.recover(lambda topic: LogConfig()).get(T0)
+
+
+def killed(directory, log):
+    log.close()
+    directory.log_dir.close()
+
+
+def noted(path):
+    return (path / HIGH_WATERMARKS).read_text().split("\n")[2:-1]
+
+
+def test_a_high_watermark_beyond_the_log_is_lowered_before_the_log_grows(tmp_path):
+    """(R30) Or else, after the next crash, what was appended since would count as committed."""
+    directory, _ = opened(tmp_path)
+    topic_id = new_topic_id()
+    directory.create_logs({T0: topic_id})
+    log = directory.open_log(T0, topic_id, LogConfig())
+    log.append_as_leader(batch(b"a"))
+    end_of_a = (tmp_path / "orders-0" / "00000000000000000000.log").stat().st_size
+    log.append_as_leader(batch(b"b", b"c"))
+    directory.note_high_watermarks({T0: 3}, directory.cuts())
+    killed(directory, log)
+    with (tmp_path / "orders-0" / "00000000000000000000.log").open("r+b") as file:
+        file.truncate(end_of_a)  # the power went, too
+
+    directory, log = opened(tmp_path)
+    assert directory.high_watermarks == {T0: 1}
+    log.append_as_leader(batch(b"not", b"committed"))
+    killed(directory, log)
+    directory, log = opened(tmp_path)
+    assert (directory.high_watermarks, log.log_end_offset) == ({T0: 1}, 3)
+    killed(directory, log)
+
+
+def test_a_high_watermark_goes_with_its_replica(tmp_path):
+    """(R29) A topic that is made again under the same name does not begin with that of the former one."""
+    directory, _ = opened(tmp_path)
+    former, later = new_topic_id(), new_topic_id()
+    directory.create_logs({T0: former})
+    directory.note_high_watermarks({T0: 7}, directory.cuts())
+    directory.create_logs({T0: later})
+    assert noted(tmp_path) == []
+    directory.note_high_watermarks({T0: 7}, directory.cuts())
+    directory.delete(T0, 0)
+    assert noted(tmp_path) == []
+    directory.log_dir.close()
+
+
+def test_a_high_watermark_that_was_looked_at_before_a_cut_or_another_replica_is_not_noted(tmp_path):
+    """(R30) Or else, after a crash, what comes in the place of what went would count as committed."""
+    directory, _ = opened(tmp_path)
+    directory.create_logs({T0: new_topic_id()})
+    looked = directory.cuts()
+    with directory.cutting(T0, 3):
+        directory.note_high_watermarks({T0: 7}, looked)
+    directory.note_high_watermarks({T0: 7}, looked)
+    assert noted(tmp_path) == []
+    looked = directory.cuts()
+    directory.create_logs({T0: new_topic_id()})
+    directory.note_high_watermarks({T0: 7}, looked)
+    assert noted(tmp_path) == []
+    directory.note_high_watermarks({T0: 7}, directory.cuts())
+    assert noted(tmp_path) == ["orders 0 7"]
+    directory.log_dir.close()
+
+
+class CutMeanwhile(OsFiles):
+    """A follower cuts its log while another thread waits for the disk."""
+
+    cut, where = None, ""
+
+    def fsync(self, path):
+        super().fsync(path)
+        if self.cut is not None and self.where in str(path) and str(path).endswith(".log"):
+            cut, self.cut = self.cut, None
+            other = threading.Thread(target=cut)
+            other.start()
+            other.join()
+
+
+@pytest.mark.parametrize("where", ["orders-0", "orders-1"])
+def test_a_log_that_is_cut_while_logs_are_flushed_is_noted_no_further_than_the_cut(tmp_path, where):
+    """In its own fsync, and in that of the next one."""
+    files = CutMeanwhile()
+    directory = ReplicaDir.open(tmp_path, Env(files=files))
+    directory.look()
+    ids = {T0: new_topic_id(), TopicPartition("orders", 1): new_topic_id()}
+    directory.create_logs(ids)
+    logs = {tp: directory.open_log(tp, topic_id, LogConfig()) for tp, topic_id in ids.items()}
+    for log in logs.values():
+        for _ in range(5):
+            log.append_as_leader(batch(b"a"))
+
+    def cut():
+        with directory.cutting(T0, 2):
+            logs[T0].truncate_to(2)
+
+    files.cut, files.where = cut, where
+    assert directory.flush(logs.items())
+    assert directory.log_dir.recovery_points() == {("orders", 1): 5}
+    for log in logs.values():
+        log.close()
+    directory.log_dir.close()
+    _, log = opened(tmp_path)
+    assert log.log_end_offset == 2
+
+
+def test_a_log_that_is_flushed_in_the_moment_before_it_is_cut_is_noted_no_further_than_the_cut(tmp_path):
+    directory, _ = opened(tmp_path)
+    topic_id = new_topic_id()
+    directory.create_logs({T0: topic_id})
+    log = directory.open_log(T0, topic_id, LogConfig())
+    for _ in range(5):
+        log.append_as_leader(batch(b"a"))
+    with directory.cutting(T0, 2):
+        directory.flush([(T0, log)])
+        log.truncate_to(2)
+    killed(directory, log)
+    directory, log = opened(tmp_path)
+    assert log.log_end_offset == 2
+    killed(directory, log)
+
+
+class FlushMeanwhile(OsFiles):
+    """Another thread makes a replica durable just before it is hidden."""
+
+    flush = None
+
+    def rename(self, source, target):
+        if self.flush is not None and str(target).endswith(".deleted"):
+            flush, self.flush = self.flush, None
+            flush()
+        super().rename(source, target)
+
+
+def test_what_is_noted_of_a_replica_at_last_is_not_the_next_ones_of_its_name(tmp_path):
+    """(R29)"""
+    files = FlushMeanwhile()
+    directory = ReplicaDir.open(tmp_path, Env(files=files))
+    directory.look()
+    former, later = new_topic_id(), new_topic_id()
+    directory.create_logs({T0: former})
+    log = directory.open_log(T0, former, LogConfig())
+    log.append_as_leader(batch(b"a"))
+    files.flush = lambda: directory.flush([(T0, log)])
+    directory.create_logs({T0: later})
+    assert directory.log_dir.recovery_points() == {}
+    killed(directory, log)
+    directory, log = opened(tmp_path)
+    assert log.log_end_offset == 0
+    killed(directory, log)
+
+
+def test_one_log_that_cannot_be_flushed_keeps_the_others_from_nothing_but_a_clean_end(tmp_path, monkeypatch):
+    directory, _ = opened(tmp_path)
+    ids = {T0: new_topic_id(), TopicPartition("orders", 1): new_topic_id()}
+    directory.create_logs(ids)
+    logs = {tp: directory.open_log(tp, topic_id, LogConfig()) for tp, topic_id in ids.items()}
+    for log in logs.values():
+        log.append_as_leader(batch(b"a"))
+
+    def unreadable():
+        raise CorruptLogError("orders-0", 0, "out of order")
+
+    monkeypatch.setattr(logs[T0], "flush", unreadable)
+    directory.close(logs)
+    assert not (tmp_path / CLEAN_MARKER).exists()
+    assert ReplicaDir.open(tmp_path, Env()).log_dir.recovery_points() == {("orders", 1): 1}
+
+
+def test_a_loss_of_power_that_nobody_decided_about_is_said_again_after_a_clean_stop(tmp_path):
+    """Or else one that stops before a controller heard of it could be elected for what it does not have."""
+    directory, _ = opened(tmp_path)
+    killed(directory, directory.open_log(T0, *made(directory)))
+    (tmp_path / BOOT).write_text("another one")
+    for _ in range(2):
+        directory, log = opened(tmp_path)
+        assert directory.has_lost_writes
+        directory.close({T0: log})
+    directory, log = opened(tmp_path)
+    directory.note_boot()
+    directory.close({T0: log})
+    assert not opened(tmp_path)[0].has_lost_writes
+
+
+def made(directory):
+    topic_id = new_topic_id()
+    directory.create_logs({T0: topic_id})
+    return topic_id, LogConfig()
