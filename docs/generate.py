@@ -24,17 +24,11 @@ from logstore.cli import cli  # noqa: E402
 from logstore.config import INT64_MAX, LogConfig, format_value  # noqa: E402
 from replication.config.broker import BrokerConfig  # noqa: E402
 
-# Settings that are checked and stored, but whose action is not built yet: key -> what it waits for.
-NOT_YET = {
-    "min.insync.replicas": "brokers",
-    "unclean.leader.election.enable": "brokers",
-}
-
 
 def configuration() -> str:
     """docs/configuration.md: every topic setting, from the fields of LogConfig."""
     rows = [
-        f"| `{f.metadata['key']}` | {_default(f.default)} | {_allowed(f)} | {_help(f)} |"
+        f"| `{f.metadata['key']}` | {_default(f.default)} | {_allowed(f)} | {f.metadata['help']} |"
         for f in fields(LogConfig)
     ]
     return "\n".join(
@@ -52,15 +46,8 @@ def configuration() -> str:
             "|---|---|---|---|",
             *rows,
             "",
-            "*Not yet*: the value is checked and kept with the topic, and acts once that part exists.",
-            "",
         ]
     )
-
-
-def _help(setting: Any) -> str:
-    waits_for = NOT_YET.get(setting.metadata["key"])
-    return setting.metadata["help"] + (f" *Not yet: waits for {waits_for}.*" if waits_for else "")
 
 
 def _default(value: object) -> str:

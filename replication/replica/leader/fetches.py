@@ -93,13 +93,18 @@ class _Reading:
             self.result, self.error = None, error
             replica.suspect(error)
 
-    def answer(self, isolation: Isolation) -> FetchedPartition:
-        """What was found, as the loop knows the partition now."""
+    def answer(self, terms: FetchTerms) -> FetchedPartition:
+        """What was found, as the loop knows the partition now; its bytes count as gone out."""
         leader = self.leader
         if leader.is_over:
             return FetchedPartition(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self.error is not None:
             return leader.refused(code_of(self.error))
+        counters = leader.replica.host.counters
+        if terms.reads_all:
+            counters.replication_bytes_out += self.size_bytes
+        else:
+            counters.bytes_out += self.size_bytes
         high_watermark = leader.high_watermark
         return FetchedPartition(
             ErrorCode.NONE,
@@ -107,7 +112,7 @@ class _Reading:
             high_watermark,
             self.stable_end if self.stable_end >= 0 else high_watermark,
             leader.replica.start,
-            self.aborted if isolation is Isolation.READ_COMMITTED else None,
+            self.aborted if terms.isolation is Isolation.READ_COMMITTED else None,
         )
 
 
@@ -143,7 +148,7 @@ async def fetch(
     for number, reading in enumerate(readings, 1):
         if number % STEP_ITEMS == 0:
             await step()
-        found[reading.tp] = reading.answer(terms.isolation)
+        found[reading.tp] = reading.answer(terms)
     return found
 
 

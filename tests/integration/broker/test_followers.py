@@ -659,3 +659,6 @@ async def test_followers_keep_up_with_many_partitions_under_load(tmp_path):
         await asyncio.gather(*map(load, tps))
         for tp in tps:
             assert one.stored(tp) == two.stored(tp) == three.stored(tp)
+        came = [each.replicas.counters.replication_bytes_in for each in (two, three)]
+        assert one.replicas.counters.replication_bytes_out == sum(came) > 0
+        assert one.replicas.counters.bytes_out == 0

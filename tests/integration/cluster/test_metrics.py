@@ -74,6 +74,8 @@ def test_the_page_tells_traffic_replicas_controller_and_lag(ports, tmp_path):
         at = (("partition", "0"), ("topic", topic))
         assert found[("kafka_server_brokertopicmetrics_messagesin_total",)] >= 10
         assert found[("kafka_server_brokertopicmetrics_bytesin_total",)] > 0
+        assert found[("kafka_server_brokertopicmetrics_bytesout_total",)] > 0
+        assert found[("kafka_server_brokertopicmetrics_replicationbytesout_total",)] == 0
         assert found[("kafka_server_replicamanager_underreplicatedpartitions",)] == 0
         assert found[("kafka_controller_kafkacontroller_activecontrollercount",)] == 1
         assert found[("kafka_controller_kafkacontroller_offlinepartitionscount",)] == 0
