@@ -78,7 +78,7 @@ class ReplicaSet:
             isr=self._isr,
             offline=self.offline,
             disk_full=self.room.is_missing,
-            has_reserve=lambda: self.dir.log_dir.reserve.was_there,
+            is_sound=lambda: self.dir.log_dir.reserve.was_there and not self.disk_failed.is_set(),
             keep_reserve=self.dir.log_dir.reserve.keep,
             cutting=self.dir.cutting,
             suspect=self.repairs.suspect,

@@ -220,7 +220,7 @@ class Leader:
         """Write in the event loop, where that takes less than to have a thread do it. False: it may take longer."""
         replica = self.replica
         host = replica.host
-        if replica.config.is_compacted or not host.has_reserve() or not host.disk.is_prompt(replica.lane):
+        if replica.config.is_compacted or not host.is_sound() or not host.disk.is_prompt(replica.lane):
             return False
         host.disk.begin_write()
         append.outcome = _try_append(replica, append.records, self.state.leader_epoch)

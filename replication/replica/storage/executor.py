@@ -1,4 +1,4 @@
-"""Disk: the threads that read and write logs, so that no disk stops the event loop.
+"""Disk: the threads that read and write logs, so that no slow disk stops the event loop; and when it may write itself.
 
 - What is submitted for one partition is done in order: a partition has one *lane*.
 - One thread does the work of all lanes, since threads that write at the same time wait for the interpreter, and cost

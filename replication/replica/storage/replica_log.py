@@ -68,7 +68,7 @@ class Host:
     clock: Clock
     isr: IsrKeeper
     offline: OfflineReplicas
-    has_reserve: Callable[[], bool]  # as far as is known, without a look
+    is_sound: Callable[[], bool]  # as far as is known: no fsync failed, and the reserve is there
     keep_reserve: Callable[[], None]  # raises DiskFullError while no room may be taken
     cutting: Callable[[TopicPartition, int], AbstractContextManager[None]]  # around the cut of a log
     suspect: Callable[[TopicPartition, BaseException], None]  # a log may be damaged; from any thread

@@ -191,6 +191,22 @@ async def test_a_follower_with_a_full_disk_asks_less_and_less_often(tmp_path):
 
 
 @on_loop
+async def test_after_a_failed_fsync_nothing_is_acknowledged_in_another_partition_either(tmp_path):
+    """S8: also not what the event loop would have written by itself."""
+    async with Site(tmp_path) as site:
+        one, disk = await on_a_bad_disk(site)
+        other = TopicPartition("others", 0)
+        await site.create(other, replicas=(1,))
+        await site.create(replicas=(1,), config={"flush.messages": "1"})
+        for _ in range(2):
+            assert (await one.produce(b"a", tp=other, acks=1)).error_code == ErrorCode.NONE
+        disk.is_failing = True
+        assert (await one.produce(b"b")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await one.produce(b"c", tp=other, acks=1)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        await one.stop()
+
+
+@on_loop
 async def test_s24_while_the_disk_of_one_partition_hangs_everything_else_is_answered(tmp_path):
     """S24: also who reads what that partition has."""
     async with Site(tmp_path) as site:
