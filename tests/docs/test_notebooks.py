@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 ROOT = Path(__file__).parents[2]
 
 # Something of what each prints, so that it is known to have run.
-SAYS = {"01-quickstart": "3 micro-batches", "03-maintenance": "3600 in log and table"}
+SAYS = {"01-quickstart": "3 micro-batches", "02-maintenance": "3600 in log and table"}
 
 
 @pytest.mark.spark
