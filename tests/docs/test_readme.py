@@ -1,4 +1,4 @@
-"""The examples of README.md and docs/spark.md run, in their order, in an empty directory, as if somebody typed them in."""
+"""The examples of README.md and docs/spark.md run in an empty directory, in their order, as somebody types them in."""
 
 import os
 import re
