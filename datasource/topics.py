@@ -1,4 +1,4 @@
-"""Target: where topics live, as Spark's readers and writers see it. Today: a directory.
+"""ReadableTopics: where topics live, as Spark's readers and writers see it. Today: a directory.
 
 A Python worker of Spark serves many tasks, so stores stay open between them, in this module. They are never
 closed in good order (Spark kills its workers): the next one who opens the directory looks at the last
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Range:
+class PartitionRange:
     """Offsets [start, end) of one partition of the topic that has this id."""
 
     topic: str
@@ -59,7 +59,7 @@ _tended_ms: dict[str, int] = {}
 Found = TypeVar("Found")
 
 
-class Target(Protocol):
+class ReadableTopics(Protocol):
     """Topics to read. Errors are those of `logstore.errors`."""
 
     def topics(self) -> list[TopicInfo]:
@@ -78,19 +78,19 @@ class Target(Protocol):
         """Offset of the first record at or after this time."""
         ...
 
-    def floor_batch(self, r: Range, offset: int) -> int:
+    def floor_batch(self, r: PartitionRange, offset: int) -> int:
         """Base offset of the batch that holds `offset`."""
         ...
 
-    def size_bytes(self, r: Range) -> int:
+    def size_bytes(self, r: PartitionRange) -> int:
         """Size as stored, about."""
         ...
 
-    def offset_after_bytes(self, r: Range, max_bytes: int) -> int:
+    def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
         """End of the whole batches from the start of `r` that fit into `max_bytes`; at least one batch."""
         ...
 
-    def read(self, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The records of `r`, a few MiB at a time."""
         ...
 
@@ -99,7 +99,7 @@ class Target(Protocol):
         ...
 
 
-class Sink(Target, Protocol):
+class WritableTopics(ReadableTopics, Protocol):
     """Topics to write."""
 
     @property
@@ -124,7 +124,7 @@ class Sink(Target, Protocol):
         ...
 
 
-class Directory:
+class DirectoryTopics:
     """The topics of one directory on this machine (or on a file system that all executors share)."""
 
     def __init__(self, store: LogStore, isolation: Isolation = "read_committed") -> None:
@@ -148,19 +148,19 @@ class Directory:
         found = self._store.offsets_for_times(topic, {partition: timestamp_ms})[partition]
         return None if found is None else found.offset
 
-    def floor_batch(self, r: Range, offset: int) -> int:
+    def floor_batch(self, r: PartitionRange, offset: int) -> int:
         """Base offset of the batch that holds `offset`."""
         return self._store.log(r.topic, r.partition).floor_batch(offset)
 
-    def size_bytes(self, r: Range) -> int:
+    def size_bytes(self, r: PartitionRange) -> int:
         """Size as stored, about."""
         return self._store.log(r.topic, r.partition).bytes_between(r.start, r.end)
 
-    def offset_after_bytes(self, r: Range, max_bytes: int) -> int:
+    def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
         """End of the whole batches from the start of `r` that fit; at least one batch."""
         return self._store.log(r.topic, r.partition).offset_after_bytes(r.start, max_bytes)
 
-    def read(self, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The records of `r`, a few MiB at a time."""
         yield from self._store.read(
             r.topic,
@@ -218,20 +218,20 @@ _stores: dict[tuple[str, str], tuple[tuple[int, int], LogStore]] = {}
 _mutex = threading.Lock()
 
 
-def reading(path: str, *, isolation: Isolation = "read_committed") -> Target:
+def reading(path: str, *, isolation: Isolation = "read_committed") -> ReadableTopics:
     """Return the topics of a directory for reading.
 
     Raises: NotAStoreError: there is none, or it cannot be seen from this machine.
     """
-    return Directory(_open(path, "r"), isolation)
+    return DirectoryTopics(_open(path, "r"), isolation)
 
 
-def writing(path: str) -> Sink:
+def writing(path: str) -> WritableTopics:
     """Return the topics of a directory for writing.
 
     Raises: NotAStoreError, StoreLockedError: a broker has it.
     """
-    return Directory(_open(path, "auto"))
+    return DirectoryTopics(_open(path, "auto"))
 
 
 def _open(path: str, mode: Literal["auto", "r"]) -> LogStore:

@@ -34,7 +34,7 @@ txn_state                  4                 3          1
 =========================  ========  ======  =========  ====
 
 `validation` and `lookup` were not tried. Open: a retry after a look at the disk anew (`Log._seen`), the first entry
-of a time index made anew (`Segment.rebuild_indexes`), a rebuild of epochs that already fit (`recovery._agree`), the
+of a time index recreated (`Segment.rebuild_indexes`), a rebuild of epochs that already fit (`recovery._agree`), the
 word of `reassignment.advance` that it proposed something, and a decision of which another attempt is the winner
 (`transactions.state`).
 """

@@ -167,7 +167,7 @@ class Times:
     timestamps: Mapping[str, Mapping[int, int]]
 
 
-Place = Everywhere | Offsets | Time | Times
+OffsetSpec = Everywhere | Offsets | Time | Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +194,8 @@ class ReadOptions:
 
     path: str
     topics: Topics
-    starting: Place
-    ending: Place
+    starting: OffsetSpec
+    ending: OffsetSpec
     no_match_is_latest: bool
     fail_on_data_loss: bool
     is_isolated: bool  # reads what is committed; else everything
@@ -431,7 +431,7 @@ def _topics(given: Mapping[str, str]) -> Topics:
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
-def _place(given: Mapping[str, str], side: str, words: tuple[str, ...], allowed: str = "") -> Place:
+def _place(given: Mapping[str, str], side: str, words: tuple[str, ...], allowed: str = "") -> OffsetSpec:
     """Where a read starts or ends: one time beats times per partition, which beat offsets.
 
     `words` are the words allowed on this side, the default first, and `allowed` is how to say that.

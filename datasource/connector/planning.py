@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from datasource.connector.options import TaskLimits
-from datasource.topics import Range
+from datasource.topics import PartitionRange
 
 # A Spark task costs tens of milliseconds however little it reads; 8 MiB of log take about as long to read.
 TASK_BYTES = 8 * 1024 * 1024
@@ -40,7 +40,7 @@ def proportional(backlog: Mapping[Key, int], limit: int) -> dict[Key, int]:
     return shares
 
 
-def limited(ranges: Iterable[Range], max_offsets: int | None) -> list[Range]:
+def limited(ranges: Iterable[PartitionRange], max_offsets: int | None) -> list[PartitionRange]:
     """Return the ranges shortened at their ends, so that they hold at most `max_offsets` together."""
     ranges = list(ranges)
     if max_offsets is None:
@@ -58,12 +58,12 @@ def is_worth_a_batch(count: int, min_offsets: int | None, waited_ms: int, max_de
 
 
 def tasks(
-    ranges: Iterable[Range],
+    ranges: Iterable[PartitionRange],
     limits: TaskLimits,
     *,
-    floor_batch: Callable[[Range, int], int],
-    size_bytes: Callable[[Range], int],
-) -> list[tuple[Range, ...]]:
+    floor_batch: Callable[[PartitionRange, int], int],
+    size_bytes: Callable[[PartitionRange], int],
+) -> list[tuple[PartitionRange, ...]]:
     """Pack ranges into tasks: long ones cut as `limits` say, short ones of a quiet topic put together.
 
     `floor_batch(range, offset)` is the base offset of the batch that holds `offset`: a cut there decodes no
@@ -80,7 +80,9 @@ def tasks(
     return packed
 
 
-def _cut_every(r: Range, count: int, floor_batch: Callable[[Range, int], int]) -> list[Range]:
+def _cut_every(
+    r: PartitionRange, count: int, floor_batch: Callable[[PartitionRange, int], int]
+) -> list[PartitionRange]:
     """Pieces of at most `count` offsets, cut at batches where a batch begins within reach."""
     pieces = []
     while r.count > count:
@@ -92,13 +94,17 @@ def _cut_every(r: Range, count: int, floor_batch: Callable[[Range, int], int]) -
     return [*pieces, r]
 
 
-def _cut_into(ranges: Sequence[Range], wanted: int, floor_batch: Callable[[Range, int], int]) -> list[Range]:
+def _cut_into(
+    ranges: Sequence[PartitionRange], wanted: int, floor_batch: Callable[[PartitionRange, int], int]
+) -> list[PartitionRange]:
     """`wanted` pieces if there are as many offsets: a range is cut in proportion to its length."""
     spare = proportional({r: r.count - 1 for r in ranges}, wanted - len(ranges))
     return [piece for r in ranges for piece in _cut_evenly(r, 1 + spare[r], floor_batch)]
 
 
-def _cut_evenly(r: Range, parts: int, floor_batch: Callable[[Range, int], int]) -> list[Range]:
+def _cut_evenly(
+    r: PartitionRange, parts: int, floor_batch: Callable[[PartitionRange, int], int]
+) -> list[PartitionRange]:
     cuts = [r.start]
     for i in range(1, parts):
         nominal = r.start + r.count * i // parts
@@ -108,10 +114,10 @@ def _cut_evenly(r: Range, parts: int, floor_batch: Callable[[Range, int], int]) 
 
 
 def _pack(
-    pieces: Iterable[Range], max_records: int, size_bytes: Callable[[Range], int]
-) -> list[tuple[Range, ...]]:
+    pieces: Iterable[PartitionRange], max_records: int, size_bytes: Callable[[PartitionRange], int]
+) -> list[tuple[PartitionRange, ...]]:
     """Neighbours share a task while they are small together."""
-    packed: list[list[Range]] = []
+    packed: list[list[PartitionRange]] = []
     records = size = 0
     for piece in pieces:
         piece_bytes = size_bytes(piece)

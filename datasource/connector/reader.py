@@ -1,6 +1,6 @@
-"""The readers that Spark drives: they decide with `planning` and `selection`, and read from a `Target`.
+"""The readers that Spark drives: they decide with `planning` and `selection`, and read from a `ReadableTopics`.
 
-A reader is pickled before it is used and made anew in several processes, so it opens nothing until it is
+A reader is pickled before it is used and recreated in several processes, so it opens nothing until it is
 asked to plan or to read, and everything that a task needs travels in its `LogPartition`.
 """
 
@@ -31,7 +31,7 @@ from datasource.connector.planning import Bounds, Filter, is_worth_a_batch, limi
 from datasource.delta.tiered_topics import reading_tiered
 from datasource.errors import report
 from datasource.schema import Shape
-from datasource.topics import Range, Target, reading
+from datasource.topics import PartitionRange, ReadableTopics, reading
 from logstore import InvalidRequestError, PylogError, StorageError
 from logstore.env import SYSTEM
 
@@ -48,7 +48,7 @@ R = TypeVar("R")
 class LogPartition(InputPartition):
     """The ranges that one Spark task reads, in order."""
 
-    def __init__(self, ranges: tuple[Range, ...]) -> None:
+    def __init__(self, ranges: tuple[PartitionRange, ...]) -> None:
         super().__init__(ranges)
         self.ranges = ranges
 
@@ -89,13 +89,13 @@ class _Tasks:
         self.options = options
         self._schema = schema
 
-    def _target(self) -> Target:
+    def _target(self) -> ReadableTopics:
         path, isolated = self.options.path, self.options.is_isolated
         if self.options.include_tiered:
             return reading_tiered(path, fail_on_data_loss=self.options.fail_on_data_loss)
         return reading(path, isolation="read_committed" if isolated else "read_uncommitted")
 
-    def _plan(self, target: Target, ranges: Iterable[Range]) -> list[InputPartition]:
+    def _plan(self, target: ReadableTopics, ranges: Iterable[PartitionRange]) -> list[InputPartition]:
         planned = tasks(
             ranges, self.options.tasks, floor_batch=target.floor_batch, size_bytes=target.size_bytes
         )
@@ -111,7 +111,7 @@ class _Tasks:
         target = self._target()
         shape = Shape(self._schema)
         for planned in partition.ranges:
-            now = selection.heads(target, Subscribe((planned.topic,)), missing_ok=True)
+            now = selection.extents(target, Subscribe((planned.topic,)), missing_ok=True)
             for r in selection.checked([planned], now, fail=self.options.fail_on_data_loss):
                 for records in target.read(r, shape.stored):
                     yield shape.batch(records, r.topic, r.partition)
@@ -126,7 +126,7 @@ class BatchReader(_Tasks, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plan the read. Raises: what `selection` raises."""
         target, options = self._target(), self.options
-        now = selection.heads(target, options.topics)
+        now = selection.extents(target, options.topics)
         selection.warn_if_nothing(options.topics, now)
         start = selection.resolve(
             target, options.starting, now, side="starting", no_match_is_latest=options.no_match_is_latest
@@ -139,18 +139,18 @@ class BatchReader(_Tasks, DataSourceReader):
         ranges = selection.checked([r for r in wanted if r.count], now, fail=options.fail_on_data_loss)
         return self._plan(target, [self._narrowed(target, r) for r in ranges])
 
-    def _narrowed(self, target: Target, r: Range) -> Range:
+    def _narrowed(self, target: ReadableTopics, r: PartitionRange) -> PartitionRange:
         """The part of `r` that can hold rows which pass the filters."""
         if not self._bounds.allows(r.topic, r.partition):
-            return Range(r.topic, r.partition, r.start, r.start, r.topic_id)
+            return PartitionRange(r.topic, r.partition, r.start, r.start, r.topic_id)
         start, end = self._bounds.offsets(r.start, r.end)
         if (low_ms := self._bounds.timestamp_ms) is not None and start < end:
             found = target.offset_for_time(r.topic, r.partition, low_ms)
             start = end if found is None else min(max(start, found), end)
-        return Range(r.topic, r.partition, start, end, r.topic_id)
+        return PartitionRange(r.topic, r.partition, start, end, r.topic_id)
 
 
-def _check_order(wanted: Iterable[Range]) -> None:
+def _check_order(wanted: Iterable[PartitionRange]) -> None:
     for r in wanted:
         if r.start > r.end:
             raise InvalidRequestError(
@@ -191,7 +191,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the query starts. Spark asks twice for batch 0; the answer stays the same."""
         if self._first is None:
             target, options = self._target(), self.options
-            now = selection.heads(target, options.topics)
+            now = selection.extents(target, options.topics)
             selection.warn_if_nothing(options.topics, now)
             offsets = selection.resolve(
                 target, options.starting, now, side="starting", no_match_is_latest=options.no_match_is_latest
@@ -242,12 +242,12 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if stop.init is not None:
             begin = StreamOffset(offsets=stop.init, ids=stop.ids)
         target = self._target()
-        now = selection.heads(target, Subscribe(tuple(stop.offsets)), missing_ok=True)
+        now = selection.extents(target, Subscribe(tuple(stop.offsets)), missing_ok=True)
         wanted = [r for r in selection.between(begin, stop) if r.count]
         return self._plan(target, selection.checked(wanted, now, fail=self.options.fail_on_data_loss))
 
-    def _heads(self) -> dict[str, selection.Head]:
-        return selection.heads(self._target(), self.options.topics, missing_ok=True)
+    def _heads(self) -> dict[str, selection.TopicExtent]:
+        return selection.extents(self._target(), self.options.topics, missing_ok=True)
 
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         position, now = StreamOffset.from_json(start), self._heads()
@@ -273,7 +273,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if topic not in now and topic not in position.offsets:
                     self._target().topic(topic)
 
-    def _limited(self, ranges: list[Range]) -> list[Range]:
+    def _limited(self, ranges: list[PartitionRange]) -> list[PartitionRange]:
         """The ranges as far as this trigger may go."""
         limits = self.options.trigger
         waited_ms = SYSTEM.clock.monotonic_ms() - self._last_batch_ms

@@ -14,14 +14,14 @@ from datasource.connector.options import (
     Assign,
     Everywhere,
     Offsets,
-    Place,
+    OffsetSpec,
     Subscribe,
     SubscribePattern,
     Time,
     Topics,
 )
 from datasource.errors import report
-from datasource.topics import Range, Target
+from datasource.topics import PartitionRange, ReadableTopics
 from logstore import (
     InvalidRequestError,
     OffsetOutOfRangeError,
@@ -34,17 +34,17 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class TopicExtent:
     """A topic as it is now: its id, and the offsets that each chosen partition holds."""
 
     topic_id: str
     extents: Mapping[int, OffsetRange]
 
 
-Heads = Mapping[str, Head]
+Heads = Mapping[str, TopicExtent]
 
 
-def heads(target: Target, topics: Topics, *, missing_ok: bool = False) -> dict[str, Head]:
+def extents(target: ReadableTopics, topics: Topics, *, missing_ok: bool = False) -> dict[str, TopicExtent]:
     """Return what the chosen partitions hold now, topics sorted; of a transaction over them all or nothing.
 
     Raises: UnknownTopicError, UnknownPartitionError: what the user names is not there (unless `missing_ok`).
@@ -52,7 +52,7 @@ def heads(target: Target, topics: Topics, *, missing_ok: bool = False) -> dict[s
     return target.settled(lambda: _heads(target, topics, missing_ok))
 
 
-def _heads(target: Target, topics: Topics, missing_ok: bool) -> dict[str, Head]:
+def _heads(target: ReadableTopics, topics: Topics, missing_ok: bool) -> dict[str, TopicExtent]:
     if isinstance(topics, SubscribePattern):
         names = [info.name for info in target.topics() if re.fullmatch(topics.pattern, info.name)]
         missing_ok = True  # deleted since the line above
@@ -79,17 +79,17 @@ def warn_if_nothing(topics: Topics, now: Heads) -> None:
         )
 
 
-def head_of(target: Target, topic: str) -> Head:
+def head_of(target: ReadableTopics, topic: str) -> TopicExtent:
     """Return what all partitions of a topic hold now."""
     info = target.topic(topic)
-    return Head(info.topic_id, target.offsets(topic))
+    return TopicExtent(info.topic_id, target.offsets(topic))
 
 
-def _only(head: Head, topic: str, partitions: Iterable[int]) -> Head:
+def _only(head: TopicExtent, topic: str, partitions: Iterable[int]) -> TopicExtent:
     for partition in partitions:
         if partition not in head.extents:
             raise UnknownPartitionError(topic, partition, len(head.extents))
-    return Head(head.topic_id, {p: head.extents[p] for p in partitions})
+    return TopicExtent(head.topic_id, {p: head.extents[p] for p in partitions})
 
 
 def latest(now: Heads) -> StreamOffset:
@@ -104,7 +104,7 @@ def latest(now: Heads) -> StreamOffset:
 
 
 def resolve(
-    target: Target, place: Place, now: Heads, *, side: str, no_match_is_latest: bool
+    target: ReadableTopics, place: OffsetSpec, now: Heads, *, side: str, no_match_is_latest: bool
 ) -> PartitionOffsets:
     """Return the offset of `place` in every partition; `side` is "starting" or "ending".
 
@@ -149,7 +149,7 @@ def _explicit(offset: int, extent: OffsetRange, where: str, side: str) -> int:
 
 
 def _at_time(
-    target: Target, topic: str, partition: int, timestamp_ms: int, extent: OffsetRange, strict: bool
+    target: ReadableTopics, topic: str, partition: int, timestamp_ms: int, extent: OffsetRange, strict: bool
 ) -> int:
     found = target.offset_for_time(topic, partition, timestamp_ms)
     if found is None and strict:
@@ -178,10 +178,12 @@ def _check_complete(given: Mapping[str, Mapping[int, Any]], now: Heads, option: 
 # --- loss ---
 
 
-def between(start: StreamOffset, end: StreamOffset) -> list[Range]:
+def between(start: StreamOffset, end: StreamOffset) -> list[PartitionRange]:
     """Return the range of each partition of `end`; partitions that are new since `start` begin at 0."""
     return [
-        Range(topic, p, _known(start, topic, end.ids.get(topic, "")).get(p, 0), stop, end.ids.get(topic, ""))
+        PartitionRange(
+            topic, p, _known(start, topic, end.ids.get(topic, "")).get(p, 0), stop, end.ids.get(topic, "")
+        )
         for topic, parts in end.offsets.items()
         for p, stop in parts.items()
     ]
@@ -192,7 +194,7 @@ def _known(position: StreamOffset, topic: str, topic_id: str) -> Mapping[int, in
     return position.offsets.get(topic, {}) if position.ids.get(topic, topic_id) == topic_id else {}
 
 
-def position_after(ranges: Iterable[Range]) -> StreamOffset:
+def position_after(ranges: Iterable[PartitionRange]) -> StreamOffset:
     """Return the position of a reader that has read these ranges."""
     offsets: dict[str, dict[int, int]] = {}
     for r in sorted(ranges):
@@ -227,7 +229,7 @@ def _is_chosen(topic: str, topics: Topics) -> bool:
             return topic in partitions
 
 
-def available(wanted: Range, now: Heads) -> tuple[Range | None, str]:
+def available(wanted: PartitionRange, now: Heads) -> tuple[PartitionRange | None, str]:
     """Return the part of `wanted` that is in the log, and one line about the rest ("" if nothing is lost)."""
     head = now.get(wanted.topic)
     if head is None or wanted.partition not in head.extents:
@@ -253,7 +255,7 @@ def available(wanted: Range, now: Heads) -> tuple[Range | None, str]:
     return rest, ""
 
 
-def checked(wanted: Iterable[Range], now: Heads, *, fail: bool) -> list[Range]:
+def checked(wanted: Iterable[PartitionRange], now: Heads, *, fail: bool) -> list[PartitionRange]:
     """Return the parts of `wanted` that are in the log. Raises: DataLossError: some are not, and `fail`."""
     found = [available(r, now) for r in wanted]
     report((line for _, line in found), fail=fail)

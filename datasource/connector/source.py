@@ -31,7 +31,7 @@ class PylogDataSource(DataSource):
         spark.read.format("pylog").option("path", d).option("subscribe", "orders").load()
         df.write.format("pylog").option("path", d).option("topic", "orders").mode("append").save()
 
-    It is made anew in many processes, so it holds the options and nothing else.
+    It is recreated in many processes, so it holds the options and nothing else.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

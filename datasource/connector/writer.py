@@ -26,12 +26,12 @@ from pyspark.sql.types import StructType
 
 from datasource.connector.options import WriteOptions
 from datasource.schema import check_write_schema, rows_to_append
-from datasource.topics import Range, Sink, Target, reading, writing
+from datasource.topics import PartitionRange, ReadableTopics, WritableTopics, reading, writing
 from logstore import InvalidRecordError, InvalidRequestError, PylogError
 from logstore.env import SYSTEM
 from logstore.store.transactions.coordinator import Prepared, Transaction, Transactions
 from logstore.store.transactions.processes import driver
-from logstore.store.transactions.state import Owner
+from logstore.store.transactions.state import TransactionOwner
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ _GIVEN_UP = "the driver gave the batch up"
 class Appended(WriterCommitMessage):
     """What one task appended, on disk; `prepared` is to be committed."""
 
-    ranges: tuple[Range, ...]
+    ranges: tuple[PartitionRange, ...]
     prepared: Prepared | None = None
 
 
@@ -98,9 +98,9 @@ class _Appender:
                 raise
 
     def _append(
-        self, target: Sink, iterator: Iterator[pa.RecordBatch], transaction: Transaction | None
-    ) -> tuple[Range, ...]:
-        ranges: list[Range] = []
+        self, target: WritableTopics, iterator: Iterator[pa.RecordBatch], transaction: Transaction | None
+    ) -> tuple[PartitionRange, ...]:
+        ranges: list[PartitionRange] = []
         for batches in _portions(iterator):
             rows = rows_to_append(batches, with_headers=self._options.include_headers)
             for topic, part in _by_topic(rows, self._options.topic):
@@ -111,16 +111,16 @@ class _Appender:
                     compression=self._options.compression,
                     transaction=transaction,
                 )
-                ranges += [Range(topic, p, extent.start, extent.end) for p, extent in done.items()]
+                ranges += [PartitionRange(topic, p, extent.start, extent.end) for p, extent in done.items()]
         return tuple(merged(ranges))
 
-    def _begin(self, target: Sink) -> Transaction:
+    def _begin(self, target: WritableTopics) -> Transaction:
         name, batch_id, run = self._batch()
         task = TaskContext.get()
         label = "" if task is None else f"task {task.partitionId()} attempt {task.attemptNumber()}"
         # A query that is stopped while it commits is interrupted, and with it the `abort` that follows.
         is_in_query = task is not None and task.getLocalProperty(_QUERY_ID) is not None
-        owner = Owner(
+        owner = TransactionOwner(
             driver=self._driver,
             driver_tells=not is_in_query,
             timeout_ms=self._options.transaction_timeout_ms,
@@ -172,7 +172,7 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
     def _left(self) -> str:
         """What was appended to the topics of this write since it was planned."""
         left = [
-            Range(topic, p, self._before.get(topic, {}).get(p, 0), now)
+            PartitionRange(topic, p, self._before.get(topic, {}).get(p, 0), now)
             for topic, ends in _all_ends(self._options).items()
             for p, now in ends.items()
             if topic in self._before and now > self._before[topic].get(p, 0)
@@ -287,7 +287,7 @@ def _all_ends(options: WriteOptions) -> dict[str, Mapping[int, int]]:
     return {topic: _ends(target, topic) for topic in topics}
 
 
-def _ends(target: Target, topic: str) -> Mapping[int, int]:
+def _ends(target: ReadableTopics, topic: str) -> Mapping[int, int]:
     return {p: extent.end for p, extent in target.offsets(topic).items()}
 
 
@@ -323,13 +323,13 @@ def _by_topic(rows: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table
         yield name, rows if len(found) == 1 else rows.filter(pc.equal(names, name))
 
 
-def merged(ranges: Iterable[Range]) -> list[Range]:
+def merged(ranges: Iterable[PartitionRange]) -> list[PartitionRange]:
     """Return the ranges sorted, those that touch joined."""
-    result: list[Range] = []
+    result: list[PartitionRange] = []
     for r in sorted(ranges):
         last = result[-1] if result else None
         if last and (last.topic, last.partition, last.end) == (r.topic, r.partition, r.start):
-            result[-1] = Range(r.topic, r.partition, last.start, r.end)
+            result[-1] = PartitionRange(r.topic, r.partition, last.start, r.end)
         else:
             result.append(r)
     return result

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from datasource.delta.conversion import is_supported, parse
 from datasource.delta.table import DATE, OUR_SUFFIX
 from datasource.schema import microseconds
-from datasource.topics import Range, reading
+from datasource.topics import PartitionRange, reading
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError
 
@@ -69,7 +69,7 @@ def typed_schema(fields: Sequence[pa.Field]) -> pa.Schema:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class OffsetSlice:
     """Offsets [start, end) of a partition, and the tables that lack them. Without `fields` values stay bytes."""
 
     path: str
@@ -121,7 +121,7 @@ class Written:
     size_bytes: int = 0
 
 
-def write_piece(piece: Piece) -> Written:
+def write_piece(piece: OffsetSlice) -> Written:
     """Write the records of the piece, those that cannot be parsed beside; on return the files are durable."""
     schema = typed_schema(piece.fields) if piece.fields else RAW
     good = TableWriter(Path(piece.table), schema)
@@ -146,10 +146,10 @@ def write_piece(piece: Piece) -> Written:
     return done
 
 
-def converted(piece: Piece) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
+def converted(piece: OffsetSlice) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
     """Yield the piece's records as rows of the table, and beside them the bad ones (None: values stay bytes)."""
     target = reading(piece.path)
-    wanted = Range(piece.topic, piece.partition, piece.start, piece.end)
+    wanted = PartitionRange(piece.topic, piece.partition, piece.start, piece.end)
     stored = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
     for records in target.read(wanted, stored):
         rows = _as_stored(records, piece.topic, piece.partition)

@@ -76,7 +76,7 @@ class TableFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class TierConfig:
     """Where the table of a topic is, and its declared schema as DDL; "": values are bytes.
 
     Up to `version` the history of the table was looked through and is on disk; `bad_version`: of that of bad rows.
@@ -99,12 +99,12 @@ def bad_table(table: Path) -> Path:
     return table.with_name(f"{table.name}__dlq")
 
 
-def noted(root: str | Path, topic_id: str) -> Note | None:
+def noted(root: str | Path, topic_id: str) -> TierConfig | None:
     """Return what the store notes of the topic's table; None if it was never tiered."""
     try:
         note = json.loads(SYSTEM.files.read_all(_note(root, topic_id)))
         versions = int(note.get("version", -1)), int(note.get("dlqVersion", -1))
-        return Note(Path(root) / note["table"], str(note.get("schema", "")), *versions)
+        return TierConfig(Path(root) / note["table"], str(note.get("schema", "")), *versions)
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -113,7 +113,7 @@ def noted(root: str | Path, topic_id: str) -> Note | None:
         ) from error
 
 
-def write_note(root: str | Path, topic: str, topic_id: str, note: Note) -> None:
+def write_note(root: str | Path, topic: str, topic_id: str, note: TierConfig) -> None:
     """Write the note, durably."""
     table = note.table.resolve().relative_to(_owner(root)) if _is_inside(note.table, root) else note.table
     versions = {"version": note.version, "dlqVersion": note.bad_version}
@@ -149,7 +149,7 @@ def app_id(topic_id: str, partition: int | str) -> str:
     return f"pylog:{topic_id}:{partition}"
 
 
-class Lake:
+class TopicTable:
     """One snapshot of the table of one topic. `boundary` and `files` agree with each other; `commit` builds on both."""
 
     def __init__(self, path: Path, topic_id: str, root: str) -> None:
@@ -193,7 +193,7 @@ class Lake:
             for row in rows
         ]
 
-    def commit(self, adds: Sequence[AddAction], boundaries: Mapping[int, int]) -> Lake:
+    def commit(self, adds: Sequence[AddAction], boundaries: Mapping[int, int]) -> TopicTable:
         """Add the files, which are on disk, and move the boundaries, together; return the snapshot behind it, durable.
 
         Raises: TableConflictError: since this snapshot others committed to the table; StoreError: it cannot be
@@ -213,11 +213,11 @@ class Lake:
                 commit_properties=CommitProperties(app_transactions=ours),
             )
         except DeltaError as error:
-            after = Lake(self.path, self.topic_id, self.root)
+            after = TopicTable(self.path, self.topic_id, self.root)
             if not after._holds(adds, boundaries):  # it failed after the commit: writing a checkpoint, say
                 raise self._refusal(after, error) from error
         else:
-            after = Lake(self.path, self.topic_id, self.root)
+            after = TopicTable(self.path, self.topic_id, self.root)
         after.make_durable(since=self.version)
         return after
 
@@ -227,7 +227,7 @@ class Lake:
             (self.boundary(p) or 0) >= end for p, end in boundaries.items()
         )
 
-    def _refusal(self, after: Lake, error: Exception) -> PylogError:
+    def _refusal(self, after: TopicTable, error: Exception) -> PylogError:
         """A conflict, if the table is another one `after` the commit failed: else it would fail again."""
         reason = str(error).strip().splitlines()[0]
         if after.version > self.version:

@@ -11,27 +11,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from datasource.delta.table import Lake, RestoredError, TableFile, noted
+from datasource.delta.table import RestoredError, TableFile, TopicTable, noted
 from datasource.errors import report
-from datasource.topics import Found, Range, Target, reading
+from datasource.topics import Found, PartitionRange, ReadableTopics, reading
 from logstore import InvalidRequestError, OffsetOutOfRangeError, OffsetRange, StorageError, TopicInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def reading_tiered(path: str, *, fail_on_data_loss: bool) -> Target:
+def reading_tiered(path: str, *, fail_on_data_loss: bool) -> ReadableTopics:
     """Return the topics of a directory, with what their tables hold, for reading: committed records."""
-    return Union(reading(path), path, fail_on_data_loss=fail_on_data_loss)
+    return TieredTopics(reading(path), path, fail_on_data_loss=fail_on_data_loss)
 
 
-class Union:
+class TieredTopics:
     """Topics whose older records are in tables. One that was never tiered is just its log.
 
     What is asked of a table that lost rows by RESTORE raises DataLossError, or a warning is logged.
     """
 
-    def __init__(self, log: Target, path: str, *, fail_on_data_loss: bool = True) -> None:
+    def __init__(self, log: ReadableTopics, path: str, *, fail_on_data_loss: bool = True) -> None:
         self._log = log
         self._path = path
         self._fail = fail_on_data_loss
@@ -69,20 +69,22 @@ class Union:
 
             offsets = [
                 pc.min(batch.filter(_since(batch, timestamp_ms)).column("offset")).as_py()
-                for batch in rows(lake, Range(topic, partition, 0, boundary), ["offset", "timestamp"])
+                for batch in rows(
+                    lake, PartitionRange(topic, partition, 0, boundary), ["offset", "timestamp"]
+                )
             ]
             if found := [int(offset) for offset in offsets if offset is not None]:
                 return min(found)
         return self._log.offset_for_time(topic, partition, timestamp_ms)
 
-    def floor_batch(self, r: Range, offset: int) -> int:
+    def floor_batch(self, r: PartitionRange, offset: int) -> int:
         """Where to cut at `offset`: at a batch in the log, anywhere in the table."""
         lake = self._lake(r.topic)
         if lake is not None and offset < (lake.boundary(r.partition) or 0):
             return offset
         return self._log.floor_batch(r, offset)
 
-    def size_bytes(self, r: Range) -> int:
+    def size_bytes(self, r: PartitionRange) -> int:
         """Size as stored, about: of files that reach beyond the range their part of it."""
         old, new, lake = self._parts(r)
         size = self._log.size_bytes(new) if new.count else 0
@@ -90,7 +92,7 @@ class Union:
             size += sum(_share(file, old) for file in lake.files() if _may_hold(file, old))
         return size
 
-    def offset_after_bytes(self, r: Range, max_bytes: int) -> int:
+    def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
         """Where about `max_bytes` from the start of `r` end; at least one batch."""
         old, new, _ = self._parts(r)
         if not old.count:
@@ -98,7 +100,7 @@ class Union:
         size = self.size_bytes(old)
         return old.end if size <= max_bytes else old.start + max(1, old.count * max_bytes // size)
 
-    def read(self, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The records of `r`: those of the table, then those of the log.
 
         Raises: DataLossError: some are in neither.
@@ -116,14 +118,14 @@ class Union:
                 # Tiered and deleted since we looked; or deleted, and never tiered.
                 r = new if self._parts(new)[0].count else self._behind_the_hole(new)
 
-    def _behind_the_hole(self, r: Range) -> Range:
+    def _behind_the_hole(self, r: PartitionRange) -> PartitionRange:
         """What is left of a range whose begin is neither in the table nor in the log."""
         start = self._log.offsets(r.topic)[r.partition].start
         lost = replace(r, end=min(start, r.end))
         report([f"{lost} is lost: it was deleted from the log before it was tiered"], fail=self._fail)
         return replace(r, start=lost.end)
 
-    def _log_batches(self, r: Range, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def _log_batches(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Batches of the log, and the offset behind each."""
         if not r.count:
             return
@@ -132,20 +134,20 @@ class Union:
         for batch in self._log.read(r, with_offset):
             yield batch.select(names), batch.column("offset")[-1].as_py() + 1
 
-    def _parts(self, r: Range) -> tuple[Range, Range, Lake | None]:
+    def _parts(self, r: PartitionRange) -> tuple[PartitionRange, PartitionRange, TopicTable | None]:
         """The range below the boundary of the table as it is now, the rest, and that table."""
         lake = self._lake(r.topic)
         boundary = 0 if lake is None else lake.boundary(r.partition) or 0
         cut = min(max(r.start, boundary), r.end)
         return replace(r, end=cut), replace(r, start=cut), lake
 
-    def _lake(self, topic: str) -> Lake | None:
+    def _lake(self, topic: str) -> TopicTable | None:
         """The newest snapshot of the topic's table; None: it was never tiered."""
         info = self._log.topic(topic)
         note = noted(self._path, info.topic_id)
         if note is None:
             return None
-        lake = Lake(note.table, info.topic_id, self._path)
+        lake = TopicTable(note.table, info.topic_id, self._path)
         try:
             lake.check_history(since=max(note.version, self._looked_through.get(topic, -1)))
             self._looked_through[topic] = lake.version
@@ -166,7 +168,7 @@ def is_raw(schema: pa.Schema) -> bool:
     return "value" in schema.names and pa.types.is_binary(schema.field("value").type)
 
 
-def rows(lake: Lake, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def rows(lake: TopicTable, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the records of the table in `r`, with the columns and types of a read of the log.
 
     Raises: StorageError: a file is gone since the snapshot was taken (vacuumed): a retry reads another one.
@@ -198,7 +200,7 @@ def rows(lake: Lake, r: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatc
             raise StorageError(f"{file.path} was removed while the table was read: read again") from error
 
 
-def _may_hold(file: TableFile, r: Range) -> bool:
+def _may_hold(file: TableFile, r: PartitionRange) -> bool:
     return file.may_hold(r.partition, r.start, r.end)
 
 
@@ -217,7 +219,7 @@ def _joined(
     return OffsetRange(min([*firsts, log.start]), max(boundary, log.end))
 
 
-def _share(file: TableFile, r: Range) -> int:
+def _share(file: TableFile, r: PartitionRange) -> int:
     """The bytes of a file that belong to the range, as if its offsets were spread evenly."""
     if file.offsets is None:
         return file.size_bytes

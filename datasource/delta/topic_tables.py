@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import logstore
 from datasource.delta import table as lake
 from datasource.delta.parquet import BAD, RAW, typed_schema
-from datasource.delta.table import Lake, Note
+from datasource.delta.table import TierConfig, TopicTable
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError, PylogError, StoreError
 from logstore.log.segments import offset_checkpoints
@@ -38,14 +38,14 @@ class Each(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class TieringTask:
     """A topic and its tables; `ddl` declares the fields of its values."""
 
     path: str
     topic: str
     topic_id: str
     table: Path
-    noted: Note | None = None
+    noted: TierConfig | None = None
     ddl: str = ""
     fields: tuple[pa.Field, ...] = ()
 
@@ -61,13 +61,13 @@ class Copy:
             return [(self.table, RAW)]
         return [(self.table, typed_schema(self.fields)), (self.bad_table, BAD)]
 
-    def lake(self) -> Lake:
+    def lake(self) -> TopicTable:
         """The table as it is now. Raises: StoreError."""
-        return Lake(self.table, self.topic_id, self.path)
+        return TopicTable(self.table, self.topic_id, self.path)
 
-    def bad_lake(self) -> Lake | None:
+    def bad_lake(self) -> TopicTable | None:
         """The table of bad rows; None: there are none. Raises: StoreError."""
-        return Lake(self.bad_table, self.topic_id, self.path) if self.fields else None
+        return TopicTable(self.bad_table, self.topic_id, self.path) if self.fields else None
 
 
 def declared(ddl: str) -> tuple[pa.Field, ...]:
@@ -87,7 +87,7 @@ def declared(ddl: str) -> tuple[pa.Field, ...]:
         ) from None
 
 
-def find(root: str, info: logstore.TopicInfo, table: str | None, schema: str | None) -> Copy:
+def find(root: str, info: logstore.TopicInfo, table: str | None, schema: str | None) -> TieringTask:
     """The topic and its table: the one noted, or the one asked for, or the default."""
     noted = lake.noted(root, info.topic_id)
     asked = Path(table.replace("{topic}", info.name)).absolute() if table else None
@@ -96,7 +96,7 @@ def find(root: str, info: logstore.TopicInfo, table: str | None, schema: str | N
             f"topic {info.name!r} is tiered to {noted.table} already: leave the table away, or name this one"
         )
     ddl = schema or (noted.schema if noted else "")
-    copy = Copy(
+    copy = TieringTask(
         path=root,
         topic=info.name,
         topic_id=info.topic_id,
@@ -109,7 +109,7 @@ def find(root: str, info: logstore.TopicInfo, table: str | None, schema: str | N
     return copy
 
 
-def check(copy: Copy) -> None:
+def check(copy: TieringTask) -> None:
     """Raise StoreError unless the tables are this topic's and have the right columns; or are not there, nor noted.
 
     Raises: RestoredError: a table lost rows by RESTORE.
@@ -117,7 +117,7 @@ def check(copy: Copy) -> None:
     check_histories(copy.path, copy.topic_id)
     for path, schema in copy.tables:
         if copy.noted or lake.exists(path):
-            there = Lake(path, copy.topic_id, copy.path).schema()
+            there = TopicTable(path, copy.topic_id, copy.path).schema()
             if not there.equals(schema):
                 wrong = [
                     f.name for f in schema if f.name not in there.names or f.type != there.field(f.name).type
@@ -133,13 +133,13 @@ def check_histories(root: str, topic_id: str) -> None:
     """Raise RestoredError if one of the topic's tables lost rows by RESTORE; StoreError: it cannot be read."""
     note = lake.noted(root, topic_id)
     for path, version in note.tables if note else ():
-        Lake(path, topic_id, root).check_history(since=version)
+        TopicTable(path, topic_id, root).check_history(since=version)
 
 
 # ------------------------------------------------------------------------------------------ what the log is told
 
 
-def tell_log(copy: Copy, partitions: Iterable[int], each: Each) -> Copy:
+def tell_log(copy: TieringTask, partitions: Iterable[int], each: Each) -> TieringTask:
     """Tell the log how far its tables are, on disk; return the topic with what is noted of them now.
 
     Raises: RestoredError: they have not what they say. The log is told nothing then.
@@ -170,7 +170,7 @@ def _told(log: Log, boundary: int) -> int:
     return told
 
 
-def _on_disk(copy: Copy, table: Lake, new: Sequence[tuple[int, int, int]]) -> Note:
+def _on_disk(copy: TieringTask, table: TopicTable, new: Sequence[tuple[int, int, int]]) -> TierConfig:
     """Look at what is new in the tables, and let it survive a loss of power: with what holds these offsets.
 
     A run that was killed may have committed, and not come so far.

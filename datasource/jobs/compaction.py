@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import logstore
-from datasource.jobs.tasks import Done, Place, Progress, chosen, no_progress, run_tasks, to_frame
+from datasource.jobs.tasks import Done, PartitionPlace, Progress, chosen, no_progress, run_tasks, to_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +39,7 @@ def run(
     """
     with logstore.open(path, mode="r", create=False) as store:
         places = [
-            Place(str(store.path), info.name, p)
+            PartitionPlace(str(store.path), info.name, p)
             for info in chosen(store, topics)
             if info.config.is_compacted or info.damage
             for p in range(info.partitions)
@@ -48,12 +48,12 @@ def run(
     return to_frame(spark, [_row(one, WOULD if dry_run else COMPACTED) for one in done], SCHEMA)
 
 
-def _compact(dry_run: bool, place: Place) -> CompactionReport:
+def _compact(dry_run: bool, place: PartitionPlace) -> CompactionReport:
     with logstore.open(place.path, mode="r" if dry_run else "auto", create=False) as store:
         return store.compact(place.topic, place.partition, dry_run=dry_run)
 
 
-def _row(done: Done[Place, CompactionReport], status: str) -> tuple[object, ...]:
+def _row(done: Done[PartitionPlace, CompactionReport], status: str) -> tuple[object, ...]:
     place, report = done.item, done.result
     if report is None:
         return (place.topic, place.partition, FAILED, *[None] * 7, done.duration_s, done.error)

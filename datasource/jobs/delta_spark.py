@@ -21,8 +21,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from datasource.delta.parquet import BAD, FIRST_DAY, LAST_DAY, RAW, Piece, Written, split, typed_schema
-from datasource.delta.table import DATE, Lake, TableConflictError, app_id
+from datasource.delta.parquet import BAD, FIRST_DAY, LAST_DAY, RAW, OffsetSlice, Written, split, typed_schema
+from datasource.delta.table import DATE, TableConflictError, TopicTable, app_id
 from datasource.jobs.tasks import Done, reason
 from datasource.session import DELTA_EXTENSION, delta_settings
 from logstore.env import SYSTEM
@@ -37,7 +37,7 @@ def has_delta(spark: SparkSession) -> bool:
     return DELTA_EXTENSION in str(spark.conf.get("spark.sql.extensions", ""))
 
 
-def write(spark: SparkSession, piece: Piece, topic_id: str) -> Done[Piece, Written]:
+def write(spark: SparkSession, piece: OffsetSlice, topic_id: str) -> Done[OffsetSlice, Written]:
     """Append the piece to its tables, that of bad rows first; what goes wrong is in the result.
 
     Raises: TableConflictError: the tables are no more what they were when the piece was planned: plan again.
@@ -54,7 +54,7 @@ def write(spark: SparkSession, piece: Piece, topic_id: str) -> Done[Piece, Writt
     return Done(piece, done, error, (SYSTEM.clock.monotonic_ms() - start_ms) / 1000)
 
 
-def _write(spark: SparkSession, piece: Piece, topic_id: str) -> Written:
+def _write(spark: SparkSession, piece: OffsetSlice, topic_id: str) -> Written:
     rows, done = _records(spark, piece), Written()
     if piece.fields:
         if piece.bad_start < piece.end:
@@ -65,7 +65,7 @@ def _write(spark: SparkSession, piece: Piece, topic_id: str) -> Written:
     return done
 
 
-def _records(spark: SparkSession, piece: Piece) -> DataFrame:
+def _records(spark: SparkSession, piece: OffsetSlice) -> DataFrame:
     """The piece's records with the columns of RAW."""
     number = f"greatest({FIRST_DAY}, least({LAST_DAY}, floor(unix_micros(timestamp) / 86400000000)))"
     day = f"date_from_unix_date(CAST({number} AS INT)) AS date"
@@ -85,9 +85,11 @@ def _records(spark: SparkSession, piece: Piece) -> DataFrame:
     return frame.selectExpr(*(day if name == DATE else name for name in RAW.names))
 
 
-def _append(rows: DataFrame, table: Path, piece: Piece, begin: int, topic_id: str, done: Written) -> int:
+def _append(
+    rows: DataFrame, table: Path, piece: OffsetSlice, begin: int, topic_id: str, done: Written
+) -> int:
     """Append in one commit that moves the boundary from `begin`, durable on return; return how many rows that were."""
-    before = Lake(table, topic_id, piece.path)
+    before = TopicTable(table, topic_id, piece.path)
     if (before.boundary(piece.partition) or 0) > begin:
         raise TableConflictError(f"{table} moved on since the job was planned")
     try:
@@ -100,7 +102,7 @@ def _append(rows: DataFrame, table: Path, piece: Piece, begin: int, topic_id: st
         )
     except (PySparkException, Py4JJavaError) as error:
         raise failure(table, error) from error
-    after = Lake(table, topic_id, piece.path)
+    after = TopicTable(table, topic_id, piece.path)
     commit = after.committed(before.version, piece.partition, piece.end)
     if commit is None or after.boundary(piece.partition) != piece.end:
         raise StorageError(f"{table}: Delta Lake did not note offset {piece.end} of the commit")

@@ -15,7 +15,7 @@ from datasource.delta.table import RestoredError
 from datasource.delta.topic_tables import check_histories, distrust
 from datasource.jobs.tasks import (
     Done,
-    Place,
+    PartitionPlace,
     Progress,
     chosen,
     no_progress,
@@ -60,7 +60,7 @@ def run(
     Raises: UnknownTopicError, NotAStoreError.
     """
     untrue = _untrue(path, topics, dry_run=dry_run)
-    refused: list[Done[Place, Outcome]] = [
+    refused: list[Done[PartitionPlace, Outcome]] = [
         Done(p, None, untrue[p.topic], 0.0) for p in places(path, topics) if p.topic in untrue
     ]
     # First what would go: the first process to open the store lets it go at once, for all partitions.
@@ -92,14 +92,14 @@ def _untrue(path: str, topics: str | Sequence[str] | None, *, dry_run: bool) -> 
     return found
 
 
-def _would(place: Place) -> Outcome:
+def _would(place: PartitionPlace) -> Outcome:
     with logstore.open(place.path, mode="r", create=False) as store:
         size_bytes = _size_bytes(store, place)
         report = store.expire(place.topic, place.partition, dry_run=True)
     return Outcome(report, size_bytes, size_bytes - report.removed_bytes)
 
 
-def _expire(expected: tuple[Place, Outcome | None]) -> Outcome:
+def _expire(expected: tuple[PartitionPlace, Outcome | None]) -> Outcome:
     """Apply retention; the report has what went since `expected`, whoever removed it."""
     place, before = expected
     with logstore.open(place.path, create=False) as store:
@@ -116,11 +116,11 @@ def _expire(expected: tuple[Place, Outcome | None]) -> Outcome:
     return Outcome(report, before.bytes_before, size_bytes)
 
 
-def _size_bytes(store: logstore.LogStore, place: Place) -> int:
+def _size_bytes(store: logstore.LogStore, place: PartitionPlace) -> int:
     return sum(segment.size_bytes for segment in store.log(place.topic, place.partition).segments())
 
 
-def _row(place: Place, done: Done[Any, Outcome], status: str) -> tuple[object, ...]:
+def _row(place: PartitionPlace, done: Done[Any, Outcome], status: str) -> tuple[object, ...]:
     if done.result is None:
         return (place.topic, place.partition, FAILED, *[None] * 7, done.duration_s, done.error)
     report = done.result.report

@@ -46,7 +46,7 @@ class Done(Generic[Item, Result]):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartitionPlace:
     """A partition of a topic of the store at `path`."""
 
     path: str
@@ -54,14 +54,14 @@ class Place:
     partition: int
 
 
-def places(path: str, topics: str | Sequence[str] | None) -> list[Place]:
+def places(path: str, topics: str | Sequence[str] | None) -> list[PartitionPlace]:
     """Return every partition of these topics (None: of all), sorted.
 
     Raises: UnknownTopicError; NotAStoreError.
     """
     with logstore.open(path, mode="r", create=False) as store:
         return [
-            Place(str(store.path), info.name, p)
+            PartitionPlace(str(store.path), info.name, p)
             for info in chosen(store, topics)
             for p in range(info.partitions)
         ]

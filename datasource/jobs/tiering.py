@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import logstore
 from datasource.delta import table as delta_table
-from datasource.delta.parquet import DataFile, Piece, Written, remove, typed_schema, write_piece
-from datasource.delta.table import Lake, Note, RestoredError, TableConflictError
-from datasource.delta.topic_tables import Copy, declared, distrust, find, tell_log
+from datasource.delta.parquet import DataFile, OffsetSlice, Written, remove, typed_schema, write_piece
+from datasource.delta.table import RestoredError, TableConflictError, TierConfig, TopicTable
+from datasource.delta.topic_tables import TieringTask, declared, distrust, find, tell_log
 from datasource.jobs import delta_spark
 from datasource.jobs.tasks import Done, Progress, chosen, no_progress, reason, run_tasks, to_frame
 from logstore.env import SYSTEM
@@ -55,7 +55,7 @@ CONFLICTS_MAX = 5
 
 
 @dataclass(slots=True, kw_only=True)
-class Line:
+class ReportRow:
     """What was done with a partition: a row of the report."""
 
     topic: str
@@ -123,9 +123,9 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
         )
     if schema:
         typed_schema(declared(schema))
-    lines: list[Line] = []
+    lines: list[ReportRow] = []
     for info in infos:
-        its = {p: Line(topic=info.name, partition=p) for p in range(info.partitions)}
+        its = {p: ReportRow(topic=info.name, partition=p) for p in range(info.partitions)}
         look = partial(find, root, info, table, schema)
         try:
             if info.damage:
@@ -144,7 +144,7 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
 
 
 def _each(
-    lines: Mapping[int, Line], partitions: Iterable[int], look: Callable[[int], Found]
+    lines: Mapping[int, ReportRow], partitions: Iterable[int], look: Callable[[int], Found]
 ) -> dict[int, Found]:
     """What `look` finds of each partition; of one where it fails the line says why."""
     found = {}
@@ -159,20 +159,20 @@ def _each(
 # ---------------------------------------------------------------------------------------------------- plan
 
 
-def _plan(copy: Copy, goal: dict[int, int], lines: Mapping[int, Line]) -> list[Piece]:
+def _plan(copy: TieringTask, goal: dict[int, int], lines: Mapping[int, ReportRow]) -> list[OffsetSlice]:
     """Return what the tables lack up to `goal`, one piece per partition; `lines` learn what is odd."""
     main, bad = (
-        Lake(path, copy.topic_id, copy.path) if delta_table.exists(path) else None
+        TopicTable(path, copy.topic_id, copy.path) if delta_table.exists(path) else None
         for path in (copy.table, copy.bad_table)
     )
     with logstore.open(copy.path, mode="r", create=False) as store:
 
-        def piece(partition: int) -> Piece | None:
+        def piece(partition: int) -> OffsetSlice | None:
             boundary = main.boundary(partition) if main else None
             start = _start(_extent(store, copy, partition), boundary, lines[partition])
             if start >= goal[partition]:
                 return None
-            return Piece(
+            return OffsetSlice(
                 path=copy.path,
                 topic=copy.topic,
                 partition=partition,
@@ -187,7 +187,7 @@ def _plan(copy: Copy, goal: dict[int, int], lines: Mapping[int, Line]) -> list[P
         return [found for found in _each(lines, goal, piece).values() if found]
 
 
-def _start(extent: logstore.OffsetRange, boundary: int | None, line: Line) -> int:
+def _start(extent: logstore.OffsetRange, boundary: int | None, line: ReportRow) -> int:
     """Where the table ends, or the log begins, whatever is behind; the line learns of it."""
     if boundary is not None and boundary > extent.end:
         raise StoreError(
@@ -201,7 +201,7 @@ def _start(extent: logstore.OffsetRange, boundary: int | None, line: Line) -> in
     return start
 
 
-def _extent(store: logstore.LogStore, copy: Copy, partition: int) -> logstore.OffsetRange:
+def _extent(store: logstore.LogStore, copy: TieringTask, partition: int) -> logstore.OffsetRange:
     log = store.log(copy.topic, partition)
     end = committed_end(log, store.outcomes())
     return logstore.OffsetRange(min(log.log_start_offset, end), end)
@@ -214,13 +214,13 @@ def _end(log: Log, start: int, goal: int) -> int:
     return min(goal, log.offset_after_bytes(start, PIECE_BYTES))
 
 
-def _goal(copy: Copy, lines: Mapping[int, Line]) -> dict[int, int]:
+def _goal(copy: TieringTask, lines: Mapping[int, ReportRow]) -> dict[int, int]:
     """How far every partition is committed now: what is decided together is in it as a whole."""
     with logstore.open(copy.path, mode="r", create=False) as store:
         return store.transactions.settled(lambda: _each(lines, lines, lambda p: _extent(store, copy, p).end))
 
 
-def _would(copy: Copy, lines: Mapping[int, Line]) -> None:
+def _would(copy: TieringTask, lines: Mapping[int, ReportRow]) -> None:
     """What a run would do now."""
     goal = _goal(copy, lines)
     with logstore.open(copy.path, mode="r", create=False) as store:
@@ -234,7 +234,7 @@ def _would(copy: Copy, lines: Mapping[int, Line]) -> None:
 
 
 @contextmanager
-def _alone(root: str, info: logstore.TopicInfo, lines: Mapping[int, Line]) -> Iterator[bool]:
+def _alone(root: str, info: logstore.TopicInfo, lines: Mapping[int, ReportRow]) -> Iterator[bool]:
     """Keep other jobs from the topic; False: one is at it, as the lines say.
 
     If the block finds that the table has lost rows, the log is told before others may go on.
@@ -257,7 +257,7 @@ def _alone(root: str, info: logstore.TopicInfo, lines: Mapping[int, Line]) -> It
         lock.release()
 
 
-def _tier(spark: SparkSession, copy: Copy, lines: Mapping[int, Line], progress: Progress) -> None:
+def _tier(spark: SparkSession, copy: TieringTask, lines: Mapping[int, ReportRow], progress: Progress) -> None:
     """Tier one topic."""
     if copy.noted is None:
         for path, schema in copy.tables:
@@ -265,7 +265,7 @@ def _tier(spark: SparkSession, copy: Copy, lines: Mapping[int, Line], progress: 
     elif copy.fields:
         for path, _ in copy.tables:
             delta_table.name_features(path)  # a table of an earlier pylog may lack them
-    note = replace(copy.noted or Note(copy.table), schema=copy.ddl)
+    note = replace(copy.noted or TierConfig(copy.table), schema=copy.ddl)
     if copy.noted != note:
         delta_table.write_note(copy.path, copy.topic, copy.topic_id, note)
     copy = _tell_log(replace(copy, noted=note), lines)  # a run that was killed did not, perhaps
@@ -274,11 +274,11 @@ def _tier(spark: SparkSession, copy: Copy, lines: Mapping[int, Line], progress: 
         clean(copy)
 
 
-def _tell_log(copy: Copy, lines: Mapping[int, Line]) -> Copy:
+def _tell_log(copy: TieringTask, lines: Mapping[int, ReportRow]) -> TieringTask:
     return tell_log(copy, [p for p, line in lines.items() if line.status != FAILED], partial(_each, lines))
 
 
-def _flushed(copy: Copy, goal: Mapping[int, int], lines: Mapping[int, Line]) -> dict[int, int]:
+def _flushed(copy: TieringTask, goal: Mapping[int, int], lines: Mapping[int, ReportRow]) -> dict[int, int]:
     """What a power cut could take from the log must not be in a table: its offsets would be given again."""
     with logstore.open(copy.path, create=False) as store:
         flushed = _each(lines, goal, lambda p: store.log(copy.topic, p).flush())
@@ -286,7 +286,11 @@ def _flushed(copy: Copy, goal: Mapping[int, int], lines: Mapping[int, Line]) -> 
 
 
 def _rounds(
-    spark: SparkSession, copy: Copy, goal: dict[int, int], lines: Mapping[int, Line], progress: Progress
+    spark: SparkSession,
+    copy: TieringTask,
+    goal: dict[int, int],
+    lines: Mapping[int, ReportRow],
+    progress: Progress,
 ) -> bool:
     """Write and commit piece after piece, until the tables hold everything up to the goal; was something committed?"""
     work = _through_spark if delta_spark.has_delta(spark) else _through_package
@@ -309,8 +313,8 @@ def _rounds(
 
 
 def _through_package(
-    spark: SparkSession, copy: Copy, pieces: list[Piece], progress: Progress
-) -> list[Done[Piece, Written]]:
+    spark: SparkSession, copy: TieringTask, pieces: list[OffsetSlice], progress: Progress
+) -> list[Done[OffsetSlice, Written]]:
     """Tasks write files, and one commit per table adds them all. Raises: TableConflictError."""
     main, bad = copy.lake(), copy.bad_lake()
     begin = {p.partition: p.start for p in pieces}
@@ -332,10 +336,10 @@ def _through_package(
 
 
 def _through_spark(
-    spark: SparkSession, copy: Copy, pieces: list[Piece], progress: Progress
-) -> list[Done[Piece, Written]]:
+    spark: SparkSession, copy: TieringTask, pieces: list[OffsetSlice], progress: Progress
+) -> list[Done[OffsetSlice, Written]]:
     """Delta's own writer, one commit per partition and table. Raises: TableConflictError: none was made."""
-    done: list[Done[Piece, Written]] = []
+    done: list[Done[OffsetSlice, Written]] = []
     for number, piece in enumerate(pieces):
         progress(number, len(pieces))
         try:
@@ -349,7 +353,7 @@ def _through_spark(
     return done
 
 
-def _commit(table: Lake, files: Sequence[DataFile], ends: Mapping[int, int]) -> None:
+def _commit(table: TopicTable, files: Sequence[DataFile], ends: Mapping[int, int]) -> None:
     try:
         table.commit([_added(f) for f in files], ends)
     except PylogError:
@@ -370,7 +374,7 @@ def _added(file: DataFile) -> AddAction:
     )
 
 
-def _report(line: Line, done: Done[Piece, Written]) -> None:
+def _report(line: ReportRow, done: Done[OffsetSlice, Written]) -> None:
     line.duration_s += done.duration_s
     if done.result is None:
         line.fail(done.error or "")
@@ -382,11 +386,11 @@ def _report(line: Line, done: Done[Piece, Written]) -> None:
     line.size_bytes += done.result.size_bytes
 
 
-def clean(copy: Copy) -> list[Path]:
+def clean(copy: TieringTask) -> list[Path]:
     """Remove, and return, the files that killed runs left in the tables: old, and in no version of them."""
     removed = []
     for path, _ in copy.tables:
-        for file in Lake(path, copy.topic_id, copy.path).orphans(age_hours=ORPHAN_AGE_HOURS):
+        for file in TopicTable(path, copy.topic_id, copy.path).orphans(age_hours=ORPHAN_AGE_HOURS):
             SYSTEM.files.unlink(file)
             logger.warning("path=%s removed: a tiering job that was killed left it", file)
             removed.append(file)

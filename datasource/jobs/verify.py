@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import logstore
-from datasource.jobs.tasks import Done, Place, Progress, no_progress, places, run_tasks, to_frame
+from datasource.jobs.tasks import Done, PartitionPlace, Progress, no_progress, places, run_tasks, to_frame
 from logstore.tools.verify import PartitionReport, verify_descriptions, verify_partition, verify_transactions
 
 if TYPE_CHECKING:
@@ -48,12 +48,12 @@ def run(
     return to_frame(spark, rows, SCHEMA)
 
 
-def _verified(dry_run: bool, place: Place) -> PartitionReport:
+def _verified(dry_run: bool, place: PartitionPlace) -> PartitionReport:
     with logstore.open(place.path, mode="r", create=False) as store:
         return verify_partition(store, place.topic, place.partition, dry_run=dry_run)
 
 
-def _row(done: Done[Place, PartitionReport], dry_run: bool) -> tuple[object, ...]:
+def _row(done: Done[PartitionPlace, PartitionReport], dry_run: bool) -> tuple[object, ...]:
     place, report = done.item, done.result
     if report is None:
         where = f"{place.path}/{place.topic}-{place.partition}"

@@ -13,10 +13,10 @@ Invariant: every offset is given once, in order; below `recovery_point` everythi
 
 Many processes may have one partition open. Who changes it holds `lock()`: a thread lock and a file lock. On entry the
 holder catches up with what other processes did, and cuts what a killed one left half written. Readers hold nothing:
-they work on a `View`, which two stats confirm, and a read that meets something odd plans once more from the disk before
-it reports damage. They may thus see records of an append that fails later, for want of space.
+they work on a `DirectoryView`, which two stats confirm; a read that meets something odd plans once more from the
+disk before it reports damage. They may thus see records of an append that fails later, for want of space.
 
-The append path: `append_as_leader` (check, stamp) → `TailWriter.append` (roll where needed) → `Segment.append` → one
+The append path: `append_as_leader` (check, stamp) → `LogWriter.append` (roll where needed) → `Segment.append` → one
 write.
 """
 
@@ -42,18 +42,18 @@ from logstore.errors import (
 )
 from logstore.log.leader_epochs import LeaderEpochs
 from logstore.log.producers.state import NOTHING_KNOWN, Admission, OpenTransaction, ProducerState
-from logstore.log.producers.tracker import ProducerLog, Undecided
+from logstore.log.producers.tracker import ProducerTracker, Undecided
 from logstore.log.recovery import Damage, OnDamage, RecoveryReport, cut_short, recover, verify
 from logstore.log.segments import lookup, offset_checkpoints
-from logstore.log.segments.deleted_files import retire
-from logstore.log.segments.directory import PartitionDir, View, create, topic_id_of
+from logstore.log.segments.deleted_files import delete_later
+from logstore.log.segments.directory import DirectoryView, PartitionDirectory, create, topic_id_of
 from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.lookup import OffsetAndTimestamp, SegmentInfo
-from logstore.log.segments.reader import ReadResult, Scanner
+from logstore.log.segments.reader import ReadResult, SegmentReader
 from logstore.log.segments.replacement import finish as finish_swaps
-from logstore.log.segments.segment import NO_SPACE, NOTHING, READ_BYTES_MIN, Request, Space, Tail
+from logstore.log.segments.segment import NO_SPACE, NOTHING, READ_BYTES_MIN, Request, SegmentEnd, Space
 from logstore.log.validation import AppendInfo, check_times, valid_batches
-from logstore.log.writer import TailWriter
+from logstore.log.writer import LogWriter
 from logstore.records.batch import (
     BatchHeader,
     end_marker,
@@ -90,12 +90,12 @@ class Log:
         self.recovery_point = 0
         self.env = self._env = env
         self._root = str(directory.parent)
-        self._files = PartitionDir(directory, topic_id=topic_id, env=env)
+        self._files = PartitionDirectory(directory, topic_id=topic_id, env=env)
         self._files.may_have_gaps = config.may_have_gaps
         self._epochs: LeaderEpochs | None = None
-        self._producers = ProducerLog(self._files)
-        self._writer = TailWriter(self._files, self._producers, lambda: self.epochs)
-        self._scanner = Scanner(self._files)
+        self._producers = ProducerTracker(self._files)
+        self._writer = LogWriter(self._files, self._producers, lambda: self.epochs)
+        self._scanner = SegmentReader(self._files)
         self.last_flush_ms = env.clock.monotonic_ms()
         # Cuts so far, and where one is at work: what was flushed before may be gone.
         self._cuts, self._cut_at, self._cuts_mutex = 0, INT64_MAX, threading.Lock()
@@ -132,7 +132,7 @@ class Log:
         self._files.close()
 
     @property
-    def files(self) -> PartitionDir:
+    def files(self) -> PartitionDirectory:
         """What is in the directory: for `maintenance.partition`, which changes it under `lock()`."""
         return self._files
 
@@ -148,10 +148,10 @@ class Log:
         """The offset of the next record, appends of other processes included. Two stats if there are none."""
         return self._seen().end
 
-    def _seen(self, *, anew: bool = False) -> View:
+    def _seen(self, *, anew: bool = False) -> DirectoryView:
         """The log as it is now. What was flushed is in it, or it is an error: damage is not the end."""
         flushed = self.recovery_point  # before the look: other threads append and flush meanwhile, or cut
-        view = self._files.look_anew() if anew else self._files.refresh()
+        view = self._files.relist() if anew else self._files.refresh()
         if view.end < min(flushed, self.recovery_point):
             raise CorruptLogError(*cut_short(self._files, view.bases, view.tail, flushed))
         return view
@@ -195,7 +195,7 @@ class Log:
             view = self._seen()
         if view.active is not None and view.tail.position < view.active.size:
             # Two changes within one time stamp may look alike: before anything is cut, look at the file itself.
-            self._files.look_anew()
+            self._files.relist()
             view = self._seen()
         if view.active is None:
             return
@@ -211,7 +211,7 @@ class Log:
             logger.warning("path=%s does not fit its log: rebuilt", active.index.path)
             tail = active.rebuild_indexes(tail.position, self.config.index_interval_bytes)
         if is_torn or tail is not view.tail:
-            self._files.know(view.bases, tail)
+            self._files.publish(view.bases, tail)
         if view.transactional:
             self._producers.mend(view)
 
@@ -298,7 +298,7 @@ class Log:
             return NOTHING_KNOWN
         expired_ms = self._env.clock.now_ms() - self.config.producer_id_expiration_ms
         batches = [batch for _, batch in checked]
-        return self._producers.admit(self._files.view, batches, expired_ms=expired_ms)
+        return self._producers.check(self._files.view, batches, expired_ms=expired_ms)
 
     def _append_stamped(
         self, records: bytearray | memoryview, batches: Sequence[tuple[int, BatchHeader]], leader_epoch: int
@@ -389,7 +389,7 @@ class Log:
         Takes no lock, so that writers of several processes can wait for the disk at the same time; a log that is cut
         meanwhile keeps the point of the cut. Raises: FailedStoreError: what is on disk is unknown; a mark says so.
         """
-        cuts, view = self._cuts, self._files.announced(self._seen())
+        cuts, view = self._cuts, self._files.current(self._seen())
         if view.end > self.recovery_point:
             with self._files.confirmed():
                 self._sync(view)
@@ -401,7 +401,7 @@ class Log:
         self.last_flush_ms = self._env.clock.monotonic_ms()
         return min(view.end, self.recovery_point)
 
-    def _sync(self, view: View) -> None:
+    def _sync(self, view: DirectoryView) -> None:
         """From the segment of the last durable record on: it may have been closed since, and its indexes finished."""
         for base in view.bases[lookup.number_of(view, self.recovery_point - 1) :]:
             segment = self._files.segment(base)
@@ -439,22 +439,22 @@ class Log:
 
     def undecided(self) -> Undecided:
         """The end of the log, and the transactions that are open below it; takes no lock."""
-        return self._look_up_announced(self._producers.undecided)
+        return self._look_up_current(self._producers.undecided)
 
     def aborted_transactions(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions that have an offset in [start, end), oldest marker first; takes no lock."""
-        return self._look_up_announced(lambda view: self._producers.aborted(view, start, end))
+        return self._look_up_current(lambda view: self._producers.aborted(view, start, end))
 
     def producers(self) -> tuple[ProducerState, ...]:
         """Every producer that is known here: epoch, last sequence and offset, open transaction; by id."""
-        return self._look_up_announced(self._producers.states)
+        return self._look_up_current(self._producers.states)
 
-    def _look_up_announced(self, find: Callable[[View], Found]) -> Found:
+    def _look_up_current(self, find: Callable[[DirectoryView], Found]) -> Found:
         """As `_look_up`, with a view that knows of every transaction in it."""
         try:
-            return find(self._files.announced(self._seen()))
+            return find(self._files.current(self._seen()))
         except (CorruptLogError, FileNotFoundError):
-            return find(self._files.announced(self._seen(anew=True)))
+            return find(self._files.current(self._seen(anew=True)))
 
     # -------------------------------------------------------------------- read
 
@@ -515,7 +515,7 @@ class Log:
         """Every segment as it is now, oldest first."""
         return self._look_up(lambda view: tuple(lookup.segment_infos(self._files, view)))
 
-    def _look_up(self, find: Callable[[View], Found]) -> Found:
+    def _look_up(self, find: Callable[[DirectoryView], Found]) -> Found:
         """What is found; at a second look at the disk, if files went while it was looked for."""
         try:
             return find(self._seen())
@@ -570,13 +570,13 @@ class Log:
             self._files.segment(base).remove()
         if place is None:
             self._env.files.unlink(f"{self._files.path}/{offset_checkpoints.LOG_START}")
-            self._files.look_anew()
-            self._files.know((), Tail(0, offset))
+            self._files.relist()
+            self._files.publish((), SegmentEnd(0, offset))
             self._writer.add_segment(offset)
         else:
             segment = self._files.segment(bases[-1])
             segment.truncate(place.position, place.offset)
-            self._files.know(bases, segment.tail(place.position))
+            self._files.publish(bases, segment.tail(place.position))
         # What was cut must not come back: other records will be at its offsets, of other epochs.
         fsync_or_mark(self._env, self._files.segment(self._files.view.bases[-1]).path, self._root)
         fsync_or_mark(self._env, self._files.path, self._root)
@@ -604,23 +604,23 @@ class Log:
                     offset_checkpoints.write(
                         self._env, self._files.path, offset_checkpoints.LOG_START, offset
                     )
-                self._files.look_anew()
+                self._files.relist()
             view = self._files.view
             below = [base for base, end in pairwise(view.bases) if end <= view.start]
             for base in below:  # the oldest first: whatever is left is a log
-                retire(self._env, self._files.segment(base), self._env.clock.now_ms())
+                delete_later(self._env, self._files.segment(base), self._env.clock.now_ms())
             if below:
-                self._files.look_anew()
+                self._files.relist()
             return self._files.view.start
 
     def finish_swaps(self) -> None:
         """Under the lock: put rewritten segments in the place of those that they stand for."""
         with marking_failure(self._env, self._root):
-            names = self._files.look_anew().aside
+            names = self._files.relist().aside
             done = finish_swaps(self._env, self._files.path, names, self._env.clock.now_ms())
         for path in done:
             logger.info("path=%s rewritten", path)
-        self._files.look_anew()
+        self._files.relist()
 
     @property
     def tiered_offset(self) -> int:
@@ -649,7 +649,7 @@ class Log:
         with self._files.hold(), marking_failure(self._env, self._root):
             self._is_caught_up = False
             report = recover(self._files, self.epochs, self.config, self.recovery_point, on_damage)
-            self._files.look_anew()
+            self._files.relist()
         self.recovery_point = min(self.recovery_point, report.log_end_offset)
         return report
 

@@ -27,11 +27,11 @@ from logstore.log.leader_epochs import FILE_NAME as EPOCHS
 from logstore.log.leader_epochs import EpochStart, LeaderEpochs
 from logstore.log.producers import recovery
 from logstore.log.segments import offset_checkpoints
-from logstore.log.segments.directory import CLEANER_LOCK, LOCK, METADATA, PartitionDir
+from logstore.log.segments.directory import CLEANER_LOCK, LOCK, METADATA, PartitionDirectory
 from logstore.log.segments.index_check import IndexCheck, is_short
 from logstore.log.segments.lookup import discontinuity, place_of
 from logstore.log.segments.replacement import finish as finish_swaps
-from logstore.log.segments.segment import Segment, Tail
+from logstore.log.segments.segment import Segment, SegmentEnd
 from logstore.records.batch import (
     HEADER_BYTES,
     NO_LEADER_EPOCH,
@@ -80,7 +80,7 @@ class RecoveryReport:
 
 
 def recover(
-    files: PartitionDir,
+    files: PartitionDirectory,
     epochs: LeaderEpochs,
     config: LogConfig,
     recovery_point: int,
@@ -96,9 +96,9 @@ def recover(
     return _Recovery(files, epochs, config, recovery_point, on_damage).run()
 
 
-def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
+def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
     """Read everything, change nothing, and yield what is damaged: at most one place per segment and index."""
-    view, has_producers = files.look_anew(), False
+    view, has_producers = files.relist(), False
     epochs = EpochCheck(files)
     for number, base in enumerate(view.bases):
         segment = files.segment(base)
@@ -107,8 +107,8 @@ def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
         next_offset, indexes = base, IndexCheck(segment, is_sealed=not is_active)
         try:
             for position, batch in checked_batches(files.env, segment, size_bytes):
-                indexes.see(position, batch)
-                epochs.see(batch)
+                indexes.apply(position, batch)
+                epochs.apply(batch)
                 has_producers |= batch.producer_id >= 0
                 next_offset = batch.next_offset
         except CorruptLogError as error:
@@ -120,7 +120,7 @@ def verify(files: PartitionDir, config: LogConfig) -> Iterator[Damage]:
             yield Damage(segment.path, size_bytes, reason)
         if not indexes.fit(size_bytes, config):
             yield Damage(segment.index.path, 0, "does not fit its log: reads are slow, and right")
-    if reason := epochs.wrong(lambda: files.look_anew().end):
+    if reason := epochs.wrong(lambda: files.relist().end):
         yield Damage(epochs.path, 0, f"{reason}; run `pylog recover`")
     for path, reason in recovery.wrong_files(files, view, has_producers=has_producers):
         yield Damage(path, 0, reason)
@@ -164,14 +164,14 @@ class EpochCheck:
     Compaction and retention remove batches and no epoch: one that begins where nothing is fits.
     """
 
-    def __init__(self, files: PartitionDir) -> None:
+    def __init__(self, files: PartitionDirectory) -> None:
         epochs = LeaderEpochs(files.env, files.path)
         self.path = epochs.path
         self._coming = list(reversed(epochs.starts))
         self._known = self._newest = NO_LEADER_EPOCH
         self._reason = "is no list of epochs that begin one after the other" if epochs.is_damaged else None
 
-    def see(self, batch: BatchHeader) -> None:
+    def apply(self, batch: BatchHeader) -> None:
         """Take note of the next batch."""
         if self._reason:
             return
@@ -197,7 +197,7 @@ class _Recovery:
 
     def __init__(
         self,
-        files: PartitionDir,
+        files: PartitionDirectory,
         epochs: LeaderEpochs,
         config: LogConfig,
         recovery_point: int,
@@ -218,14 +218,14 @@ class _Recovery:
 
     def run(self) -> RecoveryReport:
         ignored = self._sweep()
-        view = self._files.look_anew()
+        view = self._files.relist()
         # What lay below the log's end was flushed before the mark of its start was set.
         self._recovery_point = max(self._recovery_point, view.start_mark)
         self._bases = self._without_deleted(list(view.bases), view.start_mark)
         end = self._recover_segments()
         if end < self._recovery_point:
             raise CorruptLogError(
-                *cut_short(self._files, self._bases, Tail(0, end), self._recovery_point), _REMEDY
+                *cut_short(self._files, self._bases, SegmentEnd(0, end), self._recovery_point), _REMEDY
             )
         self._remove_orphans()
         self._recover_epochs(end)
@@ -327,7 +327,7 @@ class _Recovery:
                     self._env, segment, size_bytes, position=position, next_offset=end
                 ):
                     position, end = at + batch.size_bytes, batch.next_offset
-                    indexes.see(at, batch)
+                    indexes.apply(at, batch)
                     see_epoch(self._epoch_starts, batch)
                     self._has_producers |= batch.producer_id >= 0
             except CorruptLogError as error:
@@ -396,7 +396,7 @@ class _Recovery:
 
         Batches below the recovery point are not read, but for these: a few small reads per epoch.
         """
-        view = self._files.look_anew()
+        view = self._files.relist()
         places = {view.start, view.end - 1} | {s.start_offset - side for s in starts for side in (0, 1)}
         for offset in places:
             try:
@@ -413,7 +413,7 @@ class _Recovery:
 
 
 def cut_short(
-    files: PartitionDir, bases: Sequence[int], tail: Tail, recovery_point: int
+    files: PartitionDirectory, bases: Sequence[int], tail: SegmentEnd, recovery_point: int
 ) -> tuple[str, int, str]:
     """(file, position, reason) of the end of a log that does not hold all that was flushed.
 
@@ -437,7 +437,7 @@ def _unchecked(end: int) -> str:
     return f"records from {end} on were flushed, and what follows the damage was not checked"
 
 
-def epoch_starts(files: PartitionDir, bases: Iterable[int]) -> list[EpochStart]:
+def epoch_starts(files: PartitionDirectory, bases: Iterable[int]) -> list[EpochStart]:
     """The leader epochs as the batches of these segments say, from their headers: about 2 µs per batch."""
     starts = list[EpochStart]()
     for base in bases:

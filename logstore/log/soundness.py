@@ -16,12 +16,12 @@ from logstore.config import LogConfig
 from logstore.errors import CorruptLogError
 from logstore.log.log import Log
 from logstore.log.recovery import CHUNK_BYTES, checked_batches, cut_short
-from logstore.log.segments.directory import PartitionDir, View
+from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.lookup import Spot, discontinuity, number_of, place_of
 from logstore.log.segments.reader import ReadResult
 from logstore.records.batch import InvalidBatchError, batches, check
 
-SUFFIX = ".damaged"
+DAMAGED_SUFFIX = ".damaged"
 
 Cutting = Callable[[int], AbstractContextManager[None]]
 Pace = Callable[[int], None]  # told the bytes that were read since the last call; may sleep
@@ -56,7 +56,7 @@ def no_pause(size_bytes: int) -> None:
 
 
 def check_segment(
-    files: PartitionDir, view: View, number: int, config: LogConfig, pace: Pace = no_pause
+    files: PartitionDirectory, view: DirectoryView, number: int, config: LogConfig, pace: Pace = no_pause
 ) -> Unsound | None:
     """Read one segment, and check every byte of it, and that the next one follows; None: all is well.
 
@@ -174,7 +174,7 @@ def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAsid
             )
         if found is not None:  # before a recovery might cut it
             aside = _keep(files, found) or aside
-            files.look_anew()
+            files.relist()
         if whole or (found is not None and found.offset < view.start):
             with cutting(0):
                 log.cut_damage(view.start_mark, None)  # whatever a crash has left of it
@@ -185,16 +185,18 @@ def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAsid
         return SetAside(log.log_end_offset, aside)
 
 
-def _settled(log: Log) -> View:
+def _settled(log: Log) -> DirectoryView:
     """What is on the disk, without a rewritten segment on its way into the log."""
-    view = log.files.look_anew()
+    view = log.files.relist()
     if view.is_swapping:
         log.finish_swaps()
-        view = log.files.look_anew()
+        view = log.files.relist()
     return view
 
 
-def _first(files: PartitionDir, view: View, config: LogConfig, known: int | None) -> Spot | None:
+def _first(
+    files: PartitionDirectory, view: DirectoryView, config: LogConfig, known: int | None
+) -> Spot | None:
     """Where the first damage is; nothing above `known`, which is as good as damaged, is looked at."""
     for number, base in enumerate(view.bases):
         if known is not None and base >= known:
@@ -206,7 +208,7 @@ def _first(files: PartitionDir, view: View, config: LogConfig, known: int | None
     return place and Spot(place.number, place.position, place.batch.base_offset)
 
 
-def _keep(files: PartitionDir, spot: Spot) -> str | None:
+def _keep(files: PartitionDirectory, spot: Spot) -> str | None:
     """Give the damaged file another name; in its place there is what is sound of it."""
     path = files.segment(files.view.bases[spot.number]).path
     stat = files.env.files.stat(path)
@@ -223,7 +225,7 @@ def _keep(files: PartitionDir, spot: Spot) -> str | None:
     return aside
 
 
-def _copy(files: PartitionDir, source: str, target: str, size_bytes: int) -> None:
+def _copy(files: PartitionDirectory, source: str, target: str, size_bytes: int) -> None:
     """Put the first bytes of a file into another one, durably."""
     disk, at = files.env.files, 0
     disk.create(target)
@@ -238,10 +240,10 @@ def _copy(files: PartitionDir, source: str, target: str, size_bytes: int) -> Non
         raise
 
 
-def log_root(files: PartitionDir) -> str:
+def log_root(files: PartitionDirectory) -> str:
     """The directory that the partition's is in."""
     return files.path.rpartition("/")[0]
 
 
-def _aside_path(files: PartitionDir, path: str) -> str:
-    return f"{path}.{files.env.clock.now_ms()}{SUFFIX}"
+def _aside_path(files: PartitionDirectory, path: str) -> str:
+    return f"{path}.{files.env.clock.now_ms()}{DAMAGED_SUFFIX}"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from logstore.config import INT32_MAX, LogConfig
 from logstore.errors import DamagedBatchError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from logstore.log.segments.index import TIME_ENTRY_BYTES
-from logstore.log.segments.segment import Tail
+from logstore.log.segments.segment import SegmentEnd
 from logstore.records.batch import BatchHeader, InvalidBatchError, WrongChecksumError, batches, check
 
 
@@ -86,7 +86,7 @@ def check_times(batches: Iterable[tuple[int, BatchHeader]], allowed: range) -> N
 
 
 def must_roll(
-    config: LogConfig, base_offset: int, partition: str, tail: Tail, position: int, batch: BatchHeader
+    config: LogConfig, base_offset: int, partition: str, tail: SegmentEnd, position: int, batch: BatchHeader
 ) -> bool:
     """Must a new segment begin before this batch: are bytes, age, index or relative offset above their limit?
 

@@ -1,4 +1,4 @@
-"""TailWriter: puts batches behind the end of a log, and begins new segments there.
+"""LogWriter: puts batches behind the end of a log, and begins new segments there.
 
 Whoever calls holds the log's lock and has checked and stamped the batches. What cannot be written whole is undone.
 """
@@ -11,21 +11,21 @@ from collections.abc import Callable, Sequence
 from logstore.config import INT32_MAX, LogConfig
 from logstore.errors import StorageError
 from logstore.log.leader_epochs import LeaderEpochs
-from logstore.log.producers.tracker import ProducerLog
+from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.recovery import epoch_starts
-from logstore.log.segments.directory import PartitionDir, View
-from logstore.log.segments.segment import Segment, Tail
+from logstore.log.segments.directory import DirectoryView, PartitionDirectory
+from logstore.log.segments.segment import Segment, SegmentEnd
 from logstore.log.validation import must_roll
 from logstore.records.batch import BatchHeader
 
 logger = logging.getLogger(__name__)
 
 
-class TailWriter:
+class LogWriter:
     """Writes to one partition; see the module. `has_rolled`: a segment began since it was last set to false."""
 
     def __init__(
-        self, files: PartitionDir, producers: ProducerLog, epochs: Callable[[], LeaderEpochs]
+        self, files: PartitionDirectory, producers: ProducerTracker, epochs: Callable[[], LeaderEpochs]
     ) -> None:
         self._files = files
         self._producers = producers
@@ -51,7 +51,7 @@ class TailWriter:
                     self._files.view.tail,
                     config.index_interval_bytes,
                 )
-                self._files.know(self._files.view.bases, tail)
+                self._files.publish(self._files.view.bases, tail)
                 if has_producers:
                     self._producers.after_append(batches[:count], rest[:size_bytes])
                 rest, batches = rest[size_bytes:], batches[count:]
@@ -81,7 +81,7 @@ class TailWriter:
             count += 1
         return self._files.segment(base), count
 
-    def _undo(self, before: View) -> None:
+    def _undo(self, before: DirectoryView) -> None:
         """Take back what a failed append wrote; what cannot be is torn, and the next holder cuts it."""
         try:
             self._producers.cut(before.end)
@@ -89,7 +89,7 @@ class TailWriter:
                 self._files.segment(base).remove()
             if before.bases:
                 self._files.segment(before.bases[-1]).truncate(before.tail.position, before.tail.next_offset)
-            self._files.know(before.bases, before.tail)
+            self._files.publish(before.bases, before.tail)
         except StorageError:
             logger.warning("dir=%s could not undo a failed append", self._files.path, exc_info=True)
         finally:
@@ -120,4 +120,4 @@ class TailWriter:
         """Make an empty active segment (`instead` of the empty one that is there)."""
         bases = self._files.view.bases[:-1] if instead else self._files.view.bases
         self._files.segment(base_offset).create()
-        self._files.know((*bases, base_offset), Tail(0, base_offset, timed_entries=0))
+        self._files.publish((*bases, base_offset), SegmentEnd(0, base_offset, timed_entries=0))

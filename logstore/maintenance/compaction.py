@@ -40,13 +40,13 @@ from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.lookup import discontinuity
 from logstore.log.segments.replacement import make_durable, new_segment
 from logstore.log.segments.segment import Segment
-from logstore.maintenance import clock
 from logstore.maintenance import partition as partition_maintenance
+from logstore.maintenance import retention_clock
 from logstore.maintenance.retention import SegmentFacts, ages_ms
 from logstore.records.batch import DELETE_HORIZON, BatchHeader
 
 if TYPE_CHECKING:
-    from logstore.records.compaction import Cleaner, Fate, KeyMap
+    from logstore.records.compaction import Cleaner, Fate, OffsetMap
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def compact(
     """
     if key_map_bytes < KEY_MAP_BYTES_MIN:
         raise InvalidRequestError(f"key_map_bytes={key_map_bytes}: at least {KEY_MAP_BYTES_MIN:,}")
-    now_ms = clock.now_ms(log.env, log.directory.parent, read_only=dry_run)
+    now_ms = retention_clock.now_ms(log.env, log.directory.parent, read_only=dry_run)
     if log.config.is_compacted and not dry_run:
         partition_maintenance.roll_if_due(log, now_ms)
     extent = _extent(log, now_ms, upper)
@@ -132,12 +132,12 @@ def compact(
     )
     if dry_run or report.skipped:
         return report
-    from logstore.records.compaction import KeyMap
+    from logstore.records.compaction import OffsetMap
 
     with partition_maintenance.cleaning(log) as is_mine:
         if not is_mine:
             return replace(report, skipped="it is being compacted by another process")
-        done = _Pass(log, now_ms, upper, KeyMap(key_map_bytes), progress).run()
+        done = _Pass(log, now_ms, upper, OffsetMap(key_map_bytes), progress).run()
     after = _extent(log, now_ms, upper)
     return replace(
         report,
@@ -205,7 +205,7 @@ class _Counts(NamedTuple):
 class _Pass:
     """One compaction of one log, by its only cleaner."""
 
-    def __init__(self, log: Log, now_ms: int, upper: int, keys: KeyMap, progress: Progress) -> None:
+    def __init__(self, log: Log, now_ms: int, upper: int, keys: OffsetMap, progress: Progress) -> None:
         self._log = log
         self._now_ms = now_ms
         self._progress = progress

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from logstore.config import INT64_MAX
 from logstore.errors import InvalidRequestError, OffsetOutOfRangeError
 from logstore.log.log import Log
-from logstore.maintenance import clock
 from logstore.maintenance import partition as partition_maintenance
+from logstore.maintenance import retention_clock
 from logstore.maintenance.retention import Expired, SegmentFacts, expired
 
 
@@ -41,7 +41,7 @@ def expire(
     Nothing goes that reaches above `upper` (a replica's high watermark). `is_append`: an append waits for this, so only
     what costs it no more than renames: nothing is flushed.
     """
-    now_ms = clock.now_ms(log.env, log.directory.parent, read_only=dry_run)
+    now_ms = retention_clock.now_ms(log.env, log.directory.parent, read_only=dry_run)
     before = log.log_start_offset
     # Who appends meanwhile makes nothing older; who keeps house as well goes by the same rule.
     gone = [segment for segment in _expired(log, now_ms) if segment.next_offset <= upper]

@@ -41,7 +41,7 @@ def cleaning(log: Log) -> Iterator[bool]:
 def remove_leftovers(log: Log) -> None:
     """Remove what a compaction that was killed has left. By the only one that compacts the log."""
     with log.lock():  # swaps that were decided are finished on entry
-        for name in log.files.look_anew().aside:
+        for name in log.files.relist().aside:
             if name.endswith(replacement.CLEANED_SUFFIX):
                 log.env.files.unlink(log.directory / name)
 
@@ -99,7 +99,7 @@ def replace_segments(log: Log, group: Sequence[SegmentInfo], cleaned: Segment) -
             cleaned.remove()
             return False
         with marking_failure(log.env, log.directory.parent):
-            replacement.decide(log.env, str(log.directory), cleaned, [info.base_offset for info in group])
+            replacement.commit(log.env, str(log.directory), cleaned, [info.base_offset for info in group])
         log.finish_swaps()
         return True
 

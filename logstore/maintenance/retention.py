@@ -11,7 +11,7 @@ The age of a segment is that of its newest record, but a record counts as no new
 the future it keeps nothing for ever. When a segment was last appended to is the time stamp of its file, which
 is from a clock, too: appends follow each other, so a segment is as late as any before it, and a time stamp
 from the future says nothing. A wrong time stamp from the past thus makes nothing older than its neighbours.
-What time it is now is `maintenance.clock`'s business.
+What time it is now is `maintenance.retention_clock`'s business.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compaction of stored batches: the last offset of every key, and the records that are left of a log.
 
-`KeyMap.collect` takes note of keys, `Cleaner.clean` copies what stays. Both take whole batches as they are
+`OffsetMap.collect` takes note of keys, `Cleaner.clean` copies what stays. Both take whole batches as they are
 stored and check every CRC; no record becomes a Python object, and only compressed, transactional and control
 batches are looked at one by one.
 """
@@ -52,7 +52,7 @@ def whole_in_order(data: Buffer, next_offset: int, limit: int, where: Where) -> 
     return found.end, found.next_offset
 
 
-class KeyMap:
+class OffsetMap:
     """Keys and the last offset of each, in at most `memory_bytes`; keys are compared byte by byte."""
 
     def __init__(self, memory_bytes: int) -> None:
@@ -168,7 +168,7 @@ class Cleaner:
     """One pass over a log with the keys of `key_map`."""
 
     def __init__(
-        self, key_map: KeyMap, *, now_ms: int, horizon_ms: int, needed: Collection[int], verdicts: Verdicts
+        self, key_map: OffsetMap, *, now_ms: int, horizon_ms: int, needed: Collection[int], verdicts: Verdicts
     ) -> None:
         self._rules = compacting.Rules(key_map.table, now_ms, horizon_ms)
         self._key_map = key_map  # whose memory the rules point to

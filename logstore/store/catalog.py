@@ -253,13 +253,13 @@ def check_topic_name(name: str) -> None:
 
 def check_partitions(partitions: object) -> int:
     """Return a number of partitions (any whole number: also NumPy's) as an int."""
-    count = whole_number(partitions, "partitions")
+    count = as_int(partitions, "partitions")
     if not 1 <= count <= PARTITIONS_MAX:
         raise InvalidRequestError(f"{count} partitions: must be between 1 and {PARTITIONS_MAX:,}")
     return count
 
 
-def whole_number(value: object, name: str) -> int:
+def as_int(value: object, name: str) -> int:
     """Return `value` as an int if it is a whole number of any type (NumPy's, too), but not a bool."""
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         return value.__index__()

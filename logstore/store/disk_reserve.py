@@ -1,4 +1,4 @@
-"""Reserve: a file that only takes up room, given back when the disk is full, so that a store can be put in order.
+"""DiskReserve: a file that only takes up room, given back when the disk is full, so that a store can be put in order.
 
 A full disk must not keep anyone from deleting, from noting what is safe, from recovering or from ending cleanly:
 all of these need a little room first. `despite_full_disk` does such an act; if there is no room it removes the
@@ -27,7 +27,7 @@ RESERVE_BYTES = 4 * 1024 * 1024
 Done = TypeVar("Done")
 
 
-class Reserve:
+class DiskReserve:
     """The reserve of one store. Any process may give it back, and any may make it anew."""
 
     def __init__(self, env: Env, root: Path) -> None:

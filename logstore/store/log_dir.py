@@ -39,7 +39,7 @@ from logstore.checkpoint import (
 from logstore.env import SETTLED_NS, Env, FileStat, Lock
 from logstore.errors import DiskFullError, NotAStoreError, StorageError, StoreLockedError
 from logstore.log.segments.directory import topic_id_of
-from logstore.store.disk_reserve import Reserve
+from logstore.store.disk_reserve import DiskReserve
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ _LONG_HOLDERS = ("broker", "recovery")
 _HARMLESS = frozenset({LOCK, BROKER, "lost+found", ".DS_Store"})
 
 
-class Owner(NamedTuple):
+class DirectoryOwner(NamedTuple):
     """The broker that a directory belongs to."""
 
     broker_id: int
@@ -85,8 +85,8 @@ class LogDir:
         self.path = path
         self.read_only = read_only
         self.is_alone = False
-        self.owner: Owner | None = None  # others may only read then
-        self.reserve = Reserve(env, path)
+        self.owner: DirectoryOwner | None = None  # others may only read then
+        self.reserve = DiskReserve(env, path)
         self._lock: Lock | None = None
         self._env = env
         self._pid = os.getpid()
@@ -420,7 +420,7 @@ class LogDir:
                 f"{self.path} has format {version}; this version of pylog knows up to {FORMAT_VERSION}: upgrade pylog"
             )
 
-    def claim(self, owner: Owner) -> None:
+    def claim(self, owner: DirectoryOwner) -> None:
         """Give the directory to this broker, for good."""
         path = self.path / META
         lines = "".join(
@@ -436,11 +436,15 @@ def _check_directory(path: Path, env: Env) -> None:
         raise NotAStoreError(f"{path} is a file; a store is a directory")
 
 
-def owner_of(path: Path, env: Env) -> Owner | None:
+def owner_of(path: Path, env: Env) -> DirectoryOwner | None:
     """The broker that the store at `path` belongs to; None if none has taken it."""
     properties = _properties(env, path / META)
     broker_id = properties.get(BROKER_ID, "").strip()
-    return Owner(int(broker_id), properties.get(CLUSTER_ID, "").strip()) if broker_id.isdecimal() else None
+    return (
+        DirectoryOwner(int(broker_id), properties.get(CLUSTER_ID, "").strip())
+        if broker_id.isdecimal()
+        else None
+    )
 
 
 def _properties(env: Env, path: Path) -> dict[str, str]:

@@ -42,10 +42,10 @@ from logstore.log.producers.state import Producing
 from logstore.log.segments.directory import METADATA
 from logstore.maintenance import compaction, expiry
 from logstore.maintenance.compaction import KEY_MAP_BYTES, CompactionReport
-from logstore.store.catalog import TopicInfo, whole_number
+from logstore.store.catalog import TopicInfo, as_int
 from logstore.store.log_dir import LogDir
 from logstore.store.reading import READ_BYTES, read_isolated, schema_of
-from logstore.store.topic_tail import Follower, Position
+from logstore.store.topic_tail import Position, TopicTail
 from logstore.store.topics import Topics
 from logstore.store.transactions.coordinator import Outcomes, Part, Transaction, Transactions
 
@@ -338,8 +338,8 @@ class LogStore:
 
         log, outcomes = self.log(topic, partition), self.outcomes()
         extent = self._extent(log)
-        start = extent.start if start is None else whole_number(start, "start")
-        end = extent.end if end is None else whole_number(end, "end")
+        start = extent.start if start is None else as_int(start, "start")
+        end = extent.end if end is None else as_int(end, "end")
         for offset in (start, end):
             if not extent.start <= offset <= extent.end:
                 raise OffsetOutOfRangeError(offset, extent.start, extent.end, log.directory.name)
@@ -365,7 +365,7 @@ class LogStore:
         Ends when nothing came for `timeout_ms` (never, without it).
         """
         # It knows where it begins now, not at the first batch.
-        follower = Follower(self, topic, partitions, start, checked(isolation))
+        follower = TopicTail(self, topic, partitions, start, checked(isolation))
         return follower.batches(self._env.clock, poll_ms=poll_ms, timeout_ms=timeout_ms)
 
     def offsets(self, topic: str, *, isolation: Isolation = "read_committed") -> dict[int, OffsetRange]:
@@ -389,7 +389,7 @@ class LogStore:
     ) -> dict[int, OffsetAndTimestamp | None]:
         """The first record at or after a time (one for all partitions, or one each); None when there is none."""
         if not isinstance(timestamps_ms, Mapping):
-            timestamp_ms = whole_number(timestamps_ms, "timestamps_ms")
+            timestamp_ms = as_int(timestamps_ms, "timestamps_ms")
             timestamps_ms = dict.fromkeys(range(self.topic(topic).partitions), timestamp_ms)
         return {p: self.log(topic, p).offset_for_time(ms) for p, ms in timestamps_ms.items()}
 
@@ -449,7 +449,7 @@ class LogStore:
         """
         self._check_writable()
         logs = {p: self.log(topic, p) for p in offsets}
-        ends = {p: expiry.deletable_to(logs[p], whole_number(o, "offset")) for p, o in offsets.items()}
+        ends = {p: expiry.deletable_to(logs[p], as_int(o, "offset")) for p, o in offsets.items()}
         move = self._log_dir.reserve.despite_full_disk
         starts = {p: move(partial(log.advance_start, ends[p])) for p, log in logs.items()}
         return {p: OffsetRange(starts[p], log.log_end_offset) for p, log in logs.items()}
@@ -480,7 +480,7 @@ class LogStore:
 
     def log(self, topic: str, partition: int) -> Log:
         """The log of one partition: for planning, tools and tests. It belongs to the store: do not close it."""
-        info, partition = self.topic(topic), whole_number(partition, "partition")
+        info, partition = self.topic(topic), as_int(partition, "partition")
         if not 0 <= partition < info.partitions:
             raise UnknownPartitionError(topic, partition, info.partitions)
         with self._mutex:

@@ -9,7 +9,7 @@ from logstore.env import Clock
 from logstore.errors import InvalidRequestError, StaleLogError
 from logstore.log.isolation import Isolation, Outcomes, end_of
 from logstore.log.log import Log
-from logstore.store.catalog import TopicInfo, whole_number
+from logstore.store.catalog import TopicInfo, as_int
 from logstore.store.reading import read_isolated, with_partition
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Logs(Protocol):
         ...
 
 
-class Follower:
+class TopicTail:
     """One reader of a topic, from where it was told to start: positions are found when it is made."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Follower:
         if start == "earliest":
             return {p: log.log_start_offset for p, log in chosen.items()}
         if isinstance(start, SupportsIndex):
-            return dict.fromkeys(chosen, whole_number(start, "start"))
+            return dict.fromkeys(chosen, as_int(start, "start"))
         raise InvalidRequestError(
             f"start={start!r}: 'earliest', 'latest', an offset, or an offset per partition"
         )

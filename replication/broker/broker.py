@@ -40,21 +40,21 @@ from replication.broker.metrics import Metrics, MetricsEndpoint
 from replication.broker.topic_admin import TopicAdmin
 from replication.config.broker import BrokerConfig, Endpoint
 from replication.controller.driver import ControlledShutdownError, ControllerLoop
-from replication.controller.machine.state import Limits
+from replication.controller.machine.state import ControllerSettings
 from replication.coordination import CopyPolicy, cluster, nodes, open_tree, registration
 from replication.coordination.placements import Placements
 from replication.coordination.tree import CoordinationError, SessionEvent, Tree
 from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.groups.coordinator import GroupCoordinator
 from replication.model.cluster import BrokerInfo, TopicPartition
-from replication.network.admission import ServerLimits
+from replication.network.admission import SocketServerSettings
 from replication.network.client import Clients
 from replication.network.request import Handler
 from replication.network.server import Server
 from replication.network.work import running
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
-from replication.replica.manager import Replicas
+from replication.replica.manager import ReplicaManager
 from replication.replica.storage.log_dir import COORDINATION_FILE
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Broker:
         self.directory = Path(config.log_dirs) / BROKER
         self.endpoint = config.listener
         self.state_changes = StateChangeLog(self.directory, env)
-        self.replicas = Replicas(config, env, log_change=self.state_changes.write)
+        self.replicas = ReplicaManager(config, env, log_change=self.state_changes.write)
         self.controller = ControllerLoop(
             config.broker_id,
             _limits(config),
@@ -409,8 +409,8 @@ def _named(tps: Sequence[TopicPartition]) -> str:
     return ",".join(map(str, tps[:NAMED_MAX])) + more
 
 
-def _limits(config: BrokerConfig) -> Limits:
-    return Limits(
+def _limits(config: BrokerConfig) -> ControllerSettings:
+    return ControllerSettings(
         delete_topic_enable=config.delete_topic_enable,
         auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
         leader_imbalance_check_interval_seconds=config.leader_imbalance_check_interval_seconds,
@@ -418,8 +418,8 @@ def _limits(config: BrokerConfig) -> Limits:
     )
 
 
-def _server_limits(config: BrokerConfig) -> ServerLimits:
-    return ServerLimits(
+def _server_limits(config: BrokerConfig) -> SocketServerSettings:
+    return SocketServerSettings(
         socket_request_max_bytes=config.socket_request_max_bytes,
         queued_max_requests=config.queued_max_requests,
         queued_max_request_bytes=config.queued_max_request_bytes,

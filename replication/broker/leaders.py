@@ -11,7 +11,7 @@ from replication.model.cluster import NO_LEADER, BrokerId, TopicPartition
 from replication.model.metadata import BrokerAddress
 from replication.network.client import Clients
 from replication.protocol.apis import ApiKey
-from replication.replica.manager import Replicas
+from replication.replica.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ LATEST, EARLIEST, CONSUMER = -1, -2, -1  # in ListOffsets: the times that ask fo
 class Leaders:
     """See the module. Whom to ask is what the metadata says; who does not answer is left out."""
 
-    def __init__(self, broker: BrokerId, replicas: Replicas, clients: Clients) -> None:
+    def __init__(self, broker: BrokerId, replicas: ReplicaManager, clients: Clients) -> None:
         self._broker = broker
         self._replicas = replicas
         self._clients = clients

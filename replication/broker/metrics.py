@@ -24,7 +24,7 @@ from replication.model.cluster import NO_LEADER, TopicPartition
 from replication.model.metadata import Metadata
 from replication.protocol.apis import ApiKey
 from replication.replica.leader.leader import Leader
-from replication.replica.manager import Replicas
+from replication.replica.manager import ReplicaManager
 from replication.replica.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class Metrics:
 
     def __init__(
         self,
-        replicas: Replicas,
+        replicas: ReplicaManager,
         controller: ControllerLoop,
         groups: GroupCoordinator,
         ends: Ends,

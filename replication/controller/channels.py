@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from replication.controller.machine.events import (
-    PartitionNews,
+    LeaderAndIsrPartitionState,
     ReplicasDeleted,
     SendLeaderAndIsr,
     SendStopReplica,
@@ -71,10 +71,10 @@ class _Queued:
 
 
 # Orders and metadata for one broker go side by side.
-_Lane: TypeAlias = tuple[BrokerId, bool]
+_Queue: TypeAlias = tuple[BrokerId, bool]
 
 
-class Channels:
+class BrokerChannels:
     """The requests of one term. `find` names the live brokers."""
 
     def __init__(
@@ -92,8 +92,8 @@ class Channels:
         self._log = log
         self._answered = answered  # with None: a broker knows a later controller
         self._spawn = spawn
-        self._waiting: dict[_Lane, deque[_Queued]] = {}
-        self._senders: dict[_Lane, asyncio.Task[None]] = {}
+        self._waiting: dict[_Queue, deque[_Queued]] = {}
+        self._senders: dict[_Queue, asyncio.Task[None]] = {}
 
     def send(self, request: Send) -> None:
         """Have it sent, behind all that goes the same way; what names very many partitions, in several requests."""
@@ -104,8 +104,8 @@ class Channels:
             return
         for line in _lines_of(self._lines, request):
             self._log(line)
-        lane = request.broker, isinstance(request, SendUpdateMetadata)
-        waiting = self._waiting.setdefault(lane, deque())
+        queue = request.broker, isinstance(request, SendUpdateMetadata)
+        waiting = self._waiting.setdefault(queue, deque())
         if isinstance(request, SendUpdateMetadata):
             last = waiting[-1].request if len(waiting) > 1 else None  # the first one is under way
             if (
@@ -122,8 +122,8 @@ class Channels:
         else:
             queued = _Queued(request)
         waiting.append(queued)
-        if lane not in self._senders:
-            self._senders[lane] = self._spawn(self._send_all(lane))
+        if queue not in self._senders:
+            self._senders[queue] = self._spawn(self._send_all(queue))
 
     def _last_order(self, broker: BrokerId) -> _Queued | None:
         """The last order to a broker that is still on its way, behind all others."""
@@ -137,13 +137,13 @@ class Channels:
         self._senders.clear()
         self._waiting.clear()
 
-    async def _send_all(self, lane: _Lane) -> None:
-        waiting = self._waiting[lane]
+    async def _send_all(self, queue: _Queue) -> None:
+        waiting = self._waiting[queue]
         is_again = False
         while waiting:
             queued = waiting[0]
             await queued.ripe()
-            info = self._find(lane[0])
+            info = self._find(queue[0])
             if (
                 info is None
                 or info.epoch != queued.request.broker_epoch
@@ -156,7 +156,7 @@ class Channels:
             else:
                 is_again = True
                 await asyncio.sleep(REPEAT_S)
-        del self._senders[lane]
+        del self._senders[queue]
 
     async def _is_done(self, info: BrokerInfo, queued: _Queued, *, is_again: bool) -> bool:
         """Send it once; has the broker obeyed?"""
@@ -249,14 +249,16 @@ def _message(
             return ApiKey.STOP_REPLICA, ib.StopReplicaRequest(**head, topic_states=_stops(request))
 
 
-def _by_topic(partitions: Iterable[PartitionNews]) -> dict[tuple[str, str], list[PartitionNews]]:
-    found: dict[tuple[str, str], list[PartitionNews]] = {}
+def _by_topic(
+    partitions: Iterable[LeaderAndIsrPartitionState],
+) -> dict[tuple[str, str], list[LeaderAndIsrPartitionState]]:
+    found: dict[tuple[str, str], list[LeaderAndIsrPartitionState]] = {}
     for news in partitions:
         found.setdefault((news.tp.topic, news.topic_id), []).append(news)
     return found
 
 
-def _leadership(news: PartitionNews) -> ib.LeaderAndIsrPartition:
+def _leadership(news: LeaderAndIsrPartitionState) -> ib.LeaderAndIsrPartition:
     return ib.LeaderAndIsrPartition(
         partition_index=news.tp.partition,
         controller_epoch=news.state.controller_epoch,
@@ -270,7 +272,7 @@ def _leadership(news: PartitionNews) -> ib.LeaderAndIsrPartition:
 
 
 def _metadata(
-    news: PartitionNews, find: Callable[[BrokerId], BrokerInfo | None]
+    news: LeaderAndIsrPartitionState, find: Callable[[BrokerId], BrokerInfo | None]
 ) -> ib.UpdateMetadataPartition:
     return ib.UpdateMetadataPartition(
         partition_index=news.tp.partition,

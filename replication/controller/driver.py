@@ -20,9 +20,9 @@ from typing import Any
 from logstore.env import Clock
 from logstore.errors import InvalidRequestError
 from logstore.store.catalog import new_topic_id
-from replication.controller.channels import Call, Channels
+from replication.controller.channels import BrokerChannels, Call
 from replication.controller.machine import events
-from replication.controller.machine.state import Controller, Limits
+from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.step import step
 from replication.controller.watches import Look, Watches, delete_if_there
 from replication.coordination import cluster, nodes, reassignments
@@ -56,7 +56,7 @@ class StaleBrokerError(CoordinationError):
 class _Term:
     """What one term of this broker as the controller has begun."""
 
-    def __init__(self, term: cluster.Term, channels: Channels, watches: Watches) -> None:
+    def __init__(self, term: cluster.Term, channels: BrokerChannels, watches: Watches) -> None:
         self.term = term
         self.watches = watches
         self.channels = channels
@@ -80,7 +80,7 @@ class ControllerLoop:
     def __init__(
         self,
         broker: BrokerId,
-        limits: Limits,
+        limits: ControllerSettings,
         call: Call,
         log: Callable[[StateChange], None],
         clock: Clock,
@@ -179,7 +179,7 @@ class ControllerLoop:
             *(self.broker,) * 2,
             term.controller_epoch,
         )
-        channels = Channels(
+        channels = BrokerChannels(
             ControllerLines(self.broker, term.controller_epoch),
             self._call,
             self._find,

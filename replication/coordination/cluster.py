@@ -211,7 +211,7 @@ async def _checks_of_lives(
 ) -> dict[tuple[BrokerId, int], tuple[Check, ...]]:
     """What holds as long as these brokers live in these epochs; those that do not are left out.
 
-    The version of a registration says nothing of its life, since a node made anew begins at 0 again. That of the
+    The version of a registration says nothing of its life, since a node recreated begins at 0 again. That of the
     incarnation does: it is read first, so if it still is the same, so is the registration that was read next.
     """
     brokers = [broker for broker, _ in lives]

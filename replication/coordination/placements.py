@@ -2,7 +2,7 @@
 
 Whoever places replicas takes over /pylog/placements first, by writing it, and counts then. Its placements, many at a
 time, check in the same step that nobody has taken over since. So two that would go beyond the limit together cannot
-both be written, whichever brokers they ask. A count that says no is made anew, since topics may have been deleted.
+both be written, whichever brokers they ask. A count that says no is recreated, since topics may have been deleted.
 What Kafka 0.9's tools write past brokers is counted then, and not refused. Belongs to the event loop.
 """
 

@@ -54,7 +54,7 @@ PRAGMA user_version = {FORMAT};
 """
 
 
-class Look(NamedTuple):
+class SessionRow(NamedTuple):
     """What a watch compares: of a node its creation, and the version or the last change of its children."""
 
     creation: int
@@ -89,11 +89,11 @@ class NodeTable:
         found = self._db.execute("SELECT path FROM node WHERE parent = ?", (path,))
         return tuple(sorted(child.rpartition("/")[2] for (child,) in found))
 
-    def look(self, path: str, *, children: bool) -> Look | None:
+    def look(self, path: str, *, children: bool) -> SessionRow | None:
         """What a watch compares; None if there is no such node."""
         column = "children_changed" if children else "version"
         found = self._db.execute(f"SELECT creation, {column} FROM node WHERE path = ?", (path,)).fetchone()
-        return None if found is None else Look(*found)
+        return None if found is None else SessionRow(*found)
 
     # ------------------------------------------------------------- writing
 
@@ -220,7 +220,9 @@ def connect(path: Path) -> sqlite3.Connection:
     return db
 
 
-def change_between(path: str, before: Look | None, now: Look | None, *, children: bool) -> Change | None:
+def change_between(
+    path: str, before: SessionRow | None, now: SessionRow | None, *, children: bool
+) -> Change | None:
     """What a watch that saw `before` is told; None if nothing happened to it."""
     if now == before:
         return None

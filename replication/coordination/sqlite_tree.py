@@ -41,7 +41,7 @@ from replication.coordination.sqlite_file import (
     is_busy,
 )
 from replication.coordination.sqlite_sync import Answer, Syncer
-from replication.coordination.sqlite_table import Look, NodeTable, change_between, connect
+from replication.coordination.sqlite_table import NodeTable, SessionRow, change_between, connect
 from replication.coordination.tree import (
     ANY_VERSION,
     SESSION_TIMEOUT_MS,
@@ -129,7 +129,7 @@ class SqliteTree:
         self._leases = Leases()
         self._beat_every_ms = min(BEAT_MS, session_timeout_ms // 8)
         self._last_beat_ms = 0
-        self._watches: dict[tuple[str, bool, Watch], Look | None] = {}
+        self._watches: dict[tuple[str, bool, Watch], SessionRow | None] = {}
         self._seen_number = -1
         self._syncer: Syncer
         self._file: StoreFile

@@ -21,13 +21,13 @@ from replication.groups.loading import load
 from replication.groups.machine import events
 from replication.groups.machine.events import StoredGroup
 from replication.groups.machine.records import records_of
-from replication.groups.machine.state import Group, Limits, Now, deadline_ms
+from replication.groups.machine.state import Group, GroupSettings, Now, deadline_ms
 from replication.groups.machine.step import resume, step
 from replication.groups.partitioning import GroupMapping
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult
-from replication.replica.manager import Replicas
+from replication.replica.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class _Term:
 class GroupCoordinator:
     """See the module. `begin` and `end` are its life."""
 
-    def __init__(self, config: BrokerConfig, replicas: Replicas, env: Env = SYSTEM) -> None:
+    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, env: Env = SYSTEM) -> None:
         self._config = config
         self._limits = limits_of(config)
         self._replicas = replicas
@@ -343,9 +343,9 @@ class GroupCoordinator:
             self._tell_all(events.ForgetTopics(gone))
 
 
-def limits_of(config: BrokerConfig) -> Limits:
+def limits_of(config: BrokerConfig) -> GroupSettings:
     """What the settings of the broker say about groups."""
-    return Limits(
+    return GroupSettings(
         group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
         group_min_session_timeout_ms=config.group_min_session_timeout_ms,
         group_max_session_timeout_ms=config.group_max_session_timeout_ms,

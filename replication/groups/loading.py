@@ -15,7 +15,7 @@ from replication.errors import ErrorCode
 from replication.groups.machine.records import Loaded
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.results import FetchSpec
-from replication.replica.manager import Replicas
+from replication.replica.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ RETRY_S = 0.5
 DAMAGE_RETRY_S = 30.0
 
 
-async def load(replicas: Replicas, leader: Leader) -> Loaded | None:
+async def load(replicas: ReplicaManager, leader: Leader) -> Loaded | None:
     """Everything that is stored; None if the leader's term ended before it was read."""
     tp = leader.replica.tp
     latest: Latest = {}

@@ -15,7 +15,7 @@ from replication.coordination.tree import CoordinationError
 from replication.errors import ErrorCode, KafkaError
 from replication.groups.machine.records import partition_of
 from replication.model.cluster import OFFSETS_TOPIC
-from replication.replica.manager import Replicas
+from replication.replica.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ RETRY_S = 0.5
 class GroupMapping:
     """See the module. `look` when the metadata has changed; `end` when the broker stops."""
 
-    def __init__(self, replicas: Replicas) -> None:
+    def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
         self._found: GroupPartitions | None = None
         self._learning: asyncio.Task[None] | None = None

@@ -135,7 +135,7 @@ class Metadata:
             if update.topic_id is not None:
                 self._names[update.topic_id] = tp.topic
         known = topic.partitions.get(tp.partition)
-        if is_news(known.state if known is not None else None, metadata.state):
+        if is_newer(known.state if known is not None else None, metadata.state):
             topic.partitions[tp.partition] = metadata
             return True
         if known is not None and known.state == metadata.state:  # what is offline changes without it
@@ -148,7 +148,7 @@ class Metadata:
             self._names.pop(topic.id, None)
 
 
-def is_news(known: LeaderAndIsr | None, state: LeaderAndIsr) -> bool:
+def is_newer(known: LeaderAndIsr | None, state: LeaderAndIsr) -> bool:
     """Is what UpdateMetadata says of a partition newer than what is known? Requests may overtake each other."""
     if known is None:
         return True

@@ -35,7 +35,7 @@ class StateChange:
     message: str
 
 
-class Line(NamedTuple):
+class StateChangeLine(NamedTuple):
     """One line of the file; `tp` is the partition that it is about, if it names one."""
 
     time_ms: int
@@ -50,7 +50,7 @@ def format_line(time_ms: int, change: StateChange) -> str:
     return f"[{at:%Y-%m-%d %H:%M:%S},{time_ms % 1000:03d}] {change.level} {change.message} ({LOGGER_NAME})"
 
 
-def parse_line(line: str) -> Line | None:
+def parse_line(line: str) -> StateChangeLine | None:
     """The line taken apart; None if it is none (the rest of a stack trace, half a line)."""
     found = _LINE.match(line.rstrip("\n"))
     if found is None:
@@ -58,7 +58,7 @@ def parse_line(line: str) -> Line | None:
     at = datetime.strptime(found["time"] + "000", "%Y-%m-%d %H:%M:%S,%f").replace(tzinfo=UTC)
     about = _PARTITION.search(found["message"]) or _METADATA_PARTITION.search(found["message"])
     tp = TopicPartition(about["topic"], int(about["number"])) if about else None
-    return Line(round(at.timestamp() * 1000), found["level"], found["message"], tp)
+    return StateChangeLine(round(at.timestamp() * 1000), found["level"], found["message"], tp)
 
 
 def named(tp: TopicPartition) -> str:

@@ -1,4 +1,4 @@
-"""ServerLimits: what clients may cost a broker, within what the system lets it have."""
+"""SocketServerSettings: what clients may cost a broker, within what the system lets it have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RESERVED_DESCRIPTORS = OPEN_FILES_MAX + 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLimits:
+class SocketServerSettings:
     """See the module. Names and defaults as in BrokerConfig."""
 
     socket_request_max_bytes: int = 104_857_600

@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any, cast
 
 from replication.errors import ProtocolError
-from replication.network.admission import ServerLimits
+from replication.network.admission import SocketServerSettings
 from replication.network.long_requests import LongRequests
 from replication.network.request import Handler, RequestContext
 from replication.network.work import PARKING, Encoded, RequestObserver, Work, encoding
@@ -58,12 +58,12 @@ class Server:
     def __init__(
         self,
         handlers: Mapping[ApiKey, Handler],
-        limits: ServerLimits | None = None,
+        limits: SocketServerSettings | None = None,
         *,
         observer: RequestObserver | None = None,
     ) -> None:
         self.handlers = handlers
-        self.limits = limits or ServerLimits()
+        self.limits = limits or SocketServerSettings()
         self.observer = observer
         self.connections: set[_Connection] = set()
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))

@@ -21,7 +21,7 @@ from replication.config.broker import BrokerConfig
 from replication.errors import is_disk_dead
 from replication.model.cluster import TopicPartition
 from replication.replica.partition import Partition
-from replication.replica.partitions import ReplicaSet
+from replication.replica.partitions import Partitions
 from replication.replica.scrub import Scrub
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ FLUSH_LOOK_MS = 1000  # so much later than `flush.ms` an fsync may be, where not
 class Maintenance:
     """See the module. `begin` once the replicas are open, `end` before they are closed."""
 
-    def __init__(self, config: BrokerConfig, env: Env, replicas: ReplicaSet) -> None:
+    def __init__(self, config: BrokerConfig, env: Env, replicas: Partitions) -> None:
         self._config = config
         self._clock = env.clock
         self._replicas = replicas

@@ -1,4 +1,4 @@
-"""Replicas: the partitions of a broker, for those who serve clients and other brokers.
+"""ReplicaManager: the partitions of a broker, for those who serve clients and other brokers.
 
 `open` first, then `connect` with each session of the coordination store, `close` at the end. Belongs to the event loop.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from logstore.env import SYSTEM, Env
 from logstore.errors import PylogError
 from logstore.store.catalog import TopicInfo, new_topic_id
-from logstore.store.log_dir import Owner
+from logstore.store.log_dir import DirectoryOwner
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster
 from replication.coordination.tree import CoordinationError, Tree
@@ -26,8 +26,8 @@ from replication.protocol.messages import Isolation
 from replication.protocol.wire import Buffer
 from replication.replica.follower.fetcher import Fetchers
 from replication.replica.leader import fetches, offsets
-from replication.replica.leader.broker_epochs import Lives
-from replication.replica.leader.isr_writer import IsrChanges
+from replication.replica.leader.broker_epochs import BrokerEpochs
+from replication.replica.leader.isr_writer import IsrWriter
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.results import (
@@ -44,15 +44,15 @@ from replication.replica.leader.results import (
 from replication.replica.machine import isr
 from replication.replica.maintenance import Maintenance
 from replication.replica.partition import Partition
-from replication.replica.partitions import ReplicaSet
-from replication.replica.requests import LogChange, Orders
+from replication.replica.partitions import Partitions
+from replication.replica.requests import ControllerRequests, LogChange
 from replication.replica.storage.offline import OfflineReplicas
 from replication.replica.storage.replica_log import ReplicaCounters
 from replication.replica.storage.room import Room
 from replication.replica.storage.store_check import check_epochs, check_owner
 
 
-class Replicas:
+class ReplicaManager:
     """See the module."""
 
     def __init__(
@@ -61,11 +61,11 @@ class Replicas:
         self.config = config
         self.metadata = Metadata()
         self.counters = ReplicaCounters()
-        self._isr = IsrChanges(config.broker_id, lambda: self._orders.controller_epoch)
+        self._isr = IsrWriter(config.broker_id, lambda: self._orders.controller_epoch)
         self._fetchers = Fetchers(config, self.metadata, lambda: self._orders.broker_epoch)
-        self._set = ReplicaSet(config, env, self._isr, self._fetchers, self.counters)
-        self._orders = Orders(self._set, self.metadata, log_change)
-        self._lives = Lives()
+        self._set = Partitions(config, env, self._isr, self._fetchers, self.counters)
+        self._orders = ControllerRequests(self._set, self.metadata, log_change)
+        self._lives = BrokerEpochs()
         self._maintenance = Maintenance(config, env, self._set)
         self._ticker: asyncio.Task[None] | None = None
 
@@ -86,7 +86,7 @@ class Replicas:
         """Raises: NotAStoreError, OldStoreError: this is not the coordination store that these logs belong to."""
         log_dir = self._set.dir.log_dir
         assert log_dir.owner is not None, "a broker owns its directory"
-        found = Owner(self._set.broker, await cluster.read_cluster_id(tree, new_topic_id()))
+        found = DirectoryOwner(self._set.broker, await cluster.read_cluster_id(tree, new_topic_id()))
         check_owner(log_dir.path, log_dir.owner, found)
         logs = {tp: partition.replica.log for tp, partition in self._set.partitions.items()}
         await check_epochs(tree, {tp: (log.topic_id, log.epochs.latest) for tp, log in logs.items()})

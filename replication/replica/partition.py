@@ -10,7 +10,7 @@ from logstore.errors import CorruptLogError
 from logstore.log.log import Log
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import Assignment, LeaderAndIsr, Replica, TopicPartition
-from replication.replica.follower.follower import Asking, Following
+from replication.replica.follower.follower import Asking, Follower
 from replication.replica.leader.leader import Leader
 from replication.replica.machine.leadership import is_loss_decided
 from replication.replica.storage.replica_log import Host, ReplicaLog
@@ -27,7 +27,7 @@ class Partition:
         self._asking = asking
         self.topic_id = log.topic_id
         self.replica = ReplicaLog(host, tp, log)
-        self.role: Leader | Following | None = None
+        self.role: Leader | Follower | None = None
         self.known_leader_epoch: int | None = None
         self.is_loss_decided = False
         self._me = Replica(tp, host.broker)
@@ -75,10 +75,10 @@ class Partition:
             log = self.replica.log
             epochs = await self.replica.call(lambda: log.epochs.starts)
             if self.known_leader_epoch == stored.leader_epoch:
-                self.role = Following(self.replica, stored, epochs, self._idle_high_watermark, self._asking)
+                self.role = Follower(self.replica, stored, epochs, self._idle_high_watermark, self._asking)
 
     def _check_end(self) -> None:
-        """In the log's lane. Who leads without a part of its log has followers cut theirs. Raises: CorruptLogError."""
+        """In the log's queue. Who leads without a part of its log has followers cut theirs. Raises: CorruptLogError."""
         log = self.replica.log
         if self.replica.damage is None and (damage := log.files.view.tail.damage):
             raise CorruptLogError(log.directory, log.files.view.tail.position, damage)

@@ -1,4 +1,4 @@
-"""ReplicaSet: the replicas that are on this broker, with the settings of their topics. Belongs to the event loop."""
+"""Partitions: the replicas that are on this broker, with the settings of their topics. Belongs to the event loop."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from replication.replica.machine.leadership import is_replica_lost
 from replication.replica.partition import Partition
 from replication.replica.repairs import Repairs
 from replication.replica.storage import adoption
-from replication.replica.storage.executor import Disk
-from replication.replica.storage.log_dir import ReplicaDir
+from replication.replica.storage.executor import DiskExecutor
+from replication.replica.storage.log_dir import ReplicaLogDir
 from replication.replica.storage.offline import OfflineReplicas
-from replication.replica.storage.replica_log import Host, IsrKeeper, ReplicaCounters
+from replication.replica.storage.replica_log import Host, IsrUpdates, ReplicaCounters
 from replication.replica.storage.room import Room
 
 logger = logging.getLogger(__name__)
 
 # Of a topic whose settings cannot be understood.
-NOTHING_GOES = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+NO_EFFECT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
-class ReplicaSet:
+class Partitions:
     """See the module. `broken` are replicas that could not be recovered, and why; `offline` as its module has it."""
 
     def __init__(
-        self, config: BrokerConfig, env: Env, isr: IsrKeeper, asking: Asking, counters: ReplicaCounters
+        self, config: BrokerConfig, env: Env, isr: IsrUpdates, asking: Asking, counters: ReplicaCounters
     ) -> None:
         self.offline = OfflineReplicas(config.broker_id)
         self.broker = config.broker_id
@@ -60,7 +60,7 @@ class ReplicaSet:
         Raises: StoreLockedError; NotAStoreError: it is another broker's; TopicExistsError: see `adoption`.
         """
         self.tree = tree
-        self.dir = await asyncio.to_thread(ReplicaDir.open, Path(self._config.log_dirs), self._env)
+        self.dir = await asyncio.to_thread(ReplicaLogDir.open, Path(self._config.log_dirs), self._env)
         try:
             adopted = await adoption.take(tree, self.dir.log_dir, self.broker, self._env)
             await asyncio.to_thread(self.dir.look)
@@ -68,7 +68,7 @@ class ReplicaSet:
             self.dir.log_dir.close()
             raise
         self.room = Room(self.dir.path, self.dir.log_dir.reserve, self.offline, self._env)
-        self.disk = Disk(self._config.num_io_threads, self._env)
+        self.disk = DiskExecutor(self._config.num_io_threads, self._env)
         self.repairs = Repairs(self.dir, self.partitions, self._asking)
         self._host = Host(
             broker=self.broker,
@@ -189,9 +189,9 @@ class ReplicaSet:
         if unknown and self.tree is not None:
             for topic, overrides in (await cluster.read_topic_configs(self.tree, unknown)).items():
                 try:
-                    self.configure(topic, NOTHING_GOES if overrides is None else overrides)
+                    self.configure(topic, NO_EFFECT if overrides is None else overrides)
                 except InvalidConfigError:
-                    self.configure(topic, NOTHING_GOES)
+                    self.configure(topic, NO_EFFECT)
 
     # ------------------------------------------------------------- come and go
 
@@ -208,7 +208,7 @@ class ReplicaSet:
         found: dict[TopicPartition, Partition | Exception] = dict(self.broken)
         if new:
             for tp in new:
-                self._let_go(tp)
+                self._release(tp)
             try:
                 logs = await asyncio.to_thread(self._create, new)
             except (PylogError, OSError) as error:
@@ -226,7 +226,7 @@ class ReplicaSet:
         self.dir.create_logs(new)
         return {tp: self.dir.open_log(tp, topic_id, self.config_of(tp.topic)) for tp, topic_id in new.items()}
 
-    def _let_go(self, tp: TopicPartition) -> None:
+    def _release(self, tp: TopicPartition) -> None:
         self.broken.pop(tp, None)
         self.repairs.forget(tp)
         partition = self.partitions.pop(tp, None)
@@ -238,7 +238,7 @@ class ReplicaSet:
         partition = self.partitions.get(tp)
         if partition is not None:
             await partition.replica.call(partition.replica.log.close)  # behind all that it was told to write
-        self._let_go(tp)
+        self._release(tp)
         await asyncio.to_thread(self.dir.delete, tp, self.config_of(tp.topic).file_delete_delay_ms)
         if not any(other.topic == tp.topic for other in self.partitions):
             self._topic_configs.pop(tp.topic, None)

@@ -25,7 +25,7 @@ from replication.replica.machine import repair
 from replication.replica.partition import Partition
 from replication.replica.second_copy import NotShownError
 from replication.replica.storage.damage_notes import DamageNote
-from replication.replica.storage.log_dir import ReplicaDir
+from replication.replica.storage.log_dir import ReplicaLogDir
 from replication.replica.storage.replica_log import Host
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Repairs:
 
     def __init__(
         self,
-        dir_: ReplicaDir,
+        dir_: ReplicaLogDir,
         partitions: Mapping[TopicPartition, Partition],
         asking: Asking,
     ) -> None:
@@ -121,7 +121,7 @@ class Repairs:
             self._spawn(self._look_again(tp, partition, path))
 
     async def _look_again(self, tp: TopicPartition, partition: Partition, path: str) -> None:
-        """In the log's lane, and under its lock: what others change meanwhile is no damage."""
+        """In the log's queue, and under its lock: what others change meanwhile is no damage."""
         log = partition.replica.log
         is_segment = path.endswith(".log")
         try:

@@ -1,4 +1,4 @@
-"""Orders: what controllers tell this broker: whom to lead and follow, what to let go of, what the cluster is like.
+"""ControllerRequests: LeaderAndIsr, StopReplica and UpdateMetadata, obeyed in the order of the controllers.
 
 Laws: requests are obeyed one after the other; none that does not name the present life of this broker, and none of
 another controller epoch than the tree has. Per partition only a greater leader epoch counts. Every transition is a line
@@ -31,7 +31,7 @@ from replication.replica.machine.leadership import (
     judge_request,
 )
 from replication.replica.partition import Partition
-from replication.replica.partitions import ReplicaSet
+from replication.replica.partitions import Partitions
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ _NO_ROLE = {
 }
 
 
-class _News(NamedTuple):
+class _PartitionState(NamedTuple):
     """One partition of a LeaderAndIsr request."""
 
     tp: TopicPartition
@@ -64,10 +64,10 @@ class _News(NamedTuple):
     is_new: bool
 
 
-class Orders:
+class ControllerRequests:
     """See the module. `broker_epoch` is that of the registration, NO_EPOCH while it is not known."""
 
-    def __init__(self, replicas: ReplicaSet, metadata: Metadata, log_change: LogChange) -> None:
+    def __init__(self, replicas: Partitions, metadata: Metadata, log_change: LogChange) -> None:
         self.controller_epoch = 0
         self.broker_epoch = NO_EPOCH
         self._replicas = replicas
@@ -165,9 +165,11 @@ class Orders:
         )
         return ib.LeaderAndIsrResponse(error_code=WireCode(ErrorCode.NONE), topics=tuple(topics))
 
-    async def _take_roles(self, news: Iterable[_News], broker_epoch: int, lines: RequestLines) -> Codes:
+    async def _take_roles(
+        self, news: Iterable[_PartitionState], broker_epoch: int, lines: RequestLines
+    ) -> Codes:
         codes: Codes = {}
-        wanted: list[tuple[_News, Role]] = []
+        wanted: list[tuple[_PartitionState, Role]] = []
         for item in news:
             self._log_change(lines.received(item.tp, item.state, item.replicas))
             role = self._judge_role(item)
@@ -189,7 +191,7 @@ class Orders:
         codes.update((item.tp, code) for (item, _), code in zip(wanted, outcomes, strict=True) if code)
         return codes
 
-    def _judge_role(self, news: _News) -> Role:
+    def _judge_role(self, news: _PartitionState) -> Role:
         known = self._replicas.partitions.get(news.tp)
         is_told = known is not None and known.known_leader_epoch is not None
         deleted_in = self._deleted.get((news.tp, news.topic_id))
@@ -202,14 +204,16 @@ class Orders:
             has_topic_id=known is None or not is_told or known.topic_id == news.topic_id,
         )
 
-    async def _find(self, wanted: Iterable[_News]) -> Mapping[TopicPartition, Partition | Exception]:
+    async def _find(
+        self, wanted: Iterable[_PartitionState]
+    ) -> Mapping[TopicPartition, Partition | Exception]:
         """The replicas, made where they are missing."""
         news = {item.tp: item for item in wanted}
         lost = {tp: _lost(item) for tp, item in news.items() if self._is_lost(item)}
         topic_ids = {tp: item.topic_id for tp, item in news.items() if tp not in lost}
         return {**await self._replicas.find_or_create(topic_ids), **lost}
 
-    def _is_lost(self, news: _News) -> bool:
+    def _is_lost(self, news: _PartitionState) -> bool:
         """Does the ISR count on a replica that is not here any more, though nobody was told that it is lost?"""
         me = Replica(news.tp, self._replicas.broker)
         is_on_disk = self._replicas.is_on_disk(news.tp, news.topic_id)
@@ -218,7 +222,7 @@ class Orders:
         )
 
     async def _take(
-        self, news: _News, role: Role, partition: Partition | Exception, lines: RequestLines
+        self, news: _PartitionState, role: Role, partition: Partition | Exception, lines: RequestLines
     ) -> ErrorCode:
         if isinstance(partition, Exception):
             logger.error("tp=%s takes no role: %s", news.tp, partition)
@@ -325,7 +329,7 @@ class Orders:
         return await topics.find_gone(tree, known) if known and tree is not None else ()
 
 
-def _lost(news: _News) -> KafkaError:
+def _lost(news: _PartitionState) -> KafkaError:
     return KafkaError(
         ErrorCode.KAFKA_STORAGE_ERROR,
         f"its directory is gone, and it is in the ISR {news.state.isr}: restart the broker, which then says that it "
@@ -333,10 +337,10 @@ def _lost(news: _News) -> KafkaError:
     )
 
 
-def _news_of(request: ib.LeaderAndIsrRequest) -> Iterable[_News]:
+def _news_of(request: ib.LeaderAndIsrRequest) -> Iterable[_PartitionState]:
     for topic in request.topic_states:
         for state in topic.partition_states:
-            yield _News(
+            yield _PartitionState(
                 TopicPartition(topic.topic_name, state.partition_index),
                 topic_id_of(topic.topic_id),
                 _state_of(state),

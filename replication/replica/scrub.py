@@ -24,7 +24,7 @@ from logstore.log import soundness
 from replication.config.broker import BrokerConfig
 from replication.model.cluster import TopicPartition
 from replication.replica.partition import Partition
-from replication.replica.partitions import ReplicaSet
+from replication.replica.partitions import Partitions
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class _EndedError(Exception):
 class Scrub:
     """See the module. `run` it in a thread; `end` from any."""
 
-    def __init__(self, config: BrokerConfig, env: Env, replicas: ReplicaSet) -> None:
+    def __init__(self, config: BrokerConfig, env: Env, replicas: Partitions) -> None:
         self._interval_ms = config.log_scrub_interval_ms
         self._env = env
         self._path = Path(config.log_dirs) / PROGRESS

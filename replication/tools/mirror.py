@@ -28,10 +28,10 @@ from replication.tools.mirror_targets import (
     ClusterTarget,
     DirectoryTarget,
     MirrorError,
+    MirrorTarget,
     Partition,
     Record,
     SourceTopic,
-    Target,
     extent,
     said,
 )
@@ -84,7 +84,7 @@ def mirror(  # noqa: PLR0913  where from, what, where to, and how long
     fits = None if pattern is None else _compiled(pattern)
     with _client_errors(), closing(_Source(source, consumer_properties or {})) as origin:
         wanted = origin.topics(topics, fits)
-        where: Target
+        where: MirrorTarget
         if _BOOTSTRAP.fullmatch(target):
             where = ClusterTarget(target, origin.name, producer_properties or {})
         else:
@@ -155,7 +155,7 @@ class _Copy:
 
     def __init__(
         self,
-        target: Target,
+        target: MirrorTarget,
         done: dict[str, Copied],
         starts: Mapping[Partition, int],
         ends: Mapping[Partition, int] | None,

@@ -88,7 +88,7 @@ class SourceTopic:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-class Target(Protocol):
+class MirrorTarget(Protocol):
     """Where the topics of one source go."""
 
     def prepare(self, topic: SourceTopic) -> bool:
@@ -121,7 +121,7 @@ class DirectoryTarget:
         self._positions: dict[Partition, int | None] = {}
 
     def prepare(self, topic: SourceTopic) -> bool:
-        """See `Target`."""
+        """See `MirrorTarget`."""
         try:
             known = self._store.topic(topic.name)
         except UnknownTopicError:
@@ -132,12 +132,12 @@ class DirectoryTarget:
         return False
 
     def positions(self, starts: Mapping[Partition, int]) -> dict[Partition, int]:
-        """See `Target`."""
+        """See `MirrorTarget`."""
         self._positions = {p: self._store.transactions.last_batch(self._name(p)) for p in starts}
         return {p: starts[p] if known is None else known for p, known in self._positions.items()}
 
     def append(self, records: Mapping[Partition, Sequence[Record]]) -> None:
-        """See `Target`."""
+        """See `MirrorTarget`."""
         for partition, rows in records.items():
             name, end = self._name(partition), rows[-1].offset + 1
             with self._store.transactions.begin(name, end, run=self._run) as transaction:
@@ -148,7 +148,7 @@ class DirectoryTarget:
             self._positions[partition] = end
 
     def close(self) -> None:
-        """See `Target`."""
+        """See `MirrorTarget`."""
         self._store.close()
 
     def _name(self, partition: Partition) -> str:
@@ -196,7 +196,7 @@ class ClusterTarget:
         self._errors: list[str] = []
 
     def prepare(self, topic: SourceTopic) -> bool:
-        """See `Target`."""
+        """See `MirrorTarget`."""
         known = self._admin.list_topics(timeout=TIMEOUT_S)
         if getattr(known, "cluster_id", None) == self._source:
             raise MirrorError(
@@ -216,7 +216,7 @@ class ClusterTarget:
         return False
 
     def positions(self, starts: Mapping[Partition, int]) -> dict[Partition, int]:
-        """See `Target`."""
+        """See `MirrorTarget`."""
         SYSTEM.clock.sleep_ms(SETTLE_MS)
         found = {}
         for known in self._consumer.committed([TopicPartition(*p) for p in starts], timeout=TIMEOUT_S):
@@ -228,7 +228,7 @@ class ClusterTarget:
             if known.offset > end:
                 raise MirrorError(
                     f"{known.topic}-{known.partition} ends at {end} in the target, and the last copy ended at "
-                    f"{known.offset}: it was made anew; delete the group {self._group['group.id']!r} to begin again"
+                    f"{known.offset}: it was recreated; delete the group {self._group['group.id']!r} to begin again"
                 )
             found[partition] = int(known.metadata or 0)
             self._ahead[partition] = deque(self._tail(known, end))
@@ -256,7 +256,7 @@ class ClusterTarget:
                     return
 
     def append(self, records: Mapping[Partition, Sequence[Record]]) -> None:
-        """See `Target`."""
+        """See `MirrorTarget`."""
         for partition, rows in records.items():
             for record in rows:
                 if not self._is_there(partition, record):
@@ -309,7 +309,7 @@ class ClusterTarget:
                 raise MirrorError(f"the position of the copy is not kept: {committed.error.str()}")
 
     def close(self) -> None:
-        """See `Target`."""
+        """See `MirrorTarget`."""
         self._consumer.close()
 
 

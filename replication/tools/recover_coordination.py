@@ -22,14 +22,14 @@ from logstore.errors import CorruptLogError, InvalidRequestError, NotAStoreError
 from logstore.log.log import Log
 from logstore.log.recovery import checked_batches, epoch_starts
 from logstore.log.segments.directory import topic_id_of
-from logstore.store.log_dir import CLEAN_MARKER, LOCK, RECOVERY_POINTS, Owner, owner_of
+from logstore.store.log_dir import CLEAN_MARKER, LOCK, RECOVERY_POINTS, DirectoryOwner, owner_of
 from replication.coordination import cluster, nodes, producer_ids
 from replication.coordination.sqlite_file import copies_of, facts_of, users_of
 from replication.coordination.sqlite_table import NodeTable, connect
 from replication.coordination.sqlite_tree import SqliteTree
 from replication.coordination.tree import CoordinationError, Create, SetData
 from replication.model.cluster import OFFSETS_TOPIC, BrokerId, ClusterState, TopicPartition
-from replication.replica.partitions import NOTHING_GOES
+from replication.replica.partitions import NO_EFFECT
 from replication.replica.storage.damage_notes import DamageNotes
 from replication.replica.storage.log_dir import HIGH_WATERMARKS
 from replication.tools.recovery_plan import STEP, FoundReplica, Plan, Row, plan
@@ -105,7 +105,7 @@ class Recovery:
             _put(table, nodes.topic_path(name), nodes.encode_topic(topic.partitions))
             _put(table, nodes.topic_id_path(name), topic.id.encode())
             if not topic.is_known:
-                settings = {"cleanup.policy": "compact"} if name == OFFSETS_TOPIC else NOTHING_GOES
+                settings = {"cleanup.policy": "compact"} if name == OFFSETS_TOPIC else NO_EFFECT
                 _put(table, nodes.topic_config_path(name), nodes.encode_config(settings))
         for tp, state in self.plan.states.items():
             _put(table, nodes.state_path(tp), nodes.encode_state(state))
@@ -166,7 +166,7 @@ def newest_copy(path: Path, env: Env) -> Path | None:
     return next((copy for copy in copies_of(path, env, None) if facts_of(copy) is not None), None)
 
 
-def _owner(directory: Path, env: Env) -> Owner:
+def _owner(directory: Path, env: Env) -> DirectoryOwner:
     owner = owner_of(directory, env)
     if owner is None:
         raise NotAStoreError(

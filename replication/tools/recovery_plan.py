@@ -184,7 +184,7 @@ def _plan_topic(  # noqa: PLR0913, PLR0917
         state = known.leadership.get(tp) if topic is not None else None
         if number in assigned or row:
             partitions[number] = _replicas(row, assigned.get(number, ()), state)
-        else:  # it is missing: made anew where the others are
+        else:  # it is missing: recreated where the others are
             partitions[number] = tuple(next(iter(mine.values())))
         _plan_partition(draft, tp, partitions[number], row, state, brokers, epoch)
     if topic is None:

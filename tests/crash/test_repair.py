@@ -10,7 +10,7 @@ from logstore.config import LogConfig
 from logstore.env import Env
 from replication.model.cluster import TopicPartition
 from replication.replica.storage.damage_notes import DamageNote
-from replication.replica.storage.log_dir import ReplicaDir
+from replication.replica.storage.log_dir import ReplicaLogDir
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
 from tests.support.partition import TOPIC_ID, batch, contents
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("_small")
 
 
 def opened(disk, config=CONFIG):
-    directory = ReplicaDir.open(ROOT, Env(StillClock(), disk))
+    directory = ReplicaLogDir.open(ROOT, Env(StillClock(), disk))
     directory.look()
     return directory, directory.recover(lambda topic: config, threads=1).get(T0)
 

@@ -14,12 +14,12 @@ from logstore.errors import OffsetOutOfRangeError
 from logstore.log.log import Log
 from replication.controller.machine import events
 from replication.controller.machine.state import Controller
-from replication.controller.machine.state import Limits as ControllerLimits
+from replication.controller.machine.state import ControllerSettings as ControllerLimits
 from replication.controller.machine.step import step as controller_step
 from replication.model.cluster import Offline, Replica, TopicPartition
 from replication.model.state_changes import StateChange
 from replication.replica.machine import follower, isr, leadership
-from replication.replica.storage.log_dir import ReplicaDir
+from replication.replica.storage.log_dir import ReplicaLogDir
 from tests.sim.partition import Partition
 from tests.sim.repairs import Repairs
 from tests.sim.tree import Session, Tree
@@ -77,7 +77,7 @@ class SimBroker:
         self.out_of_order: Offline | None = None  # by a fault, beside what is damaged
         self.repairs = Repairs(self)
         self.deleted: dict[TopicPartition, int] = {}  # and in which leader epoch
-        self.directory: ReplicaDir | None = None
+        self.directory: ReplicaLogDir | None = None
 
     def world_clock(self) -> Any:
         world = self.world
@@ -104,7 +104,7 @@ class SimBroker:
         self.guarded(self._boot)
 
     def _boot(self) -> None:
-        self.directory = directory = ReplicaDir.open(ROOT, self.env)
+        self.directory = directory = ReplicaLogDir.open(ROOT, self.env)
         directory.look()
         for tp, log in sorted(directory.recover(lambda topic: LOG_SETTINGS, threads=1).items()):
             assert isinstance(log, Log), f"{tp} is not recovered: {log}"
@@ -122,7 +122,7 @@ class SimBroker:
         self._tick()
 
     @property
-    def replicas(self) -> ReplicaDir:
+    def replicas(self) -> ReplicaLogDir:
         """What a broker keeps of its replicas on its disk."""
         assert self.directory is not None, "it is up"
         return self.directory

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 POLL_MS = 200
 WRITE_FAILS = 0.03  # of a follower's appends and cuts
-FOLLOWER_LIMITS = follower.Limits(replica_fetch_backoff_ms=40)
-LEADER_LIMITS = isr.Limits(replica_lag_time_max_ms=400)
+FOLLOWER_LIMITS = follower.FollowerSettings(replica_fetch_backoff_ms=40)
+LEADER_LIMITS = isr.IsrSettings(replica_lag_time_max_ms=400)
 
 
 class Partition:
@@ -28,7 +28,7 @@ class Partition:
 
     def __init__(self, broker: SimBroker, tp: TopicPartition, log: Log, high_watermark: int) -> None:
         self.broker, self.tp, self.log = broker, tp, log
-        self.role: isr.Leading | follower.Following | None = None
+        self.role: isr.Leading | follower.FollowerState | None = None
         self.known_epoch: int | None = None
         self.is_loss_decided = False
         self.idle_high_watermark = high_watermark
@@ -50,7 +50,7 @@ class Partition:
 
     # ------------------------------------------------------------------ roles
 
-    def take_role(self, news: events.PartitionNews) -> None:
+    def take_role(self, news: events.LeaderAndIsrPartitionState) -> None:
         me = Replica(self.tp, self.broker.id)
         role = leadership.judge_leadership(me, news.state, news.replicas, known_leader_epoch=self.known_epoch)
         if role not in (leadership.Role.LEAD, leadership.Role.FOLLOW, leadership.Role.WAIT):
@@ -227,7 +227,7 @@ class Partition:
     # -------------------------------------------------------------- following
 
     def follow_on(self, event: follower.Event, epoch: int | None = None) -> None:
-        if not isinstance(self.role, follower.Following) or epoch not in (None, self.role.leader_epoch):
+        if not isinstance(self.role, follower.FollowerState) or epoch not in (None, self.role.leader_epoch):
             return
         self.role, effects = follower.step(self.role, event, FOLLOWER_LIMITS)
         if effects:
@@ -252,11 +252,11 @@ class Partition:
     def _append(self, records: bytes, leader_high_watermark: int) -> None:
         """Some time later, as a disk does it; not at all if the role was left before."""
         role, world = self.role, self.broker.world
-        assert isinstance(role, follower.Following)
+        assert isinstance(role, follower.FollowerState)
 
         def append() -> None:
             now = self.role
-            if isinstance(now, follower.Following) and now.leader_epoch == role.leader_epoch:
+            if isinstance(now, follower.FollowerState) and now.leader_epoch == role.leader_epoch:
                 if world.chance(WRITE_FAILS):
                     self._write_failed()
                     return
@@ -320,7 +320,7 @@ class Partition:
 
     def _write_failed(self) -> None:
         """The disk is out of order for a moment."""
-        assert isinstance(self.role, follower.Following)
+        assert isinstance(self.role, follower.FollowerState)
         epoch, log = self.role.leader_epoch, self.log
         self.follow_on(
             follower.WriteFailed(

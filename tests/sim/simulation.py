@@ -19,7 +19,7 @@ from logstore.store import disk_reserve
 from replication.controller.machine import events
 from replication.model.cluster import Offline, TopicInfo, TopicPartition
 from replication.replica.machine import follower, isr, leadership
-from replication.replica.storage.log_dir import ReplicaDir
+from replication.replica.storage.log_dir import ReplicaLogDir
 from tests.sim.broker import SimBroker
 from tests.sim.flips import flip, has_soundly, unflip
 from tests.sim.laws import Batch, Laws
@@ -316,7 +316,7 @@ class Simulation:
 
     def truncated(self, partition: Partition, offset: int) -> None:
         role = partition.role
-        assert isinstance(role, follower.Following)
+        assert isinstance(role, follower.FollowerState)
         self.world.note(
             f"{partition.broker.id}: {partition.tp} cut to {offset}, was {role.log_end_offset}, leader {role.leader} "
             f"epoch {role.leader_epoch}"
@@ -491,22 +491,22 @@ def cut_unasked() -> Any:
 
 @contextmanager
 def no_recovery() -> Any:
-    right = ReplicaDir._open_or_mend
-    ReplicaDir._open_or_mend = lambda self, tp, config, *, is_clean: right(self, tp, config, is_clean=True)
+    right = ReplicaLogDir._open_or_mend
+    ReplicaLogDir._open_or_mend = lambda self, tp, config, *, is_clean: right(self, tp, config, is_clean=True)
     try:
         yield
     finally:
-        ReplicaDir._open_or_mend = right
+        ReplicaLogDir._open_or_mend = right
 
 
 @contextmanager
 def power_cut_unnoticed() -> Any:
-    right = ReplicaDir._boot
-    ReplicaDir._boot = lambda self: "this one"
+    right = ReplicaLogDir._boot
+    ReplicaLogDir._boot = lambda self: "this one"
     try:
         yield
     finally:
-        ReplicaDir._boot = right
+        ReplicaLogDir._boot = right
 
 
 @contextmanager

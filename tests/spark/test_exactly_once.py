@@ -365,7 +365,7 @@ def test_foreach_batch_names_its_writes(copy, topics, spark):
 
 def test_a_micro_batch_lives_while_one_of_its_tasks_runs(copy, topics, tmp_path, monkeypatch):
     """However long ago the others were done: here a moment is long."""
-    monkeypatch.setattr(liveness, "UNTOLD_MS", 0)
+    monkeypatch.setattr(liveness, "UNREPORTED_MS", 0)
     topics.append("in", ["a", "b"], partition=pa.array([0, 1], pa.int32()))
     gate = tmp_path / "gate"
     frame = copy.frame(minPartitions=2).mapInArrow(late(gate), "key binary, value binary")

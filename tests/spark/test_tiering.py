@@ -20,11 +20,11 @@ from deltalake import DeltaTable
 import logstore
 from datasource.delta import table as delta_table
 from datasource.delta.parquet import write_piece
-from datasource.delta.table import Lake, TableConflictError
-from datasource.delta.tiered_topics import Union
+from datasource.delta.table import TableConflictError, TopicTable
+from datasource.delta.tiered_topics import TieredTopics
 from datasource.jobs import delta_spark, retention, tiering
 from datasource.session import DELTA_JARS
-from datasource.topics import Range, reading
+from datasource.topics import PartitionRange, reading
 from logstore import InvalidRequestError
 from tests.spark import kill_tiering
 from tests.spark.delta_writer import DeltaSource
@@ -67,23 +67,23 @@ def logged(topics, topic: str = "t") -> list[tuple[int, int]]:
         ]
 
 
-def copy_of(topics, topic: str = "t", fields: tuple[pa.Field, ...] = ()) -> tiering.Copy:
+def copy_of(topics, topic: str = "t", fields: tuple[pa.Field, ...] = ()) -> tiering.TieringTask:
     with logstore.open(topics.path, mode="r") as store:
         topic_id = store.topic(topic).topic_id
-    return tiering.Copy(
+    return tiering.TieringTask(
         path=topics.path, topic=topic, topic_id=topic_id, table=table(topics, topic), fields=fields
     )
 
 
-def planned(copy: tiering.Copy) -> tuple[dict[int, int], dict[int, tiering.Line]]:
+def planned(copy: tiering.TieringTask) -> tuple[dict[int, int], dict[int, tiering.ReportRow]]:
     """How far a run would go now, and the rows of its report."""
     with logstore.open(copy.path, mode="r") as store:
         count = store.topic(copy.topic).partitions
-    lines = {p: tiering.Line(topic=copy.topic, partition=p) for p in range(count)}
+    lines = {p: tiering.ReportRow(topic=copy.topic, partition=p) for p in range(count)}
     return tiering._goal(copy, lines), lines
 
 
-def prepared(copy: tiering.Copy) -> tuple[Lake, list[tiering.Piece]]:
+def prepared(copy: tiering.TieringTask) -> tuple[TopicTable, list[tiering.OffsetSlice]]:
     """The tables, made, and what a run would write into them now."""
     for path, schema in copy.tables:
         delta_table.create(path, copy.path, copy.topic, copy.topic_id, schema)
@@ -462,8 +462,8 @@ def test_a_reader_between_whose_batches_records_are_tiered_and_deleted_misses_no
     topics.create("t", segment_bytes="400000")
     for _ in range(6):
         topics.append("t", ["x" * 1000] * 1000)
-    target = Union(reading(topics.path), topics.path)
-    batches = target.read(Range("t", 0, 0, 6000), ["value"])
+    target = TieredTopics(reading(topics.path), topics.path)
+    batches = target.read(PartitionRange("t", 0, 0, 6000), ["value"])
     count = next(batches).num_rows
     assert count < 3000
     tier()

@@ -16,7 +16,7 @@ from pyspark.sql.functions import expr
 
 import logstore
 from datasource.delta import table as delta_table
-from datasource.delta.table import Lake, TableConflictError
+from datasource.delta.table import TableConflictError, TopicTable
 from datasource.jobs import delta_spark, tiering
 from datasource.session import delta_settings
 from logstore import StorageError
@@ -270,7 +270,7 @@ def test_a_table_that_cannot_be_written_is_not_tried_again(topics, tier, monkeyp
     assert "checkpointProtection" in refused(tier()[0])
     assert len(tries) == 1
     assert sorted(table(topics).rglob("*.pylog.parquet")) == sorted(
-        f.path for f in Lake(table(topics), copy_of(topics).topic_id, topics.path).files()
+        f.path for f in TopicTable(table(topics), copy_of(topics).topic_id, topics.path).files()
     )
 
 

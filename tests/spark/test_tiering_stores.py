@@ -119,7 +119,7 @@ def test_a_store_that_was_moved_finds_its_table(spark, store, tmp_path):
 # ------------------------------------------------------------------------------------------------- what is gone
 
 
-def test_a_table_that_is_gone_is_told_and_not_made_anew(spark, store):
+def test_a_table_that_is_gone_is_told_and_not_recreated(spark, store):
     tier(spark, store)
     shutil.rmtree(store / "tiered" / "t")
     append(store, "more", 5)
@@ -147,9 +147,9 @@ def test_records_that_neither_the_table_nor_the_log_has_are_missed(spark, store)
 
 
 def tiering_range(partition: int, start: int, end: int):
-    from datasource.topics import Range
+    from datasource.topics import PartitionRange
 
-    return Range("t", partition, start, end)
+    return PartitionRange("t", partition, start, end)
 
 
 # --------------------------------------------------------------------------------------- one beside the other

@@ -1,4 +1,4 @@
-"""A Target in memory: topics that grow, lose records and are made anew, as a test says."""
+"""A Target in memory: topics that grow, lose records and are recreated, as a test says."""
 
 from __future__ import annotations
 

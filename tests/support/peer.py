@@ -6,7 +6,7 @@ import struct
 from collections import deque
 from typing import ClassVar
 
-from replication.network.admission import ServerLimits
+from replication.network.admission import SocketServerSettings
 from replication.network.server import Server
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey
@@ -119,7 +119,7 @@ class Hand:
 @contextlib.asynccontextmanager
 async def serving(handlers, *, observer=None, **limits):
     """(server, port) of a running server."""
-    server = Server(handlers, ServerLimits(**limits), observer=observer)
+    server = Server(handlers, SocketServerSettings(**limits), observer=observer)
     port = await server.start("127.0.0.1", 0)
     try:
         yield server, port

@@ -1,4 +1,4 @@
-"""Brokers without a controller: `Replicas` over real sockets, real logs and a real tree; the test is the controller."""
+"""Brokers without a controller: `ReplicaManager` over real sockets, logs and a tree; the test is the controller."""
 
 import asyncio
 import functools
@@ -19,7 +19,7 @@ from replication.model.cluster import BrokerInfo, LeaderAndIsr, TopicPartition, 
 from replication.network.server import Server
 from replication.protocol import interbroker as ib
 from replication.replica.leader.results import FetchSpec
-from replication.replica.manager import Replicas
+from replication.replica.manager import ReplicaManager
 
 T0 = TopicPartition("orders", 0)
 QUICK = {
@@ -70,7 +70,7 @@ class Broker:
     async def start(self, *, lost_writes=False):
         self.tree = await SqliteTree.open(self.site.path / "tree.db", on_session=lambda event: None)
         await cluster.prepare(self.tree)
-        self.replicas = Replicas(self.config, self.env)
+        self.replicas = ReplicaManager(self.config, self.env)
         await self.replicas.open(self.tree)
         families = (
             DataHandlers(self.config, self.replicas, Strangers()),

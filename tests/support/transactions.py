@@ -9,7 +9,7 @@ import pyarrow as pa
 
 import logstore
 from logstore.env import SYSTEM
-from logstore.store.transactions.state import Owner
+from logstore.store.transactions.state import TransactionOwner
 
 # Who decides is another process than who writes, and alive: this one stands for it.
 HOST = logstore.store.transactions.coordinator.processes.host(SYSTEM)
@@ -22,7 +22,7 @@ def alive() -> str:
 
 def part(store, values, *, topic="a", run="r", batch_id=0, task="", driver="", driver_tells=False, name="q"):
     """One task's part of a batch: appended, not prepared."""
-    owner = Owner(driver=driver, driver_tells=driver_tells, timeout_ms=60_000)
+    owner = TransactionOwner(driver=driver, driver_tells=driver_tells, timeout_ms=60_000)
     transaction = store.transactions.begin(name, batch_id, run=run, task=task, owner=owner)
     if values:
         store.append(topic, pa.table({"value": values}), transaction=transaction)

@@ -33,7 +33,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from replication.controller.machine import events
-from replication.controller.machine.state import Controller, Limits
+from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.step import step
 from replication.model.cluster import (
     BrokerInfo,
@@ -53,7 +53,7 @@ Order: TypeAlias = events.WriteStates | events.WriteReassignment | events.SendSt
 class Cluster:
     def __init__(self) -> None:
         self.state = Controller(broker=0)
-        self.limits = Limits(leader_imbalance_check_interval_seconds=10)
+        self.limits = ControllerSettings(leader_imbalance_check_interval_seconds=10)
         self.brokers: dict[int, BrokerInfo] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.stored: dict[TopicPartition, LeaderAndIsr] = {}
@@ -336,7 +336,7 @@ def written(state: LeaderAndIsr) -> str:
     return f"leader {state.leader} epoch {state.leader_epoch} isr {','.join(map(str, state.isr)) or 'none'}"
 
 
-def told(news: tuple[events.PartitionNews, ...]) -> str:
+def told(news: tuple[events.LeaderAndIsrPartitionState, ...]) -> str:
     groups = defaultdict(list)
     for item in news:
         offline = f"~{row(item.offline)}" if item.offline else ""

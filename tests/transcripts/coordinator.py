@@ -27,7 +27,15 @@ from replication.errors import ErrorCode
 from replication.groups.machine import events
 from replication.groups.machine.events import StoredGroup
 from replication.groups.machine.records import Loaded, records_of
-from replication.groups.machine.state import NO_GENERATION, NO_TIME, Committed, Group, Limits, Now, Phase
+from replication.groups.machine.state import (
+    NO_GENERATION,
+    NO_TIME,
+    Committed,
+    Group,
+    GroupSettings,
+    Now,
+    Phase,
+)
 from replication.groups.machine.step import resume, step
 from replication.model.cluster import TopicPartition
 
@@ -37,7 +45,7 @@ WALL_MS = 1_700_000_000_000
 class Coordinator:
     def __init__(self) -> None:
         self.group = Group(id="g")
-        self.limits = Limits(group_initial_rebalance_delay_ms=0)
+        self.limits = GroupSettings(group_initial_rebalance_delay_ms=0)
         self.now_ms = 0
         self.ids: dict[str, str] = {}  # short name -> member id
         self.instances: dict[str, str] = {}

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from logstore.log.producers.tracker import ProducerLog
+from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.segments import lookup
-from logstore.log.segments.directory import PartitionDir, View
+from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.index import AbortedTransaction
 
 
@@ -29,12 +29,12 @@ class _Segment(NamedTuple):
     aborted: list[AbortedTransaction]
 
 
-def mend(files: PartitionDir, recovery_point: int, *, has_producers: bool) -> Mended:
+def mend(files: PartitionDirectory, recovery_point: int, *, has_producers: bool) -> Mended:
     """Make the files right, under the log's lock, when its end is known; `has_producers`: a batch said so.
 
     Reads headers from the segment of the recovery point on; all, if every snapshot was damaged.
     """
-    view, log, removed, rebuilt = files.look_anew(), ProducerLog(files), list[str](), list[str]()
+    view, log, removed, rebuilt = files.relist(), ProducerTracker(files), list[str](), list[str]()
     if not (view.snapshots or view.transactional or has_producers):
         return Mended((), ())
     first = view.bases[lookup.number_of(view, recovery_point)] if view.bases else view.end
@@ -52,16 +52,18 @@ def mend(files: PartitionDir, recovery_point: int, *, has_producers: bool) -> Me
         if offset not in good and offset != announced:
             files.env.files.unlink(log.snapshot_path(offset))
             removed.append(log.snapshot_path(offset))
-    view = files.look_anew()
+    view = files.relist()
     for base, what in _wrong_indexes(files, view, log, first):
         files.segment(base).transactions.rewrite(what)
         rebuilt.append(files.segment(base).transactions.paths[0])
     return Mended(tuple(removed), tuple(rebuilt))
 
 
-def wrong_files(files: PartitionDir, view: View, *, has_producers: bool) -> Iterator[tuple[str, str]]:
+def wrong_files(
+    files: PartitionDirectory, view: DirectoryView, *, has_producers: bool
+) -> Iterator[tuple[str, str]]:
     """Yield (path, reason) of snapshots and transaction indexes that are not what the batches say."""
-    log = ProducerLog(files)
+    log = ProducerTracker(files)
     if has_producers and not view.snapshots:
         yield (
             log.snapshot_path(view.start),
@@ -76,7 +78,7 @@ def wrong_files(files: PartitionDir, view: View, *, has_producers: bool) -> Iter
 
 
 def _wrong_indexes(
-    files: PartitionDir, view: View, log: ProducerLog, first: int
+    files: PartitionDirectory, view: DirectoryView, log: ProducerTracker, first: int
 ) -> Iterator[tuple[int, list[AbortedTransaction]]]:
     """(base, what it should say) of the transaction indexes that are wrong; batches are read from `first` on.
 
@@ -115,7 +117,7 @@ def _covers(found: Iterable[AbortedTransaction], wanted: Iterable[AbortedTransac
     )
 
 
-def _said_by_batches(view: View, log: ProducerLog, first: int) -> dict[int, _Segment]:
+def _said_by_batches(view: DirectoryView, log: ProducerTracker, first: int) -> dict[int, _Segment]:
     """For each segment from the one with `first` on, what its batches say."""
     said = {base: _Segment(False, []) for base in view.bases if base >= first}
     if not said:

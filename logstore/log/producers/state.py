@@ -198,7 +198,9 @@ class ProducerStates:
 
     # ------------------------------------------------------------------- follow
 
-    def see(self, batch: BatchHeader, marker: ControlMarker | None, now_ms: int) -> AbortedTransaction | None:
+    def apply(
+        self, batch: BatchHeader, marker: ControlMarker | None, now_ms: int
+    ) -> AbortedTransaction | None:
         """Take note of the next batch of the log; `marker` is what a control batch says (None: it is empty).
 
         Returns the transaction that it aborts, if it does.
@@ -229,7 +231,7 @@ class ProducerStates:
 
     # -------------------------------------------------------------------- rules
 
-    def admit(self, batches: Sequence[BatchHeader], is_stored: IsStored, *, expired_ms: int) -> Admission:
+    def check(self, batches: Sequence[BatchHeader], is_stored: IsStored, *, expired_ms: int) -> Admission:
         """Say which of a request's batches are duplicates: the first ones; the others may be appended.
 
         Producers that wrote last before `expired_ms` are unknown. A request of more batches than are kept asks

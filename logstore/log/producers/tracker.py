@@ -1,4 +1,4 @@
-"""ProducerLog: what the producers of one log did, as of a `View`; and the files that make it quick to tell.
+"""ProducerTracker: what the producers of one log did, as of a `DirectoryView`, and the files that keep it.
 
 ::
 
@@ -36,7 +36,7 @@ from logstore.log.producers.state import (
     SnapshotError,
 )
 from logstore.log.segments import lookup
-from logstore.log.segments.directory import PartitionDir, View
+from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.segment import Segment
 from logstore.records.batch import TRANSACTIONAL, BatchHeader, ControlMarker, InvalidBatchError, marker_of
@@ -69,10 +69,10 @@ class _Place(NamedTuple):
     active: FileStat | None  # of the view that they were brought up to
 
 
-class ProducerLog:
+class ProducerTracker:
     """The producers of one partition; see the module."""
 
-    def __init__(self, files: PartitionDir) -> None:
+    def __init__(self, files: PartitionDirectory) -> None:
         self._files = files
         self._env: Env = files.env
         self._states: ProducerStates | None = None
@@ -87,7 +87,7 @@ class ProducerLog:
 
     # -------------------------------------------------------------------- ask
 
-    def ask(self, view: View, question: Callable[[ProducerStates], Found]) -> Found:
+    def ask(self, view: DirectoryView, question: Callable[[ProducerStates], Found]) -> Found:
         """Return the answer of the states at the end of this view, or later.
 
         Raises: CorruptLogError: a header that no batch has.
@@ -95,18 +95,18 @@ class ProducerLog:
         with self._mutex:
             return question(self._at(view))
 
-    def states(self, view: View) -> tuple[ProducerState, ...]:
+    def states(self, view: DirectoryView) -> tuple[ProducerState, ...]:
         """Every producer."""
         return self.ask(view, ProducerStates.states)
 
-    def undecided(self, view: View) -> Undecided:
+    def undecided(self, view: DirectoryView) -> Undecided:
         """What is open; `view` is an announced one."""
         if not view.transactional:
             return Undecided(view.end, (), has_transactions=False)
         opened = self.ask(view, ProducerStates.open_transactions)
         return Undecided(view.end, opened, has_transactions=True)
 
-    def admit(self, view: View, batches: Sequence[BatchHeader], *, expired_ms: int) -> Admission:
+    def check(self, view: DirectoryView, batches: Sequence[BatchHeader], *, expired_ms: int) -> Admission:
         """As `ProducerStates.admit`, at the end of this view."""
 
         def is_stored(offset: int, wanted: Sequence[BatchHeader]) -> bool:
@@ -116,9 +116,9 @@ class ProducerLog:
                 for wanted_batch, at in zip(wanted, _offsets(wanted, offset), strict=True)
             )
 
-        return self.ask(view, lambda states: states.admit(batches, is_stored, expired_ms=expired_ms))
+        return self.ask(view, lambda states: states.check(batches, is_stored, expired_ms=expired_ms))
 
-    def aborted(self, view: View, start: int, end: int) -> tuple[AbortedTransaction, ...]:
+    def aborted(self, view: DirectoryView, start: int, end: int) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions that have an offset in [start, end), by the offset of their marker."""
         first, found = view.bases[lookup.number_of(view, start)] if view.bases else 0, []
         for base in view.transactional:
@@ -151,7 +151,7 @@ class ProducerLog:
             if entries:
                 segment.transactions.append(entries)
         if (snapshots, transactional) != (view.snapshots, view.transactional):
-            self._files.know_names(snapshots=snapshots, transactional=transactional)
+            self._files.publish_names(snapshots=snapshots, transactional=transactional)
 
     def after_append(self, batches: Sequence[BatchHeader], data: memoryview) -> None:
         """Under the log's lock: these batches are written, and the log knows."""
@@ -161,7 +161,7 @@ class ProducerLog:
             if states is not None and states.end <= batches[0].base_offset:
                 now_ms, at = self._env.clock.now_ms(), 0
                 for batch in batches:
-                    states.see(batch, _marker_in(data, at, batch), now_ms)
+                    states.apply(batch, _marker_in(data, at, batch), now_ms)
                     at += batch.size_bytes
                 self._batches_since_snapshot += len(batches)
                 position = view.tail.position - batches[-1].size_bytes
@@ -185,9 +185,9 @@ class ProducerLog:
             self._env.files.unlink(self.snapshot_path(offset))
         if gone:
             kept = (offset for offset in view.snapshots if offset <= end)
-            self._files.know_names(snapshots=kept, transactional=view.transactional)
+            self._files.publish_names(snapshots=kept, transactional=view.transactional)
 
-    def mend(self, view: View) -> None:
+    def mend(self, view: DirectoryView) -> None:
         """Under the log's lock: drop the entry that a killed process wrote and whose marker it did not."""
         if view.bases and view.bases[-1] in view.transactional:
             index = self._files.segment(view.bases[-1]).transactions
@@ -200,7 +200,7 @@ class ProducerLog:
         """Where the snapshot of this offset is, or would be."""
         return f"{self._files.path}/{offset:020d}.snapshot"
 
-    def write_snapshot(self, view: View, *, expired_ms: int = -1) -> None:
+    def write_snapshot(self, view: DirectoryView, *, expired_ms: int = -1) -> None:
         """Under the log's lock: write a snapshot of the end of this view, and remove those that nobody needs.
 
         Needed are the first, those at the start of a segment, and the newest but one.
@@ -216,7 +216,7 @@ class ProducerLog:
         for offset in offsets:
             if offset not in needed:
                 self._env.files.unlink(self.snapshot_path(offset))
-        self._files.know_names(
+        self._files.publish_names(
             snapshots=(offset for offset in offsets if offset in needed), transactional=view.transactional
         )
 
@@ -238,7 +238,7 @@ class ProducerLog:
 
     # ------------------------------------------------------------------- states
 
-    def _at(self, view: View) -> ProducerStates:
+    def _at(self, view: DirectoryView) -> ProducerStates:
         """The states at the end of `view` (or later, if this process has appended since)."""
         states = self._states
         if states is not None and not self._is_current(view):
@@ -252,7 +252,7 @@ class ProducerLog:
         self._states = states
         return states
 
-    def _is_current(self, view: View) -> bool:
+    def _is_current(self, view: DirectoryView) -> bool:
         """Is the last batch that was seen still there? If so, so is all before it."""
         place = self._place
         if place.active is not None and place.active == view.active and place.base == view.bases[-1]:
@@ -261,7 +261,7 @@ class ProducerLog:
             return False
         return self._files.segment(place.base).header(place.position) == place.batch
 
-    def _loaded(self, view: View) -> ProducerStates:
+    def _loaded(self, view: DirectoryView) -> ProducerStates:
         """States to go on from: the newest snapshot below the end of the view, or those of a log without producers."""
         self._place, self._batches_since_snapshot = _Place(0, 0, None, None), 0
         if not view.snapshots and not view.transactional:
@@ -272,21 +272,21 @@ class ProducerLog:
                 return states
         return ProducerStates(view.start)
 
-    def _follow(self, states: ProducerStates, view: View) -> None:
+    def _follow(self, states: ProducerStates, view: DirectoryView) -> None:
         """Walk on from where the states end, to the end of the view."""
         batch = segment = None
         position = seen_ms = 0
         for following, position, batch in self._walk(view, states.end, self._place):
             if following is not segment:
                 segment, seen_ms = following, _changed_ms(self._env, following)
-            states.see(batch, self._marker_at(following, position, batch), seen_ms)
+            states.apply(batch, self._marker_at(following, position, batch), seen_ms)
             self._batches_since_snapshot += 1
         states.end = view.end
         if segment is not None:
             self._place = _Place(segment.base_offset, position, batch, view.active)
 
     def _walk(
-        self, view: View, offset: int, place: _Place | None = None
+        self, view: DirectoryView, offset: int, place: _Place | None = None
     ) -> Iterator[tuple[Segment, int, BatchHeader]]:
         """(segment, position, header) of the batches from the one that begins at or behind `offset`.
 
@@ -317,18 +317,18 @@ class ProducerLog:
     # ------------------------------------------------------------------ aborted
 
     def _aborted_by(
-        self, view: View, batches: Sequence[BatchHeader], data: memoryview
+        self, view: DirectoryView, batches: Sequence[BatchHeader], data: memoryview
     ) -> list[AbortedTransaction]:
         """The transactions that these batches will abort."""
         if not any(batch.is_control for batch in batches):
             return []
         states, at, found = self.ask(view, ProducerStates.copy), 0, []
         for batch in batches:
-            found.append(states.see(batch, _marker_in(data, at, batch), 0))
+            found.append(states.apply(batch, _marker_in(data, at, batch), 0))
             at += batch.size_bytes
         return [entry for entry in found if entry is not None]
 
-    def _aborted_in(self, view: View, base: int) -> Iterable[AbortedTransaction]:
+    def _aborted_in(self, view: DirectoryView, base: int) -> Iterable[AbortedTransaction]:
         """What the index of a segment says; if it is damaged, what the log says."""
         index = self._files.segment(base).transactions
         found = index.transactions()
@@ -337,20 +337,20 @@ class ProducerLog:
             return self.aborted_of(view, base)
         return (transaction for transaction in found if transaction.last_offset < view.end)
 
-    def aborted_of(self, view: View, base: int) -> list[AbortedTransaction]:
+    def aborted_of(self, view: DirectoryView, base: int) -> list[AbortedTransaction]:
         """What the batches of a segment say was aborted in it."""
         end = next(chain((other for other in view.bases if other > base), (view.end,)))
         told = takewhile(lambda step: step[1].base_offset < end, self.history(view, base))
         return [ended for segment, _, ended in told if ended is not None and segment.base_offset == base]
 
     def history(
-        self, view: View, base: int
+        self, view: DirectoryView, base: int
     ) -> Iterator[tuple[Segment, BatchHeader, AbortedTransaction | None]]:
         """Yield (segment, batch, what it aborts) from the newest snapshot at or below `base` on, or from the start."""
         known = (self.load(offset) for offset in reversed(view.snapshots) if view.start <= offset <= base)
         states = next((states for states in known if states is not None), ProducerStates(view.start))
         for segment, position, batch in self._walk(view, states.end):
-            yield segment, batch, states.see(batch, self._marker_at(segment, position, batch), 0)
+            yield segment, batch, states.apply(batch, self._marker_at(segment, position, batch), 0)
 
 
 def is_same(wanted: BatchHeader, found: tuple[Segment, int, BatchHeader] | None, offset: int) -> bool:

@@ -18,12 +18,12 @@ from collections.abc import Iterable
 from logstore.env import Env
 from logstore.log.segments.segment import Segment
 
-SUFFIX = ".deleted"
+DELETED_SUFFIX = ".deleted"
 _NAME = re.compile(r"\d{20}\.\w+\.(\d+)\.deleted")
 _KINDS_IN_ORDER = ("index", "timeindex", "log", "txnindex", "txncheck", "snapshot")
 
 
-def retire(env: Env, segment: Segment, now_ms: int) -> None:
+def delete_later(env: Env, segment: Segment, now_ms: int) -> None:
     """Take a segment out of the log; its files stay under other names. May be repeated after a crash."""
     stem = segment.path.removesuffix(".log")
     for kind in _KINDS_IN_ORDER:
@@ -35,7 +35,7 @@ def retire(env: Env, segment: Segment, now_ms: int) -> None:
 
 def retired_path(path: str, now_ms: int) -> str:
     """What a file is called that left the log at this time."""
-    return f"{path}.{now_ms}{SUFFIX}"
+    return f"{path}.{now_ms}{DELETED_SUFFIX}"
 
 
 def remove_overdue(env: Env, directory: str, names: Iterable[str], *, now_ms: int, delay_ms: int) -> int:

@@ -1,6 +1,6 @@
-"""PartitionDir: what is in a partition's directory now, and where its log ends, for as few reads as possible.
+"""PartitionDirectory: what is in a partition's directory now, and where its log ends, for as few reads as possible.
 
-What one look showed is a value, `View`. It rests on the stats of the directory and of the active file: while
+What one look showed is a value, `DirectoryView`. It rests on the stats of the directory and of the active file: while
 those are the same, so is the log. Two stats thus answer "did another process do anything?", and any thread
 may ask. A listing made in the same moment as the last change is not relied on (two changes may share a time
 stamp).
@@ -22,9 +22,9 @@ from logstore.checkpoint import write_atomic
 from logstore.env import Env, FileStat, reset_after_fork
 from logstore.errors import StaleLogError, StorageError
 from logstore.log.segments import offset_checkpoints
-from logstore.log.segments.deleted_files import SUFFIX as RETIRED_SUFFIX
+from logstore.log.segments.deleted_files import DELETED_SUFFIX as RETIRED_SUFFIX
 from logstore.log.segments.replacement import CLEANED_SUFFIX, SWAP_SUFFIX
-from logstore.log.segments.segment import Segment, Tail
+from logstore.log.segments.segment import Segment, SegmentEnd
 
 METADATA = "partition.metadata"
 LOCK = ".lock"
@@ -42,7 +42,7 @@ _TRANSACTIONS_NAME = re.compile(r"\d{20}\.txn(index|check)")
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class DirectoryView:
     """What one look showed: segments by base offset, and the end of the last one, the active segment.
 
     `directory` and `active` are the stats that this rests on; None: look again before relying on it.
@@ -55,7 +55,7 @@ class View:
     directory: FileStat | None
     bases: tuple[int, ...]
     active: FileStat | None
-    tail: Tail
+    tail: SegmentEnd
     start_mark: int = 0
     aside: tuple[str, ...] = ()
     snapshots: tuple[int, ...] = ()
@@ -79,7 +79,7 @@ class View:
         return self.tail.next_offset
 
 
-NOTHING = View(None, (), None, Tail(0, 0))
+NOTHING = DirectoryView(None, (), None, SegmentEnd(0, 0))
 
 
 def create(directory: Path, *, topic_id: str, env: Env) -> None:
@@ -98,7 +98,7 @@ def topic_id_of(directory: Path | str, env: Env) -> str | None:
     return fields.get("topic_id")
 
 
-class PartitionDir:
+class PartitionDirectory:
     """The directory of one partition; see the module. Its log alone changes what is in it."""
 
     def __init__(self, path: Path, *, topic_id: str, env: Env) -> None:
@@ -175,12 +175,12 @@ class PartitionDir:
         """Look at the names only: cheap, for opening many logs."""
         self.view = self._list()
 
-    def refresh(self) -> View:
+    def refresh(self) -> DirectoryView:
         """Return what is true now: what is known, if two stats confirm it."""
         known = self.view
         return self._publish(known, self._look(known))
 
-    def announced(self, view: View) -> View:
+    def current(self, view: DirectoryView) -> DirectoryView:
         """Return `view`, just refreshed, or a newer one, whose names were there after its end was found.
 
         Writers make a transaction index before they write the first batch of a transaction into a segment. Who looks
@@ -195,7 +195,7 @@ class PartitionDir:
             view = self.refresh()
         raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
 
-    def look_anew(self) -> View:
+    def relist(self) -> DirectoryView:
         """Return what the disk shows, nothing remembered."""
         self.env.files.forget(self.path + "/")
         return self._publish(self.view, self._look(NOTHING))
@@ -215,7 +215,7 @@ class PartitionDir:
             self.confirm()
             raise
 
-    def know(self, bases: tuple[int, ...], tail: Tail) -> None:
+    def publish(self, bases: tuple[int, ...], tail: SegmentEnd) -> None:
         """Under the lock: this is the log now, because this thread has made it so."""
         view = self.view
         active: FileStat | None
@@ -230,7 +230,7 @@ class PartitionDir:
             if bases != view.bases:  # a new segment has no index yet, whatever one of its name had
                 directory = None
                 transactional = tuple(b for b in transactional if b in bases and b in view.bases)
-            self.view = View(
+            self.view = DirectoryView(
                 directory,
                 bases,
                 active,
@@ -242,7 +242,7 @@ class PartitionDir:
                 view.was_compacted,
             )
 
-    def know_names(self, *, snapshots: Iterable[int], transactional: Iterable[int]) -> None:
+    def publish_names(self, *, snapshots: Iterable[int], transactional: Iterable[int]) -> None:
         """Under the lock: these snapshots and transaction indexes are there, because this thread has made it so."""
         with self._view_mutex:
             self.view = replace(
@@ -252,7 +252,7 @@ class PartitionDir:
                 transactional=tuple(sorted(transactional)),
             )
 
-    def _publish(self, known: View, seen: View) -> View:
+    def _publish(self, known: DirectoryView, seen: DirectoryView) -> DirectoryView:
         """Remember what was seen, unless another thread was faster: a writer knows better."""
         if seen is not known:
             with self._view_mutex:
@@ -260,7 +260,7 @@ class PartitionDir:
                     self.view = seen
         return seen
 
-    def _look(self, known: View) -> View:
+    def _look(self, known: DirectoryView) -> DirectoryView:
         """Return `known` if it still holds, else what is true now."""
         for _ in range(LOOKS_MAX):
             now = known
@@ -271,13 +271,13 @@ class PartitionDir:
             active = self.env.files.stat(self.segment(now.bases[-1]).path)
             if active is not None:
                 names = now.start_mark, now.aside, now.snapshots, now.transactional, now.was_compacted
-                seen = View(now.directory, now.bases, active, known.tail, *names)
+                seen = DirectoryView(now.directory, now.bases, active, known.tail, *names)
                 with suppress(FileNotFoundError):
                     return self._look_at_end(known, seen)
             known = NOTHING  # it went between listing and looking
         raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
 
-    def _look_at_end(self, known: View, now: View) -> View:
+    def _look_at_end(self, known: DirectoryView, now: DirectoryView) -> DirectoryView:
         """`now` with the right tail: walk on from what is known if the active file has only grown."""
         assert now.active is not None
         segment, tail = self.segment(now.bases[-1]), None
@@ -291,7 +291,7 @@ class PartitionDir:
         tail = tail or segment.tail(now.active.size, may_have_gaps=self.may_have_gaps)
         return replace(now, tail=tail)
 
-    def _list(self) -> View:
+    def _list(self) -> DirectoryView:
         """What the names say (the directory's stat is None if it cannot be relied on yet); of the end, nothing."""
         try:
             listing = self.env.files.list(self.path)
@@ -310,9 +310,9 @@ class PartitionDir:
         )
         aside = tuple(name for name in listing.names if name.endswith(ASIDE_SUFFIXES))
         directory = listing.stat if listing.settled else None
-        tail = Tail(0, 0 if bases else mark)
+        tail = SegmentEnd(0, 0 if bases else mark)
         compacted = offset_checkpoints.CLEANED in listing.names
-        return View(directory, bases, None, tail, mark, aside, snapshots, transactional, compacted)
+        return DirectoryView(directory, bases, None, tail, mark, aside, snapshots, transactional, compacted)
 
     def _check_topic(self) -> None:
         if topic_id_of(self.path, self.env) != self._topic_id:

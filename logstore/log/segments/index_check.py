@@ -32,7 +32,7 @@ class IndexCheck:
         self._newest_ms = self._needed_ms = earlier[-1] if earlier else NO_TIMESTAMP - 1
         self._is_sealed = is_sealed
 
-    def see(self, position: int, batch: BatchHeader) -> None:
+    def apply(self, position: int, batch: BatchHeader) -> None:
         """Take note of the next batch."""
         relative = batch.last_offset - self._base_offset
         self._newest_ms = max(self._newest_ms, batch.max_timestamp)

@@ -1,6 +1,6 @@
 """Look-ups in a log: where a batch is, how many bytes lie between two offsets, which record is of a time.
 
-Functions over a `View`, for planning reads; none takes a lock. Each costs a few small reads per segment it
+Functions over a `DirectoryView`, for planning reads; none takes a lock. Each costs a few small reads per segment it
 looks into: indexes are bisected, not loaded, and at most one batch is decoded.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from logstore.config import INT32_MAX, LogConfig
 from logstore.errors import CorruptLogError
-from logstore.log.segments.directory import PartitionDir, View
+from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.segment import Segment, Slice
 from logstore.records.batch import DECOMPRESSED_BYTES_MAX, BatchHeader, header_at
 
@@ -59,12 +59,12 @@ class OffsetAndTimestamp(NamedTuple):
     timestamp_ms: int
 
 
-def number_of(view: View, offset: int) -> int:
+def number_of(view: DirectoryView, offset: int) -> int:
     """The number of the segment that `offset` falls into."""
     return max(0, bisect.bisect_right(view.bases, offset) - 1)
 
 
-def end_of(view: View, number: int) -> int:
+def end_of(view: DirectoryView, number: int) -> int:
     """Where the segment of this number ends: at the base of the next one, or at the end of the log."""
     if view.is_swapping:
         return view.end
@@ -110,7 +110,7 @@ def check_ends(segment: Segment, following: int, *, may_have_gaps: bool) -> None
         )
 
 
-def place_of(files: PartitionDir, view: View, offset: int) -> Place | None:
+def place_of(files: PartitionDirectory, view: DirectoryView, offset: int) -> Place | None:
     """The batch that holds `offset`, in a gap the next one; None at the end of the log."""
     if offset >= view.end:
         return None
@@ -120,13 +120,13 @@ def place_of(files: PartitionDir, view: View, offset: int) -> Place | None:
     return None
 
 
-def floor_batch(files: PartitionDir, view: View, offset: int) -> int:
+def floor_batch(files: PartitionDirectory, view: DirectoryView, offset: int) -> int:
     """The base offset of that batch, or the end of the log."""
     place = place_of(files, view, offset)
     return place.batch.base_offset if place else view.end
 
 
-def bytes_between(files: PartitionDir, view: View, start: int, end: int) -> int:
+def bytes_between(files: PartitionDirectory, view: DirectoryView, start: int, end: int) -> int:
     """Stored bytes from the batch that holds `start` to the one before that of `end`."""
     low, high = place_of(files, view, start), place_of(files, view, end)
     if low is None:
@@ -136,7 +136,7 @@ def bytes_between(files: PartitionDir, view: View, start: int, end: int) -> int:
     return max(0, between + position - low.position)
 
 
-def offset_after_bytes(files: PartitionDir, view: View, start: int, max_bytes: int) -> int:
+def offset_after_bytes(files: PartitionDirectory, view: DirectoryView, start: int, max_bytes: int) -> int:
     """The largest batch end such that [start, end) has at most `max_bytes`, or one batch."""
     place = place_of(files, view, start)
     if place is None:
@@ -153,7 +153,9 @@ def offset_after_bytes(files: PartitionDir, view: View, start: int, max_bytes: i
     return end
 
 
-def first_since(files: PartitionDir, view: View, timestamp_ms: int) -> OffsetAndTimestamp | None:
+def first_since(
+    files: PartitionDirectory, view: DirectoryView, timestamp_ms: int
+) -> OffsetAndTimestamp | None:
     """The first record that is not older than `timestamp_ms`."""
     for info in segment_infos(files, view):
         if info.max_timestamp_ms >= timestamp_ms and info.next_offset > view.start:
@@ -164,7 +166,7 @@ def first_since(files: PartitionDir, view: View, timestamp_ms: int) -> OffsetAnd
     return None
 
 
-def segment_infos(files: PartitionDir, view: View) -> Iterator[SegmentInfo]:
+def segment_infos(files: PartitionDirectory, view: DirectoryView) -> Iterator[SegmentInfo]:
     """Every segment, oldest first."""
     ends = (*view.bases[1:], view.end)[: len(view.bases)]
     for base, following in zip(view.bases, ends, strict=True):

@@ -1,6 +1,6 @@
-"""Scanner: finds and reads whole batches of one log, and remembers where scans are that go on.
+"""SegmentReader: finds and reads whole batches of one log, and remembers where scans are that go on.
 
-Takes no lock: it works on a `View`, and who calls looks anew when what is read does not agree with it.
+Takes no lock: it works on a `DirectoryView`, and who calls looks anew when what is read does not agree with it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from logstore.config import LogConfig
 from logstore.errors import CorruptLogError
 from logstore.log.segments import lookup
-from logstore.log.segments.directory import PartitionDir, View
+from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.segment import Request, Segment, Slice
 from logstore.records.batch import header_at
 
@@ -27,14 +27,14 @@ class ReadResult(NamedTuple):
     next_offset: int
 
 
-class Scanner:
+class SegmentReader:
     """Reads one partition; see the module. Safe for threads."""
 
-    def __init__(self, files: PartitionDir) -> None:
+    def __init__(self, files: PartitionDirectory) -> None:
         self._files = files
         self._cursors: dict[int, tuple[int, int]] = {}  # next offset of a read -> (segment, position)
 
-    def read(self, view: View, request: Request, config: LogConfig) -> ReadResult:
+    def read(self, view: DirectoryView, request: Request, config: LogConfig) -> ReadResult:
         """Return the batches that are asked for, of one segment; empty if a gap reaches up to `upper`.
 
         Raises: CorruptLogError: something else is there, or a gap where none may be; FileNotFoundError.

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from logstore.checkpoint import TEMPORARY_SUFFIX, CheckpointError, read_checkpoint, write_checkpoint
 from logstore.env import Env
 from logstore.errors import CorruptLogError
-from logstore.log.segments.deleted_files import retire, retired_path
+from logstore.log.segments.deleted_files import delete_later, retired_path
 from logstore.log.segments.segment import Segment
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def make_durable(env: Env, directory: str, cleaned: Segment) -> None:
     env.files.fsync(directory)
 
 
-def decide(env: Env, directory: str, cleaned: Segment, old_bases: Sequence[int]) -> None:
+def commit(env: Env, directory: str, cleaned: Segment, old_bases: Sequence[int]) -> None:
     """Step 2: from now on `cleaned` stands for the segments of these bases. Under the lock."""
     entries = [("size", cleaned.size_bytes()), *(("base", base) for base in old_bases)]
     write_checkpoint(env, f"{directory}/{cleaned.base_offset:020d}{SWAP_SUFFIX}", entries)
@@ -82,7 +82,7 @@ def finish(env: Env, directory: str, names: Iterable[str], now_ms: int) -> list[
                 "restore the partition from a copy",
             )
         for base in others:
-            retire(env, Segment(env, directory, base), now_ms)
+            delete_later(env, Segment(env, directory, base), now_ms)
         env.files.fsync(directory)
         for source in sources:
             env.files.unlink(source)
@@ -100,7 +100,7 @@ def _put_copy(env: Env, source: str, target: str) -> None:
 
 
 def _decision(env: Env, journal: str) -> list[int]:
-    """Size, first base and further bases, as `decide` wrote them."""
+    """Size, first base and further bases, as `commit` wrote them."""
     try:
         entries = read_checkpoint(env, journal)
         if len(entries) < 2 or [kind for kind, _ in entries] != ["size"] + ["base"] * (len(entries) - 1):

@@ -1,7 +1,7 @@
 """Segment: one .log file of whole batches in offset order, and the two indexes that say where to look in it.
 
 Invariant: offsets increase, every batch starts where the one before it ends, and every index entry was
-written after the batch it points to. The file is the truth; what is known of it (`Tail`) is a value that its
+written after the batch it points to. The file is the truth; what is known of it (`SegmentEnd`) is a value that its
 log keeps, so that a Segment has no state and any thread may read while one appends.
 
 Index entries are written as Kafka writes them: for a batch that begins more than index.interval.bytes behind
@@ -41,7 +41,7 @@ Walk = Callable[..., tuple[int, int]]  # `whole_bytes`, or what does the same fa
 NO_TIME = NO_TIMESTAMP - 1  # before all, so that no time index of a segment with batches stays empty
 
 
-class Tail(NamedTuple):
+class SegmentEnd(NamedTuple):
     """How far a segment is known: everything below `position` is whole batches.
 
     `damage` says why the walk ended before the end of the file, if what is there is not the beginning of a
@@ -63,10 +63,10 @@ class Tail(NamedTuple):
     timed_entries: int = -1
     timed_ms: int = NO_TIME
 
-    def behind(self, batch: BatchHeader, position: int) -> Tail:
+    def behind(self, batch: BatchHeader, position: int) -> SegmentEnd:
         """The tail behind this batch at `position`, index entries aside."""
         newest = batch.max_timestamp > self.max_timestamp_ms
-        return Tail(  # not _replace, which costs as much as all the rest of an append per batch
+        return SegmentEnd(  # not _replace, which costs as much as all the rest of an append per batch
             position + batch.size_bytes,
             batch.base_offset + batch.last_offset_delta + 1,
             self.indexed_position,
@@ -157,8 +157,8 @@ class Segment:
     # ------------------------------------------------------------------ append
 
     def append(
-        self, data: memoryview, batches: Sequence[BatchHeader], tail: Tail, interval_bytes: int
-    ) -> Tail:
+        self, data: memoryview, batches: Sequence[BatchHeader], tail: SegmentEnd, interval_bytes: int
+    ) -> SegmentEnd:
         """Write `data`, which is exactly `batches`, behind `tail` in one write; return the new tail.
 
         The time index is written before the offset index: a walk from the last offset entry then finds every
@@ -175,8 +175,8 @@ class Segment:
         return end
 
     def _entries(
-        self, tail: Tail, batches: Iterable[tuple[int, BatchHeader]], interval_bytes: int
-    ) -> tuple[Tail, list[Entry], list[Entry]]:
+        self, tail: SegmentEnd, batches: Iterable[tuple[int, BatchHeader]], interval_bytes: int
+    ) -> tuple[SegmentEnd, list[Entry], list[Entry]]:
         """The tail behind the batches that follow `tail`, and the entries for both indexes."""
         entries, times = list[Entry](), list[Entry]()
         for position, batch in batches:
@@ -187,13 +187,13 @@ class Segment:
                 tail = tail._replace(indexed_position=position, indexed_entries=tail.indexed_entries + 1)
         return tail, entries, times
 
-    def seal(self, tail: Tail) -> None:
+    def seal(self, tail: SegmentEnd) -> None:
         """Note the largest timestamp: nothing will be appended any more."""
         if tail.position:
             newest = (tail.max_timestamp_ms, tail.max_timestamp_offset - self.base_offset)
             self._append_times([newest], tail if tail.timed_entries >= 0 else self._counted(tail))
 
-    def _append_times(self, times: list[Entry], tail: Tail) -> Tail:
+    def _append_times(self, times: list[Entry], tail: SegmentEnd) -> SegmentEnd:
         """Add the entries that are newer than those before them; return the tail that knows of them."""
         newest, added = tail.timed_ms, []
         for entry in times:
@@ -204,7 +204,7 @@ class Segment:
             self.time_index.append(added, behind=tail.timed_entries)
         return tail._replace(timed_entries=tail.timed_entries + len(added), timed_ms=newest)
 
-    def _counted(self, tail: Tail, more: int = 0) -> Tail:
+    def _counted(self, tail: SegmentEnd, more: int = 0) -> SegmentEnd:
         """The tail that knows what is in both indexes, which are there then; `more` offset entries follow."""
         for index in (self.index, self.time_index):
             self._env.files.create(index.path)
@@ -243,7 +243,9 @@ class Segment:
             position += header.size_bytes
             next_offset = header.next_offset
 
-    def tail(self, size_bytes: int, known: Tail | None = None, *, may_have_gaps: bool = True) -> Tail:
+    def tail(
+        self, size_bytes: int, known: SegmentEnd | None = None, *, may_have_gaps: bool = True
+    ) -> SegmentEnd:
         """Return how far the first `size_bytes` are whole batches, going on from what is known or indexed.
 
         Without gaps each batch must begin where the one before it ended: nothing else tells a wrong last base offset.
@@ -262,9 +264,9 @@ class Segment:
             return tail._replace(damage=error.reason)
         return tail
 
-    def _indexed_tail(self, size_bytes: int) -> Tail:
+    def _indexed_tail(self, size_bytes: int) -> SegmentEnd:
         """The tail before the batch of the last index entry: a place to walk on from."""
-        tail = Tail(position=0, next_offset=self.base_offset)
+        tail = SegmentEnd(position=0, next_offset=self.base_offset)
         entry = self.index.last()
         if entry is None:
             return tail
@@ -274,7 +276,7 @@ class Segment:
         newest, first = self.time_index.last(), self.header(0)
         if newest is None or first is None or not self._agreeing_time(newest):
             return tail._replace(index_ok=False)
-        return Tail(
+        return SegmentEnd(
             position=entry[1],
             next_offset=batch.base_offset,
             indexed_position=entry[1],
@@ -475,9 +477,9 @@ class Segment:
         for path in (*self.paths, *self.transactions.paths):
             self._env.files.unlink(path)
 
-    def rebuild_indexes(self, size_bytes: int, interval_bytes: int) -> Tail:
+    def rebuild_indexes(self, size_bytes: int, interval_bytes: int) -> SegmentEnd:
         """Write both indexes anew from the batches in the first `size_bytes`; return the tail there."""
-        start = Tail(position=0, next_offset=self.base_offset, timed_entries=0)
+        start = SegmentEnd(position=0, next_offset=self.base_offset, timed_entries=0)
         tail, entries, times = self._entries(start, self.headers(0, size_bytes), interval_bytes)
         self.index.rewrite(entries)
         self.time_index.rewrite(())

@@ -8,7 +8,7 @@
 
 The order of what is on disk, which everything rests on:
 
-1. A writer's registration (`Attempt`: who, which producer id and epoch, which partitions), before its first data.
+1. A writer's registration (`TransactionAttempt`: who, producer id and epoch, partitions), before its first data.
 2. Its data, before it says that it is prepared.
 3. The decision, which commits a whole batch with all its writers, before any marker. From here on readers see the
    batch, whether the markers are there or not: they ask `outcomes`.
@@ -41,19 +41,19 @@ from logstore.log.producers.state import ProducerState
 from logstore.store.log_dir import LogDir
 from logstore.store.transactions import processes
 from logstore.store.transactions.journal import Journal
-from logstore.store.transactions.liveness import Lives, task_of
+from logstore.store.transactions.liveness import Liveness, task_of
 from logstore.store.transactions.markers import Logs, Markers
 from logstore.store.transactions.state import (
     PRODUCER_EPOCH_MAX,
-    Attempt,
     Content,
     Decision,
     Event,
     Outcome,
-    Owner,
     Partition,
     Producer,
     State,
+    TransactionAttempt,
+    TransactionOwner,
 )
 from logstore.store.transactions.transaction import Part, Prepared, Transaction
 
@@ -154,7 +154,7 @@ class Transactions:
         *,
         run: str = "",
         task: str = "",
-        owner: Owner | None = None,
+        owner: TransactionOwner | None = None,
         once: bool = False,
     ) -> Transaction:
         """Return one writer's part of a batch; nothing is written before its first append.
@@ -168,7 +168,7 @@ class Transactions:
             raise InvalidRequestError("a transaction has a name and a batch id, or neither")
         if batch_id is not None and batch_id < 0:
             raise InvalidRequestError(f"batch_id={batch_id}: must not be negative")
-        attempt = Attempt(
+        attempt = TransactionAttempt(
             name=name or f"unnamed-{uuid.uuid4().hex}",
             batch_id=batch_id or 0,
             run=run or uuid.uuid4().hex,
@@ -176,7 +176,7 @@ class Transactions:
             producer_id=-1,
             epoch=-1,
             partitions=(),
-            owner=replace(owner or Owner(timeout_ms=TIMEOUT_MS), host=processes.host(self._env)),
+            owner=replace(owner or TransactionOwner(timeout_ms=TIMEOUT_MS), host=processes.host(self._env)),
             seen_ms=self._env.clock.now_ms(),
             up_ms=self._env.clock.monotonic_ms(),
         )
@@ -187,20 +187,20 @@ class Transactions:
     @contextmanager
     def at_work(self, transaction: Transaction) -> Iterator[None]:
         """While one task of a batch runs in this process: the whole batch lives, though it has no rows of it yet."""
-        self._holders.say(task_of(transaction.name, transaction.batch_id, transaction.run))
+        self._holders.announce(task_of(transaction.name, transaction.batch_id, transaction.run))
         try:
             yield
         finally:
-            self._holders.say("")
+            self._holders.announce("")
 
-    def register(self, attempt: Attempt, partitions: tuple[Partition, ...]) -> Attempt:
+    def register(self, attempt: TransactionAttempt, partitions: tuple[Partition, ...]) -> TransactionAttempt:
         """Note durably that this attempt is going to write to these partitions; return it with its producer id.
 
         Raises: TransactionAbortedError: it is not wanted any more; BatchConflictError.
         """
         if self._pending(self._journal.state(), attempt.name):
             self._finish_later(attempt.name)  # of the run before
-        owner = replace(attempt.owner, holder=self._holders.mine())
+        owner = replace(attempt.owner, holder=self._holders.name())
         if processes.lives(self._env, owner.driver) is False:
             raise TransactionAbortedError(-1, -1, "the driver of the query is gone")
         with self._changing() as state:
@@ -211,7 +211,7 @@ class Transactions:
             self._finish_later(attempt.name)
         return placed
 
-    def extend(self, attempt: Attempt, more: tuple[Partition, ...]) -> Attempt:
+    def extend(self, attempt: TransactionAttempt, more: tuple[Partition, ...]) -> TransactionAttempt:
         """Note durably that a registered attempt is going to write to more partitions. Raises as `register`."""
         with self._changing() as state:
             state.check_open(attempt.producer)
@@ -223,7 +223,7 @@ class Transactions:
         """Raise TransactionAbortedError unless this attempt may write. One stat when nothing changed."""
         self._journal.state().check_open(producer)
 
-    def note_prepared(self, attempt: Attempt) -> None:
+    def note_prepared(self, attempt: TransactionAttempt) -> None:
         """Flush what this attempt wrote. From now on it lives as long as its driver does, where it has one."""
         self._markers.flush_partitions(attempt.partitions, journal_lines=self._journal.durable_lines)
         if not attempt.owner.driver:
@@ -347,9 +347,9 @@ class Transactions:
         self._holders.sweep()
         return len(ended)
 
-    def dead(self, state: State) -> list[tuple[Attempt, str]]:
+    def dead(self, state: State) -> list[tuple[TransactionAttempt, str]]:
         """The attempts that nobody can commit any more, and why."""
-        lives = Lives(self._env, self._log_dir.path, self._holders, state)
+        lives = Liveness(self._env, self._log_dir.path, self._holders, state)
         return [
             (a, why)
             for a in state.attempts.values()

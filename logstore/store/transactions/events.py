@@ -9,7 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from logstore.store.transactions.state import Attempt, Decision, Event, Name, State, marked_from_json
+from logstore.store.transactions.state import (
+    Decision,
+    Event,
+    Name,
+    State,
+    TransactionAttempt,
+    marked_from_json,
+)
 
 # A run that was superseded is refused; of so many the last ones are remembered.
 SUPERSEDED_RUNS_MAX = 16
@@ -27,14 +34,12 @@ def applied(state: State, events: Iterable[Event]) -> State:
 
 
 def _open(state: State, body: Mapping[str, Any]) -> State:
-    attempt = Attempt.from_json(body)
+    attempt = TransactionAttempt.from_json(body)
     known = state.names.get(attempt.name)
     if known is None:
         known = Name(run=attempt.run)
     elif known.run != attempt.run:
-        known = replace(
-            known, run=attempt.run, superseded=(*known.superseded, known.run)[-SUPERSEDED_RUNS_MAX:]
-        )
+        known = replace(known, run=attempt.run, replaced=(*known.replaced, known.run)[-SUPERSEDED_RUNS_MAX:])
     return replace(
         state,
         names={**state.names, attempt.name: known},
@@ -144,12 +149,12 @@ def _whole(_state: State, body: Mapping[str, Any]) -> State:
     names = {
         name: Name(
             run=known["run"],
-            superseded=tuple(known["superseded"]),
+            replaced=tuple(known["superseded"]),
             last=Decision.from_json(known["last"]) if known["last"] else None,
         )
         for name, known in body["names"].items()
     }
-    attempts = [Attempt.from_json(a) for a in body["attempts"]]
+    attempts = [TransactionAttempt.from_json(a) for a in body["attempts"]]
     decisions = [Decision.from_json(d) for d in body["decisions"]]
     return State(
         names=names,
@@ -167,7 +172,7 @@ def snapshot(state: State) -> Event:
     names = {
         name: {
             "run": known.run,
-            "superseded": list(known.superseded),
+            "superseded": list(known.replaced),
             "last": known.last.to_json() if known.last else None,
         }
         for name, known in state.names.items()

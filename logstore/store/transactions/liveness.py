@@ -8,15 +8,15 @@ from pathlib import Path
 
 from logstore.env import Env
 from logstore.store.transactions import processes
-from logstore.store.transactions.state import Attempt, State
+from logstore.store.transactions.state import State, TransactionAttempt
 
 # How long a batch waits, without a task that runs, for a driver that is seen to live. It may have given up and could
 # not tell: one that is sure to tell only since the disk was broken, or the machine too busy to start what tells.
-UNTOLD_MS = 15 * 60 * 1000
-UNTOLD_THOUGH_SURE_MS = 24 * 60 * 60 * 1000
+UNREPORTED_MS = 15 * 60 * 1000
+UNREPORTED_THOUGH_SURE_MS = 24 * 60 * 60 * 1000
 
 
-class Lives:
+class Liveness:
     """Who of the writers is alive, as far as can be told from here."""
 
     def __init__(self, env: Env, root: Path, holders: processes.Holders, state: State) -> None:
@@ -34,7 +34,7 @@ class Lives:
             idle_ms = 0 if is_writing else self._since_ms(a)
             self._idle_ms[batch] = min(idle_ms, self._idle_ms.get(batch, idle_ms))
 
-    def _since_ms(self, attempt: Attempt) -> int:
+    def _since_ms(self, attempt: TransactionAttempt) -> int:
         """The time since it was heard of: by this machine's uptime if it runs here, since wall time may jump."""
         if attempt.up_ms >= 0 and attempt.owner.host.partition("/")[0] == self._boot:
             return self._env.clock.monotonic_ms() - attempt.up_ms
@@ -42,9 +42,9 @@ class Lives:
 
     @cached_property
     def _at_work(self) -> set[str]:
-        return self._holders.said()
+        return self._holders.announced()
 
-    def end_of(self, attempt: Attempt) -> str:
+    def end_of(self, attempt: TransactionAttempt) -> str:
         """Why this attempt can never be committed; "" as long as it may be."""
         owner, boot = attempt.owner, attempt.owner.host.partition("/")[0]
         if boot != self._boot and not self._is_shared:
@@ -56,11 +56,11 @@ class Lives:
             return "the driver of the query is gone"
         return self._silence(attempt, is_seen=bool(driver_lives))
 
-    def _silence(self, attempt: Attempt, *, is_seen: bool) -> str:
+    def _silence(self, attempt: TransactionAttempt, *, is_seen: bool) -> str:
         limit_ms = timeout_ms = attempt.owner.timeout_ms
         if is_seen:
-            untold_ms = UNTOLD_THOUGH_SURE_MS if attempt.owner.driver_tells else UNTOLD_MS
-            limit_ms = max(timeout_ms, untold_ms)
+            unreported_ms = UNREPORTED_THOUGH_SURE_MS if attempt.owner.driver_tells else UNREPORTED_MS
+            limit_ms = max(timeout_ms, unreported_ms)
         idle_ms = self._idle_ms[attempt.name, attempt.batch_id, attempt.run]
         if idle_ms <= limit_ms or task_of(attempt.name, attempt.batch_id, attempt.run) in self._at_work:
             return ""

@@ -23,7 +23,7 @@ from logstore.errors import (
 from logstore.log.log import Log
 from logstore.store.catalog import TopicInfo
 from logstore.store.log_dir import LogDir
-from logstore.store.transactions.state import Attempt, Partition, Producer
+from logstore.store.transactions.state import Partition, Producer, TransactionAttempt
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Markers:
         self._log_dir = log_dir
         self._logs = logs
 
-    def write(self, attempts: Iterable[Attempt], *, commit: bool) -> dict[Partition, int] | None:
+    def write(self, attempts: Iterable[TransactionAttempt], *, commit: bool) -> dict[Partition, int] | None:
         """Write the markers of these attempts; return where the logs end behind them, None if some are missing.
 
         A partition that was deleted needs none.

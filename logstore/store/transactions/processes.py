@@ -34,7 +34,7 @@ class Holders:
         """A child holds nothing of its parent's."""
         self._lock, self._name = None, ""
 
-    def mine(self) -> str:
+    def name(self) -> str:
         """The name of this process's lock, held from now on."""
         while self._lock is None:
             name = f"{HOLDER_PREFIX}{uuid.uuid4().hex}"
@@ -48,12 +48,12 @@ class Holders:
             self._lock, self._name = lock, name
         return self._name
 
-    def say(self, what: str) -> None:
+    def announce(self, what: str) -> None:
         """Note for others what this process is doing now, in one line; "": nothing."""
         with suppress(StorageError):  # a full disk, which the work itself will meet
-            self._env.files.write(self._directory / self.mine(), 0, f"{what}\n".encode())
+            self._env.files.write(self._directory / self.name(), 0, f"{what}\n".encode())
 
-    def said(self) -> set[str]:
+    def announced(self) -> set[str]:
         """What the living processes are doing, as they say it."""
         names = [name for name in self._env.files.list(self._directory).names if self.is_held(name)]
         return {_read(self._env, str(self._directory / name)).partition("\n")[0] for name in names}

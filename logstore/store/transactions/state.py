@@ -32,7 +32,7 @@ Partition = tuple[str, str, int]  # topic, topic id, partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class TransactionOwner:
     """Whose life an attempt hangs on, as far as another process can tell.
 
     `host` is what must be the same to tell; `holder` names a lock that the writing process holds; `driver` is the
@@ -48,7 +48,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class TransactionAttempt:
     """One writer's part of a batch. `aborted` says why it was; "": it was not.
 
     It was heard of last at `seen_ms`, when its machine had been up for `up_ms` (-1: not known).
@@ -61,7 +61,7 @@ class Attempt:
     producer_id: int
     epoch: int
     partitions: tuple[Partition, ...]
-    owner: Owner
+    owner: TransactionOwner
     seen_ms: int
     up_ms: int = -1
     prepared: bool = False
@@ -77,12 +77,12 @@ class Attempt:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, body: Mapping[str, Any]) -> Attempt:
+    def from_json(cls, body: Mapping[str, Any]) -> TransactionAttempt:
         """What `to_json` made."""
         return cls(
             **{
                 **body,
-                "owner": Owner(**body["owner"]),
+                "owner": TransactionOwner(**body["owner"]),
                 "partitions": tuple((t, i, p) for t, i, p in body["partitions"]),
             }
         )
@@ -154,7 +154,7 @@ class Name:
     """What is known of a transaction name: its present run, those that it replaced, its last committed batch."""
 
     run: str
-    superseded: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
     last: Decision | None = None
 
 
@@ -166,7 +166,7 @@ class State:
     """
 
     names: Mapping[str, Name] = field(default_factory=dict)
-    attempts: Mapping[Producer, Attempt] = field(default_factory=dict)
+    attempts: Mapping[Producer, TransactionAttempt] = field(default_factory=dict)
     decisions: Mapping[tuple[str, int], Decision] = field(default_factory=dict)
     epochs: Mapping[int, int] = field(default_factory=dict)  # the last epoch that each id got
     reasons: Mapping[Producer, str] = field(
@@ -177,7 +177,7 @@ class State:
 
     # ------------------------------------------------------------- questions
 
-    def of_name(self, name: str) -> list[Attempt]:
+    def of_name(self, name: str) -> list[TransactionAttempt]:
         """The attempts of a name that are neither aborted nor decided."""
         return [a for a in self.attempts.values() if a.name == name and self.is_open(a.producer)]
 
@@ -186,15 +186,15 @@ class State:
         attempt = self.attempts.get(producer)
         return attempt is not None and not attempt.aborted and not self._winner(attempt)
 
-    def _winner(self, attempt: Attempt) -> Decision | None:
+    def _winner(self, attempt: TransactionAttempt) -> Decision | None:
         decision = self.decisions.get((attempt.name, attempt.batch_id))
         return decision if decision and attempt.producer in decision.winners else None
 
-    def aborted(self) -> list[Attempt]:
+    def aborted(self) -> list[TransactionAttempt]:
         """The attempts that wait for their ABORT markers."""
         return [a for a in self.attempts.values() if a.aborted]
 
-    def winners(self, decision: Decision) -> list[Attempt]:
+    def winners(self, decision: Decision) -> list[TransactionAttempt]:
         """The attempts that a decision commits."""
         return [self.attempts[p] for p in decision.winners if p in self.attempts]
 
@@ -230,7 +230,7 @@ class State:
                 return producer_id, epoch + 1
         return max(self.epochs, default=-1) + 1, 0
 
-    def to_register(self, attempt: Attempt) -> tuple[Attempt, list[Event]]:
+    def to_register(self, attempt: TransactionAttempt) -> tuple[TransactionAttempt, list[Event]]:
         """The attempt with the id and epoch that it gets, and what registers it and ends what it supersedes.
 
         A new run of a name ends the attempts of the run before it.
@@ -243,9 +243,9 @@ class State:
         known = self.names.get(attempt.name)
         if attempt.run in self.ended:
             raise TransactionAbortedError(-1, -1, f"the driver has ended the batch of {attempt.name!r}")
-        if known and attempt.run in known.superseded:
-            raise TransactionAbortedError(-1, -1, f"{superseded(attempt.name)} by run {known.run}")
-        reason = f"{superseded(attempt.name)} by run {attempt.run}"
+        if known and attempt.run in known.replaced:
+            raise TransactionAbortedError(-1, -1, f"{replaced(attempt.name)} by run {known.run}")
+        reason = f"{replaced(attempt.name)} by run {attempt.run}"
         events: list[Event] = [
             ["abort", *old.producer, reason] for old in self.of_name(attempt.name) if old.run != attempt.run
         ]
@@ -288,16 +288,16 @@ class State:
             self.check_open(producer)
         return [["decide", wanted.to_json()]]
 
-    def to_end(self, attempts: Iterable[Attempt], runs: Iterable[str], reason: str) -> list[Event]:
+    def to_end(self, attempts: Iterable[TransactionAttempt], runs: Iterable[str], reason: str) -> list[Event]:
         """What aborts these attempts, and refuses those of these runs that are still to come."""
         return [*(["over", run] for run in runs if run not in self.ended), *self.to_abort(attempts, reason)]
 
-    def to_abort(self, attempts: Iterable[Attempt], reason: str) -> list[Event]:
+    def to_abort(self, attempts: Iterable[TransactionAttempt], reason: str) -> list[Event]:
         """What aborts these attempts, those excepted that have ended."""
         return [["abort", *a.producer, reason] for a in attempts if self.is_open(a.producer)]
 
 
-def superseded(name: str) -> str:
+def replaced(name: str) -> str:
     """Begin of a reason."""
     return f"another writer has taken over {name!r}: superseded"
 

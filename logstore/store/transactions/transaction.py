@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from logstore.errors import PylogError, TransactionAbortedError
 from logstore.records.batch import ProducerStamp, sequence_after
 from logstore.store.catalog import TopicInfo
-from logstore.store.transactions.state import Attempt, Content, Partition, Producer
+from logstore.store.transactions.state import Content, Partition, Producer, TransactionAttempt
 
 if TYPE_CHECKING:
     from logstore.records.rows import Rows
@@ -22,11 +22,11 @@ Part = tuple[int, Any]  # a partition, and the numbers of its rows
 class Coordinator(Protocol):
     """Where parts are registered, and decided; see `Transactions`."""
 
-    def register(self, attempt: Attempt, partitions: tuple[Partition, ...]) -> Attempt:
+    def register(self, attempt: TransactionAttempt, partitions: tuple[Partition, ...]) -> TransactionAttempt:
         """Note what the attempt is going to write; return it with its producer id."""
         ...
 
-    def extend(self, attempt: Attempt, more: tuple[Partition, ...]) -> Attempt:
+    def extend(self, attempt: TransactionAttempt, more: tuple[Partition, ...]) -> TransactionAttempt:
         """Note more of it."""
         ...
 
@@ -34,7 +34,7 @@ class Coordinator(Protocol):
         """Raise unless it may write."""
         ...
 
-    def note_prepared(self, attempt: Attempt) -> None:
+    def note_prepared(self, attempt: TransactionAttempt) -> None:
         """Flush what it wrote, and note that it is on disk."""
         ...
 
@@ -69,7 +69,9 @@ class Transaction:
     with what is there.
     """
 
-    def __init__(self, owner: Coordinator, attempt: Attempt, *, kept: bool, is_replay: bool) -> None:
+    def __init__(
+        self, owner: Coordinator, attempt: TransactionAttempt, *, kept: bool, is_replay: bool
+    ) -> None:
         self._transactions = owner
         self._attempt = attempt
         self._sequences: dict[Partition, int] = {}

@@ -14,13 +14,13 @@ from replication.model.cluster import NO_EPOCH
 from replication.network.request import Handler, RequestContext
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
-from replication.replica.manager import Replicas
+from replication.replica.manager import ReplicaManager
 
 
 class InterHandlers:
     """See the module."""
 
-    def __init__(self, replicas: Replicas, controller: ControllerLoop, strangers: Strangers) -> None:
+    def __init__(self, replicas: ReplicaManager, controller: ControllerLoop, strangers: Strangers) -> None:
         self._replicas = replicas
         self._controller = controller
         self._strangers = strangers
@@ -59,7 +59,7 @@ def _not_handed_over(code: ErrorCode) -> ib.ControlledShutdownResponse:
     return ib.ControlledShutdownResponse(error_code=WireCode(code), remaining_partitions=())
 
 
-async def obey(replicas: Replicas, body: Any, correlation_id: int) -> Any:
+async def obey(replicas: ReplicaManager, body: Any, correlation_id: int) -> Any:
     """Have a controller's request obeyed; return the answer."""
     match body:
         case ib.LeaderAndIsrRequest():

@@ -47,7 +47,7 @@ from replication.replica.leader.results import (
     FetchedPartition,
     FetchSpec,
 )
-from replication.replica.manager import Replicas
+from replication.replica.manager import ReplicaManager
 
 # Of a batch: its length behind that field, its format, its attributes.
 _HEAD = struct.Struct(">8xi4xb4xh")
@@ -63,7 +63,7 @@ _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 class DataHandlers:
     """See the module."""
 
-    def __init__(self, config: BrokerConfig, replicas: Replicas, strangers: Strangers) -> None:
+    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, strangers: Strangers) -> None:
         self._config = config
         self._replicas = replicas
         self._strangers = strangers

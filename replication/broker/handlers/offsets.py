@@ -23,7 +23,7 @@ from replication.protocol.kio_pieces import Rows
 from replication.protocol.messages import Isolation
 from replication.replica.leader.offsets import Special
 from replication.replica.leader.results import DeletedRecords, FoundOffset
-from replication.replica.manager import Replicas
+from replication.replica.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ Response: TypeAlias = Mapping[str, Any]
 class PositionHandlers:
     """See the module."""
 
-    def __init__(self, config: BrokerConfig, replicas: Replicas, tree: Callable[[], Tree]) -> None:
+    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, tree: Callable[[], Tree]) -> None:
         self._replicas = replicas
         self._producer_ids = ProducerIds(config.broker_id, tree)
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from replication.controller.machine import reassignment
-from replication.controller.machine.draft import Draft
+from replication.controller.machine.draft import WorkingState
 from replication.controller.machine.elections import settle
 from replication.controller.machine.events import DeleteTopicNodes, ReplicasDeleted, TopicNodesDeleted
 from replication.controller.machine.transitions import PartitionState, ReplicaState
 from replication.model.cluster import EPOCH_DURING_DELETE, NO_LEADER, Replica, TopicPartition
 
 
-def begin(draft: Draft, topics: Iterable[str]) -> None:
+def begin(draft: WorkingState, topics: Iterable[str]) -> None:
     """Begin to delete these topics. Those that are not there lose their mark. Idle without delete.topic.enable."""
     if not draft.limits.delete_topic_enable:
         return
@@ -45,7 +45,7 @@ def begin(draft: Draft, topics: Iterable[str]) -> None:
             _maybe_finish(draft, name)
 
 
-def drive(draft: Draft, tp: TopicPartition) -> None:
+def drive(draft: WorkingState, tp: TopicPartition) -> None:
     """Take the next step for a partition of a topic that is being deleted."""
     if tp in draft.pending or tp.topic not in draft.deletions:
         return
@@ -63,7 +63,7 @@ def drive(draft: Draft, tp: TopicPartition) -> None:
             draft.tell_to_stop(tp, broker, delete=True, leader_epoch=EPOCH_DURING_DELETE)
 
 
-def brokers_gone(draft: Draft, brokers: Iterable[int]) -> None:
+def brokers_gone(draft: WorkingState, brokers: Iterable[int]) -> None:
     """What these were deleting is to be asked for again when they are back."""
     dead = frozenset(brokers)
     for replica, state in list(draft.replica_states.items()):
@@ -71,7 +71,7 @@ def brokers_gone(draft: Draft, brokers: Iterable[int]) -> None:
             draft.move_replica(replica.tp, replica.broker, ReplicaState.DELETION_INELIGIBLE)
 
 
-def replicas_deleted(draft: Draft, event: ReplicasDeleted) -> None:
+def replicas_deleted(draft: WorkingState, event: ReplicasDeleted) -> None:
     """A broker has answered: what it has deleted, and what it could not."""
     for tps, after in (
         (event.deleted, ReplicaState.DELETION_SUCCESSFUL),
@@ -84,14 +84,14 @@ def replicas_deleted(draft: Draft, event: ReplicasDeleted) -> None:
         _maybe_finish(draft, topic)
 
 
-def nodes_deleted(draft: Draft, event: TopicNodesDeleted) -> None:
+def nodes_deleted(draft: WorkingState, event: TopicNodesDeleted) -> None:
     """The topic is gone; another of its name, of which the tree has told since, is not."""
     found = draft.topics.get(event.topic)
     if found is not None and found.id == event.topic_id:
         forget(draft, event.topic)
 
 
-def forget(draft: Draft, topic: str) -> None:
+def forget(draft: WorkingState, topic: str) -> None:
     """The tree does not know the topic any more: neither does the controller."""
     for tp in partitions_of(draft, topic):
         settle(draft, tp)
@@ -107,13 +107,13 @@ def forget(draft: Draft, topic: str) -> None:
     draft.delayed_deletions.discard(topic)
 
 
-def partitions_of(draft: Draft, topic: str) -> list[TopicPartition]:
+def partitions_of(draft: WorkingState, topic: str) -> list[TopicPartition]:
     """The partitions of a topic, in order."""
     found = draft.topics.get(topic)
     return [] if found is None else [TopicPartition(topic, number) for number in sorted(found.partitions)]
 
 
-def _stop_replicas(draft: Draft, tp: TopicPartition) -> None:
+def _stop_replicas(draft: WorkingState, tp: TopicPartition) -> None:
     for broker in draft.replicas_of(tp):
         state = draft.replica_states.get(Replica(tp, broker))
         if state in (ReplicaState.NEW, ReplicaState.ONLINE):
@@ -121,7 +121,7 @@ def _stop_replicas(draft: Draft, tp: TopicPartition) -> None:
             draft.tell_to_stop(tp, broker, delete=False)
 
 
-def _maybe_finish(draft: Draft, topic: str) -> None:
+def _maybe_finish(draft: WorkingState, topic: str) -> None:
     tps = partitions_of(draft, topic)
     replicas = [Replica(tp, broker) for tp in tps for broker in draft.replicas_of(tp)]
     if any(draft.replica_states.get(r) is not ReplicaState.DELETION_SUCCESSFUL for r in replicas):

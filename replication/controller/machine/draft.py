@@ -1,4 +1,4 @@
-"""Draft: a controller's state while one event is worked in, and the orders that come of it.
+"""WorkingState: a controller's state while one event is worked in, and the orders that come of it.
 
 It copies what it is given; `done` returns the new state and the effects: log lines first, then what brokers are
 told (leadership, stops, metadata), then writes, then the rest. Brokers are told only what is written already.
@@ -12,7 +12,7 @@ from dataclasses import replace
 from replication.controller.machine.assignment import Choice, ElectionError
 from replication.controller.machine.events import (
     Effect,
-    PartitionNews,
+    LeaderAndIsrPartitionState,
     Selector,
     SendLeaderAndIsr,
     SendStopReplica,
@@ -21,7 +21,7 @@ from replication.controller.machine.events import (
     Stop,
     WriteStates,
 )
-from replication.controller.machine.state import Controller, Limits, Move, Pending, Shutdown
+from replication.controller.machine.state import Controller, ControllerSettings, Move, Pending, Shutdown
 from replication.controller.machine.transitions import (
     PARTITION_ENTERED_FROM,
     REPLICA_ENTERED_FROM,
@@ -43,10 +43,10 @@ from replication.model.cluster import (
 from replication.model.state_changes import ControllerLines, StateChange
 
 
-class Draft:
+class WorkingState:
     """See the module. Lives for one `step`."""
 
-    def __init__(self, state: Controller, limits: Limits) -> None:
+    def __init__(self, state: Controller, limits: ControllerSettings) -> None:
         self.broker = state.broker
         self.epoch = state.epoch
         self.is_active = state.is_active
@@ -248,10 +248,14 @@ class Draft:
         if broker in self.brokers and topic_id is not None:
             self._stops_for.setdefault((broker, delete), {})[tp] = Stop(tp, topic_id, leader_epoch)
 
-    def _news(self, tp: TopicPartition, state: LeaderAndIsr, *, is_new: bool = False) -> PartitionNews:
+    def _news(
+        self, tp: TopicPartition, state: LeaderAndIsr, *, is_new: bool = False
+    ) -> LeaderAndIsrPartitionState:
         replicas, gone = self.replicas_of(tp), self.offline_of(tp)
         offline = tuple(broker for broker in replicas if broker in gone)
-        return PartitionNews(tp, self.topics[tp.topic].id or "", state, replicas, is_new, offline)
+        return LeaderAndIsrPartitionState(
+            tp, self.topics[tp.topic].id or "", state, replicas, is_new, offline
+        )
 
     def _told(self) -> Iterable[Effect]:
         for broker, told in sorted(self._leadership_for.items()):

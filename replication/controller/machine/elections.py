@@ -22,13 +22,13 @@ from replication.controller.machine.assignment import (
     elect_offline,
     elect_preferred,
 )
-from replication.controller.machine.draft import Draft
+from replication.controller.machine.draft import WorkingState
 from replication.controller.machine.events import AnswerControlledShutdown, DeletePreferredElection, Selector
 from replication.controller.machine.transitions import PartitionState, ReplicaState
 from replication.model.cluster import NO_LEADER, BrokerId, LeaderAndIsr, Replica, TopicPartition
 
 
-def drive(draft: Draft, tp: TopicPartition) -> None:
+def drive(draft: WorkingState, tp: TopicPartition) -> None:
     """Propose the next write for a partition, or note that nothing is left to be done for it."""
     topic = draft.topics.get(tp.topic)
     if tp in draft.pending or topic is None or topic.id is None or tp.topic in draft.deletions:
@@ -55,7 +55,7 @@ def drive(draft: Draft, tp: TopicPartition) -> None:
         settle(draft, tp)
 
 
-def settle(draft: Draft, tp: TopicPartition) -> None:
+def settle(draft: WorkingState, tp: TopicPartition) -> None:
     """Nothing is left to be done for this partition: who waited for that goes on."""
     if tp in draft.preferred:
         draft.preferred.discard(tp)
@@ -68,14 +68,14 @@ def settle(draft: Draft, tp: TopicPartition) -> None:
                 answer_shutdown(draft, broker)
 
 
-def maybe_end_preferred(draft: Draft) -> None:
+def maybe_end_preferred(draft: WorkingState) -> None:
     """Take the request for preferred elections away, when nothing of it is left."""
     if draft.has_preferred_node and not draft.preferred:
         draft.has_preferred_node = False
         draft.also(DeletePreferredElection())
 
 
-def answer_shutdown(draft: Draft, broker: int) -> None:
+def answer_shutdown(draft: WorkingState, broker: int) -> None:
     """Tell a broker that wants to stop what it leads still, and somebody else might take: one that lives and stays.
 
     What nobody else can take is not counted, since no further try would move it.
@@ -88,7 +88,7 @@ def answer_shutdown(draft: Draft, broker: int) -> None:
 
 
 def accepted(
-    draft: Draft, tp: TopicPartition, stored: LeaderAndIsr, reason: str, *, is_unclean: bool
+    draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr, reason: str, *, is_unclean: bool
 ) -> None:
     """A proposed state stands: take it over."""
     before = draft.leadership.get(tp)
@@ -112,7 +112,7 @@ def accepted(
     reassignment.accepted(draft, tp, stored, reason)
 
 
-def _create(draft: Draft, tp: TopicPartition) -> None:
+def _create(draft: WorkingState, tp: TopicPartition) -> None:
     """The first live replica leads, those that live are in sync. Without one, the partition stays new.
 
     There is no ISR yet that anybody would have to leave, nor data that one could have lost.
@@ -124,7 +124,7 @@ def _create(draft: Draft, tp: TopicPartition) -> None:
         draft.propose(tp, LeaderAndIsr(live[0], 0, live, draft.epoch), "creation")
 
 
-def _replace_leader(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def _replace_leader(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     """The leader is gone: elect another, or write that there is none."""
     if draft.partition_states.get(tp) is not PartitionState.OFFLINE:
         draft.move_partition(tp, PartitionState.OFFLINE)
@@ -148,7 +148,7 @@ def _replace_leader(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> 
     return True
 
 
-def _choose(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> tuple[Choice, bool]:
+def _choose(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> tuple[Choice, bool]:
     """A leader, and whether it may lack committed records.
 
     The best is a member of the ISR that was alive all the time; then one that came back with everything. One that
@@ -173,7 +173,7 @@ def _choose(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> tuple[Ch
     return choice, choice.is_unclean
 
 
-def can_change(draft: Draft, tp: TopicPartition) -> bool:
+def can_change(draft: WorkingState, tp: TopicPartition) -> bool:
     """Nobody leads: would an election find a leader now, or somebody who must not be waited for?"""
     current = draft.leadership[tp]
     try:
@@ -183,7 +183,7 @@ def can_change(draft: Draft, tp: TopicPartition) -> bool:
     return True
 
 
-def _waited_for(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> tuple[int, ...]:
+def _waited_for(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> tuple[int, ...]:
     """The ISR while nobody leads."""
     if draft.topics[tp.topic].unclean_leader_election:
         return ()
@@ -192,7 +192,7 @@ def _waited_for(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> tupl
     return tuple(broker for broker in current.isr if broker not in suspects) or current.isr
 
 
-def _write_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def _write_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     """Leader -1. The ISR keeps its members, so that one of them can lead again, less those who lost writes.
 
     Where anybody may lead, there is nothing to keep.
@@ -205,7 +205,7 @@ def _write_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> b
     return True
 
 
-def _move_off(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def _move_off(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     """The leader wants to stop: hand over to a member of the ISR that stays."""
     if current.leader not in draft.shutdowns or tp not in draft.waiting[current.leader]:
         return False
@@ -219,7 +219,7 @@ def _move_off(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     )
 
 
-def _leave_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def _leave_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     """Take those that are offline out of the ISR, and the lead from one that is, if somebody else is left for that."""
     offline = draft.offline_of(tp)
     if not offline.intersection(current.isr):
@@ -245,7 +245,7 @@ def _leave_offline(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> b
 
 
 def _fence_offline(
-    draft: Draft, tp: TopicPartition, current: LeaderAndIsr, offline: frozenset[BrokerId]
+    draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr, offline: frozenset[BrokerId]
 ) -> bool:
     """Begin a leader epoch in which those that are offline have not fetched, if they may have in this one.
 
@@ -258,7 +258,7 @@ def _fence_offline(
     return True
 
 
-def _remove_one(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def _remove_one(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     """Take one broker that died or left out of the ISR. The leader is not among them, so somebody is left."""
     gone = draft.removals.pop(tp, frozenset())
     leaving = sorted(gone & set(current.isr))
@@ -271,7 +271,7 @@ def _remove_one(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool
     return True
 
 
-def _prefer(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def _prefer(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     """Have the preferred replica lead, if that was asked for and costs nothing."""
     replicas = draft.replicas_of(tp)
     if current.leader == replicas[0]:

@@ -225,7 +225,7 @@ class MakeTopicId:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionNews:
+class LeaderAndIsrPartitionState:
     """What a broker is told of a partition. `is_new`: the replica may be made if it is not there.
 
     `offline` are the replicas whose brokers live, and cannot serve or write them.
@@ -249,7 +249,7 @@ class SendLeaderAndIsr:
     broker: BrokerId
     broker_epoch: int
     controller_epoch: int
-    partitions: tuple[PartitionNews, ...]
+    partitions: tuple[LeaderAndIsrPartitionState, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ class SendUpdateMetadata:
     broker_epoch: int
     controller_epoch: int
     brokers: tuple[BrokerInfo, ...]
-    partitions: tuple[PartitionNews, ...]
+    partitions: tuple[LeaderAndIsrPartitionState, ...]
 
 
 @dataclass(frozen=True, slots=True)

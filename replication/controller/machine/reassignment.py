@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from replication.controller.machine.assignment import elect_reassigned
-from replication.controller.machine.draft import Draft
+from replication.controller.machine.draft import WorkingState
 from replication.controller.machine.events import Selector, WriteReassignment
 from replication.controller.machine.state import Move
 from replication.controller.machine.transitions import ReplicaState
@@ -39,7 +39,7 @@ from replication.model.cluster import (
 GONE = "there is no such partition"
 
 
-def note(draft: Draft, plans: Mapping[TopicPartition, Reassignment]) -> list[TopicPartition]:
+def note(draft: WorkingState, plans: Mapping[TopicPartition, Reassignment]) -> list[TopicPartition]:
     """Know what is wanted now; return what is new. What is begun goes on, though its entry may be gone."""
     new = []
     for tp, move in list(draft.moves.items()):
@@ -63,7 +63,7 @@ def note(draft: Draft, plans: Mapping[TopicPartition, Reassignment]) -> list[Top
     return new
 
 
-def forget(draft: Draft, tp: TopicPartition) -> None:
+def forget(draft: WorkingState, tp: TopicPartition) -> None:
     """The partition is not there any more: nothing of it is wanted."""
     move = draft.moves.pop(tp, None)
     if move is not None:
@@ -71,7 +71,7 @@ def forget(draft: Draft, tp: TopicPartition) -> None:
         _store(draft, tp, move, None, None)
 
 
-def written(draft: Draft, event: ReassignmentWritten) -> None:
+def written(draft: WorkingState, event: ReassignmentWritten) -> None:
     """The nodes say this now: as it was asked for, or somebody else was faster, and that is taken over."""
     tp, move = event.tp, draft.moves.get(event.tp)
     if move is None or not draft.replicas_of(tp):
@@ -90,7 +90,7 @@ def written(draft: Draft, event: ReassignmentWritten) -> None:
 # ------------------------------------------------------------------- what is next
 
 
-def proceed(draft: Draft, tp: TopicPartition) -> None:
+def proceed(draft: WorkingState, tp: TopicPartition) -> None:
     """Take the next step that is none of the partition's leader: begin it, remove who leaves, end it."""
     move = draft.moves.get(tp)
     if move is None or move.is_storing:
@@ -111,7 +111,7 @@ def proceed(draft: Draft, tp: TopicPartition) -> None:
         _store(draft, tp, move, plan, move.stored + joining)
 
 
-def advance(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def advance(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     """Propose the next state of a partition, if one is due; without a leader, it can only be taken back."""
     move = draft.moves.get(tp)
     if move is None or move.is_storing or move.is_leaving or move.plan.original is None:
@@ -124,7 +124,7 @@ def advance(draft: Draft, tp: TopicPartition, current: LeaderAndIsr) -> bool:
     return True
 
 
-def accepted(draft: Draft, tp: TopicPartition, stored: LeaderAndIsr, reason: str) -> None:
+def accepted(draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr, reason: str) -> None:
     """This state stands, and all replicas will hear of it."""
     move = draft.moves.get(tp)
     if move is None or move.is_storing or move.is_leaving or move.plan.original is None:
@@ -147,7 +147,7 @@ def accepted(draft: Draft, tp: TopicPartition, stored: LeaderAndIsr, reason: str
 # ------------------------------------------------------------------------- parts
 
 
-def _reason_to_refuse(draft: Draft, tp: TopicPartition, move: Move, joining: Assignment) -> str:
+def _reason_to_refuse(draft: WorkingState, tp: TopicPartition, move: Move, joining: Assignment) -> str:
     target = move.plan.target
     if move.plan.original is None and tp.topic in draft.delayed_deletions:
         return "its topic is to be deleted"
@@ -157,7 +157,7 @@ def _reason_to_refuse(draft: Draft, tp: TopicPartition, move: Move, joining: Ass
     return f"brokers {','.join(map(str, absent))} are not there" if absent else ""
 
 
-def _drop(draft: Draft, tp: TopicPartition, move: Move, reason: str) -> None:
+def _drop(draft: WorkingState, tp: TopicPartition, move: Move, reason: str) -> None:
     """Refuse it. What is begun is cancelled."""
     plan, original = move.plan, move.plan.original
     draft.log(draft.lines.reassignment_refused(tp, plan.target, reason))
@@ -168,7 +168,11 @@ def _drop(draft: Draft, tp: TopicPartition, move: Move, reason: str) -> None:
 
 
 def _store(
-    draft: Draft, tp: TopicPartition, move: Move, after: Reassignment | None, replicas: Assignment | None
+    draft: WorkingState,
+    tp: TopicPartition,
+    move: Move,
+    after: Reassignment | None,
+    replicas: Assignment | None,
 ) -> None:
     if tp in draft.moves:
         draft.moves[tp] = replace(move, is_storing=True)
@@ -176,7 +180,7 @@ def _store(
     draft.also(WriteReassignment(draft.epoch, write))
 
 
-def _is_ready(draft: Draft, tp: TopicPartition, move: Move, current: LeaderAndIsr) -> bool:
+def _is_ready(draft: WorkingState, tp: TopicPartition, move: Move, current: LeaderAndIsr) -> bool:
     """May the others go? Only if all that stay live, and have everything; of a cancelled one, all that live.
 
     What is offline counts as dead here.
@@ -191,7 +195,7 @@ def _is_ready(draft: Draft, tp: TopicPartition, move: Move, current: LeaderAndIs
     return bool(needed) and needed <= in_sync
 
 
-def _hand_over(draft: Draft, tp: TopicPartition, move: Move, current: LeaderAndIsr) -> bool:
+def _hand_over(draft: WorkingState, tp: TopicPartition, move: Move, current: LeaderAndIsr) -> bool:
     target = move.plan.target
     for broker in target:
         if draft.replica_states.get(Replica(tp, broker)) is ReplicaState.NEW:
@@ -209,7 +213,7 @@ def _leaving(move: Move) -> list[BrokerId]:
     return [broker for broker in move.stored if broker not in move.plan.target]
 
 
-def _remove(draft: Draft, tp: TopicPartition, move: Move) -> None:
+def _remove(draft: WorkingState, tp: TopicPartition, move: Move) -> None:
     """Have those who leave delete what they have; when all who live have done it, that is the end of it."""
     is_done = True
     for broker in _leaving(move):
@@ -230,13 +234,13 @@ def _remove(draft: Draft, tp: TopicPartition, move: Move) -> None:
         _store(draft, tp, move, None, move.plan.target)
 
 
-def _end(draft: Draft, tp: TopicPartition, move: Move) -> None:
+def _end(draft: WorkingState, tp: TopicPartition, move: Move) -> None:
     for broker in _leaving(move):
         draft.move_replica(tp, broker, ReplicaState.NON_EXISTENT)
     draft.log(draft.lines.reassignment_done(tp, move.plan.target))
 
 
-def _take(draft: Draft, tp: TopicPartition, replicas: Assignment) -> None:
+def _take(draft: WorkingState, tp: TopicPartition, replicas: Assignment) -> None:
     """These are the replicas now; those that were none before begin anew."""
     before = draft.replicas_of(tp)
     draft.assign(tp, replicas)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from replication.controller.machine.draft import Draft
+from replication.controller.machine.draft import WorkingState
 from replication.controller.machine.elections import drive
 from replication.model.cluster import BrokerId, TopicPartition
 
 FIRST_CHECK_MS = 5_000  # after a controller was elected
 
 
-def start(draft: Draft, now_ms: int) -> None:
+def start(draft: WorkingState, now_ms: int) -> None:
     """Have the first check made a little after the election."""
     draft.next_rebalance_ms = now_ms + FIRST_CHECK_MS if draft.limits.auto_leader_rebalance_enable else None
 
 
-def maybe_rebalance(draft: Draft, now_ms: int) -> None:
+def maybe_rebalance(draft: WorkingState, now_ms: int) -> None:
     """Elect the preferred replicas of brokers that miss more than the allowed part of their partitions."""
     if draft.next_rebalance_ms is None or now_ms < draft.next_rebalance_ms:
         return
@@ -27,7 +27,7 @@ def maybe_rebalance(draft: Draft, now_ms: int) -> None:
             drive(draft, tp)
 
 
-def _missed_by_broker(draft: Draft) -> list[list[TopicPartition]]:
+def _missed_by_broker(draft: WorkingState) -> list[list[TopicPartition]]:
     """For each broker that misses too many: the partitions that it should lead, does not, and could."""
     owned: dict[BrokerId, list[TopicPartition]] = {}
     for tp, replicas in draft.partitions():

@@ -21,7 +21,7 @@ from replication.model.cluster import (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ControllerSettings:
     """Settings of the controller, by their names in server.properties."""
 
     delete_topic_enable: bool = True

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import assert_never
 
 from replication.controller.machine import deletion, reassignment, rebalance
-from replication.controller.machine.draft import Draft
+from replication.controller.machine.draft import WorkingState
 from replication.controller.machine.elections import (
     accepted,
     answer_shutdown,
@@ -54,7 +54,7 @@ from replication.controller.machine.events import (
     TopicsChanged,
     WriteResult,
 )
-from replication.controller.machine.state import Controller, Limits
+from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.transitions import PartitionState, ReplicaState
 from replication.model.cluster import (
     NO_LEADER,
@@ -69,7 +69,7 @@ from replication.model.cluster import (
 Step = tuple[Controller, tuple[Effect, ...]]
 
 
-def step(state: Controller, event: Event, limits: Limits) -> Step:
+def step(state: Controller, event: Event, limits: ControllerSettings) -> Step:
     """Return the state after the event, and what is to be done, in order."""
     match event:
         case Elected(controller_epoch):
@@ -86,12 +86,12 @@ def step(state: Controller, event: Event, limits: Limits) -> Step:
                 return state, ()
     if isinstance(event, StatesWritten) and _is_overtaken(state, event):
         return _fenced(state)
-    draft = Draft(state, limits)
+    draft = WorkingState(state, limits)
     _work(draft, event)
     return draft.done()
 
 
-def _work(draft: Draft, event: Event) -> None:
+def _work(draft: WorkingState, event: Event) -> None:
     match event:
         case ContextLoaded():
             _take_over(draft, event)
@@ -114,7 +114,7 @@ def _work(draft: Draft, event: Event) -> None:
             _asked(draft, event)
 
 
-def _asked(draft: Draft, event: Request) -> None:
+def _asked(draft: WorkingState, event: Request) -> None:
     """What people and brokers ask for, and the answers to what was asked of brokers and the tree for it."""
     match event:
         case PreferredElectionRequested(partitions):
@@ -153,7 +153,7 @@ def _is_overtaken(state: Controller, event: StatesWritten) -> bool:
     )
 
 
-def _take_over(draft: Draft, event: ContextLoaded) -> None:
+def _take_over(draft: WorkingState, event: ContextLoaded) -> None:
     """Begin a term with what the tree says.
 
     It does what its predecessor had to do when brokers died, and could not, perhaps since it was one of them: leaders
@@ -181,7 +181,7 @@ def _take_over(draft: Draft, event: ContextLoaded) -> None:
 # ------------------------------------------------------------------- brokers
 
 
-def _brokers_changed(draft: Draft, event: BrokersChanged) -> None:
+def _brokers_changed(draft: WorkingState, event: BrokersChanged) -> None:
     """Brokers died, or started; one with another epoch did both, faster than anybody looked."""
     now = {broker.id: broker for broker in event.live}
     dead = sorted(b for b, info in draft.brokers.items() if b not in now or now[b].epoch != info.epoch)
@@ -202,7 +202,7 @@ def _brokers_changed(draft: Draft, event: BrokersChanged) -> None:
 
 
 def _note_offline(
-    draft: Draft, offline: Mapping[BrokerId, Offline]
+    draft: WorkingState, offline: Mapping[BrokerId, Offline]
 ) -> dict[TopicPartition, tuple[BrokerId, ...]]:
     """Know what is offline now, and tell all. The partitions where that changed, with who can serve them again."""
     before, draft.offline = draft.offline, dict(offline)
@@ -222,7 +222,7 @@ def _note_offline(
     return changed
 
 
-def _drive_and_tell_back(draft: Draft, changed: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
+def _drive_and_tell_back(draft: WorkingState, changed: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
     """Decide anew about these; who can serve its replica again may have missed what it was told of it meanwhile."""
     for tp, back in changed.items():
         drive(draft, tp)
@@ -230,7 +230,7 @@ def _drive_and_tell_back(draft: Draft, changed: Mapping[TopicPartition, tuple[Br
             draft.tell_replicas(tp, back)
 
 
-def _drive_and_tell(draft: Draft, tps: list[TopicPartition], receivers: Collection[BrokerId]) -> None:
+def _drive_and_tell(draft: WorkingState, tps: list[TopicPartition], receivers: Collection[BrokerId]) -> None:
     """Decide first; these brokers are told at once only what stays, and the rest when it is written.
 
     A leader that lost writes must not hear that it leads, if only for a moment: its followers would cut their logs.
@@ -241,7 +241,7 @@ def _drive_and_tell(draft: Draft, tps: list[TopicPartition], receivers: Collecti
             draft.tell_replicas(tp, [broker for broker in draft.replicas_of(tp) if broker in receivers])
 
 
-def _failed(draft: Draft, dead: list[BrokerId]) -> None:
+def _failed(draft: WorkingState, dead: list[BrokerId]) -> None:
     draft.shutting_down -= set(dead)
     draft.to_return -= {tp for tp in draft.to_return if draft.replicas_of(tp)[0] in dead}
     for broker in dead:
@@ -255,7 +255,7 @@ def _failed(draft: Draft, dead: list[BrokerId]) -> None:
                 draft.move_replica(tp, broker, ReplicaState.OFFLINE)
 
 
-def _started(draft: Draft, started: list[BrokerId]) -> None:
+def _started(draft: WorkingState, started: list[BrokerId]) -> None:
     """Tell their clients' side everything; what lost writes leaves every ISR that has somebody else."""
     _note_removals(draft, [broker for broker in started if draft.brokers[broker].lost_writes])
     draft.tell_metadata(draft.leadership, started)
@@ -269,7 +269,7 @@ def _started(draft: Draft, started: list[BrokerId]) -> None:
                 draft.move_replica(tp, broker, ReplicaState.ONLINE)
 
 
-def _note_removals(draft: Draft, brokers: Iterable[BrokerId]) -> list[TopicPartition]:
+def _note_removals(draft: WorkingState, brokers: Iterable[BrokerId]) -> list[TopicPartition]:
     """These are to be taken out of every ISR; the partitions concerned."""
     gone = frozenset(brokers)
     tps = [tp for tp in draft.partitions_on(gone) if tp.topic not in draft.deletions]
@@ -278,7 +278,7 @@ def _note_removals(draft: Draft, brokers: Iterable[BrokerId]) -> list[TopicParti
     return tps
 
 
-def _shut_down(draft: Draft, broker: BrokerId, request: int) -> None:
+def _shut_down(draft: WorkingState, broker: BrokerId, request: int) -> None:
     """Move leadership off a broker that wants to stop, and take it out of every ISR. What it has alone stays."""
     if broker not in draft.brokers:
         draft.also(AnswerControlledShutdown(request, ()))
@@ -304,13 +304,13 @@ def _shut_down(draft: Draft, broker: BrokerId, request: int) -> None:
 # -------------------------------------------------------------------- topics
 
 
-def _topics_changed(draft: Draft, topics: dict[str, TopicInfo]) -> None:
+def _topics_changed(draft: WorkingState, topics: dict[str, TopicInfo]) -> None:
     for tp in _note_topics(draft, topics):
         drive(draft, tp)
     _begin_delayed_deletions(draft)
 
 
-def _note_topics(draft: Draft, topics: dict[str, TopicInfo]) -> list[TopicPartition]:
+def _note_topics(draft: WorkingState, topics: dict[str, TopicInfo]) -> list[TopicPartition]:
     """Topics and partitions came, went, or have other settings. Returns every partition that is there now."""
     for name in sorted(draft.topics.keys() - topics.keys()):
         deletion.forget(draft, name)
@@ -329,7 +329,7 @@ def _note_topics(draft: Draft, topics: dict[str, TopicInfo]) -> list[TopicPartit
     return [tp for name in sorted(draft.topics) for tp in deletion.partitions_of(draft, name)]
 
 
-def _add_partition(draft: Draft, tp: TopicPartition) -> None:
+def _add_partition(draft: WorkingState, tp: TopicPartition) -> None:
     """A partition that is new to this controller, though perhaps not to the cluster."""
     current = draft.leadership.get(tp)
     if current is None:
@@ -345,18 +345,18 @@ def _add_partition(draft: Draft, tp: TopicPartition) -> None:
         draft.replica_states[Replica(tp, broker)] = state
 
 
-def _reassignment_written(draft: Draft, event: ReassignmentWritten) -> None:
+def _reassignment_written(draft: WorkingState, event: ReassignmentWritten) -> None:
     reassignment.written(draft, event)
     _begin_delayed_deletions(draft)
     drive(draft, event.tp)
 
 
-def _begin_delayed_deletions(draft: Draft) -> None:
+def _begin_delayed_deletions(draft: WorkingState) -> None:
     """Delete those that need not wait any more: see `deletion`."""
     deletion.begin(draft, sorted(draft.delayed_deletions - {tp.topic for tp in draft.moves}))
 
 
-def _elect_preferred(draft: Draft, partitions: Iterable[TopicPartition]) -> None:
+def _elect_preferred(draft: WorkingState, partitions: Iterable[TopicPartition]) -> None:
     known = [tp for tp in partitions if tp in draft.leadership and tp.topic not in draft.deletions]
     draft.has_preferred_node = True
     draft.preferred.update(known)
@@ -368,7 +368,7 @@ def _elect_preferred(draft: Draft, partitions: Iterable[TopicPartition]) -> None
 # -------------------------------------------------------------------- writes
 
 
-def _written(draft: Draft, result: WriteResult) -> None:
+def _written(draft: WorkingState, result: WriteResult) -> None:
     """One write was accepted, or somebody else's stands: take that over, and look at the partition again."""
     tp = result.tp
     pending = draft.pending.pop(tp, None)
@@ -395,7 +395,9 @@ def _written(draft: Draft, result: WriteResult) -> None:
     _tell_written(draft, result, noted, is_new=is_new)
 
 
-def _tell_written(draft: Draft, result: WriteResult, noted: frozenset[BrokerId], *, is_new: bool) -> None:
+def _tell_written(
+    draft: WorkingState, result: WriteResult, noted: frozenset[BrokerId], *, is_new: bool
+) -> None:
     """Tell what stands, now that it was looked at again; `noted` were to be taken out of the ISR before that.
 
     While the write was under way a broker may have died and come back without its data. If it leads by what was
@@ -412,7 +414,7 @@ def _tell_written(draft: Draft, result: WriteResult, noted: frozenset[BrokerId],
     draft.tell_metadata([tp])
 
 
-def _isr_changed(draft: Draft, event: IsrChanged) -> None:
+def _isr_changed(draft: WorkingState, event: IsrChanged) -> None:
     """Leaders have written ISRs: know them, and tell everybody."""
     newer = [
         (tp, stored)
@@ -425,7 +427,7 @@ def _isr_changed(draft: Draft, event: IsrChanged) -> None:
         drive(draft, tp)
 
 
-def _ticked(draft: Draft, now_ms: int) -> None:
+def _ticked(draft: WorkingState, now_ms: int) -> None:
     for topic in sorted(draft.deletions):
         for tp in deletion.partitions_of(draft, topic):
             deletion.drive(draft, tp)

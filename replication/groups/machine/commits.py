@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from replication.errors import ErrorCode
-from replication.groups.machine.draft import Draft
+from replication.groups.machine.draft import WorkingState
 from replication.groups.machine.events import (
     Append,
     Appended,
@@ -24,7 +24,7 @@ from replication.groups.machine.state import NO_TIME, Committed, Phase
 from replication.model.cluster import TopicPartition
 
 
-def commit(draft: Draft, event: Commit) -> None:
+def commit(draft: WorkingState, event: Commit) -> None:
     """Store offsets, but those with too long a text. A member's commit is a sign of life."""
     error = _refusal(draft, event)
     if error is not ErrorCode.NONE:
@@ -46,7 +46,7 @@ def commit(draft: Draft, event: Commit) -> None:
     draft.effects.append(Append(NewOffsets(event.request, accepted, refused), offsets=dict(accepted)))
 
 
-def _refusal(draft: Draft, event: Commit) -> ErrorCode:
+def _refusal(draft: WorkingState, event: Commit) -> ErrorCode:
     """Somebody outside of a group's rules may commit while it has no members; in it, members of this generation may."""
     if event.generation < 0 and draft.phase is Phase.EMPTY:
         return ErrorCode.NONE
@@ -60,7 +60,7 @@ def _refusal(draft: Draft, event: Commit) -> ErrorCode:
     return ErrorCode.REBALANCE_IN_PROGRESS if draft.phase is Phase.COMPLETING else ErrorCode.NONE
 
 
-def offsets_stored(draft: Draft, write: NewOffsets, outcome: Appended) -> None:
+def offsets_stored(draft: WorkingState, write: NewOffsets, outcome: Appended) -> None:
     """Tell who committed. Of two commits of a partition, that counts which stands later in the log."""
     draft.commits = {request: tps for request, tps in draft.commits.items() if request != write.request}
     if outcome.error is not ErrorCode.NONE:
@@ -77,7 +77,7 @@ def offsets_stored(draft: Draft, write: NewOffsets, outcome: Appended) -> None:
     draft.answer(write.request, OffsetsDone(refused=write.refused))
 
 
-def delete_offsets(draft: Draft, event: DeleteOffsets) -> None:
+def delete_offsets(draft: WorkingState, event: DeleteOffsets) -> None:
     """Offsets of topics that nobody in the group reads may go."""
     topics: Collection[str] = ()
     if draft.group().is_blank:
@@ -97,7 +97,7 @@ def delete_offsets(draft: Draft, event: DeleteOffsets) -> None:
         draft.answer(event.request, OffsetsDone(refused=refused))
 
 
-def delete_group(draft: Draft, event: DeleteGroup) -> None:
+def delete_group(draft: WorkingState, event: DeleteGroup) -> None:
     """A group without members may go, with all its offsets."""
     if draft.group().is_blank:
         draft.answer(event.request, Done(ErrorCode.GROUP_ID_NOT_FOUND))
@@ -107,7 +107,7 @@ def delete_group(draft: Draft, event: DeleteGroup) -> None:
         _remove_group(draft, event.request)
 
 
-def clean(draft: Draft, event: ForgetTopics | ExpireOffsets) -> None:
+def clean(draft: WorkingState, event: ForgetTopics | ExpireOffsets) -> None:
     """Let go of offsets that lead nowhere, or have expired; of a group without members with the last of them."""
     if isinstance(event, ForgetTopics):
         gone = tuple(tp for tp in draft.offsets if tp.topic in event.topics)
@@ -127,7 +127,7 @@ def clean(draft: Draft, event: ForgetTopics | ExpireOffsets) -> None:
         _remove(draft, GoneOffsets(expired))
 
 
-def _is_expired(draft: Draft, tp: TopicPartition, stored: Committed) -> bool:
+def _is_expired(draft: WorkingState, tp: TopicPartition, stored: Committed) -> bool:
     """An empty group's offsets are kept from its end on, others from their commit on; those in use are kept."""
     wall_ms = draft.now.wall_ms
     since_ms = stored.commit_ms
@@ -143,11 +143,11 @@ def _is_expired(draft: Draft, tp: TopicPartition, stored: Committed) -> bool:
     return wall_ms - since_ms >= draft.limits.offsets_retention_ms
 
 
-def _remove(draft: Draft, write: GoneOffsets) -> None:
+def _remove(draft: WorkingState, write: GoneOffsets) -> None:
     draft.effects.append(Append(write, offsets=dict.fromkeys(write.partitions)))
 
 
-def _remove_group(draft: Draft, request: int | None) -> None:
+def _remove_group(draft: WorkingState, request: int | None) -> None:
     """Wipe offsets and group; a group that was never stored, and has no offsets, is just forgotten."""
     write = GoneOffsets(tuple(draft.offsets), draft.generation, request, is_whole_group=True)
     if draft.offsets or draft.generation:
@@ -160,7 +160,7 @@ def _remove_group(draft: Draft, request: int | None) -> None:
         draft.answer(request, Done())
 
 
-def offsets_gone(draft: Draft, write: GoneOffsets, outcome: Appended) -> None:
+def offsets_gone(draft: WorkingState, write: GoneOffsets, outcome: Appended) -> None:
     """Forget what is wiped, but for what was committed since; and the group, if it is what it was."""
     if outcome.error is ErrorCode.NONE:
         gone = set(write.partitions)

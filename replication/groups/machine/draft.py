@@ -1,4 +1,4 @@
-"""Draft: a group while one event is worked in, and what comes of it; the phases of a rebalance.
+"""WorkingState: a group while one event is worked in, and what comes of it; the phases of a rebalance.
 
 It copies what it is given and changes only that; `done` returns the new state and the effects.
 """
@@ -20,14 +20,14 @@ from replication.groups.machine.events import (
     StoredMember,
     Synced,
 )
-from replication.groups.machine.state import Committed, Group, Limits, Member, Now, Phase
+from replication.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
 from replication.model.cluster import TopicPartition
 
 
-class Draft:
+class WorkingState:
     """See the module. Lives for one `step`."""
 
-    def __init__(self, group: Group, now: Now, limits: Limits) -> None:
+    def __init__(self, group: Group, now: Now, limits: GroupSettings) -> None:
         self.id = group.id
         self.phase = group.phase
         self.since_ms = group.since_ms

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from replication.errors import ErrorCode
-from replication.groups.machine.draft import Draft
+from replication.groups.machine.draft import WorkingState
 from replication.groups.machine.events import Append, Appended, Join, Joined, NewStaticId
 from replication.groups.machine.state import Member, Phase, subscribed_topics
 
 
-def join(draft: Draft, event: Join) -> None:
+def join(draft: WorkingState, event: Join) -> None:
     """A client joins: a new one, one that was given an id, one that comes back, one that is a member."""
     error = _refusal(draft, event)
     if error is not ErrorCode.NONE:
@@ -26,7 +26,7 @@ def join(draft: Draft, event: Join) -> None:
         _join_again(draft, event)
 
 
-def _refusal(draft: Draft, event: Join) -> ErrorCode:
+def _refusal(draft: WorkingState, event: Join) -> ErrorCode:
     limits = draft.limits
     if not (
         limits.group_min_session_timeout_ms <= event.session_timeout_ms <= limits.group_max_session_timeout_ms
@@ -45,7 +45,7 @@ def _refusal(draft: Draft, event: Join) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def who_is(draft: Draft, member_id: str, instance_id: str | None) -> ErrorCode:
+def who_is(draft: WorkingState, member_id: str, instance_id: str | None) -> ErrorCode:
     """Is this a member? UNKNOWN_MEMBER_ID: it is not. FENCED_INSTANCE_ID: another has its place."""
     if instance_id is not None:
         holder = draft.instance(instance_id)
@@ -56,7 +56,7 @@ def who_is(draft: Draft, member_id: str, instance_id: str | None) -> ErrorCode:
     return ErrorCode.NONE if member_id in draft.members else ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def _has_room(draft: Draft, event: Join) -> bool:
+def _has_room(draft: WorkingState, event: Join) -> bool:
     """May it join, by the number of members? While a rebalance waits for joins, those count who will be in it."""
     known = event.member_id
     if not known and event.instance_id is not None:
@@ -68,7 +68,7 @@ def _has_room(draft: Draft, event: Join) -> bool:
     return count < draft.limits.group_max_size
 
 
-def _join_without_id(draft: Draft, event: Join) -> None:
+def _join_without_id(draft: WorkingState, event: Join) -> None:
     if event.instance_id is not None:
         holder = draft.instance(event.instance_id)
         if holder is not None:
@@ -81,7 +81,7 @@ def _join_without_id(draft: Draft, event: Join) -> None:
     _add(draft, event, event.fresh_id)
 
 
-def _add(draft: Draft, event: Join, member_id: str) -> None:
+def _add(draft: WorkingState, event: Join, member_id: str) -> None:
     draft.pending.pop(member_id, None)
     if not draft.members:
         draft.protocol_type = event.protocol_type
@@ -105,7 +105,7 @@ def _add(draft: Draft, event: Join, member_id: str) -> None:
     _rebalance(draft)
 
 
-def _rebalance(draft: Draft) -> None:
+def _rebalance(draft: WorkingState) -> None:
     """Begin a rebalance with who has joined by now; or see whether the one that waits can go on."""
     if draft.phase is Phase.PREPARING:
         draft.maybe_complete_join()
@@ -113,7 +113,7 @@ def _rebalance(draft: Draft) -> None:
         draft.prepare_rebalance()
 
 
-def _join_again(draft: Draft, event: Join) -> None:
+def _join_again(draft: WorkingState, event: Join) -> None:
     """A member joins. If nothing is new it only missed the answer; a leader's join is a wish to rebalance."""
     member = draft.members[event.member_id]
     is_same = member.protocols == event.protocols
@@ -126,7 +126,7 @@ def _join_again(draft: Draft, event: Join) -> None:
     _rebalance(draft)
 
 
-def _update(draft: Draft, member: Member, event: Join) -> None:
+def _update(draft: WorkingState, member: Member, event: Join) -> None:
     """The member as its join says it is, parked."""
     draft.park_join(
         replace(
@@ -144,7 +144,7 @@ def _update(draft: Draft, member: Member, event: Join) -> None:
 # -------------------------------------------------------------- static members
 
 
-def _replace_static(draft: Draft, event: Join, old_id: str) -> None:
+def _replace_static(draft: WorkingState, event: Join, old_id: str) -> None:
     """A static member is back under a new id. Nobody rebalances for it, if what it reads stays the same."""
     draft.answer_parked(old_id, ErrorCode.FENCED_INSTANCE_ID)
     before, leader = draft.members[old_id], draft.leader
@@ -160,7 +160,7 @@ def _replace_static(draft: Draft, event: Join, old_id: str) -> None:
         draft.effects.append(Append(write, draft.stored(assignments)))
 
 
-def _rename(draft: Draft, old: Member, new: Member) -> None:
+def _rename(draft: WorkingState, old: Member, new: Member) -> None:
     """`new` takes the place of `old`, also as the leader."""
     draft.members = {m.id: m for m in (new if m.id == old.id else m for m in draft.members.values())}
     if draft.leader == old.id:
@@ -169,13 +169,13 @@ def _rename(draft: Draft, old: Member, new: Member) -> None:
         draft.unsynced = draft.unsynced - {old.id} | {new.id}
 
 
-def _subscribes_anew(draft: Draft, before: Member, event: Join) -> bool:
+def _subscribes_anew(draft: WorkingState, before: Member, event: Join) -> bool:
     old = subscribed_topics(before.metadata(draft.protocol or ""))
     new = subscribed_topics(dict(event.protocols).get(draft.protocol or "", b""))
     return old != new
 
 
-def static_id_stored(draft: Draft, write: NewStaticId, outcome: Appended) -> None:
+def static_id_stored(draft: WorkingState, write: NewStaticId, outcome: Appended) -> None:
     """Answer the member that came back; if its new id could not be stored, it has the old one."""
     member = draft.members.get(write.member_id)
     if member is None or member.joining != write.request or draft.generation != write.generation:

@@ -29,7 +29,7 @@ class Now(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class GroupSettings:
     """What members may ask for. Names and defaults as in BrokerConfig."""
 
     group_initial_rebalance_delay_ms: int = 3000

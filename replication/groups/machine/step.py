@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from replication.errors import ErrorCode
 from replication.groups.machine import commits
-from replication.groups.machine.draft import Draft
+from replication.groups.machine.draft import WorkingState
 from replication.groups.machine.events import (
     Append,
     Appended,
@@ -54,14 +54,14 @@ from replication.groups.machine.events import (
     Write,
 )
 from replication.groups.machine.joining import join, static_id_stored, who_is
-from replication.groups.machine.state import Committed, Group, Limits, Member, Now, Phase
+from replication.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
 from replication.model.cluster import TopicPartition
 
 Step: TypeAlias = tuple[Group, tuple[Effect, ...]]
 
 
 def resume(
-    stored: StoredGroup, offsets: Mapping[TopicPartition, Committed], now: Now, limits: Limits
+    stored: StoredGroup, offsets: Mapping[TopicPartition, Committed], now: Now, limits: GroupSettings
 ) -> Step:
     """The group as its new coordinator has loaded it. The sessions of its members begin anew."""
     members = {
@@ -91,14 +91,14 @@ def resume(
     )
     if len(members) <= limits.group_max_size:
         return group, ()
-    draft = Draft(group, now, limits)
+    draft = WorkingState(group, now, limits)
     draft.prepare_rebalance()  # the limit was lowered: who does not get in again is out
     return draft.done()
 
 
-def step(group: Group, event: Event, now: Now, limits: Limits) -> Step:
+def step(group: Group, event: Event, now: Now, limits: GroupSettings) -> Step:
     """Return the group after the event, and what has to be done, in order."""
-    draft = Draft(group, now, limits)
+    draft = WorkingState(group, now, limits)
     if group.phase is Phase.DEAD and not isinstance(event, Appended):
         _refuse(draft, event)
         return draft.done()
@@ -118,7 +118,7 @@ def step(group: Group, event: Event, now: Now, limits: Limits) -> Step:
     return draft.done()
 
 
-def _membership(draft: Draft, event: Join | Sync | Heartbeat | Leave | Ticked | Unloaded) -> None:
+def _membership(draft: WorkingState, event: Join | Sync | Heartbeat | Leave | Ticked | Unloaded) -> None:
     match event:
         case Join():
             join(draft, event)
@@ -138,7 +138,7 @@ def _membership(draft: Draft, event: Join | Sync | Heartbeat | Leave | Ticked | 
             draft.enter(Phase.DEAD)
 
 
-def _refuse(draft: Draft, event: Event) -> None:
+def _refuse(draft: WorkingState, event: Event) -> None:
     """The group is not here any more."""
     error = ErrorCode.NOT_COORDINATOR
     match event:
@@ -157,7 +157,7 @@ def _refuse(draft: Draft, event: Event) -> None:
 # ------------------------------------------------------------------------ sync
 
 
-def _sync(draft: Draft, event: Sync) -> None:
+def _sync(draft: WorkingState, event: Sync) -> None:
     error = _sync_refusal(draft, event)
     if error is not ErrorCode.NONE:
         draft.answer(event.request, Synced(error))
@@ -179,7 +179,7 @@ def _sync(draft: Draft, event: Sync) -> None:
         draft.effects.append(Append(write, draft.stored(assignments)))
 
 
-def _sync_refusal(draft: Draft, event: Sync) -> ErrorCode:
+def _sync_refusal(draft: WorkingState, event: Sync) -> ErrorCode:
     error = _check_member(draft, event.member_id, event.instance_id, event.generation)
     if error is not ErrorCode.NONE:
         return error
@@ -188,18 +188,18 @@ def _sync_refusal(draft: Draft, event: Sync) -> ErrorCode:
     return ErrorCode.REBALANCE_IN_PROGRESS if draft.phase is Phase.PREPARING else ErrorCode.NONE
 
 
-def _check_member(draft: Draft, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+def _check_member(draft: WorkingState, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
     error = who_is(draft, member_id, instance_id)
     if error is ErrorCode.NONE and generation != draft.generation:
         return ErrorCode.ILLEGAL_GENERATION
     return error
 
 
-def _assignment(draft: Draft, member: Member) -> Synced:
+def _assignment(draft: WorkingState, member: Member) -> Synced:
     return Synced(ErrorCode.NONE, draft.protocol_type, draft.protocol, member.assignment)
 
 
-def _assignment_stored(draft: Draft, write: NewAssignment, outcome: Appended) -> None:
+def _assignment_stored(draft: WorkingState, write: NewAssignment, outcome: Appended) -> None:
     """Tell everybody what the leader decided, unless a newer rebalance has begun."""
     if draft.phase is not Phase.COMPLETING or draft.generation != write.generation:
         return
@@ -222,7 +222,7 @@ def _assignment_stored(draft: Draft, write: NewAssignment, outcome: Appended) ->
 # ------------------------------------------------------- heartbeats and leaving
 
 
-def _heartbeat(draft: Draft, event: Heartbeat) -> None:
+def _heartbeat(draft: WorkingState, event: Heartbeat) -> None:
     error = _check_member(draft, event.member_id, event.instance_id, event.generation)
     if error is ErrorCode.NONE:
         draft.hear(event.member_id)
@@ -231,14 +231,14 @@ def _heartbeat(draft: Draft, event: Heartbeat) -> None:
     draft.answer(event.request, Done(error))
 
 
-def _leave(draft: Draft, event: Leave) -> None:
+def _leave(draft: WorkingState, event: Leave) -> None:
     errors = tuple(_leave_one(draft, *identity) for identity in event.leaving)
     if ErrorCode.NONE in errors:
         draft.membership_changed()
     draft.answer(event.request, Left(errors))
 
 
-def _leave_one(draft: Draft, member_id: str, instance_id: str | None) -> ErrorCode:
+def _leave_one(draft: WorkingState, member_id: str, instance_id: str | None) -> ErrorCode:
     if member_id in draft.pending:
         del draft.pending[member_id]
         if draft.phase is Phase.PREPARING:
@@ -255,7 +255,7 @@ def _leave_one(draft: Draft, member_id: str, instance_id: str | None) -> ErrorCo
 # ------------------------------------------------------------------------ time
 
 
-def _tick(draft: Draft) -> None:
+def _tick(draft: WorkingState) -> None:
     """Expel who was silent for too long; go on with what has waited long enough."""
     now_ms = draft.now.ms
     late = [m.id for m in draft.members.values() if not m.is_excused and m.deadline_ms <= now_ms]
@@ -280,7 +280,7 @@ def _tick(draft: Draft) -> None:
 # -------------------------------------------------------------------- outcomes
 
 
-def _appended(draft: Draft, outcome: Appended) -> None:
+def _appended(draft: WorkingState, outcome: Appended) -> None:
     outcome = replace(outcome, error=_told(outcome.write, outcome.error))
     match outcome.write:
         case NewAssignment():

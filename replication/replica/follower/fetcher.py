@@ -21,7 +21,7 @@ from replication.model.metadata import Metadata
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionFetched
-from replication.replica.follower.follower import Following
+from replication.replica.follower.follower import Follower
 from replication.replica.machine.follower import AskEpochEnd, EpochEndAnswered, Fetch, OutOfRange
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ IDLE_WAITS = 4
 SPARE_WAIT_MS, SPARE_PARTITIONS_PER_MS = 20, 20
 NAMED_MAX = 20  # partitions in one line of the log
 
-_Questions = dict[Following, AskEpochEnd | Fetch]
+_Questions = dict[Follower, AskEpochEnd | Fetch]
 
 
 class Fetchers:
@@ -46,19 +46,19 @@ class Fetchers:
         self.broker_epoch = broker_epoch
         self._leaders: dict[BrokerId, _LeaderFetcher] = {}
 
-    def ask(self, role: Following, question: AskEpochEnd | Fetch) -> None:
+    def ask(self, role: Follower, question: AskEpochEnd | Fetch) -> None:
         """Take the question to the role's leader."""
         fetcher = self._leaders.get(role.leader)
         if fetcher is None:
             fetcher = self._leaders[role.leader] = _LeaderFetcher(self, role.leader)
         fetcher.ask(role, question)
 
-    def settled(self, role: Following) -> None:
+    def settled(self, role: Follower) -> None:
         """What the role did to its log is done."""
         if (fetcher := self._leaders.get(role.leader)) is not None:
             fetcher.settled(role)
 
-    def forget(self, role: Following) -> None:
+    def forget(self, role: Follower) -> None:
         """No answer is wanted any more; a leader that nobody follows is left."""
         fetcher = self._leaders.get(role.leader)
         if fetcher is not None and fetcher.forget(role):
@@ -86,20 +86,20 @@ class _LeaderFetcher:
     def __init__(self, fetchers: Fetchers, leader: BrokerId) -> None:
         self.fetchers = fetchers
         self.leader = leader
-        self._roles: set[Following] = set()  # all that follow this leader
+        self._roles: set[Follower] = set()  # all that follow this leader
         self._waiting: _Questions = {}
         self._connections = [_Connection(self) for _ in range(fetchers.config.num_replica_fetchers)]
         self._spare = _Connection(self, is_spare=True)
         self._connections.append(self._spare)
         self._is_spare_needed = True
 
-    def ask(self, role: Following, question: AskEpochEnd | Fetch) -> None:
+    def ask(self, role: Follower, question: AskEpochEnd | Fetch) -> None:
         """Those that were on a connection last go with it again; others with the first that has nothing to do."""
         self._roles.add(role)
         if not any(connection.keep(role, question) for connection in self._connections):
             self.offer(role, question)
 
-    def offer(self, role: Following, question: AskEpochEnd | Fetch) -> None:
+    def offer(self, role: Follower, question: AskEpochEnd | Fetch) -> None:
         """Whoever is first may take it."""
         self._waiting[role] = question
         for connection in self._connections:
@@ -107,11 +107,11 @@ class _LeaderFetcher:
                 connection.wake()
                 return
 
-    def settled(self, role: Following) -> None:
+    def settled(self, role: Follower) -> None:
         for connection in self._connections:
             connection.settled(role)
 
-    def forget(self, role: Following) -> bool:
+    def forget(self, role: Follower) -> bool:
         """Is nobody left?"""
         self._roles.discard(role)
         self._waiting.pop(role, None)
@@ -149,7 +149,7 @@ class _Connection:
         self._owner = owner
         self._is_spare = is_spare
         self._fetchers = owner.fetchers
-        self._roles: set[Following] = set()
+        self._roles: set[Follower] = set()
         self._waiting: _Questions = {}
         self._has_work, self._all_appended = asyncio.Event(), asyncio.Event()
         self._empty_answers = 0  # in a row
@@ -157,7 +157,7 @@ class _Connection:
         self._address: tuple[str, int] | None = None
         self._task = asyncio.ensure_future(self._run())
 
-    def keep(self, role: Following, question: AskEpochEnd | Fetch) -> bool:
+    def keep(self, role: Follower, question: AskEpochEnd | Fetch) -> bool:
         """Take the question, if the role is on this connection."""
         if role not in self._roles:
             return False
@@ -170,7 +170,7 @@ class _Connection:
     def wake(self) -> None:
         self._has_work.set()
 
-    def settled(self, role: Following) -> None:
+    def settled(self, role: Follower) -> None:
         if role in self._roles:
             self._look_at_appends()
 
@@ -179,11 +179,11 @@ class _Connection:
         """Is any of the followers still at work on its log?"""
         return any(role.jobs for role in self._roles)
 
-    def forget(self, role: Following) -> None:
+    def forget(self, role: Follower) -> None:
         self._waiting.pop(role, None)
         self.let_go((role,))
 
-    def let_go(self, roles: Iterable[Following]) -> None:
+    def let_go(self, roles: Iterable[Follower]) -> None:
         """They are on this connection no more."""
         self._roles.difference_update(roles)
         self._look_at_appends()
@@ -258,8 +258,8 @@ class _Connection:
         return self._client
 
     async def _ends(
-        self, client: Client, asked: Mapping[Following, tuple[int, int]]
-    ) -> dict[Following, tuple[int, int]]:
+        self, client: Client, asked: Mapping[Follower, tuple[int, int]]
+    ) -> dict[Follower, tuple[int, int]]:
         """Where these epochs (leader epoch, epoch in question) end; those that failed are left out."""
         roles = {role.replica.tp: role for role in asked}
         topics = [
@@ -286,10 +286,10 @@ class _Connection:
                     found[role] = (row.leader_epoch, row.end_offset)
         return found
 
-    async def _fetch(self, client: Client, fetches: Mapping[Following, Fetch], questions: _Questions) -> None:
+    async def _fetch(self, client: Client, fetches: Mapping[Follower, Fetch], questions: _Questions) -> None:
         roles = {(role.replica.topic_uuid, role.replica.tp.partition): role for role in fetches}
         response = await client.call(ApiKey.FETCH, self._fetch_request(fetches))
-        beyond: dict[Following, PartitionFetched] = {}
+        beyond: dict[Follower, PartitionFetched] = {}
         refused: dict[int, list[TopicPartition]] = {}
         self._empty_answers += 1
         for topic in response.topics:
@@ -320,7 +320,7 @@ class _Connection:
         if beyond:
             await self._find_extent(client, fetches, beyond, questions)
 
-    def _fetch_request(self, fetches: Mapping[Following, Fetch]) -> FetchRequest:
+    def _fetch_request(self, fetches: Mapping[Follower, Fetch]) -> FetchRequest:
         config = self._fetchers.config
         topics = []
         for name, group in _by_topic(fetches).items():
@@ -356,8 +356,8 @@ class _Connection:
     async def _find_extent(
         self,
         client: Client,
-        fetches: Mapping[Following, Fetch],
-        beyond: Mapping[Following, PartitionFetched],
+        fetches: Mapping[Follower, Fetch],
+        beyond: Mapping[Follower, PartitionFetched],
         questions: _Questions,
     ) -> None:
         """The leader does not have what was asked for: tell the roles from where to where its log goes.
@@ -383,8 +383,8 @@ class _Connection:
         )
 
 
-def _by_topic(roles: Iterable[Following]) -> dict[str, list[Following]]:
-    found: dict[str, list[Following]] = {}
+def _by_topic(roles: Iterable[Follower]) -> dict[str, list[Follower]]:
+    found: dict[str, list[Follower]] = {}
     for role in roles:
         found.setdefault(role.replica.tp.topic, []).append(role)
     return found

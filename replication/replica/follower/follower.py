@@ -1,6 +1,6 @@
-"""Following: the role of a replica that follows, for one leader epoch. It drives `follower`, and changes the log.
+"""Follower: the role of a replica that follows, for one leader epoch. It drives `follower`, and changes the log.
 
-At most one question to the leader is open, and one append is in the log's lane; what comes of a role that was left is
+At most one question to the leader is open, and one append is in the log's queue; what comes of a role that was left is
 thrown away. Belongs to the event loop.
 """
 
@@ -29,13 +29,13 @@ FIRST_PAUSE_MS = 20
 class Asking(Protocol):
     """Who takes questions to leaders, and brings the answers to the role that asked."""
 
-    def ask(self, role: Following, question: follower.AskEpochEnd | follower.Fetch) -> None:
+    def ask(self, role: Follower, question: follower.AskEpochEnd | follower.Fetch) -> None:
         """Ask it."""
 
-    def settled(self, role: Following) -> None:
+    def settled(self, role: Follower) -> None:
         """What the role did to its log is done: it has asked again, or pauses."""
 
-    def forget(self, role: Following) -> None:
+    def forget(self, role: Follower) -> None:
         """No answer is wanted any more."""
 
     def connect(self, broker: BrokerId) -> Client:
@@ -43,9 +43,9 @@ class Asking(Protocol):
 
 
 class _Write:
-    """Something done to the log of a follower. A job of its lane."""
+    """Something done to the log of a follower. A job of its queue."""
 
-    def __init__(self, role: Following, act: Callable[[], None], then: Callable[[_Write], None]) -> None:
+    def __init__(self, role: Follower, act: Callable[[], None], then: Callable[[_Write], None]) -> None:
         self.role = role
         self.act = act
         self.then = then
@@ -69,8 +69,8 @@ class _Write:
         self.role.written(self)
 
 
-class Following:
-    """See the module. `state` is the machine's; `jobs` are those of it that are in the lane."""
+class Follower:
+    """See the module. `state` is the machine's; `jobs` are those of it that are in the queue."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Following:
     def step(self, event: follower.Event) -> None:
         """Let the machine have the event, then do what it says."""
         if not self.is_over:
-            limits = follower.Limits(self._pause_ms)
+            limits = follower.FollowerSettings(self._pause_ms)
             self.state, effects = follower.step(self.state, event, limits)
             if effects:
                 self._perform(effects)
@@ -279,7 +279,7 @@ class Following:
             self._pause_ms = FIRST_PAUSE_MS
             self.step(follower.LogStartMoved(self.replica.start))
 
-    # -------------------------------------------------------------------- lane
+    # -------------------------------------------------------------------- queue
 
     def _submit(self, act: Callable[[], None], then: Callable[[_Write], None]) -> None:
         self.jobs += 1

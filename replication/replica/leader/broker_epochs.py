@@ -1,4 +1,4 @@
-"""Lives: in which epochs the other brokers live, as the tree says. A follower is believed if it names its own.
+"""BrokerEpochs: in which epochs the other brokers live, as the tree says. A follower is believed if it names its own.
 
 What a follower asks for says what it has, and moves the high watermark: so nobody but it may ask in its name. Its epoch
 is a secret between it and the tree. One that is not known is looked up there; who asks meanwhile waits for the same
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 LOOK_PAUSE_S = 0.05
 
 
-class Lives:
+class BrokerEpochs:
     """See the module. `connect` with each session, `disconnect` at its end."""
 
     def __init__(self) -> None:

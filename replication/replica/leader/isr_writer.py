@@ -1,4 +1,4 @@
-"""IsrChanges: the ISRs of the partitions that this broker leads, written to the tree, and the controller told of them.
+"""IsrWriter: the ISRs of the partitions that this broker leads, written to the tree, and the controller told of them.
 
 Laws: a change is written in one step, if the node has the version that the leader knows and who joins is registered
 in the life that was seen. What comes while a write is under way goes together, next. Its outcome is told only for
@@ -41,7 +41,7 @@ class _Write:
     answered: Answered
 
 
-class IsrChanges:
+class IsrWriter:
     """See the module. `connect` and `disconnect` frame a session with the store."""
 
     def __init__(self, broker: BrokerId, controller_epoch: Callable[[], int]) -> None:

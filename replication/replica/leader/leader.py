@@ -1,7 +1,7 @@
 """Leader: the role of a replica that leads, for one leader epoch. It drives `isr`, takes records, and serves fetches.
 
 Whoever comes after the role was left is told NOT_LEADER_OR_FOLLOWER. Belongs to the event loop; the log is written in
-its lane, where the appends that wait for it go together, under one lock.
+its queue, where the appends that wait for it go together, under one lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from logstore.records.batch import InvalidBatchError, batches, keyless_rows
 from replication.errors import ErrorCode, KeylessRecordsError, code_of, is_disk_dead
 from replication.model.cluster import Assignment, LeaderAndIsr
 from replication.protocol.wire import Buffer
-from replication.replica.leader.purgatory import CommitWait, CommitWaits, PendingProduce
+from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces
 from replication.replica.leader.results import (
     ALL_IN_SYNC,
     AppendResult,
@@ -26,7 +26,7 @@ from replication.replica.leader.results import (
     FetchTerms,
 )
 from replication.replica.machine import isr
-from replication.replica.storage.batch_cache import Recent
+from replication.replica.storage.batch_cache import BatchCache
 from replication.replica.storage.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Append:
 
 
 class _AppendGroup:
-    """The appends that go to the log together. A job of its lane."""
+    """The appends that go to the log together. A job of its queue."""
 
     def __init__(self, leader: Leader) -> None:
         self.leader = leader
@@ -123,15 +123,15 @@ class Leader:
         self, replica: ReplicaLog, stored: LeaderAndIsr, replicas: Assignment, high_watermark: int
     ) -> None:
         self.replica = replica
-        self.recent = Recent()
+        self.recent = BatchCache()
         self._quiet: dict[int, isr.Fetched] = {}
         self._starts: dict[int, int] = {}  # follower -> its log start
         self._start_waits: list[asyncio.Future[None]] = []
-        self._waits = CommitWaits()
+        self._waits = PendingProduces()
         self._group: _AppendGroup | None = None
         self._is_advancing = False  # will, at the end of this turn
         self.is_over = False
-        self._limits = isr.Limits(
+        self._limits = isr.IsrSettings(
             replica.host.config.replica_lag_time_max_ms, replica.host.config.replica_lag_max_messages
         )
         self.state, effects = isr.lead(
@@ -220,7 +220,7 @@ class Leader:
         """Write in the event loop, where that takes less than to have a thread do it. False: it may take longer."""
         replica = self.replica
         host = replica.host
-        if replica.config.is_compacted or not host.is_sound() or not host.disk.is_prompt(replica.lane):
+        if replica.config.is_compacted or not host.is_sound() or not host.disk.is_prompt(replica.queue):
             return False
         host.disk.begin_write()
         append.outcome = _try_append(replica, append.records, self.state.leader_epoch)

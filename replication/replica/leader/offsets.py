@@ -124,6 +124,6 @@ async def delete_records(leader: Leader, offset: int, *, timeout_ms: int) -> Del
 
 
 def _advance_start(leader: Leader, offset: int) -> None:
-    """In the log's lane."""
+    """In the log's queue."""
     log = leader.replica.log
     log.advance_start(expiry.deletable_to(log, offset))

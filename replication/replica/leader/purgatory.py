@@ -1,7 +1,7 @@
 """Purgatory: who waits until something is committed, or until time is over.
 
-`PendingProduce` is one request; `CommitWaits` are the appends of one partition that requests wait for, in the order of
-their offsets: the first ones are done first.
+`PendingProduce` is one request; `PendingProduces` are the appends of one partition that requests wait for, in the
+order of their offsets.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CommitWait(NamedTuple):
     request: PendingProduce[Any]
 
 
-class CommitWaits:
+class PendingProduces:
     """See the module."""
 
     def __init__(self) -> None:

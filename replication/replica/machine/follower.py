@@ -35,7 +35,7 @@ EpochStarts: TypeAlias = tuple[tuple[int, int], ...]  # (epoch, offset of its fi
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FollowerSettings:
     """How long to wait after an error."""
 
     replica_fetch_backoff_ms: int = 1_000
@@ -49,7 +49,7 @@ class Phase(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
+class FollowerState:
     """One leader epoch of a partition, seen by a follower.
 
     Invariant: high_watermark <= log_end_offset. `asked` is the epoch in question while truncating, `is_asking`
@@ -247,7 +247,7 @@ Effect: TypeAlias = (
     | HighWatermarkMoved
     | MoveLogStart
 )
-Step: TypeAlias = tuple[Following, tuple[Effect, ...]]
+Step: TypeAlias = tuple[FollowerState, tuple[Effect, ...]]
 
 
 # ------------------------------------------------------------------ decisions
@@ -263,7 +263,7 @@ def follow(
     high_watermark: int,
 ) -> Step:
     """Begin to follow in a leader epoch. `high_watermark`: what is known, from memory or from the checkpoint."""
-    state = Following(
+    state = FollowerState(
         leader=leader,
         leader_epoch=leader_epoch,
         phase=Phase.TRUNCATING,
@@ -275,7 +275,7 @@ def follow(
     return _reconcile(state)
 
 
-def step(state: Following, event: Event, limits: Limits) -> Step:
+def step(state: FollowerState, event: Event, limits: FollowerSettings) -> Step:
     """Return the state after the event, and what has to be done, in order."""
     match event:
         case RecordsFetched():
@@ -310,17 +310,17 @@ def end_of_epoch(epochs: EpochStarts, epoch: int, log_end_offset: int) -> tuple[
 # -------------------------------------------------------------------- parts
 
 
-def _reconcile(state: Following) -> Step:
+def _reconcile(state: FollowerState) -> Step:
     """Ask where the newest epoch ends; a log without epochs has nothing that could differ."""
     return _ask(_from_newest(state))
 
 
-def _from_newest(state: Following) -> Following:
+def _from_newest(state: FollowerState) -> FollowerState:
     latest = state.epochs[-1][0] if state.epochs else NO_EPOCH
     return replace(state, phase=Phase.TRUNCATING if state.epochs else Phase.FETCHING, asked=latest)
 
 
-def _ask(state: Following) -> Step:
+def _ask(state: FollowerState) -> Step:
     """Ask the question of this phase."""
     question: Effect
     if state.phase is Phase.TRUNCATING:
@@ -330,7 +330,7 @@ def _ask(state: Following) -> Step:
     return replace(state, is_asking=True, resume_ms=None), (question,)
 
 
-def _failed(state: Following, event: Failed | WriteFailed, limits: Limits) -> Step:
+def _failed(state: FollowerState, event: Failed | WriteFailed, limits: FollowerSettings) -> Step:
     if isinstance(event, WriteFailed):
         return _write_failed(state, event, limits)
     if event.leader_epoch != state.leader_epoch or not state.is_asking:  # a late one
@@ -338,7 +338,7 @@ def _failed(state: Following, event: Failed | WriteFailed, limits: Limits) -> St
     return _pause(state, event.now_ms, limits)
 
 
-def _write_failed(state: Following, event: WriteFailed, limits: Limits) -> Step:
+def _write_failed(state: FollowerState, event: WriteFailed, limits: FollowerSettings) -> Step:
     """Go on from the log as it is. A cut that was not made is found again: what was asked for it is answered."""
     state = _with_log(state, event)
     if state.phase is Phase.TRUNCATING:
@@ -346,7 +346,7 @@ def _write_failed(state: Following, event: WriteFailed, limits: Limits) -> Step:
     return _pause(state, event.now_ms, limits)
 
 
-def _with_log(state: Following, event: Truncated | WriteFailed) -> Following:
+def _with_log(state: FollowerState, event: Truncated | WriteFailed) -> FollowerState:
     return replace(
         state,
         log_start_offset=event.log_start_offset,
@@ -356,11 +356,11 @@ def _with_log(state: Following, event: Truncated | WriteFailed) -> Following:
     )
 
 
-def _pause(state: Following, now_ms: int, limits: Limits) -> Step:
+def _pause(state: FollowerState, now_ms: int, limits: FollowerSettings) -> Step:
     return replace(state, is_asking=False, resume_ms=now_ms + limits.replica_fetch_backoff_ms), ()
 
 
-def _answered(state: Following, event: EpochEndAnswered) -> Step:
+def _answered(state: FollowerState, event: EpochEndAnswered) -> Step:
     """Cut where both logs end that epoch. What the leader has of it and this log has not, comes by fetching."""
     if not (state.is_asking and state.phase is Phase.TRUNCATING) or (event.leader_epoch, event.asked) != (
         state.leader_epoch,
@@ -380,13 +380,13 @@ def _answered(state: Following, event: EpochEndAnswered) -> Step:
     return _cut(replace(state, asked=own_epoch), own_end)
 
 
-def _cut(state: Following, offset: int) -> Step:
+def _cut(state: FollowerState, offset: int) -> Step:
     offset = max(min(offset, state.log_end_offset), state.log_start_offset)
     state, effects = _lower(state, offset)
     return state, (*effects, TruncateTo(offset))
 
 
-def _lower(state: Following, offset: int) -> Step:
+def _lower(state: FollowerState, offset: int) -> Step:
     """The HW goes first, and what it loses is said."""
     if offset >= state.high_watermark:
         return state, ()
@@ -394,12 +394,12 @@ def _lower(state: Following, offset: int) -> Step:
     return replace(state, high_watermark=offset), (lost,)
 
 
-def _truncated(state: Following, event: Truncated) -> Step:
+def _truncated(state: FollowerState, event: Truncated) -> Step:
     phase = Phase.FETCHING if state.asked == NO_EPOCH else Phase.TRUNCATING
     return _ask(replace(_with_log(state, event), phase=phase))
 
 
-def _is_answer(state: Following, event: RecordsFetched | OutOfRange) -> bool:
+def _is_answer(state: FollowerState, event: RecordsFetched | OutOfRange) -> bool:
     """Is this the answer to the open fetch, and not a late one of an older?"""
     return (
         state.is_asking
@@ -408,7 +408,7 @@ def _is_answer(state: Following, event: RecordsFetched | OutOfRange) -> bool:
     )
 
 
-def _fetched(state: Following, event: RecordsFetched) -> Step:
+def _fetched(state: FollowerState, event: RecordsFetched) -> Step:
     if not _is_answer(state, event):
         return state, ()
     start_moved = _log_start(state, event.leader_log_start_offset)
@@ -420,26 +420,26 @@ def _fetched(state: Following, event: RecordsFetched) -> Step:
     return state, (*moved, *start_moved, *question)
 
 
-def _log_start(state: Following, leader_log_start_offset: int) -> tuple[Effect, ...]:
+def _log_start(state: FollowerState, leader_log_start_offset: int) -> tuple[Effect, ...]:
     is_behind = leader_log_start_offset > state.log_start_offset
     return (MoveLogStart(leader_log_start_offset),) if is_behind else ()
 
 
-def _appended(state: Following, event: Appended) -> Step:
+def _appended(state: FollowerState, event: Appended) -> Step:
     state = replace(state, log_end_offset=event.log_end_offset, epochs=event.epochs)
     state, moved = _advance(state, event.leader_high_watermark)
     state, question = _ask(state)
     return state, (*moved, *question)
 
 
-def _advance(state: Following, leader_high_watermark: int) -> Step:
+def _advance(state: FollowerState, leader_high_watermark: int) -> Step:
     high_watermark = min(leader_high_watermark, state.log_end_offset)
     if high_watermark <= state.high_watermark:
         return state, ()
     return replace(state, high_watermark=high_watermark), (HighWatermarkMoved(high_watermark),)
 
 
-def _out_of_range(state: Following, event: OutOfRange) -> Step:
+def _out_of_range(state: FollowerState, event: OutOfRange) -> Step:
     """Nothing in common with the leader's log: begin anew. Beyond its end only: reconcile, it has other records."""
     if not _is_answer(state, event):
         return state, ()

@@ -29,7 +29,7 @@ UNKNOWN_OFFSET = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class IsrSettings:
     """When a follower is too far behind. `replica_lag_max_messages` of -1: a number of records is never too far."""
 
     replica_lag_time_max_ms: int = 10_000
@@ -37,7 +37,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class FollowerProgress:
     """What the leader knows of a follower in this leader epoch; its log end is UNKNOWN_OFFSET until it fetches."""
 
     caught_up_ms: int
@@ -60,7 +60,7 @@ class Leading:
     replicas: Assignment
     isr: tuple[BrokerId, ...]
     version: int
-    followers: Mapping[BrokerId, Follower]
+    followers: Mapping[BrokerId, FollowerProgress]
     log_end_offset: int
     high_watermark: int
     proposed: tuple[BrokerId, ...] | None = None
@@ -208,14 +208,14 @@ def lead(
         replicas=replicas,
         isr=stored.isr,
         version=stored.version,
-        followers={other: Follower(now_ms) for other in replicas if other != broker},
+        followers={other: FollowerProgress(now_ms) for other in replicas if other != broker},
         log_end_offset=log_end_offset,
         high_watermark=min(high_watermark, log_end_offset),
     )
     return _advance(state)
 
 
-def step(state: Leading, event: Event, limits: Limits) -> Step:
+def step(state: Leading, event: Event, limits: IsrSettings) -> Step:
     """Return the state after the event, and what has to be done, in order."""
     match event:
         case Fetched():
@@ -310,7 +310,7 @@ def _fetched(state: Leading, event: Fetched) -> Step:
     if known is None or event.broker_epoch < known.broker_epoch:
         return state, ()  # not a replica, or a late message of a former life
     has_returned = known.broker_epoch not in (NO_EPOCH, event.broker_epoch)
-    observed = _observe(state, event, Follower(event.now_ms) if has_returned else known)
+    observed = _observe(state, event, FollowerProgress(event.now_ms) if has_returned else known)
     state = replace(state, followers={**state.followers, event.replica: observed})
     state, moved = _advance(state)
     if event.replica in state.isr:
@@ -322,14 +322,16 @@ def _fetched(state: Leading, event: Fetched) -> Step:
     return state, moved + asked
 
 
-def _observe(state: Leading, event: Fetched, known: Follower) -> Follower:
+def _observe(state: Leading, event: Fetched, known: FollowerProgress) -> FollowerProgress:
     """Caught up now, if it has the leader's end; or at the fetch before, if it has what the leader had then."""
     caught_up_ms = known.caught_up_ms
     if event.offset >= state.log_end_offset:
         caught_up_ms = event.now_ms
     elif known.log_end_offset != UNKNOWN_OFFSET and event.offset >= known.leader_end_at_fetch:
         caught_up_ms = known.fetched_ms
-    return Follower(caught_up_ms, event.offset, event.broker_epoch, event.now_ms, state.log_end_offset)
+    return FollowerProgress(
+        caught_up_ms, event.offset, event.broker_epoch, event.now_ms, state.log_end_offset
+    )
 
 
 def _maybe_expand(state: Leading, replica: BrokerId) -> Step:
@@ -339,8 +341,8 @@ def _maybe_expand(state: Leading, replica: BrokerId) -> Step:
     return _propose(state, (*state.isr, replica))
 
 
-def _too_slow(state: Leading, now_ms: int, limits: Limits) -> tuple[BrokerId, ...]:
-    def is_too_slow(follower: Follower) -> bool:
+def _too_slow(state: Leading, now_ms: int, limits: IsrSettings) -> tuple[BrokerId, ...]:
+    def is_too_slow(follower: FollowerProgress) -> bool:
         lag_messages = state.log_end_offset - follower.log_end_offset
         return now_ms - follower.caught_up_ms > limits.replica_lag_time_max_ms or (
             0 <= limits.replica_lag_max_messages < lag_messages and follower.log_end_offset != UNKNOWN_OFFSET

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from logstore.env import Env
 from logstore.errors import TopicExistsError
 from logstore.store.catalog import TopicInfo, new_topic_id
-from logstore.store.log_dir import LogDir, Owner
+from logstore.store.log_dir import DirectoryOwner, LogDir
 from logstore.store.store import LogStore
 from replication.coordination import cluster, topics
 from replication.coordination.tree import Tree
@@ -33,7 +33,7 @@ async def take(tree: Tree, log_dir: LogDir, broker: BrokerId, env: Env) -> Seque
     Raises: NotAStoreError: it is another broker's, or another cluster's; TopicExistsError: the cluster has a topic of
     the name of one that is here.
     """
-    owner = Owner(broker, await cluster.read_cluster_id(tree, new_topic_id()))
+    owner = DirectoryOwner(broker, await cluster.read_cluster_id(tree, new_topic_id()))
     if log_dir.owner is None:
         adopted = await asyncio.to_thread(_settled_topics, log_dir, env)
         for topic in adopted:

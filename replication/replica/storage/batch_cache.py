@@ -1,4 +1,4 @@
-"""Recent: the last appends to a log, as they came, so that who reads at its end needs no disk.
+"""BatchCache: the last appends to a log, as they came, so that who reads at its end needs no disk.
 
 Invariant: what is kept is one unbroken range of offsets that ends at the last append noted, and has at most
 `RECENT_BYTES`, or one append. What is given out is what the log holds, byte for byte.
@@ -23,7 +23,7 @@ class _Append(NamedTuple):
     data: bytes
 
 
-class Recent:
+class BatchCache:
     """See the module."""
 
     def __init__(self) -> None:

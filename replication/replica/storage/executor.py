@@ -1,14 +1,16 @@
-"""Disk: the threads that read and write logs, so that no slow disk stops the event loop; and when it may write itself.
+"""DiskExecutor: threads that read and write logs, and when the event loop may write by itself.
 
-- What is submitted for one partition is done in order: a partition has one *lane*.
-- One thread does the work of all lanes, since threads that write at the same time wait for the interpreter, and cost
-  more than they bring. Another one comes when that takes longer than it should: a file that hangs holds up its own lane
-  only.
+A slow disk does not stop the event loop.
+
+- What is submitted for one partition is done in order: a partition has one *queue*.
+- One thread does the work of all queues, since threads that write at the same time wait for the interpreter, and cost
+  more than they bring. Another one comes when that takes longer than it should: a file that hangs holds up only its own
+  queue.
 - Work goes to and fro in rounds: what came during one goes with the next, and a job may take more in until then (`seal`
   ends that). The more there is to do, the less a job costs.
 - Reads need no order: they go to whichever reader is free, and never wait behind a write.
 
-A Disk belongs to the event loop that made it.
+A DiskExecutor belongs to the event loop that made it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
 
-SETTLED_AT_ONCE = 250  # lanes whose jobs are settled in one turn of the loop: some 20 us each
+SETTLED_AT_ONCE = 250  # queues whose jobs are settled in one turn of the loop: some 20 us each
 PATIENCE_S = 0.01  # how long a round may take before another thread helps
 # After a write that took longer than that the event loop leaves writing to the threads for so many times that long:
 # slow writes cost it a twentieth of its time at most. A thread may have waited for the interpreter, too: SLOW_MS.
@@ -39,7 +41,7 @@ STALL_MS = 15_000
 
 
 class Job(Protocol):
-    """Something to do in a lane."""
+    """Something to do in a queue."""
 
     def seal(self) -> None:
         """It goes to the thread now: nothing joins it any more. Called in the event loop."""
@@ -84,7 +86,7 @@ class _Call(Generic[Found]):
             self._answer.set_result(self._found)  # type: ignore[arg-type]
 
 
-class Lane:
+class JobQueue:
     """What is to be done for one partition, in order. Belongs to the event loop, but for `running`."""
 
     __slots__ = ("running", "waiting")
@@ -94,7 +96,7 @@ class Lane:
         self.running: list[Job] = []  # in a writer's hands, or about to be
 
 
-class Disk:
+class DiskExecutor:
     """The threads of one broker, half of them for writing; see the module."""
 
     def __init__(self, threads: int, env: Env = SYSTEM) -> None:
@@ -102,27 +104,27 @@ class Disk:
         self._writing_since_ms: int | None = None  # the event loop; None: it does not
         self._files, self._clock = env.files, env.clock
         self._slow_until_ms = 0
-        self._todo: deque[Lane] = deque()  # this and the next are the threads', too
-        self._done: deque[Lane] = deque()
+        self._todo: deque[JobQueue] = deque()  # this and the next are the threads', too
+        self._done: deque[JobQueue] = deque()
         self._writers = [_Writer(self, number) for number in range(max(1, threads // 2))]
         self._readers = ThreadPoolExecutor(max(1, threads - len(self._writers)), "read")
-        self._ready: dict[Lane, None] = {}
+        self._ready: dict[JobQueue, None] = {}
         self._is_sending = self._is_settling = False
         self._look: asyncio.TimerHandle | None = None
         self._all_done = asyncio.Event()
 
-    def lane(self) -> Lane:
-        """A lane for one more partition."""
-        return Lane()
+    def queue(self) -> JobQueue:
+        """A queue for one more partition."""
+        return JobQueue()
 
-    def is_prompt(self, lane: Lane) -> bool:
-        """May the event loop write for this lane by itself: is nothing under way there, and was the disk quick of late?
+    def is_prompt(self, queue: JobQueue) -> bool:
+        """May the event loop write for this queue itself: is nothing under way there, and was the disk fast of late?
 
         A call to a thread and back costs several times what a small write does. An fsync makes writes wait.
         """
         return not (
-            lane.running
-            or lane.waiting
+            queue.running
+            or queue.waiting
             or self._files.is_syncing
             or self._clock.monotonic_ms() < self._slow_until_ms
         )
@@ -151,21 +153,21 @@ class Disk:
         since_ms = self._writing_since_ms
         return since_ms is not None and self._clock.monotonic_ms() - since_ms < STALL_MS
 
-    def submit(self, lane: Lane, job: Job) -> None:
-        """Have the job done, behind all that was submitted to the lane."""
-        lane.waiting.append(job)
-        if not lane.running:
-            self._ready[lane] = None
+    def submit(self, queue: JobQueue, job: Job) -> None:
+        """Have the job done, behind all that was submitted to the queue."""
+        queue.waiting.append(job)
+        if not queue.running:
+            self._ready[queue] = None
             if not self._is_sending:
                 self._is_sending = True  # at the end of this turn: more may come in it
                 self.loop.call_soon(self._send)
 
     def call(
-        self, lane: Lane, act: Callable[[], Found], *, then: Callable[[], None] = lambda: None
+        self, queue: JobQueue, act: Callable[[], Found], *, then: Callable[[], None] = lambda: None
     ) -> asyncio.Future[Found]:
         """The same for a function: what it returns, or raises; `then` comes before that, in the event loop."""
         answer: asyncio.Future[Found] = self.loop.create_future()
-        self.submit(lane, _Call(act, answer, then))
+        self.submit(queue, _Call(act, answer, then))
         return answer
 
     def read(self, act: Callable[[], Found]) -> asyncio.Future[Found]:
@@ -193,10 +195,10 @@ class Disk:
         hangs = all(now_s - writer.began_s >= PATIENCE_S for writer in busy)
         if (self._ready or self._todo) and hangs and len(busy) < len(self._writers):
             ready, self._ready = self._ready, {}
-            for lane in ready:
-                for job in lane.waiting:
+            for queue in ready:
+                for job in queue.waiting:
                     job.seal()
-                lane.running, lane.waiting = lane.waiting, []
+                queue.running, queue.waiting = queue.waiting, []
             self._todo.extend(ready)
             busy.append(next(writer for writer in self._writers if not writer.is_busy))
             busy[-1].begin(now_s)
@@ -213,12 +215,12 @@ class Disk:
         writer.is_busy = False
         self._settle()
 
-    def note_done(self, lane: Lane) -> None:
-        """From a writer: the lane's jobs were run."""
-        self._done.append(lane)
+    def note_done(self, queue: JobQueue) -> None:
+        """From a writer: the queue's jobs were run."""
+        self._done.append(queue)
 
-    def next_lane(self) -> Lane | None:
-        """From a writer: the next lane of this round."""
+    def next_queue(self) -> JobQueue | None:
+        """From a writer: the next queue of this round."""
         try:
             return self._todo.popleft()
         except IndexError:
@@ -227,11 +229,11 @@ class Disk:
     def _settle(self) -> None:
         settled: list[list[Job]] = []
         while self._done and len(settled) < SETTLED_AT_ONCE:
-            lane = self._done.popleft()
-            settled.append(lane.running)
-            lane.running = []
-            if lane.waiting:
-                self._ready[lane] = None
+            queue = self._done.popleft()
+            settled.append(queue.running)
+            queue.running = []
+            if queue.waiting:
+                self._ready[queue] = None
         self._send()  # first, so that the disk works while this is settled
         for jobs in settled:
             for job in jobs:
@@ -251,9 +253,9 @@ class Disk:
 
 
 class _Writer:
-    """One thread. Takes lane after lane until none is left."""
+    """One thread. Takes queue after queue until none is left."""
 
-    def __init__(self, disk: Disk, number: int) -> None:
+    def __init__(self, disk: DiskExecutor, number: int) -> None:
         self.is_busy = False
         self.began_s = 0.0
         self._disk = disk
@@ -272,12 +274,12 @@ class _Writer:
     def _work(self) -> None:
         disk = self._disk
         while self._rounds.get():
-            while (lane := disk.next_lane()) is not None:
+            while (queue := disk.next_queue()) is not None:
                 begun_ms = disk.now_ms()
-                for job in lane.running:
+                for job in queue.running:
                     job.run()
                 disk.note_time(disk.now_ms() - begun_ms, SLOW_MS)
-                disk.note_done(lane)
+                disk.note_done(queue)
             try:
                 disk.loop.call_soon_threadsafe(disk.finished, self)
             except RuntimeError:  # the loop was closed under us: nobody waits any more

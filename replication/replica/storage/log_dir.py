@@ -1,4 +1,4 @@
-"""ReplicaDir: the store directory of a broker, which has it alone: its logs, and what it notes about them.
+"""ReplicaLogDir: the store directory of a broker, which has it alone: its logs, and what it notes about them.
 
 ::
 
@@ -56,7 +56,7 @@ _HIDDEN = re.compile(r".+-\d+\.([\w-]{22})\.deleted")
 Configs = Callable[[str], LogConfig]
 
 
-class ReplicaDir:
+class ReplicaLogDir:
     """See the module. `topic_ids` are the replicas that are here; `has_lost_writes`: power went since the last life.
 
     `damage` is what opening and recovery have found: the first offset that is not sound (None: not known), and why. The
@@ -79,7 +79,7 @@ class ReplicaDir:
         self._mutex = threading.Lock()  # of what is noted per partition
 
     @classmethod
-    def open(cls, path: Path, env: Env) -> ReplicaDir:
+    def open(cls, path: Path, env: Env) -> ReplicaLogDir:
         """Take the directory for this broker alone. Raises: StoreLockedError, NotAStoreError."""
         return cls(LogDir.open(path, read_only=False, create=True, env=env, alone_for="broker"), env)
 

@@ -1,7 +1,7 @@
 """ReplicaLog: the log of one replica, as the event loop knows it; and what its roles need of their broker.
 
 Invariant: `start` and `end` are the log's offsets as of the last job that the loop has heard of; jobs that change the
-log go through its lane, in order.
+log go through its queue, in order.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from replication.config.broker import BrokerConfig
 from replication.model.cluster import BrokerId, TopicPartition, topic_uuid
 from replication.protocol.messages import Aborted
 from replication.replica.machine.isr import Event, WriteIsr
-from replication.replica.storage.executor import Disk, Job
+from replication.replica.storage.executor import DiskExecutor, Job
 from replication.replica.storage.offline import OfflineReplicas
 
 Found = TypeVar("Found")
 
 
-class IsrKeeper(Protocol):
+class IsrUpdates(Protocol):
     """Who writes ISRs down, and reads what stands. Answers come as events, once each, in the event loop."""
 
     def write(
@@ -64,9 +64,9 @@ class Host:
 
     broker: BrokerId
     config: BrokerConfig
-    disk: Disk
+    disk: DiskExecutor
     clock: Clock
-    isr: IsrKeeper
+    isr: IsrUpdates
     offline: OfflineReplicas
     is_sound: Callable[[], bool]  # as far as is known: no fsync failed, and the reserve is there
     keep_reserve: Callable[[], None]  # raises DiskFullError while no room may be taken
@@ -89,7 +89,7 @@ class ReplicaLog:
         self.tp = tp
         self.log = log
         self.topic_uuid = topic_uuid(log.topic_id)
-        self.lane = host.disk.lane()
+        self.queue = host.disk.queue()
         self.start = log.files.view.start
         self.end = log.files.view.end
         self.damage: str | None = None
@@ -103,11 +103,11 @@ class ReplicaLog:
         return self.log.config
 
     def submit(self, job: Job) -> None:
-        """Have it done in the log's lane."""
-        self.host.disk.submit(self.lane, job)
+        """Have it done in the log's queue."""
+        self.host.disk.submit(self.queue, job)
 
     async def call(self, act: Callable[[], Found]) -> Found:
-        """Have a function done in the log's lane; then the offsets are known anew."""
+        """Have a function done in the log's queue; then the offsets are known anew."""
         offsets = self.start, self.end
 
         def acting() -> Found:
@@ -117,10 +117,10 @@ class ReplicaLog:
             finally:
                 offsets = self.offsets()
 
-        return await self.host.disk.call(self.lane, acting, then=lambda: self.note(offsets))
+        return await self.host.disk.call(self.queue, acting, then=lambda: self.note(offsets))
 
     def offsets(self) -> tuple[int, int]:
-        """Where the log starts and ends, at the end of a job in its lane."""
+        """Where the log starts and ends, at the end of a job in its queue."""
         view = self.log.files.view
         return view.start, view.end
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from logstore.env import Env
 from logstore.errors import DiskFullError, StorageError
-from logstore.store.disk_reserve import Reserve
+from logstore.store.disk_reserve import DiskReserve
 from replication.replica.storage.offline import OfflineReplicas
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Usage(NamedTuple):
 class Room:
     """See the module."""
 
-    def __init__(self, path: Path, reserve: Reserve, offline: OfflineReplicas, env: Env) -> None:
+    def __init__(self, path: Path, reserve: DiskReserve, offline: OfflineReplicas, env: Env) -> None:
         self._path = path
         self._reserve = reserve
         self._offline = offline

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from logstore.errors import NotAStoreError
-from logstore.store.log_dir import Owner
+from logstore.store.log_dir import DirectoryOwner
 from replication.coordination import cluster, nodes
 from replication.coordination.sqlite_file import WHAT_TO_DO
 from replication.coordination.tree import CoordinationError, Tree
@@ -20,7 +20,7 @@ class OldStoreError(CoordinationError):
     """The coordination store is an older copy."""
 
 
-def check_owner(path: object, owner: Owner, found: Owner) -> None:
+def check_owner(path: object, owner: DirectoryOwner, found: DirectoryOwner) -> None:
     """Raises: NotAStoreError: the directory is another broker's, or another cluster's."""
     if owner.broker_id != found.broker_id:
         raise NotAStoreError(
@@ -31,7 +31,7 @@ def check_owner(path: object, owner: Owner, found: Owner) -> None:
         raise NotAStoreError(
             f"{path} belongs to broker {owner.broker_id} of cluster {owner.cluster_id}, and the coordination store is "
             f"of cluster {found.cluster_id}. If that is another cluster, say with --coordination where this one's is; "
-            f"if this one's was lost and made anew: {WHAT_TO_DO}"
+            f"if this one's was lost and recreated: {WHAT_TO_DO}"
         )
 
 

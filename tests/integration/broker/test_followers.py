@@ -12,7 +12,7 @@ import pytest
 from replication.coordination import cluster, nodes
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
-from replication.replica.follower.follower import Following
+from replication.replica.follower.follower import Follower
 from replication.replica.leader.offsets import Special, for_time
 from replication.replica.leader.results import FetchSpec, FetchTerms, Isolation
 from tests.support.site import T0, Site, batch, on_loop, until, values_of
@@ -430,7 +430,7 @@ async def test_requests_of_former_controllers_and_for_former_lives_are_refused(t
         await site.elect(2)
         site.controller_epoch = 4
         assert await site.tell(1) == ErrorCode.STALE_CONTROLLER_EPOCH
-        assert isinstance(one.role, Following)
+        assert isinstance(one.role, Follower)
 
 
 @pytest.mark.parametrize("silence", ["leader", "follower"])

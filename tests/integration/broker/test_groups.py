@@ -295,7 +295,7 @@ async def test_silent_members_are_expelled_by_the_clock(tmp_path):
 
 
 @on_loop
-async def test_offsets_of_a_topic_that_is_gone_or_made_anew_go(tmp_path):
+async def test_offsets_of_a_topic_that_is_gone_or_recreated_go(tmp_path):
     async with coordinators(tmp_path, 1) as all_:
         await all_.create([1])
         await all_.loaded(1)

@@ -82,7 +82,7 @@ async def test_a_topic_that_its_controller_cannot_tell_of_is_known_on_as_long_as
 
 
 @on_loop
-async def test_a_topic_made_anew_has_nothing_of_the_settings_of_the_former_one(tmp_path):
+async def test_a_topic_recreated_has_nothing_of_the_settings_of_the_former_one(tmp_path):
     """Every broker hears of all settings; who had no replica of a topic does not hear of its end."""
     async with Site(tmp_path) as site:
         (one,) = await site.start(1)

@@ -263,13 +263,13 @@ def test_two_runs_at_once_do_not_copy_twice(tmp_path):
     assert len(in_directory(tmp_path, "orders")[0]) == 10
 
 
-def test_a_source_that_was_made_anew_is_not_taken_for_the_old_one(source, topic, tmp_path):
+def test_a_source_that_was_recreated_is_not_taken_for_the_old_one(source, topic, tmp_path):
     send(source, topic, 30)
     copy(source, tmp_path, topics=[topic])
     source.administer("delete_topics", [topic], operation_timeout=20)
     source.until(lambda: not source.states(topic))
     source.create(*[[1]] * PARTITIONS, name=topic)
-    with pytest.raises(MirrorError, match="was made anew there"):
+    with pytest.raises(MirrorError, match="was recreated there"):
         copy(source, tmp_path, topics=[topic])
 
 

@@ -11,7 +11,7 @@ from datasource import topics
 from datasource.connector.reader import StreamReader
 from datasource.connector.source import PylogDataSource
 from datasource.connector.writer import merged
-from datasource.topics import Range
+from datasource.topics import PartitionRange
 from logstore import InvalidConfigError, NotAStoreError, ReadOnlyStoreError, UnknownTopicError
 from tests.support.ddl import schema
 
@@ -114,7 +114,7 @@ def test_a_task_reports_what_it_appended(path):
     writer = pickle.loads(pickle.dumps(source(path, topic="t").writer(schema("value string"), False)))
     batch = pa.record_batch({"value": ["x", "y"], "partition": pa.array([0, 1], pa.int32())})
     message = pickle.loads(pickle.dumps(writer.write(iter([batch, batch]))))
-    assert message.ranges == (Range("t", 0, 1, 3), Range("t", 1, 1, 3))
+    assert message.ranges == (PartitionRange("t", 0, 1, 3), PartitionRange("t", 1, 1, 3))
     writer.commit([message])
 
 
@@ -131,5 +131,14 @@ def test_a_write_without_rows_is_fine(path):
 
 
 def test_ranges_that_touch_are_one():
-    ranges = [Range("t", 0, 3, 5), Range("t", 0, 0, 3), Range("t", 1, 5, 6), Range("t", 0, 6, 7)]
-    assert merged(ranges) == [Range("t", 0, 0, 5), Range("t", 0, 6, 7), Range("t", 1, 5, 6)]
+    ranges = [
+        PartitionRange("t", 0, 3, 5),
+        PartitionRange("t", 0, 0, 3),
+        PartitionRange("t", 1, 5, 6),
+        PartitionRange("t", 0, 6, 7),
+    ]
+    assert merged(ranges) == [
+        PartitionRange("t", 0, 0, 5),
+        PartitionRange("t", 0, 6, 7),
+        PartitionRange("t", 1, 5, 6),
+    ]

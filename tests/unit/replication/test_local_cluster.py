@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from logstore.cli import cli as pylog
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, NotAStoreError, StorageError, StoreLockedError
-from logstore.store.log_dir import LogDir, Owner
+from logstore.store.log_dir import DirectoryOwner, LogDir
 from replication.cli import broker, cluster
 from replication.config.broker import BrokerConfig
 from replication.local_cluster import (
@@ -146,7 +146,7 @@ def test_a_directory_of_something_else_is_refused_and_left_as_it_was(command, tm
 def store(tmp_path):
     """The directory of broker 3, open in this process."""
     opened = LogDir.open(tmp_path / "broker-3", read_only=False, create=True, env=SYSTEM, alone_for="broker")
-    opened.claim(Owner(3, "a-cluster"))
+    opened.claim(DirectoryOwner(3, "a-cluster"))
     yield opened
     opened.close()
 

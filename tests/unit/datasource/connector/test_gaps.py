@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 import logstore
 from datasource import topics
 from datasource.connector.source import PylogDataSource
-from logstore.store.transactions.coordinator import Owner
+from logstore.store.transactions.coordinator import TransactionOwner
 from tests.support.ddl import schema
 
 SMALL = {
@@ -44,7 +44,7 @@ def path(tmp_path) -> str:
         store.log("t", 0).roll()
         assert store.compact("t", 0).rounds == 1
         store.append("t", rows(50))
-        given_up = store.transactions.begin("q", 0, run="r", owner=Owner(timeout_ms=60_000))
+        given_up = store.transactions.begin("q", 0, run="r", owner=TransactionOwner(timeout_ms=60_000))
         store.append("t", rows(60, 61), transaction=given_up)
         given_up.abort()
     return str(tmp_path / "log")

@@ -17,7 +17,7 @@ from datasource.connector.planning import (
     proportional,
     tasks,
 )
-from datasource.topics import Range
+from datasource.topics import PartitionRange
 from logstore import StoreError
 
 sizes = st.dictionaries(st.integers(0, 20), st.integers(0, 10**12), max_size=12)
@@ -38,8 +38,12 @@ def test_shares_are_in_proportion(backlog, limit):
 
 
 def test_a_limit_shortens_ranges_at_their_ends():
-    ranges = [Range("a", 0, 100, 130), Range("a", 1, 0, 60), Range("b", 0, 5, 5)]
-    assert limited(ranges, 9) == [Range("a", 0, 100, 103), Range("a", 1, 0, 6), Range("b", 0, 5, 5)]
+    ranges = [PartitionRange("a", 0, 100, 130), PartitionRange("a", 1, 0, 60), PartitionRange("b", 0, 5, 5)]
+    assert limited(ranges, 9) == [
+        PartitionRange("a", 0, 100, 103),
+        PartitionRange("a", 1, 0, 6),
+        PartitionRange("b", 0, 5, 5),
+    ]
     assert limited(ranges, None) == ranges
 
 
@@ -55,7 +59,7 @@ def topic_ranges(draw):
     ranges = []
     for partition in range(draw(st.integers(0, 5))):
         start = draw(st.integers(0, 1000))
-        ranges.append(Range("t", partition, start, start + draw(st.integers(0, 400))))
+        ranges.append(PartitionRange("t", partition, start, start + draw(st.integers(0, 400))))
     return ranges
 
 
@@ -97,21 +101,31 @@ def test_limits_on_tasks_hold(ranges, limits, batch):
 
 
 def test_cuts_fall_on_batches_where_there_are_any():
-    planned = plan([Range("t", 0, 0, 100)], TaskLimits(min_partitions=3), batch=10)
-    assert planned == [(Range("t", 0, 0, 30),), (Range("t", 0, 30, 60),), (Range("t", 0, 60, 100),)]
-    planned = plan([Range("t", 0, 0, 30)], TaskLimits(max_records=14), batch=10)
-    assert planned == [(Range("t", 0, 0, 10),), (Range("t", 0, 10, 20),), (Range("t", 0, 20, 30),)]
+    planned = plan([PartitionRange("t", 0, 0, 100)], TaskLimits(min_partitions=3), batch=10)
+    assert planned == [
+        (PartitionRange("t", 0, 0, 30),),
+        (PartitionRange("t", 0, 30, 60),),
+        (PartitionRange("t", 0, 60, 100),),
+    ]
+    planned = plan([PartitionRange("t", 0, 0, 30)], TaskLimits(max_records=14), batch=10)
+    assert planned == [
+        (PartitionRange("t", 0, 0, 10),),
+        (PartitionRange("t", 0, 10, 20),),
+        (PartitionRange("t", 0, 20, 30),),
+    ]
 
 
 def test_small_partitions_share_a_task_and_large_ones_do_not():
-    small = [Range("t", p, 0, 10) for p in range(5)]
+    small = [PartitionRange("t", p, 0, 10) for p in range(5)]
     assert plan(small, TaskLimits()) == [tuple(small)]
     assert len(plan(small, TaskLimits(), bytes_each=TASK_BYTES // 10)) == 5
     assert len(plan(small, TaskLimits(), bytes_each=TASK_BYTES // 20)) == 3
 
 
 def test_nothing_to_read_needs_no_task():
-    assert plan([Range("t", 0, 5, 5), Range("t", 1, 9, 3)], TaskLimits(min_partitions=4)) == []
+    assert (
+        plan([PartitionRange("t", 0, 5, 5), PartitionRange("t", 1, 9, 3)], TaskLimits(min_partitions=4)) == []
+    )
 
 
 # --- offsets ---

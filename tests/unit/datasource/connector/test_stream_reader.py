@@ -277,7 +277,7 @@ def test_a_log_that_got_shorter_is_a_loss(target):
     assert lenient.trigger() == [("t", 0, 25, 28)]
 
 
-def test_a_topic_made_anew_is_not_taken_for_the_old_one(target):
+def test_a_topic_recreated_is_not_taken_for_the_old_one(target):
     query = Query(target, **ALL)
     query.trigger()
     target.create("t", 40, 40, topic_id="another")

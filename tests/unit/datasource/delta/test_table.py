@@ -13,17 +13,17 @@ from deltalake.transaction import AddAction
 
 from datasource.delta import table as delta_table
 from datasource.delta.parquet import RAW, typed_schema
-from datasource.delta.table import Lake, TableConflictError
+from datasource.delta.table import TableConflictError, TopicTable
 from logstore import InvalidRequestError, StoreError
 
 ID = "topic"
 
 
-def made(table: Path, schema: pa.Schema = RAW) -> Lake:
+def made(table: Path, schema: pa.Schema = RAW) -> TopicTable:
     """A table of a store beside it."""
     root = table.parent / "store"
     delta_table.create(table, str(root), "t", ID, schema)
-    return Lake(table, ID, str(root))
+    return TopicTable(table, ID, str(root))
 
 
 def added(name: str, rows: int = 1) -> AddAction:
@@ -46,17 +46,17 @@ def test_a_table_that_deltalake_cannot_write_is_no_conflict(tmp_path, feature):
     made(tmp_path / "t")
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [feature]}
     rewrite(tmp_path / "t", lambda action: action.update(protocol=protocol) if "protocol" in action else None)
-    table = Lake(tmp_path / "t", ID, str(tmp_path / "store"))
+    table = TopicTable(tmp_path / "t", ID, str(tmp_path / "store"))
     with pytest.raises(
         StoreError, match=r"(?i)cannot be written: .*feature.*; run the job in a session with Delta"
     ):
         table.commit([added("a")], {0: 1})
-    assert Lake(tmp_path / "t", ID, str(tmp_path / "store")).version == 0
+    assert TopicTable(tmp_path / "t", ID, str(tmp_path / "store")).version == 0
 
 
 def test_a_commit_after_another_one_of_the_partition_is_a_conflict(tmp_path):
     first = made(tmp_path / "t")
-    second = Lake(tmp_path / "t", ID, str(tmp_path / "store"))
+    second = TopicTable(tmp_path / "t", ID, str(tmp_path / "store"))
     first.commit([added("a")], {0: 1})
     with pytest.raises(TableConflictError, match="the next run of the job goes on"):
         second.commit([added("b")], {0: 2})
@@ -99,7 +99,7 @@ def test_a_path_that_deltalake_would_take_for_another_is_refused(tmp_path, name)
         made(tmp_path / name)
     assert not (tmp_path / name).exists()
     with pytest.raises(InvalidRequestError, match="cannot use a directory with"):
-        Lake(tmp_path / name, ID, str(tmp_path / "store"))
+        TopicTable(tmp_path / name, ID, str(tmp_path / "store"))
 
 
 @pytest.mark.parametrize("name", ["a b", "50%", "a#b?c", "ü+&"])

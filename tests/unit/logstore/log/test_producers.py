@@ -12,8 +12,8 @@ def data(offset, sequence, *, producer=(7, 1), attributes=0):
 
 def test_a_snapshot_says_everything_also_of_the_first_record_of_a_log():
     known = ProducerStates(0)
-    known.see(data(0, 0), None, 5)
-    known.see(data(1, 1), None, 6)
+    known.apply(data(0, 0), None, 5)
+    known.apply(data(1, 1), None, 6)
     again = ProducerStates.from_snapshot(known.to_snapshot(), 2)
     assert again.states() == known.states()
     assert [kept.last_offset for kept in again.states()[0].batches] == [0, 1]

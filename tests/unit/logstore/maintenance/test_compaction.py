@@ -13,7 +13,7 @@ from logstore.errors import CorruptLogError, DiskFullError, InvalidRequestError
 from logstore.maintenance import compaction
 from logstore.records import batch as batches
 from logstore.records.batch import DELETE_HORIZON, LOG_APPEND_TIME, Record, build, header_at
-from logstore.records.compaction import KeyMap
+from logstore.records.compaction import OffsetMap
 from logstore.records.compression import Codec
 from tests.support.disk import Disk, StillClock
 from tests.support.partition import make, reopen
@@ -195,7 +195,7 @@ def test_keys_of_one_hash_are_told_apart():
         + signed(second ^ after(words[0]) ^ after(words[1])).to_bytes(8, "little", signed=True),
     ]
     data = bytes(build([Record(n, 0, keys[n % 2], b"v") for n in range(4)]))
-    key_map = KeyMap(1 << 16)
+    key_map = OffsetMap(1 << 16)
     assert key_map.collect(data, start=0, skipped=lambda _: False, where=("x", 0)) is None
     assert key_map.keys == 2
 

@@ -12,9 +12,9 @@ from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.errors import CorruptLogError
 from logstore.log.segments import offset_checkpoints
-from logstore.maintenance import clock as retention_clock
-from logstore.maintenance.clock import ABSENCE_MS, DOUBT_MS, JUMP_MS, Look, believe
+from logstore.maintenance import retention_clock
 from logstore.maintenance.retention import SegmentFacts, ages_ms, expired
+from logstore.maintenance.retention_clock import ABSENCE_MS, DOUBT_MS, JUMP_MS, ClockReading, believe
 from tests.support.disk import Disk, StillClock
 from tests.support.partition import batch, contents, make, reopen
 
@@ -123,7 +123,7 @@ def test_a_segment_is_never_older_than_its_newest_record_and_its_latest_neighbou
 
 
 def look(wall_ms, monotonic_ms, boot="b", doubted_ms=-1):
-    return Look(NOW + wall_ms, monotonic_ms, boot, doubted_ms)
+    return ClockReading(NOW + wall_ms, monotonic_ms, boot, doubted_ms)
 
 
 def test_while_both_clocks_go_alike_wall_time_is_right():

@@ -127,7 +127,7 @@ def test_no_clean_end_is_noted_while_an_append_is_on_its_way(tmp_path: Path) -> 
         assert again.offsets("t")[0].end == 1
 
 
-def test_a_topic_made_anew_while_the_old_one_is_flushed_is_not_taken_for_damaged(tmp_path: Path) -> None:
+def test_a_topic_recreated_while_the_old_one_is_flushed_is_not_taken_for_damaged(tmp_path: Path) -> None:
     files = PausedFiles()
     with logstore.open(tmp_path, env=Env(files=files)) as store, logstore.open(tmp_path) as other:
         store.create_topic("t")
@@ -154,7 +154,7 @@ def test_an_append_to_a_topic_that_is_deleted_meanwhile_says_so(tmp_path: Path) 
             store.append("t", rows(["a"]))
 
 
-def test_a_reader_of_a_topic_that_is_made_anew_never_returns_records_of_the_new_one(tmp_path: Path) -> None:
+def test_a_reader_of_a_topic_that_is_recreated_never_returns_records_of_the_new_one(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store, logstore.open(tmp_path) as reading:
         store.create_topic("t", config={"max.message.bytes": 3_000_000})
         store.append("t", rows([b"old" * 600_000] * 4))
@@ -168,7 +168,7 @@ def test_a_reader_of_a_topic_that_is_made_anew_never_returns_records_of_the_new_
             reader.read_all()
 
 
-def test_who_follows_a_topic_that_is_made_anew_is_told(tmp_path: Path) -> None:
+def test_who_follows_a_topic_that_is_recreated_is_told(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         store.create_topic("t")
         store.append("t", rows(["a"] * 3))

@@ -118,7 +118,7 @@ def test_records_that_were_flushed_and_are_gone_with_the_description_are_missed_
     assert unowned(tmp_path).lost == (tmp_path / "t-0",)
 
 
-def test_a_topic_made_anew_over_records_that_lost_theirs_does_not_hush_it_up(tmp_path: Path) -> None:
+def test_a_topic_recreated_over_records_that_lost_theirs_does_not_hush_it_up(tmp_path: Path) -> None:
     with logstore.open(tmp_path) as store:
         store.create_topic("t")
         store.append("t", rows(["a"]))

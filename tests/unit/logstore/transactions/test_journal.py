@@ -6,12 +6,12 @@ from logstore.env import SYSTEM, Env
 from logstore.errors import CorruptLogError, DiskFullError
 from logstore.store.transactions import journal as txn_journal
 from logstore.store.transactions.journal import Journal
-from logstore.store.transactions.state import Attempt, Owner
+from logstore.store.transactions.state import TransactionAttempt, TransactionOwner
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
 
 
 def opened(producer_id, epoch=0):
-    attempt = Attempt(
+    attempt = TransactionAttempt(
         name="q",
         batch_id=0,
         run="r",
@@ -19,7 +19,7 @@ def opened(producer_id, epoch=0):
         producer_id=producer_id,
         epoch=epoch,
         partitions=(),
-        owner=Owner(),
+        owner=TransactionOwner(),
         seen_ms=0,
     )
     return ["open", attempt.to_json()]

@@ -6,13 +6,20 @@ import pytest
 
 from logstore.errors import BatchConflictError, TransactionAbortedError
 from logstore.store.transactions.events import applied, snapshot
-from logstore.store.transactions.state import PRODUCER_EPOCH_MAX, Attempt, Content, Decision, Owner, State
+from logstore.store.transactions.state import (
+    PRODUCER_EPOCH_MAX,
+    Content,
+    Decision,
+    State,
+    TransactionAttempt,
+    TransactionOwner,
+)
 
 P0 = ("orders", "id-1", 0)
 
 
-def attempt(name="q", batch_id=0, run="r1", task="0") -> Attempt:
-    return Attempt(
+def attempt(name="q", batch_id=0, run="r1", task="0") -> TransactionAttempt:
+    return TransactionAttempt(
         name=name,
         batch_id=batch_id,
         run=run,
@@ -20,7 +27,7 @@ def attempt(name="q", batch_id=0, run="r1", task="0") -> Attempt:
         producer_id=-1,
         epoch=-1,
         partitions=(P0,),
-        owner=Owner(host="h", holder="x", timeout_ms=1),
+        owner=TransactionOwner(host="h", holder="x", timeout_ms=1),
         seen_ms=0,
     )
 

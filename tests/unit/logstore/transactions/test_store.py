@@ -10,7 +10,7 @@ import pytest
 import logstore
 from logstore import BatchConflictError, DiskFullError, TransactionAbortedError
 from logstore.store.transactions.coordinator import Prepared
-from logstore.store.transactions.state import Owner
+from logstore.store.transactions.state import TransactionOwner
 from tests.support.transactions import HOST, alive, everything, is_settled, part, values
 
 # --- all or nothing
@@ -343,7 +343,7 @@ def test_a_task_that_comes_when_its_batch_is_committed_and_forgotten_is_refused(
 
     def task():
         return store.transactions.begin(
-            "write 1", 0, run="r", owner=Owner(driver=alive(), timeout_ms=60_000), once=True
+            "write 1", 0, run="r", owner=TransactionOwner(driver=alive(), timeout_ms=60_000), once=True
         )
 
     late, winner = task(), task()

@@ -9,7 +9,7 @@ from replication.broker.handlers.reassignments import ReassignmentHandlers
 from replication.broker.topic_admin import TopicAdmin
 from replication.config.broker import BrokerConfig
 from replication.controller.driver import ControllerLoop
-from replication.controller.machine.state import Limits
+from replication.controller.machine.state import ControllerSettings
 from replication.coordination import cluster, registration, topics
 from replication.coordination.placements import Placements
 from replication.errors import ErrorCode, KafkaError
@@ -81,7 +81,7 @@ async def _true(value):
 
 def test_only_the_controller_answers():
     async def check():
-        idle = ControllerLoop(1, Limits(), None, lambda change: None, SYSTEM.clock)
+        idle = ControllerLoop(1, ControllerSettings(), None, lambda change: None, SYSTEM.clock)
         handlers = ReassignmentHandlers(idle, metadata_of(TP), Placements(100), lambda: None)
         answer = await alter(handlers, {TP: (2,)})
         assert (answer.error_code, answer.responses) == (ErrorCode.NOT_CONTROLLER, ())

@@ -7,8 +7,12 @@ import pytest
 from kio.schema.errors import ErrorCode as WireCode
 
 from replication.controller import channels
-from replication.controller.channels import Channels
-from replication.controller.machine.events import PartitionNews, SendLeaderAndIsr, SendUpdateMetadata
+from replication.controller.channels import BrokerChannels
+from replication.controller.machine.events import (
+    LeaderAndIsrPartitionState,
+    SendLeaderAndIsr,
+    SendUpdateMetadata,
+)
 from replication.model.cluster import BrokerInfo, LeaderAndIsr, TopicPartition
 from replication.model.state_changes import ControllerLines
 from replication.protocol import interbroker as ib
@@ -27,7 +31,7 @@ class Network:
     def __init__(self):
         self.brokers = {number: BrokerInfo(number, 10 + number, "h", number) for number in (1, 2, 3)}
         self.held, self.errors, self.sent, self.tasks = {}, {}, [], []
-        self.channels = Channels(
+        self.channels = BrokerChannels(
             ControllerLines(1, 1),
             self.call,
             self.brokers.get,
@@ -71,7 +75,7 @@ class Network:
 
 def news(leader, epoch, number=0):
     state = LeaderAndIsr(leader, epoch, (leader,), 1, 0)
-    return PartitionNews(TopicPartition("t", number), "i" * 22, state, (1, 2, 3), False)
+    return LeaderAndIsrPartitionState(TopicPartition("t", number), "i" * 22, state, (1, 2, 3), False)
 
 
 @asynccontextmanager

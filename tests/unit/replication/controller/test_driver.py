@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode as WireCode
 
 from logstore.env import SYSTEM
 from replication.controller.driver import RETRY_S, ControllerLoop
-from replication.controller.machine.state import Limits
+from replication.controller.machine.state import ControllerSettings
 from replication.coordination import cluster, nodes, open_tree, registration, topics
 from replication.coordination.tree import ConnectionLossError, Delete, ensure_path
 from replication.errors import ErrorCode
@@ -72,7 +72,7 @@ async def site(tmp_path, *answers, wrap=lambda tree: tree, before=None):
             raise answer
         return EMPTY[key](WireCode(answer))
 
-    loop = ControllerLoop(1, Limits(), call, lambda change: None, SYSTEM.clock)
+    loop = ControllerLoop(1, ControllerSettings(), call, lambda change: None, SYSTEM.clock)
     made = Site(tree, loop, asked, left)
     loop.begin(wrap(tree))
     try:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from replication.controller.machine import events
-from replication.controller.machine.state import Controller, Limits
+from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.step import step
 from replication.controller.machine.transitions import PARTITION_ENTERED_FROM, REPLICA_ENTERED_FROM
 from replication.model.cluster import (
@@ -25,7 +25,7 @@ from replication.model.cluster import (
 )
 from tests.support import reassigning
 
-LIMITS = Limits(leader_imbalance_check_interval_seconds=1)
+LIMITS = ControllerSettings(leader_imbalance_check_interval_seconds=1)
 ALL = (1, 2, 3, 4)
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 
@@ -350,7 +350,7 @@ def test_without_delete_topic_enable_a_topic_is_only_marked():
     elect(world)
     world.post(events.TopicsChanged(dict(world.topics)))
     act(world, ("writes", 0))
-    limits = Limits(delete_topic_enable=False)
+    limits = ControllerSettings(delete_topic_enable=False)
     assert step(world.state, events.DeleteRequested(("t",)), limits) == (world.state, ())
 
 

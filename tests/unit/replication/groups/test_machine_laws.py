@@ -11,7 +11,7 @@ from replication.errors import ErrorCode
 from replication.groups.machine import events
 from replication.groups.machine.events import NewOffsets, StoredGroup
 from replication.groups.machine.records import Loaded, records_of
-from replication.groups.machine.state import Committed, Group, Limits, Now, Phase, deadline_ms
+from replication.groups.machine.state import Committed, Group, GroupSettings, Now, Phase, deadline_ms
 from replication.groups.machine.step import resume, step
 from replication.model.cluster import TopicPartition
 from tests.transcripts.coordinator import subscription
@@ -28,7 +28,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.limits = Limits(
+        self.limits = GroupSettings(
             group_initial_rebalance_delay_ms=3000, group_max_size=3, offsets_retention_ms=50_000
         )
         self.group = Group(id="g")
@@ -303,7 +303,7 @@ TestGroupMachine.settings = settings(
 
 
 def test_a_commit_that_stands_earlier_in_the_log_does_not_undo_a_later_one():
-    now, limits = Now(0, 0), Limits()
+    now, limits = Now(0, 0), GroupSettings()
     tp = PARTITIONS[0]
     group = Group(id="g")
     writes = []
@@ -320,7 +320,7 @@ def test_a_commit_that_stands_earlier_in_the_log_does_not_undo_a_later_one():
 
 
 def test_a_deletion_that_comes_out_late_leaves_what_was_committed_behind_it():
-    now, limits = Now(0, 0), Limits()
+    now, limits = Now(0, 0), GroupSettings()
     tp = PARTITIONS[0]
     group = Group(id="g", offsets={tp: Committed(1, position=5)})
     group, (deletion,) = step(group, events.DeleteOffsets(1, (tp,)), now, limits)

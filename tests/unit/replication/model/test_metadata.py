@@ -34,7 +34,7 @@ def test_older_news_do_not_count():
     assert metadata.update(7, [ONE], [news(T0, 1, epoch=3, version=6)]) == (T0,)
 
 
-def test_a_topic_made_anew_takes_the_place_of_the_former_one():
+def test_a_topic_recreated_takes_the_place_of_the_former_one():
     """R29."""
     metadata = told(news(T0, 1, epoch=9), news(T1, 1, epoch=9))
     told(news(T0, 2, topic_id="y" * 22), metadata=metadata)

@@ -1,10 +1,10 @@
 """The last appends in memory: an unbroken range, bounded, or nothing."""
 
-from replication.replica.storage.batch_cache import APPEND_BYTES_MAX, RECENT_BYTES, Recent
+from replication.replica.storage.batch_cache import APPEND_BYTES_MAX, RECENT_BYTES, BatchCache
 
 
 def noted(*sizes):
-    recent = Recent()
+    recent = BatchCache()
     for number, size in enumerate(sizes):
         recent.note(10 * number, 10 * number + 10, bytes([number]) * size)
     return recent
@@ -23,7 +23,7 @@ def test_nothing_above_upper_and_nothing_behind_the_end():
     assert recent.read(0, upper=20, max_bytes=100) == (b"\0\0\0\1\1\1", 20)
     assert recent.read(10, upper=15, max_bytes=100) is None
     assert recent.read(30, upper=40, max_bytes=100) is None
-    assert Recent().read(0, upper=10, max_bytes=100) is None
+    assert BatchCache().read(0, upper=10, max_bytes=100) is None
 
 
 def test_a_break_in_the_offsets_forgets_what_was_before():
@@ -45,7 +45,7 @@ def test_memory_is_bounded_and_large_appends_are_left_to_the_disk():
 
 def test_the_request_that_an_append_came_in_is_let_go():
     request = bytearray(1000)
-    recent = Recent()
+    recent = BatchCache()
     recent.note(0, 10, memoryview(request)[:3])
     request.clear()  # raises BufferError while a view of it is there
     assert recent.read(0, upper=10, max_bytes=9) == (bytes(3), 10)

@@ -1,4 +1,4 @@
-"""The threads of a broker's disk: order within a lane, batches, errors; and who waits for a commit."""
+"""The threads of a broker's disk: order within a queue, batches, errors; and who waits for a commit."""
 
 import asyncio
 import threading
@@ -8,14 +8,14 @@ import pytest
 
 from logstore.env import Env, OsFiles
 from replication.errors import ErrorCode
-from replication.replica.leader.purgatory import CommitWait, CommitWaits, PendingProduce
+from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces
 from replication.replica.leader.results import AppendResult
-from replication.replica.storage.executor import PATIENCE_S, Disk
+from replication.replica.storage.executor import PATIENCE_S, DiskExecutor
 
 
 def with_disk(test):
     async def go():
-        disk = Disk(4)
+        disk = DiskExecutor(4)
         async with asyncio.timeout(20):
             await test(disk)
             await disk.close()
@@ -41,19 +41,19 @@ class Counting:
 
 def test_a_lane_works_in_order_and_what_waits_goes_together():
     async def run(disk):
-        lane, log, gate = disk.lane(), [], threading.Event()
-        disk.submit(lane, first := Counting(log))
-        blocked = disk.call(lane, gate.wait)
+        queue, log, gate = disk.queue(), [], threading.Event()
+        disk.submit(queue, first := Counting(log))
+        blocked = disk.call(queue, gate.wait)
         first.members.append("a")
         await asyncio.sleep(0.01)
         assert not first.is_open
-        disk.submit(lane, second := Counting(log))
+        disk.submit(queue, second := Counting(log))
         await asyncio.sleep(0.01)
-        assert second.is_open  # the lane is busy: it may still be joined
+        assert second.is_open  # the queue is busy: it may still be joined
         second.members += ["b", "c"]
         gate.set()
         await blocked
-        await disk.call(lane, lambda: None)
+        await disk.call(queue, lambda: None)
         assert log == [("a",), ("b", "c")]
 
     with_disk(run)
@@ -61,14 +61,14 @@ def test_a_lane_works_in_order_and_what_waits_goes_together():
 
 def test_lanes_and_readers_do_not_wait_for_each_other():
     async def run(disk):
-        gate, lanes = threading.Event(), [disk.lane() for _ in range(4)]
-        before = disk.call(lanes[0], lambda: 0)
-        blocked = disk.call(lanes[1], gate.wait)
-        beside = disk.call(lanes[2], lambda: 1)
+        gate, queues = threading.Event(), [disk.queue() for _ in range(4)]
+        before = disk.call(queues[0], lambda: 0)
+        blocked = disk.call(queues[1], gate.wait)
+        beside = disk.call(queues[2], lambda: 1)
         assert [await before, await beside] == [0, 1]
-        assert await disk.call(lanes[3], lambda: 2) == 2
+        assert await disk.call(queues[3], lambda: 2) == 2
         assert await disk.read(lambda: 3) == 3
-        behind = disk.call(lanes[1], lambda: 4)
+        behind = disk.call(queues[1], lambda: 4)
         await asyncio.sleep(0.05)
         assert not blocked.done()
         assert not behind.done()
@@ -84,21 +84,24 @@ def test_errors_come_to_who_asked_and_the_lane_goes_on():
         def fail():
             raise ValueError("no")
 
-        lane = disk.lane()
-        failing, fine = disk.call(lane, fail), disk.call(lane, lambda: 3)
+        queue = disk.queue()
+        failing, fine = disk.call(queue, fail), disk.call(queue, lambda: 3)
         with pytest.raises(ValueError, match="no"):
             await failing
         assert await fine == 3
-        cancelled = disk.call(lane, lambda: 4)
+        cancelled = disk.call(queue, lambda: 4)
         cancelled.cancel()
-        assert await disk.call(lane, lambda: 5) == 5
+        assert await disk.call(queue, lambda: 5) == 5
 
     with_disk(run)
 
 
 def test_waits_end_in_order_and_those_that_are_over_are_left_out():
     request, over = PendingProduce(["a"], dict), PendingProduce([], dict)
-    waits, (one, two, three) = CommitWaits(), [CommitWait(end, AppendResult(), request) for end in (1, 5, 9)]
+    waits, (one, two, three) = (
+        PendingProduces(),
+        [CommitWait(end, AppendResult(), request) for end in (1, 5, 9)],
+    )
     for wait in (one, two, three):
         waits.add(wait)
     assert waits.reached(0) == []
@@ -165,18 +168,18 @@ class Syncing(OsFiles):
 def test_the_event_loop_writes_where_nothing_is_under_way_and_no_fsync_runs():
     async def run():
         files = Syncing()
-        disk = Disk(2, Env(files=files))
-        lane, gate = disk.lane(), threading.Event()
-        assert disk.is_prompt(lane)
-        blocked = disk.call(lane, gate.wait)
-        assert not disk.is_prompt(lane)
+        disk = DiskExecutor(2, Env(files=files))
+        queue, gate = disk.queue(), threading.Event()
+        assert disk.is_prompt(queue)
+        blocked = disk.call(queue, gate.wait)
+        assert not disk.is_prompt(queue)
         gate.set()
         await blocked
-        assert disk.is_prompt(lane)
+        assert disk.is_prompt(queue)
         files.is_syncing = True
-        assert not disk.is_prompt(lane)
+        assert not disk.is_prompt(queue)
         files.is_syncing = False
-        assert disk.is_prompt(lane)
+        assert disk.is_prompt(queue)
         await disk.close()
 
     asyncio.run(run())
@@ -184,15 +187,15 @@ def test_the_event_loop_writes_where_nothing_is_under_way_and_no_fsync_runs():
 
 def test_after_a_write_that_waited_for_the_disk_the_threads_write_for_a_while():
     async def run():
-        disk = Disk(2)
-        lane = disk.lane()
+        disk = DiskExecutor(2)
+        queue = disk.queue()
         disk.begin_write()
         disk.end_write()
-        assert disk.is_prompt(lane)
+        assert disk.is_prompt(queue)
         disk.begin_write()
         time.sleep(2 * PATIENCE_S)  # noqa: ASYNC251  the loop stands
         disk.end_write()
-        assert not disk.is_prompt(lane)
+        assert not disk.is_prompt(queue)
         await disk.close()
 
     asyncio.run(run())

@@ -11,8 +11,8 @@ from replication.replica.machine.follower import (
     EpochEndAnswered,
     Failed,
     Fetch,
+    FollowerSettings,
     HighWatermarkMoved,
-    Limits,
     LogStartMoved,
     MoveLogStart,
     OutOfRange,
@@ -29,7 +29,7 @@ from replication.replica.machine.follower import (
     step,
 )
 
-LIMITS = Limits(replica_fetch_backoff_ms=100)
+LIMITS = FollowerSettings(replica_fetch_backoff_ms=100)
 
 
 def starts(log):

@@ -12,9 +12,9 @@ from replication.replica.machine.isr import (
     HighWatermarkMoved,
     IsrChanged,
     IsrRefused,
+    IsrSettings,
     IsrWritten,
     LeadershipRefreshed,
-    Limits,
     RefreshLeadership,
     Resumed,
     Suspended,
@@ -29,7 +29,7 @@ from replication.replica.machine.isr import (
     step,
 )
 
-LIMITS = Limits(replica_lag_time_max_ms=100)
+LIMITS = IsrSettings(replica_lag_time_max_ms=100)
 
 
 class Leader:
@@ -191,7 +191,7 @@ def test_who_fetches_all_the_time_and_never_reaches_what_there_was_leaves():
 
 
 def test_it_may_be_too_many_records_behind_if_that_is_set():
-    leader = Leader(1, 2, limits=Limits(100, replica_lag_max_messages=5))
+    leader = Leader(1, 2, limits=IsrSettings(100, replica_lag_max_messages=5))
     leader.on(Fetched(2, 10, 1), Appended(15))
     assert leader.on(Ticked(2)) == ()
     leader.on(Appended(16))

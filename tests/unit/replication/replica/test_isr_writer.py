@@ -7,7 +7,7 @@ from replication.coordination import cluster, nodes, registration
 from replication.coordination.sqlite_tree import SqliteTree
 from replication.coordination.tree import ConnectionLossError, ensure_path
 from replication.model.cluster import BrokerInfo, LeaderAndIsr, TopicPartition
-from replication.replica.leader.isr_writer import IsrChanges
+from replication.replica.leader.isr_writer import IsrWriter
 from replication.replica.machine.isr import IsrRefused, IsrWritten, LeadershipRefreshed, WriteIsr
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -39,7 +39,7 @@ class LossyTree:
 class Room:
     def __init__(self, tree, other):
         self.tree, self.other = LossyTree(tree), other
-        self.changes = IsrChanges(1, lambda: 7)
+        self.changes = IsrWriter(1, lambda: 7)
         self.answers = []
 
     def write(self, isr=(1, 2), *, tp=T0, version=0, epoch=3, joining=()):

@@ -3,7 +3,7 @@
 import pytest
 
 from replication.model.cluster import LeaderAndIsr, Replica, TopicPartition
-from replication.model.metadata import is_news
+from replication.model.metadata import is_newer
 from replication.replica.machine.leadership import (
     RequestVerdict,
     Role,
@@ -79,11 +79,11 @@ def test_a_replica_of_another_topic_of_the_same_name_is_not_touched():
 
 def test_metadata_is_applied_in_order_of_epoch_and_version():
     """(R32)"""
-    assert is_news(None, state(1))
-    assert is_news(state(1, 5, 3), state(1, 5, 4))
-    assert is_news(state(1, 5, 9), state(1, 6, 10))
-    assert not is_news(state(1, 5, 3), state(1, 5, 3))
-    assert not is_news(state(1, 5, 3), state(1, 4, 9))
+    assert is_newer(None, state(1))
+    assert is_newer(state(1, 5, 3), state(1, 5, 4))
+    assert is_newer(state(1, 5, 9), state(1, 6, 10))
+    assert not is_newer(state(1, 5, 3), state(1, 5, 3))
+    assert not is_newer(state(1, 5, 3), state(1, 4, 9))
 
 
 def test_an_isr_member_without_its_replica_has_lost_it():

@@ -10,14 +10,14 @@ from logstore.errors import CorruptLogError
 from logstore.store.catalog import new_topic_id
 from logstore.store.log_dir import CLEAN_MARKER
 from replication.model.cluster import TopicPartition
-from replication.replica.storage.log_dir import BOOT, HIGH_WATERMARKS, ReplicaDir
+from replication.replica.storage.log_dir import BOOT, HIGH_WATERMARKS, ReplicaLogDir
 from tests.support.partition import batch
 
 T0 = TopicPartition("orders", 0)
 
 
 def opened(path):
-    found = ReplicaDir.open(path, Env())
+    found = ReplicaLogDir.open(path, Env())
     found.look()
     return found, found.recover(lambda topic: LogConfig()).get(T0)
 
@@ -104,7 +104,7 @@ class CutMeanwhile(OsFiles):
 def test_a_log_that_is_cut_while_logs_are_flushed_is_noted_no_further_than_the_cut(tmp_path, where):
     """In its own fsync, and in that of the next one."""
     files = CutMeanwhile()
-    directory = ReplicaDir.open(tmp_path, Env(files=files))
+    directory = ReplicaLogDir.open(tmp_path, Env(files=files))
     directory.look()
     ids = {T0: new_topic_id(), TopicPartition("orders", 1): new_topic_id()}
     directory.create_logs(ids)
@@ -158,7 +158,7 @@ class FlushMeanwhile(OsFiles):
 def test_what_is_noted_of_a_replica_at_last_is_not_the_next_ones_of_its_name(tmp_path):
     """(R29)"""
     files = FlushMeanwhile()
-    directory = ReplicaDir.open(tmp_path, Env(files=files))
+    directory = ReplicaLogDir.open(tmp_path, Env(files=files))
     directory.look()
     former, later = new_topic_id(), new_topic_id()
     directory.create_logs({T0: former})
@@ -187,7 +187,7 @@ def test_one_log_that_cannot_be_flushed_keeps_the_others_from_nothing_but_a_clea
     monkeypatch.setattr(logs[T0], "flush", unreadable)
     directory.close(logs)
     assert not (tmp_path / CLEAN_MARKER).exists()
-    assert ReplicaDir.open(tmp_path, Env()).log_dir.recovery_points() == {("orders", 1): 1}
+    assert ReplicaLogDir.open(tmp_path, Env()).log_dir.recovery_points() == {("orders", 1): 1}
 
 
 def test_a_loss_of_power_that_nobody_decided_about_is_said_again_after_a_clean_stop(tmp_path):

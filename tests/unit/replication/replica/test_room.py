@@ -7,7 +7,7 @@ import pytest
 
 from logstore.env import Env, OsFiles
 from logstore.errors import DiskFullError
-from logstore.store.disk_reserve import Reserve
+from logstore.store.disk_reserve import DiskReserve
 from replication.replica.storage import room as rooms
 from replication.replica.storage.offline import OfflineReplicas
 from replication.replica.storage.room import DISK_FULL, Room
@@ -34,7 +34,7 @@ class Site:
         self.files, self.free_bytes = FullFiles(), 50 * MiB
         self.env = Env(files=self.files)
         self.offline = OfflineReplicas(1)
-        self.room = Room(path, Reserve(self.env, path), self.offline, self.env)
+        self.room = Room(path, DiskReserve(self.env, path), self.offline, self.env)
 
     async def until_room(self):
         async with asyncio.timeout(10):

@@ -9,13 +9,13 @@ from click.testing import CliRunner
 from logstore.cli import cli as pylog
 from logstore.config import LogConfig
 from logstore.env import Env
-from logstore.store.log_dir import Owner
+from logstore.store.log_dir import DirectoryOwner
 from replication.cli import cluster
 from replication.coordination import nodes
 from replication.coordination.sqlite_file import facts_of
 from replication.model.cluster import TopicPartition
 from replication.replica.storage.damage_notes import DamageNote
-from replication.replica.storage.log_dir import ReplicaDir
+from replication.replica.storage.log_dir import ReplicaLogDir
 from replication.tools.recovery_plan import STEP
 from tests.support.partition import batch
 
@@ -36,8 +36,8 @@ def run(monkeypatch):
 
 def directory_of(path, broker, *epochs, cluster_id="mine"):
     """A broker's directory with a record per leader epoch; left as a killed broker leaves it."""
-    found = ReplicaDir.open(path / f"broker-{broker}", Env())
-    found.log_dir.claim(Owner(broker, cluster_id))
+    found = ReplicaLogDir.open(path / f"broker-{broker}", Env())
+    found.log_dir.claim(DirectoryOwner(broker, cluster_id))
     found.create_logs({T0: TOPIC_ID})
     found.log_dir.mark_dirty()
     log = found.open_log(T0, TOPIC_ID, LogConfig())

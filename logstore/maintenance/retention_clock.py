@@ -31,7 +31,7 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ClockReading:
     """What both clocks said at one time; `doubted_ms` is the monotonic time since which they disagree, or -1."""
 
     wall_ms: int
@@ -40,7 +40,7 @@ class Look:
     doubted_ms: int = -1
 
 
-def believe(known: Look | None, seen: Look) -> tuple[int, Look]:
+def believe(known: ClockReading | None, seen: ClockReading) -> tuple[int, ClockReading]:
     """Return the time to go by, and what to remember. Decides, touches nothing."""
     if known is None:
         return seen.wall_ms, seen
@@ -55,7 +55,7 @@ def believe(known: Look | None, seen: Look) -> tuple[int, Look]:
         is_old = known.boot != seen.boot or known.doubted_ms >= 0 or passed_ms >= NOTE_MS
         return seen.wall_ms, seen if is_old else known
     if known.doubted_ms < 0 or known.boot != seen.boot:
-        return expected_ms, Look(expected_ms, seen.monotonic_ms, seen.boot, seen.monotonic_ms)
+        return expected_ms, ClockReading(expected_ms, seen.monotonic_ms, seen.boot, seen.monotonic_ms)
     if seen.monotonic_ms - known.doubted_ms >= DOUBT_MS:
         return seen.wall_ms, seen
     return expected_ms, known
@@ -65,7 +65,7 @@ def now_ms(env: Env, root: str | Path, *, read_only: bool = False) -> int:
     """The time that deletions in this store go by; remembers what it saw, unless `read_only`."""
     path = Path(root) / FILE_NAME
     known = _read(env, path)
-    seen = Look(env.clock.now_ms(), env.clock.monotonic_ms(), _boot(env))
+    seen = ClockReading(env.clock.now_ms(), env.clock.monotonic_ms(), _boot(env))
     believed_ms, noted = believe(known, seen)
     if noted.doubted_ms >= 0:
         logger.warning(
@@ -84,10 +84,10 @@ def now_ms(env: Env, root: str | Path, *, read_only: bool = False) -> int:
     return believed_ms
 
 
-def _read(env: Env, path: Path) -> Look | None:
+def _read(env: Env, path: Path) -> ClockReading | None:
     try:
         ((wall_ms, monotonic_ms, boot, doubted_ms),) = read_checkpoint(env, path)
-        return Look(int(wall_ms), int(monotonic_ms), boot, int(doubted_ms))
+        return ClockReading(int(wall_ms), int(monotonic_ms), boot, int(doubted_ms))
     except FileNotFoundError:
         return None
     except (CheckpointError, ValueError) as error:
