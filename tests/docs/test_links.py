@@ -26,3 +26,11 @@ def test_every_link_of_a_page_leads_somewhere(page):
         target = page.parent / path if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_that_a_page_names_is_there(page):
+    for path in re.findall(
+        r"`((?:logstore|replication|datasource|tests|docs|conf)/[\w./-]+)", page.read_text()
+    ):
+        assert (ROOT / path).exists(), path
