@@ -253,7 +253,7 @@ class LocalCluster:
         self.wait_until_known()
 
     def restart(self, *brokers: BrokerId) -> None:
-        """The same, for brokers that were stopped or killed."""
+        """Start brokers again that were stopped or killed."""
         self.start_brokers(*brokers)
 
     def stop(self, *brokers: BrokerId) -> list[int | None]:
@@ -281,11 +281,11 @@ class LocalCluster:
         return self._brokers[broker]
 
     def pause(self, broker: BrokerId) -> None:
-        """Have the process stand still (SIGSTOP)."""
+        """Suspend the process (SIGSTOP)."""
         self._of(broker).send(signal.SIGSTOP)
 
     def resume(self, broker: BrokerId) -> None:
-        """Let it go on."""
+        """Resume a paused process (SIGCONT)."""
         self._of(broker).send(signal.SIGCONT)
 
     def close(self) -> None:
@@ -346,17 +346,6 @@ class LocalCluster:
     def wait_until_known(self) -> None:
         """Return when every broker that is up knows all that are up. Raises: LocalClusterError."""
         _in_thread(self._wait_until_known())
-
-    def remove_controller(self) -> None:
-        """Remove the node that says who the controller is: its term is over, and another one begins."""
-        _in_thread(self._remove_controller())
-
-    async def _remove_controller(self) -> None:
-        tree = await open_tree(self.coordination, on_session=lambda event: None, create=False)
-        try:
-            await tree.delete(nodes.CONTROLLER)
-        finally:
-            await tree.close()
 
     async def _describe(self) -> ClusterState:
         tree = await open_tree(self.coordination, on_session=lambda event: None, create=False)

@@ -1,8 +1,7 @@
 """BrokerConfig: the settings of one broker, as Kafka names them in server.properties.
 
-Made like `logstore.config.LogConfig`: key, help and limits stand beside each field, and conf/server.properties is
-written from them. A field with `topic` is the default of that topic setting. `properties_of` reads a file;
-`BrokerConfig.from_properties` refuses what it does not know, with a hint.
+Built like `logstore.config.LogConfig`: key, help and limits stand beside each field, and conf/server.properties is
+generated from them. `properties_of` reads a file; `BrokerConfig.from_properties` refuses unknown keys, with a hint.
 """
 
 from __future__ import annotations
@@ -14,11 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
 from logstore.config import (
-    CLEANUP_POLICIES,
-    COMPRESSION_TYPES,
     INT32_MAX,
-    INT64_MAX,
-    TIMESTAMP_TYPES,
     LogConfig,
     setting,
     settings_from,
@@ -34,7 +29,7 @@ _ADDRESS = re.compile(
     r"(?:(?P<host>[^\[\]:,/\s]+)|\[(?P<ipv6>[0-9a-fA-F:.]+(?:%\w+)?)\]):(?P<port>[0-9]{1,5})"
 )
 
-# Other spellings of a setting: key -> (the setting, by how much its value is multiplied). The finest unit counts.
+# Other spellings of a setting: key -> (the setting, its factor). Where several are given, the finest unit wins.
 _ALIASES = {
     "log.dir": ("log.dirs", None),
     "log.retention.minutes": ("log.retention.ms", MINUTE_MS),
@@ -46,14 +41,14 @@ _ALIASES = {
 
 
 class Endpoint(NamedTuple):
-    """An address of a listener, or of a broker. As text it is HOST:PORT, with an IPv6 host in brackets."""
+    """The address of a listener or a broker. As text HOST:PORT, with an IPv6 host in brackets."""
 
     host: str
     port: int
 
     @classmethod
     def of(cls, key: str, text: str) -> Self:
-        """The address in PLAINTEXT://HOST:PORT. Raises: InvalidConfigError."""
+        """Parse PLAINTEXT://HOST:PORT. Raises: InvalidConfigError."""
         found = _ADDRESS.fullmatch(text.removeprefix("PLAINTEXT://"))
         if not text.startswith("PLAINTEXT://") or found is None or int(found["port"]) > PORT_MAX:
             raise InvalidConfigError(
@@ -65,7 +60,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The address that `str` wrote so."""
+        """Parse what `str` writes."""
         host, _, port = text.rpartition(":")
         return cls(host.strip("[]"), int(port))
 
@@ -74,15 +69,27 @@ class Endpoint(NamedTuple):
 
     @property
     def is_everywhere(self) -> bool:
-        """Does it stand for all addresses of this machine? Others cannot connect to it."""
+        """Is it the wildcard address, to which nobody can connect?"""
         try:
             return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:  # a name
             return False
 
 
+_TOPIC_SETTINGS = {f.metadata["key"]: f for f in fields(LogConfig)}
+
+
+def _topic_default(key: str, topic: str, note: str = "", *, default: Any = None) -> Any:
+    """The setting of a broker that is the default of a topic's: with its limits and, unless given here, its default."""
+    found = _TOPIC_SETTINGS[topic]
+    told = "the topic setting" if key == topic else topic
+    limits = {name: value for name, value in found.metadata.items() if name not in ("key", "help")}
+    text = f"Default of {told}{'; ' if note else ''}{note}."
+    return setting(key, found.default if default is None else default, text, topic=topic, **limits)
+
+
 class _Given:
-    """Which settings stood in the properties, by their keys; the others have their defaults. No setting itself."""
+    """The keys that stood in the properties; the other settings have their defaults. Not a setting itself."""
 
     __slots__ = ("given",)
     given: frozenset[str]
@@ -90,8 +97,6 @@ class _Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(_Given):
-    """The settings of one broker."""
-
     # ------------------------------------------------------------ identity and network
     broker_id: int = setting(
         "broker.id", 0, "Number of this broker; no other broker of the cluster may have it.", minimum=0,
@@ -289,13 +294,10 @@ class BrokerConfig(_Given):
     )
 
     # ------------------------------------------------------------ logs: defaults of topics, and what looks after them
-    log_retention_ms: int = setting(
-        "log.retention.ms", 168 * HOUR_MS, "Default of retention.ms; also as log.retention.minutes or .hours.",
-        minimum=-1, topic="retention.ms",
-    )  # fmt: skip
-    log_retention_bytes: int = setting(
-        "log.retention.bytes", -1, "Default of retention.bytes.", minimum=-1, topic="retention.bytes"
+    log_retention_ms: int = _topic_default(
+        "log.retention.ms", "retention.ms", "also as log.retention.minutes or .hours", default=168 * HOUR_MS
     )
+    log_retention_bytes: int = _topic_default("log.retention.bytes", "retention.bytes")
     log_retention_check_interval_ms: int = setting(
         "log.retention.check.interval.ms", 300_000, "How often retention is looked at.", minimum=1
     )
@@ -313,92 +315,45 @@ class BrokerConfig(_Given):
         "log.flush.offset.checkpoint.interval.ms", 60_000, "How often logs are fsynced and noted as such.",
         minimum=1,
     )  # fmt: skip
-    log_segment_bytes: int = setting(
-        "log.segment.bytes", 1_073_741_824, "Default of segment.bytes.", minimum=14, maximum=INT32_MAX,
-        topic="segment.bytes",
-    )  # fmt: skip
-    log_roll_ms: int = setting(
-        "log.roll.ms", 168 * HOUR_MS, "Default of segment.ms; also as log.roll.hours.", minimum=1,
-        topic="segment.ms",
-    )  # fmt: skip
-    log_roll_jitter_ms: int = setting(
-        "log.roll.jitter.ms", 0, "Default of segment.jitter.ms.", minimum=0, topic="segment.jitter.ms"
+    log_segment_bytes: int = _topic_default("log.segment.bytes", "segment.bytes")
+    log_roll_ms: int = _topic_default("log.roll.ms", "segment.ms", "also as log.roll.hours")
+    log_roll_jitter_ms: int = _topic_default("log.roll.jitter.ms", "segment.jitter.ms")
+    log_segment_delete_delay_ms: int = _topic_default("log.segment.delete.delay.ms", "file.delete.delay.ms")
+    log_index_interval_bytes: int = _topic_default("log.index.interval.bytes", "index.interval.bytes")
+    log_index_size_max_bytes: int = _topic_default("log.index.size.max.bytes", "segment.index.bytes")
+    log_flush_interval_messages: int = _topic_default("log.flush.interval.messages", "flush.messages")
+    log_flush_interval_ms: int = _topic_default("log.flush.interval.ms", "flush.ms")
+    log_cleanup_policy: frozenset[str] = _topic_default("log.cleanup.policy", "cleanup.policy")
+    log_cleaner_delete_retention_ms: int = _topic_default(
+        "log.cleaner.delete.retention.ms", "delete.retention.ms"
     )
-    log_segment_delete_delay_ms: int = setting(
-        "log.segment.delete.delay.ms", 60_000, "Default of file.delete.delay.ms.", minimum=0,
-        topic="file.delete.delay.ms",
-    )  # fmt: skip
-    log_index_interval_bytes: int = setting(
-        "log.index.interval.bytes", 4096, "Default of index.interval.bytes.", minimum=0, maximum=INT32_MAX,
-        topic="index.interval.bytes",
-    )  # fmt: skip
-    log_index_size_max_bytes: int = setting(
-        "log.index.size.max.bytes", 10_485_760, "Default of segment.index.bytes.", minimum=12,
-        maximum=INT32_MAX, topic="segment.index.bytes",
-    )  # fmt: skip
-    log_flush_interval_messages: int = setting(
-        "log.flush.interval.messages", INT64_MAX, "Default of flush.messages.", minimum=1,
-        topic="flush.messages",
-    )  # fmt: skip
-    log_flush_interval_ms: int = setting(
-        "log.flush.interval.ms", INT64_MAX, "Default of flush.ms.", minimum=0, topic="flush.ms"
+    log_cleaner_min_cleanable_ratio: float = _topic_default(
+        "log.cleaner.min.cleanable.ratio", "min.cleanable.dirty.ratio"
     )
-    log_cleanup_policy: frozenset[str] = setting(
-        "log.cleanup.policy", frozenset({"delete"}), "Default of cleanup.policy.", members=CLEANUP_POLICIES,
-        topic="cleanup.policy",
-    )  # fmt: skip
-    log_cleaner_delete_retention_ms: int = setting(
-        "log.cleaner.delete.retention.ms", 86_400_000, "Default of delete.retention.ms.", minimum=0,
-        topic="delete.retention.ms",
-    )  # fmt: skip
-    log_cleaner_min_cleanable_ratio: float = setting(
-        "log.cleaner.min.cleanable.ratio", 0.5, "Default of min.cleanable.dirty.ratio.", minimum=0.0,
-        maximum=1.0, topic="min.cleanable.dirty.ratio",
-    )  # fmt: skip
-    log_cleaner_min_compaction_lag_ms: int = setting(
-        "log.cleaner.min.compaction.lag.ms", 0, "Default of min.compaction.lag.ms.", minimum=0,
-        topic="min.compaction.lag.ms",
-    )  # fmt: skip
-    log_cleaner_max_compaction_lag_ms: int = setting(
-        "log.cleaner.max.compaction.lag.ms", INT64_MAX, "Default of max.compaction.lag.ms.", minimum=1,
-        topic="max.compaction.lag.ms",
-    )  # fmt: skip
-    log_message_timestamp_type: str = setting(
-        "log.message.timestamp.type", "CreateTime", "Default of message.timestamp.type.",
-        choices=TIMESTAMP_TYPES, topic="message.timestamp.type",
-    )  # fmt: skip
-    log_message_timestamp_before_max_ms: int = setting(
-        "log.message.timestamp.before.max.ms", INT64_MAX, "Default of message.timestamp.before.max.ms.",
-        minimum=0, topic="message.timestamp.before.max.ms",
-    )  # fmt: skip
-    log_message_timestamp_after_max_ms: int = setting(
-        "log.message.timestamp.after.max.ms", INT64_MAX, "Default of message.timestamp.after.max.ms.",
-        minimum=0, topic="message.timestamp.after.max.ms",
-    )  # fmt: skip
-    compression_type: str = setting(
-        "compression.type", "producer", "Default of the topic setting.", choices=COMPRESSION_TYPES,
-        topic="compression.type",
-    )  # fmt: skip
-    message_max_bytes: int = setting(
-        "message.max.bytes", 1_048_588, "Default of max.message.bytes.", minimum=0, maximum=INT32_MAX,
-        topic="max.message.bytes",
-    )  # fmt: skip
-    min_insync_replicas: int = setting(
-        "min.insync.replicas", 1, "Default of the topic setting.", minimum=1, maximum=INT32_MAX,
-        topic="min.insync.replicas",
-    )  # fmt: skip
-    unclean_leader_election_enable: bool = setting(
-        "unclean.leader.election.enable", False, "Default of the topic setting.",
-        topic="unclean.leader.election.enable",
-    )  # fmt: skip
-    producer_id_expiration_ms: int = setting(
-        "producer.id.expiration.ms", 86_400_000, "Default of the topic setting.", minimum=1,
-        topic="producer.id.expiration.ms",
-    )  # fmt: skip
+    log_cleaner_min_compaction_lag_ms: int = _topic_default(
+        "log.cleaner.min.compaction.lag.ms", "min.compaction.lag.ms"
+    )
+    log_cleaner_max_compaction_lag_ms: int = _topic_default(
+        "log.cleaner.max.compaction.lag.ms", "max.compaction.lag.ms"
+    )
+    log_message_timestamp_type: str = _topic_default("log.message.timestamp.type", "message.timestamp.type")
+    log_message_timestamp_before_max_ms: int = _topic_default(
+        "log.message.timestamp.before.max.ms", "message.timestamp.before.max.ms"
+    )
+    log_message_timestamp_after_max_ms: int = _topic_default(
+        "log.message.timestamp.after.max.ms", "message.timestamp.after.max.ms"
+    )
+    compression_type: str = _topic_default("compression.type", "compression.type")
+    message_max_bytes: int = _topic_default("message.max.bytes", "max.message.bytes")
+    min_insync_replicas: int = _topic_default("min.insync.replicas", "min.insync.replicas")
+    unclean_leader_election_enable: bool = _topic_default(
+        "unclean.leader.election.enable", "unclean.leader.election.enable"
+    )
+    producer_id_expiration_ms: int = _topic_default("producer.id.expiration.ms", "producer.id.expiration.ms")
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> Self:
-        """Return the settings, keys and values as server.properties has them.
+        """Return the settings; keys and values are those of server.properties.
 
         Raises: InvalidConfigError: an unknown key, or a value that the setting does not allow.
         """
@@ -418,11 +373,10 @@ class BrokerConfig(_Given):
 
     @property
     def listener(self) -> Endpoint:
-        """Where to listen."""
         return Endpoint.of("listeners", self.listeners)
 
     def advertised(self, port: int) -> Endpoint:
-        """What others are told, if `port` is the one that is listened on."""
+        """The address that clients and brokers are given when this broker listens at `port`."""
         if self.advertised_listeners:
             return Endpoint.of("advertised.listeners", self.advertised_listeners)
         return Endpoint(self.listener.host, port)
@@ -444,15 +398,15 @@ class BrokerConfig(_Given):
             )
 
     def log_config(self, overrides: Mapping[str, Any]) -> LogConfig:
-        """The settings of a topic of this broker. Raises: InvalidConfigError."""
+        """Return the settings of a topic with these overrides. Raises: InvalidConfigError."""
         defaults = {f.metadata["topic"]: getattr(self, f.name) for f in fields(self) if "topic" in f.metadata}
         return LogConfig.from_properties({**defaults, **overrides})
 
 
 def properties_of(text: str, where: str = "server.properties") -> dict[str, str]:
-    """The keys and values of a file of properties: `key=value` lines; `#` begins a comment.
+    """Parse a file of properties: `key=value` lines; `#` begins a comment.
 
-    Raises: InvalidConfigError: a line that is neither, or a key that is there twice.
+    Raises: InvalidConfigError: a line that is neither, or a key that is given twice.
     """
     found: dict[str, str] = {}
     for number, row in enumerate(text.splitlines(), 1):
@@ -461,14 +415,14 @@ def properties_of(text: str, where: str = "server.properties") -> dict[str, str]
             continue
         key, mark, value = (part.strip() for part in line.partition("="))
         if not mark or not key or key in found:
-            reason = f"{key} is there twice" if key in found else f"{line[:60]!r} is not key=value"
+            reason = f"{key} is given twice" if key in found else f"{line[:60]!r} is not key=value"
             raise InvalidConfigError(f"{where}, line {number}: {reason}", key=key)
         found[key] = value
     return found
 
 
 def _without_aliases(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """The same by the names of the fields; of several spellings the finest unit counts."""
+    """Replace other spellings by the keys of the fields; of several, the finest unit wins."""
     found = {key: value for key, value in properties.items() if key not in _ALIASES}
     for alias, (key, factor) in _ALIASES.items():
         if alias in properties and key not in found:

@@ -1,5 +1,5 @@
-"""The values of a cluster, all frozen; nothing here decides, and nothing blocks.
+"""The values of a cluster, all frozen; nothing here decides or blocks.
 
-`cluster`: partitions, brokers, leaders and ISRs; `state_changes`: the lines of state-change.log; `metadata`: what a
-broker has been told of the cluster, which only ever becomes newer.
+`cluster`: partitions, brokers, leaders and ISRs; `edit`: how a machine changes a frozen state; `state_changes`: the
+lines of state-change.log; `metadata`: the cluster as controllers described it to this broker.
 """

@@ -113,7 +113,6 @@ _ADVERTISED_FIRST = {ApiKey.PRODUCE: 0}
 
 _COPIED_BYTES_MAX = 64 * 1024  # what is below this is sent in one piece with its header
 _HEAD = struct.Struct(">hhi")
-HEADER_BYTES_MIN = _HEAD.size
 # What kio's reader raises for bytes that are no such message.
 _UNREADABLE = (SerialError, KeyError, OverflowError, *MALFORMED)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -209,7 +208,7 @@ def is_flexible(key: ApiKey, version: int) -> bool:
 def request_class(key: ApiKey, version: int) -> Any:
     """The class of kio, or ours in its form. Loading one takes some 10 ms, once."""
     if key in INTERBROKER:
-        return interbroker.MESSAGES[key][1]
+        return interbroker.MESSAGES[key][0]
     return load_request_schema(key, version)
 
 
@@ -217,7 +216,7 @@ def request_class(key: ApiKey, version: int) -> Any:
 def response_class(key: ApiKey, version: int) -> Any:
     """As `request_class`, of the response."""
     if key in INTERBROKER:
-        return interbroker.MESSAGES[key][2]
+        return interbroker.MESSAGES[key][1]
     return load_response_schema(key, version)
 
 

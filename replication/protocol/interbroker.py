@@ -1,22 +1,22 @@
-"""What a controller and its brokers say to each other: LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown.
+"""The requests between a controller and its brokers: LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown.
 
-kio has no classes for them, since Kafka 4 has no such requests any more; these have kio's form, so that its reader
-and writer work on them. The bytes are those of Kafka 3.0, in the one version per API that carries the broker's epoch
-and, where there is one, the topic's id:
+kio has no classes for them, since Kafka 4 dropped them; these have kio's form, so that its reader and writer work on
+them. The bytes are those of Kafka 3.0, in the one version per API that carries the broker's epoch and, where there is
+one, the topic's id:
 
 =================== == ===========================================================================
 LeaderAndIsr        5  who leads and follows which partition
-StopReplica         3  replicas to let go of, or to delete, each with its leader epoch
+StopReplica         3  replicas to stop, or to delete, each with its leader epoch
 UpdateMetadata      7  what every broker tells its clients
-ControlledShutdown  3  from a broker that is about to stop; the answer says what it still leads
+ControlledShutdown  3  from a broker that is about to stop; the answer names what it still leads
 =================== == ===========================================================================
 """
 
-# ruff: noqa: RUF009  (`_of` is `field`)
 # Annotations must be real types here: kio's reader looks at them.
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, TypeVar, dataclass_transform
 
 from kio.schema.errors import ErrorCode
 from kio.schema.request_header.v2.header import RequestHeader
@@ -25,26 +25,60 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i16
 
 LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA, CONTROLLED_SHUTDOWN = 4, 5, 6, 7
+VERSIONS = {LEADER_AND_ISR: 5, STOP_REPLICA: 3, UPDATE_METADATA: 7, CONTROLLED_SHUTDOWN: 3}
 FULL, INCREMENTAL = 1, 2  # LeaderAndIsrRequest.type: is every partition of the broker named?
 PLAINTEXT = 0  # UpdateMetadataEndpoint.security_protocol
+
+_Class = TypeVar("_Class")
 
 
 def _of(kafka_type: str, **default: Any) -> Any:
     return field(metadata={"kafka_type": kafka_type}, **default)
 
 
-class _LeaderAndIsr:
-    __slots__ = ()
-    __type__: ClassVar = EntityType.nested
-    __version__: ClassVar = i16(5)
-    __flexible__: ClassVar = True
-    __api_key__: ClassVar = i16(LEADER_AND_ISR)
-    __header_schema__: ClassVar[type] = RequestHeader
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(_of,))
+def _entity(
+    key: int, kind: EntityType = EntityType.nested, header: Any = RequestHeader
+) -> Callable[[type[_Class]], type[_Class]]:
+    """Make the class an entity of kio's: a frozen dataclass with the attributes that its reader and writer ask for."""
+
+    def make(cls: type[_Class]) -> type[_Class]:
+        made = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        for name, value in (
+            ("__type__", kind),
+            ("__version__", i16(VERSIONS[key])),
+            ("__flexible__", True),
+            ("__api_key__", i16(key)),
+            ("__header_schema__", header),
+        ):
+            setattr(made, name, value)
+        return made
+
+    return make
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(_of,))
+def _request(key: int) -> Callable[[type[_Class]], type[_Class]]:
+    return _entity(key, EntityType.request)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(_of,))
+def _response(key: int) -> Callable[[type[_Class]], type[_Class]]:
+    return _entity(key, EntityType.response, ResponseHeader)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderAndIsrPartition(_LeaderAndIsr):
-    """Leadership of one partition. `zk_version` is that of the state node; `is_new`: no replica has data yet."""
+class _FromController:
+    """The head of a controller's request."""
+
+    controller_id: int = _of("int32")
+    controller_epoch: int = _of("int32")
+    broker_epoch: int = _of("int64", default=-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PartitionState:
+    """What the state node of a partition says, with its replicas. `zk_version` is the version of that node."""
 
     partition_index: int = _of("int32")
     controller_epoch: int = _of("int32")
@@ -53,240 +87,161 @@ class LeaderAndIsrPartition(_LeaderAndIsr):
     isr: tuple[int, ...] = _of("int32")
     zk_version: int = _of("int32")
     replicas: tuple[int, ...] = _of("int32")
+
+
+@_entity(LEADER_AND_ISR)
+class LeaderAndIsrPartition(_PartitionState):
+    """`is_new`: no replica has data yet."""
+
     adding_replicas: tuple[int, ...] = _of("int32", default=())
     removing_replicas: tuple[int, ...] = _of("int32", default=())
     is_new: bool = _of("bool", default=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderAndIsrTopic(_LeaderAndIsr):
-    """The partitions of one topic."""
-
+@_entity(LEADER_AND_ISR)
+class LeaderAndIsrTopic:
     topic_name: str = _of("string")
     topic_id: uuid.UUID | None = _of("uuid")
     partition_states: tuple[LeaderAndIsrPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveLeader(_LeaderAndIsr):
-    """Where a leader is found."""
+@_entity(LEADER_AND_ISR)
+class LiveLeader:
+    """The address of a leader."""
 
     broker_id: int = _of("int32")
     host_name: str = _of("string")
     port: int = _of("int32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderAndIsrRequest(_LeaderAndIsr):
-    """From the controller: become leader or follower of these partitions."""
-
-    __type__: ClassVar = EntityType.request
-    controller_id: int = _of("int32")
-    controller_epoch: int = _of("int32")
-    broker_epoch: int = _of("int64", default=-1)
+@_request(LEADER_AND_ISR)
+class LeaderAndIsrRequest(_FromController):
     type: int = _of("int8", default=INCREMENTAL)
     topic_states: tuple[LeaderAndIsrTopic, ...]
     live_leaders: tuple[LiveLeader, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderAndIsrPartitionError(_LeaderAndIsr):
-    """What became of one partition."""
-
-    __header_schema__: ClassVar[type] = ResponseHeader
+@_entity(LEADER_AND_ISR, header=ResponseHeader)
+class LeaderAndIsrPartitionError:
     partition_index: int = _of("int32")
     error_code: ErrorCode = _of("error_code")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderAndIsrTopicError(_LeaderAndIsr):
-    """The partitions of one topic."""
-
-    __header_schema__: ClassVar[type] = ResponseHeader
+@_entity(LEADER_AND_ISR, header=ResponseHeader)
+class LeaderAndIsrTopicError:
     topic_id: uuid.UUID | None = _of("uuid")
     partition_errors: tuple[LeaderAndIsrPartitionError, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderAndIsrResponse(_LeaderAndIsr):
+@_response(LEADER_AND_ISR)
+class LeaderAndIsrResponse:
     """One error for the whole request, or one per partition."""
 
-    __type__: ClassVar = EntityType.response
-    __header_schema__: ClassVar[type] = ResponseHeader
     error_code: ErrorCode = _of("error_code")
     topics: tuple[LeaderAndIsrTopicError, ...]
 
 
-class _StopReplica:
-    __slots__ = ()
-    __type__: ClassVar = EntityType.nested
-    __version__: ClassVar = i16(3)
-    __flexible__: ClassVar = True
-    __api_key__: ClassVar = i16(STOP_REPLICA)
-    __header_schema__: ClassVar[type] = RequestHeader
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopReplicaPartition(_StopReplica):
-    """A replica to let go of. The epoch is -1 for none, -2 while the topic is being deleted."""
+@_entity(STOP_REPLICA)
+class StopReplicaPartition:
+    """`leader_epoch` is -1 for none, -2 while the topic is being deleted."""
 
     partition_index: int = _of("int32")
     leader_epoch: int = _of("int32", default=-1)
     delete_partition: bool = _of("bool")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopReplicaTopic(_StopReplica):
-    """The partitions of one topic."""
-
+@_entity(STOP_REPLICA)
+class StopReplicaTopic:
     topic_name: str = _of("string")
     partition_states: tuple[StopReplicaPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopReplicaRequest(_StopReplica):
-    """From the controller: stop these replicas, and delete those that say so."""
-
-    __type__: ClassVar = EntityType.request
-    controller_id: int = _of("int32")
-    controller_epoch: int = _of("int32")
-    broker_epoch: int = _of("int64", default=-1)
+@_request(STOP_REPLICA)
+class StopReplicaRequest(_FromController):
     topic_states: tuple[StopReplicaTopic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopReplicaPartitionError(_StopReplica):
-    """What became of one partition."""
-
-    __header_schema__: ClassVar[type] = ResponseHeader
+@_entity(STOP_REPLICA, header=ResponseHeader)
+class StopReplicaPartitionError:
     topic_name: str = _of("string")
     partition_index: int = _of("int32")
     error_code: ErrorCode = _of("error_code")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopReplicaResponse(_StopReplica):
+@_response(STOP_REPLICA)
+class StopReplicaResponse:
     """One error for the whole request, or one per partition."""
 
-    __type__: ClassVar = EntityType.response
-    __header_schema__: ClassVar[type] = ResponseHeader
     error_code: ErrorCode = _of("error_code")
     partition_errors: tuple[StopReplicaPartitionError, ...]
 
 
-class _UpdateMetadata:
-    __slots__ = ()
-    __type__: ClassVar = EntityType.nested
-    __version__: ClassVar = i16(7)
-    __flexible__: ClassVar = True
-    __api_key__: ClassVar = i16(UPDATE_METADATA)
-    __header_schema__: ClassVar[type] = RequestHeader
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateMetadataPartition(_UpdateMetadata):
-    """What clients are told of one partition."""
-
-    partition_index: int = _of("int32")
-    controller_epoch: int = _of("int32")
-    leader: int = _of("int32")
-    leader_epoch: int = _of("int32")
-    isr: tuple[int, ...] = _of("int32")
-    zk_version: int = _of("int32")
-    replicas: tuple[int, ...] = _of("int32")
+@_entity(UPDATE_METADATA)
+class UpdateMetadataPartition(_PartitionState):
     offline_replicas: tuple[int, ...] = _of("int32", default=())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateMetadataTopic(_UpdateMetadata):
-    """The partitions of one topic."""
-
+@_entity(UPDATE_METADATA)
+class UpdateMetadataTopic:
     topic_name: str = _of("string")
     topic_id: uuid.UUID | None = _of("uuid")
     partition_states: tuple[UpdateMetadataPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateMetadataEndpoint(_UpdateMetadata):
-    """One of a broker's addresses."""
-
+@_entity(UPDATE_METADATA)
+class UpdateMetadataEndpoint:
     port: int = _of("int32")
     host: str = _of("string")
     listener: str = _of("string")
     security_protocol: int = _of("int16", default=PLAINTEXT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateMetadataBroker(_UpdateMetadata):
-    """A live broker."""
-
+@_entity(UPDATE_METADATA)
+class UpdateMetadataBroker:
     id: int = _of("int32")
     endpoints: tuple[UpdateMetadataEndpoint, ...]
     rack: str | None = _of("string", default=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateMetadataRequest(_UpdateMetadata):
-    """From the controller: the live brokers, all of them, and the partitions that changed."""
+@_request(UPDATE_METADATA)
+class UpdateMetadataRequest(_FromController):
+    """All live brokers, and the partitions that changed."""
 
-    __type__: ClassVar = EntityType.request
-    controller_id: int = _of("int32")
-    controller_epoch: int = _of("int32")
-    broker_epoch: int = _of("int64", default=-1)
     topic_states: tuple[UpdateMetadataTopic, ...]
     live_brokers: tuple[UpdateMetadataBroker, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateMetadataResponse(_UpdateMetadata):
-    """Taken, or not."""
-
-    __type__: ClassVar = EntityType.response
-    __header_schema__: ClassVar[type] = ResponseHeader
+@_response(UPDATE_METADATA)
+class UpdateMetadataResponse:
     error_code: ErrorCode = _of("error_code")
 
 
-class _ControlledShutdown:
-    __slots__ = ()
-    __type__: ClassVar = EntityType.nested
-    __version__: ClassVar = i16(3)
-    __flexible__: ClassVar = True
-    __api_key__: ClassVar = i16(CONTROLLED_SHUTDOWN)
-    __header_schema__: ClassVar[type] = RequestHeader
+@_request(CONTROLLED_SHUTDOWN)
+class ControlledShutdownRequest:
+    """From a broker that wants to stop, and asks for its leaderships to be moved away."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlledShutdownRequest(_ControlledShutdown):
-    """From a broker: move my leaderships away, I want to stop."""
-
-    __type__: ClassVar = EntityType.request
     broker_id: int = _of("int32")
     broker_epoch: int = _of("int64", default=-1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemainingPartition(_ControlledShutdown):
-    """A partition that it still leads."""
-
-    __header_schema__: ClassVar[type] = ResponseHeader
+@_entity(CONTROLLED_SHUTDOWN, header=ResponseHeader)
+class RemainingPartition:
     topic_name: str = _of("string")
     partition_index: int = _of("int32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlledShutdownResponse(_ControlledShutdown):
-    """What remains: nothing means that the broker may stop."""
+@_response(CONTROLLED_SHUTDOWN)
+class ControlledShutdownResponse:
+    """The partitions that the broker still leads; with none left, it may stop."""
 
-    __type__: ClassVar = EntityType.response
-    __header_schema__: ClassVar[type] = ResponseHeader
     error_code: ErrorCode = _of("error_code")
     remaining_partitions: tuple[RemainingPartition, ...]
 
 
-# API key -> (version, request, response)
-MESSAGES = {
-    LEADER_AND_ISR: (5, LeaderAndIsrRequest, LeaderAndIsrResponse),
-    STOP_REPLICA: (3, StopReplicaRequest, StopReplicaResponse),
-    UPDATE_METADATA: (7, UpdateMetadataRequest, UpdateMetadataResponse),
-    CONTROLLED_SHUTDOWN: (3, ControlledShutdownRequest, ControlledShutdownResponse),
+# API key -> (request, response)
+MESSAGES: dict[int, tuple[Any, Any]] = {
+    LEADER_AND_ISR: (LeaderAndIsrRequest, LeaderAndIsrResponse),
+    STOP_REPLICA: (StopReplicaRequest, StopReplicaResponse),
+    UPDATE_METADATA: (UpdateMetadataRequest, UpdateMetadataResponse),
+    CONTROLLED_SHUTDOWN: (ControlledShutdownRequest, ControlledShutdownResponse),
 }

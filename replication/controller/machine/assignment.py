@@ -1,10 +1,9 @@
-"""Which brokers hold a partition, and which of them leads it: placement, and one function per way to elect.
+"""Placement of replicas, and one pure function per way to elect a leader.
 
 Placement: replica j of partition i goes to broker (start + i + j) mod n of the sorted brokers; with racks, to the
-next broker of a rack that the partition has not been on yet, as long as there is one.
+next broker of a rack that the partition is not on yet, as long as there is one.
 
-A selector gets what stands and who is alive, and returns a `Choice`; none of them changes anything. Laws: a
-leader is alive; but for an unclean election it comes from the ISR, so it has everything that was committed; the
+Election: the leader is alive; unless the election is unclean it is in the ISR, and so has every committed record. The
 ISR only loses members, and keeps its order.
 """
 
@@ -19,19 +18,18 @@ from replication.model.cluster import Assignment, BrokerId, BrokerInfo, LeaderAn
 
 
 class ElectionError(PylogError):
-    """No leader could be chosen; everything stays as it is."""
+    """No leader could be elected; nothing changes."""
 
 
 class NoReplicaOnlineError(ElectionError):
-    """No replica that may lead is alive."""
+    """No eligible replica is alive."""
 
 
 class Choice(NamedTuple):
-    """A leader, the ISR that it begins with, and the live replicas that must be told."""
+    """An elected leader and its first ISR. `is_unclean`: it may lack committed records."""
 
     leader: BrokerId
     isr: tuple[BrokerId, ...]
-    receivers: tuple[BrokerId, ...]
     is_unclean: bool = False
 
 
@@ -68,7 +66,7 @@ def place(
 
 
 def _racks_in_turn(brokers: Sequence[BrokerInfo]) -> list[BrokerInfo]:
-    """The brokers so that neighbours are on different racks, as far as that goes."""
+    """Order the brokers so that neighbours are on different racks, as far as possible."""
     without = [broker.id for broker in brokers if broker.rack is None]
     if without:
         raise InvalidRequestError(
@@ -98,75 +96,69 @@ def _replicas(row: Sequence[BrokerInfo], first: int, count: int, *, rack_aware: 
 def elect_offline(
     current: LeaderAndIsr, assigned: Assignment, live: Collection[BrokerId], *, unclean: bool
 ) -> Choice:
-    """The leader is gone: the first assigned replica that is alive and in sync leads, ISR = its live members.
+    """Elect the first live assigned replica of the ISR; the ISR keeps its live members.
 
-    Without one: if `unclean`, the first live assigned replica leads and is the whole ISR; what it does not have
-    is lost.
+    If there is none and `unclean` is set, the first live assigned replica leads and is the whole ISR. Records that it
+    lacks are lost.
 
     Raises: NoReplicaOnlineError.
     """
     live_isr = tuple(broker for broker in current.isr if broker in live)
-    receivers = _alive(assigned, live)
-    leaders = [broker for broker in receivers if broker in live_isr]
+    candidates = [broker for broker in assigned if broker in live]
+    leaders = [broker for broker in candidates if broker in live_isr]
     if leaders:
-        return Choice(leaders[0], live_isr, receivers)
+        return Choice(leaders[0], live_isr)
     if not unclean:
         raise NoReplicaOnlineError(
             f"No broker in ISR is alive. Live brokers are: {_names(live)}, ISR brokers are: {_names(current.isr)}"
         )
-    if not receivers:
+    if not candidates:
         raise NoReplicaOnlineError(
             f"No replica is alive. Live brokers are: {_names(live)}, Assigned replicas are: {_names(assigned)}"
         )
-    return Choice(receivers[0], (receivers[0],), receivers, is_unclean=True)
+    return Choice(candidates[0], (candidates[0],), is_unclean=True)
 
 
 def elect_reassigned(current: LeaderAndIsr, target: Assignment, live: Collection[BrokerId]) -> Choice:
-    """The first of the `target` replicas that is alive and in sync leads; the ISR stays.
+    """Elect the first of the `target` replicas that is alive and in sync; the ISR stays.
 
     Raises: NoReplicaOnlineError.
     """
     for broker in target:
         if broker in live and broker in current.isr:
-            return Choice(broker, current.isr, _alive(target, live))
+            return Choice(broker, current.isr)
     raise NoReplicaOnlineError(
         f"None of the replicas {_names(target)} is alive and in the ISR {_names(current.isr)}"
     )
 
 
 def elect_preferred(current: LeaderAndIsr, assigned: Assignment, live: Collection[BrokerId]) -> Choice:
-    """The first assigned replica leads, if it is alive and in sync; data is never lost for balance.
+    """Elect the preferred replica if it is alive and in sync; balance never costs data.
 
-    Raises: ElectionError: it is not.
+    Raises: ElectionError.
     """
     preferred = assigned[0]
     if preferred in live and preferred in current.isr:
-        return Choice(preferred, current.isr, _alive(assigned, live))
+        return Choice(preferred, current.isr)
     raise ElectionError(
         f"Preferred replica {preferred} is either not alive or not in the isr. Current leader and ISR: {current}"
     )
 
 
 def elect_for_shutdown(
-    current: LeaderAndIsr, assigned: Assignment, live: Collection[BrokerId], *, leaving: Collection[BrokerId]
+    current: LeaderAndIsr, live: Collection[BrokerId], *, leaving: Collection[BrokerId]
 ) -> Choice:
-    """The first ISR member, in ISR order, that is alive and stays leads; the ISR loses who is leaving.
+    """Elect the first live ISR member, in ISR order, that is not leaving; the ISR loses the leaving ones.
 
-    Those who leave are told, too, as long as they live: they become followers for the rest of their life.
-
-    Raises: ElectionError: there is none.
+    Raises: ElectionError.
     """
     isr = tuple(broker for broker in current.isr if broker not in leaving)
     for broker in isr:
         if broker in live:
-            return Choice(broker, isr, _alive(assigned, live))
+            return Choice(broker, isr)
     raise ElectionError(
         f"No other replicas in ISR {_names(current.isr)} besides shutting down brokers {_names(leaving)}"
     )
-
-
-def _alive(brokers: Assignment, live: Collection[BrokerId]) -> Assignment:
-    return tuple(broker for broker in brokers if broker in live)
 
 
 def _names(brokers: Iterable[BrokerId]) -> str:

@@ -21,7 +21,7 @@ from replication.controller.machine.events import (
     Stop,
     WriteStates,
 )
-from replication.controller.machine.state import Controller, ControllerSettings, Move, Pending, Shutdown
+from replication.controller.machine.state import Controller, ControllerSettings, Move, Pending
 from replication.controller.machine.transitions import (
     PARTITION_ENTERED_FROM,
     REPLICA_ENTERED_FROM,
@@ -40,36 +40,39 @@ from replication.model.cluster import (
     TopicInfo,
     TopicPartition,
 )
+from replication.model.edit import freeze, thaw
 from replication.model.state_changes import ControllerLines, StateChange
 
 
 class WorkingState:
     """See the module. Lives for one `step`."""
 
+    broker: BrokerId
+    epoch: int
+    is_active: bool
+    brokers: dict[BrokerId, BrokerInfo]
+    offline: dict[BrokerId, Offline]
+    topics: dict[str, TopicInfo]
+    leadership: dict[TopicPartition, LeaderAndIsr]
+    partition_states: dict[TopicPartition, PartitionState]
+    replica_states: dict[Replica, ReplicaState]
+    pending: dict[TopicPartition, Pending]
+    removals: dict[TopicPartition, frozenset[BrokerId]]
+    preferred: set[TopicPartition]
+    to_return: set[TopicPartition]
+    fenced: set[Replica]
+    has_preferred_node: bool
+    shutting_down: set[BrokerId]
+    shutdowns: dict[BrokerId, int]
+    deletions: set[str]
+    delayed_deletions: set[str]
+    moves: dict[TopicPartition, Move]
+    next_rebalance_ms: int | None
+
     def __init__(self, state: Controller, limits: ControllerSettings) -> None:
-        self.broker = state.broker
-        self.epoch = state.epoch
-        self.is_active = state.is_active
-        self.brokers: dict[BrokerId, BrokerInfo] = dict(state.brokers)
-        self.offline: dict[BrokerId, Offline] = dict(state.offline)
-        self.topics: dict[str, TopicInfo] = dict(state.topics)
-        self.leadership: dict[TopicPartition, LeaderAndIsr] = dict(state.leadership)
-        self.partition_states: dict[TopicPartition, PartitionState] = dict(state.partition_states)
-        self.replica_states: dict[Replica, ReplicaState] = dict(state.replica_states)
-        self.pending: dict[TopicPartition, Pending] = dict(state.pending)
-        self.removals: dict[TopicPartition, frozenset[BrokerId]] = dict(state.removals)
-        self.preferred: set[TopicPartition] = set(state.preferred)
-        self.to_return: set[TopicPartition] = set(state.to_return)
-        self.fenced: set[Replica] = set(state.fenced)
-        self.has_preferred_node = state.has_preferred_node
-        self.shutting_down: set[BrokerId] = set(state.shutting_down)
-        self.shutdowns: dict[BrokerId, int] = {b: wanted.request for b, wanted in state.shutdowns.items()}
-        # What those brokers wait for: sets, since each of very many partitions is taken out by itself.
-        self.waiting = {b: set(wanted.waiting) for b, wanted in state.shutdowns.items()}
-        self.deletions: set[str] = set(state.deletions)
-        self.delayed_deletions: set[str] = set(state.delayed_deletions)
-        self.moves: dict[TopicPartition, Move] = dict(state.moves)
-        self.next_rebalance_ms = state.next_rebalance_ms
+        thaw(state, self)
+        # Sets, since thousands of partitions are taken out one by one.
+        self.waiting = {broker: set(tps) for broker, tps in state.waiting.items()}
         self.limits = limits
         self.lines = ControllerLines(state.broker, state.epoch)
         self._log: list[StateChange] = []
@@ -80,32 +83,9 @@ class WorkingState:
         self._others: list[Effect] = []
 
     def done(self) -> tuple[Controller, tuple[Effect, ...]]:
-        """The state after the event, and the effects in the order in which they are to be performed."""
-        state = Controller(
-            broker=self.broker,
-            epoch=self.epoch,
-            is_active=self.is_active,
-            brokers=self.brokers,
-            offline=self.offline,
-            topics=self.topics,
-            leadership=self.leadership,
-            partition_states=self.partition_states,
-            replica_states=self.replica_states,
-            pending=self.pending,
-            removals=self.removals,
-            preferred=frozenset(self.preferred),
-            to_return=frozenset(self.to_return),
-            fenced=frozenset(self.fenced),
-            has_preferred_node=self.has_preferred_node,
-            shutting_down=frozenset(self.shutting_down),
-            shutdowns={
-                b: Shutdown(request, frozenset(self.waiting[b])) for b, request in self.shutdowns.items()
-            },
-            deletions=frozenset(self.deletions),
-            delayed_deletions=frozenset(self.delayed_deletions),
-            moves=self.moves,
-            next_rebalance_ms=self.next_rebalance_ms,
-        )
+        """Return the state after the event, and the effects in the order in which they must be performed."""
+        waiting = {broker: frozenset(self.waiting[broker]) for broker in self.shutdowns}
+        state = freeze(Controller, self, waiting=waiting)
         effects: list[Effect] = [*self._log, *self._told()]
         if self._writes:
             effects.append(WriteStates(self.epoch, tuple(self._writes)))

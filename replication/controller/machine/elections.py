@@ -209,12 +209,12 @@ def _move_off(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) ->
     """The leader wants to stop: hand over to a member of the ISR that stays."""
     if current.leader not in draft.shutdowns or tp not in draft.waiting[current.leader]:
         return False
-    replicas, removing = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
+    removing = draft.removals.get(tp, frozenset())
     leaving = sorted(draft.shutting_down | removing | draft.offline_of(tp))
     return draft.elect(
         tp,
         Selector.SHUTDOWN,
-        lambda: elect_for_shutdown(current, replicas, draft.brokers, leaving=leaving),
+        lambda: elect_for_shutdown(current, draft.brokers, leaving=leaving),
         removing=removing,
     )
 

@@ -41,14 +41,6 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Shutdown:
-    """A broker that wants to stop: whom to answer when nothing is left to be done for these partitions."""
-
-    request: int
-    waiting: frozenset[TopicPartition]
-
-
-@dataclass(frozen=True, slots=True)
 class Move:
     """A reassignment: what is wanted, and how far this controller is with it.
 
@@ -90,7 +82,9 @@ class Controller:
     fenced: frozenset[Replica] = frozenset()
     has_preferred_node: bool = False
     shutting_down: frozenset[BrokerId] = frozenset()
-    shutdowns: Mapping[BrokerId, Shutdown] = field(default_factory=dict)
+    # Brokers that asked for a controlled shutdown: the request to answer, and the partitions to settle before that.
+    shutdowns: Mapping[BrokerId, int] = field(default_factory=dict)
+    waiting: Mapping[BrokerId, frozenset[TopicPartition]] = field(default_factory=dict)
     deletions: frozenset[str] = frozenset()
     delayed_deletions: frozenset[str] = frozenset()  # until they can begin: see `deletion`
     moves: Mapping[TopicPartition, Move] = field(default_factory=dict)

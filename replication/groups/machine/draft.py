@@ -22,52 +22,38 @@ from replication.groups.machine.events import (
 )
 from replication.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
 from replication.model.cluster import TopicPartition
+from replication.model.edit import freeze, thaw
 
 
 class WorkingState:
     """See the module. Lives for one `step`."""
 
+    id: str
+    phase: Phase
+    since_ms: int
+    protocol_type: str | None
+    generation: int
+    protocol: str | None
+    leader: str | None
+    members: dict[str, Member]
+    pending: dict[str, int]
+    join_until_ms: int | None
+    initial_left_ms: int | None
+    has_newcomer: bool
+    sync_until_ms: int | None
+    unsynced: frozenset[str]
+    offsets: Mapping[TopicPartition, Committed]
+    commits: Mapping[int, tuple[TopicPartition, ...]]
+
     def __init__(self, group: Group, now: Now, limits: GroupSettings) -> None:
-        self.id = group.id
-        self.phase = group.phase
-        self.since_ms = group.since_ms
-        self.protocol_type = group.protocol_type
-        self.generation = group.generation
-        self.protocol = group.protocol
-        self.leader = group.leader
-        self.members: dict[str, Member] = dict(group.members)
-        self.pending: dict[str, int] = dict(group.pending)
-        self.join_until_ms = group.join_until_ms
-        self.initial_left_ms = group.initial_left_ms
-        self.has_newcomer = group.has_newcomer
-        self.sync_until_ms = group.sync_until_ms
-        self.unsynced = group.unsynced
-        self.offsets: Mapping[TopicPartition, Committed] = group.offsets
-        self.commits: Mapping[int, tuple[TopicPartition, ...]] = group.commits
+        thaw(group, self, shared=("unsynced", "offsets", "commits"))
         self.now = now
         self.limits = limits
         self.effects: list[Effect] = []
 
     def group(self) -> Group:
-        """The group as it is by now."""
-        return Group(
-            id=self.id,
-            phase=self.phase,
-            since_ms=self.since_ms,
-            protocol_type=self.protocol_type,
-            generation=self.generation,
-            protocol=self.protocol,
-            leader=self.leader,
-            members=self.members,
-            pending=self.pending,
-            join_until_ms=self.join_until_ms,
-            initial_left_ms=self.initial_left_ms,
-            has_newcomer=self.has_newcomer,
-            sync_until_ms=self.sync_until_ms,
-            unsynced=self.unsynced,
-            offsets=self.offsets,
-            commits=self.commits,
-        )
+        """Return the group with the changes so far."""
+        return freeze(Group, self)
 
     def done(self) -> tuple[Group, tuple[Effect, ...]]:
         """The new state, and the effects in order."""

@@ -1,11 +1,13 @@
 """A broker is killed, stopped, or is the controller: leaders, ISRs and epochs end as Kafka's do."""
 
+import asyncio
 import threading
 import time
 
 import pytest
 from confluent_kafka import ElectionType, TopicPartition
 
+from replication.coordination import nodes, open_tree
 from tests.integration.cluster.conftest import SESSION_TIMEOUT_MS, running
 
 pytestmark = pytest.mark.slow
@@ -13,6 +15,15 @@ pytestmark = pytest.mark.slow
 # It is the end of the session that the others wait for, and not `replica.lag.time.max.ms`. On a machine with a load of
 # 15 the second half of that takes as long again.
 FAILOVER_S = 3 * SESSION_TIMEOUT_MS / 1000
+
+
+async def remove_controller(coordination):
+    """End the controller's term: remove the node that names it."""
+    tree = await open_tree(coordination, on_session=lambda event: None, create=False)
+    try:
+        await tree.delete(nodes.CONTROLLER)
+    finally:
+        await tree.close()
 
 
 def test_a_killed_leader_is_replaced_in_time_and_rejoins_at_the_end_of_the_isr(cluster):
@@ -102,7 +113,7 @@ def test_a_controller_whose_node_is_removed_makes_way_for_a_new_term(cluster):
     topic = cluster.create((1, 2))
     epoch = cluster.state(topic).controller_epoch
 
-    cluster.running.remove_controller()
+    asyncio.run(remove_controller(cluster.running.coordination))
     later = cluster.create((2, 1))
 
     assert cluster.state(later).controller_epoch == epoch + 1

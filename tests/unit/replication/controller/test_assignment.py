@@ -84,34 +84,32 @@ def test_leaders_are_even_replicas_differ_and_racks_are_used(racks, partitions, 
 
 
 def test_offline_takes_the_first_assigned_that_is_alive_and_in_sync():
-    assert elect_offline(state(2, 2, 3, 1), (2, 1, 3), {1, 3}, unclean=False) == Choice(1, (3, 1), (1, 3))
+    assert elect_offline(state(2, 2, 3, 1), (2, 1, 3), {1, 3}, unclean=False) == Choice(1, (3, 1))
 
 
 def test_offline_waits_for_the_isr_unless_the_topic_is_unclean():
     with pytest.raises(NoReplicaOnlineError, match="ISR brokers are: 2"):
         elect_offline(state(2, 2), (2, 3), {3}, unclean=False)
-    assert elect_offline(state(2, 2), (2, 3), {3}, unclean=True) == Choice(3, (3,), (3,), is_unclean=True)
+    assert elect_offline(state(2, 2), (2, 3), {3}, unclean=True) == Choice(3, (3,), is_unclean=True)
     with pytest.raises(NoReplicaOnlineError, match="Assigned replicas are: 2,3"):
         elect_offline(state(2, 2), (2, 3), {1}, unclean=True)
 
 
 def test_preferred_leads_only_if_it_is_alive_and_in_sync():
-    assert elect_preferred(state(2, 2, 1), (1, 2), {1, 2}) == Choice(1, (2, 1), (1, 2))
+    assert elect_preferred(state(2, 2, 1), (1, 2), {1, 2}) == Choice(1, (2, 1))
     for live, isr in (({2}, (2, 1)), ({1, 2}, (2,))):
         with pytest.raises(ElectionError, match="either not alive or not in the isr"):
             elect_preferred(state(2, *isr), (1, 2), live)
 
 
 def test_shutdown_takes_the_next_in_isr_order_and_drops_who_leaves():
-    assert elect_for_shutdown(state(1, 1, 3, 2), (1, 2, 3), {1, 2, 3}, leaving={1}) == Choice(
-        3, (3, 2), (1, 2, 3)
-    )
-    assert elect_for_shutdown(state(1, 1, 3, 2), (1, 2, 3), {1, 2}, leaving={1}).leader == 2  # 3 has died
+    assert elect_for_shutdown(state(1, 1, 3, 2), {1, 2, 3}, leaving={1}) == Choice(3, (3, 2))
+    assert elect_for_shutdown(state(1, 1, 3, 2), {1, 2}, leaving={1}).leader == 2  # 3 has died
     with pytest.raises(ElectionError, match="besides shutting down"):
-        elect_for_shutdown(state(1, 1), (1, 2), {1, 2}, leaving={1})
+        elect_for_shutdown(state(1, 1), {1, 2}, leaving={1})
 
 
 def test_reassigned_takes_a_target_in_sync_and_keeps_the_isr():
-    assert elect_reassigned(state(1, 1, 5, 4), (4, 5), {1, 4, 5}) == Choice(4, (1, 5, 4), (4, 5))
+    assert elect_reassigned(state(1, 1, 5, 4), (4, 5), {1, 4, 5}) == Choice(4, (1, 5, 4))
     with pytest.raises(NoReplicaOnlineError, match="None of the replicas"):
         elect_reassigned(state(1, 1), (4, 5), {1, 4, 5})

@@ -65,4 +65,3 @@ def test_bytes_are_those_of_kafka_and_come_back(message, as_hex):
 def test_error_codes_are_those_of_kio():
     for code in ErrorCode:
         assert KioErrorCode(code.value).name.upper() == code.name
-        assert KioErrorCode(code.value).retriable == code.is_retriable
