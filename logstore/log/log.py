@@ -386,13 +386,13 @@ class Log:
     def flush(self) -> int:
         """Make everything durable up to the log's end of now (fsync); return the new recovery point: that end.
 
-        Takes no lock, so that writers of several processes can wait for the disk at the same time; a log that is cut
-        meanwhile keeps the point of the cut. Raises: FailedStoreError: what is on disk is unknown; a mark says so.
+        Takes no lock, so that writers of several processes can wait for the disk at the same time, unless files go
+        at two tries; a log that is cut meanwhile keeps the point of the cut.
+
+        Raises: FailedStoreError: what is on disk is unknown; a mark says so.
         """
-        cuts, view = self._cuts, self._files.current(self._seen())
+        cuts, view = self._cuts, self._look_up_current(self._sync)
         if view.end > self.recovery_point:
-            with self._files.confirmed():
-                self._sync(view)
             # A disk that failed once says that all is well at the next try, to other processes, too.
             check_mark(self._env, self._root)
             with self._cuts_mutex:
@@ -401,7 +401,14 @@ class Log:
         self.last_flush_ms = self._env.clock.monotonic_ms()
         return min(view.end, self.recovery_point)
 
-    def _sync(self, view: DirectoryView) -> None:
+    def _sync(self, view: DirectoryView) -> DirectoryView:
+        """Make what is in the view durable, and return it. Raises: FileNotFoundError: a segment left the log."""
+        if view.end > self.recovery_point:
+            with self._files.confirmed():
+                self._sync_files(view)
+        return view
+
+    def _sync_files(self, view: DirectoryView) -> None:
         """From the segment of the last durable record on: it may have been closed since, and its indexes finished."""
         for base in view.bases[lookup.number_of(view, self.recovery_point - 1) :]:
             segment = self._files.segment(base)
@@ -451,10 +458,7 @@ class Log:
 
     def _look_up_current(self, find: Callable[[DirectoryView], Found]) -> Found:
         """As `_look_up`, with a view that knows of every transaction in it."""
-        try:
-            return find(self._files.current(self._seen()))
-        except (CorruptLogError, FileNotFoundError):
-            return find(self._files.current(self._seen(anew=True)))
+        return self._look_up(lambda view: find(self._files.current(view)))
 
     # -------------------------------------------------------------------- read
 
@@ -465,30 +469,32 @@ class Log:
 
         At most `max_bytes` of one segment, but at least one batch, so that a reader always advances; empty only at
         `upper` or the log's end, or where a gap reaches up to there. The first batch may begin before `offset`.
-        `data` lies in `space` if it fits there, and is good until the next use of it. Takes no lock.
+        `data` lies in `space` if it fits there, and is good until the next use of it. Takes no lock, unless it meets
+        something odd at two looks.
 
-        Raises: OffsetOutOfRangeError; CorruptLogError: damage, also at a second look at the disk.
+        Raises: OffsetOutOfRangeError; CorruptLogError: damage, also while nobody changes the log.
         """
         view = self._files.view
         if upper is None or upper > view.end or offset < view.start:
             view = self._seen()
         into = space.first(max(max_bytes, READ_BYTES_MIN))
         request = Request(offset, max_bytes, upper=INT64_MAX, space=into, walk=space.walk)
-        for is_last_look in (False, True):
-            if not view.start <= offset <= view.end:
-                raise OffsetOutOfRangeError(offset, view.start, view.end, self.directory.name)
-            request = request._replace(upper=view.end if upper is None else min(upper, view.end))
-            if offset >= request.upper:
-                break
-            try:
-                found = self._scanner.read(view, request, self.config)
-                self._files.confirm()
-                return found
-            except (CorruptLogError, FileNotFoundError):
-                if is_last_look:
-                    raise
-            view = self._seen(anew=True)
-        return ReadResult(NOTHING, self._files.path, 0, offset)
+        try:
+            return self._read_in(view, request, upper)
+        except (CorruptLogError, FileNotFoundError):
+            return self._look_up(lambda view: self._read_in(view, request, upper), anew=True)
+
+    def _read_in(self, view: View, request: Request, upper: int | None) -> ReadResult:
+        """As `read`, at one look."""
+        offset = request.offset
+        if not view.start <= offset <= view.end:
+            raise OffsetOutOfRangeError(offset, view.start, view.end, self.directory.name)
+        request = request._replace(upper=view.end if upper is None else min(upper, view.end))
+        if offset >= request.upper:
+            return ReadResult(NOTHING, self._files.path, 0, offset)
+        found = self._scanner.read(view, request, self.config)
+        self._files.confirm()
+        return found
 
     # ---------------------------------------------------------------- look-ups
 
@@ -515,11 +521,12 @@ class Log:
         """Every segment as it is now, oldest first."""
         return self._look_up(lambda view: tuple(lookup.segment_infos(self._files, view)))
 
-    def _look_up(self, find: Callable[[DirectoryView], Found]) -> Found:
-        """What is found; at a second look at the disk, if files went while it was looked for."""
-        try:
-            return find(self._seen())
-        except (CorruptLogError, FileNotFoundError):
+    def _look_up(self, find: Callable[[DirectoryView], Found], *, anew: bool = False) -> Found:
+        """What is found; at a second look at the disk, and then under the lock, if files went meanwhile."""
+        for is_second in (False, True)[anew:]:
+            with suppress(CorruptLogError, FileNotFoundError):
+                return find(self._seen(anew=is_second))
+        with self._files.hold_still():
             return find(self._seen(anew=True))
 
     # ---------------------------------------------------------------- truncate

@@ -103,9 +103,9 @@ def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
     for number, base in enumerate(view.bases):
         segment = files.segment(base)
         is_active = number == len(view.bases) - 1
-        size_bytes = view.tail.position if is_active else segment.size_bytes()
         next_offset, indexes = base, IndexCheck(segment, is_sealed=not is_active)
         try:
+            size_bytes = view.tail.position if is_active else segment.size_bytes()
             for position, batch in checked_batches(files.env, segment, size_bytes):
                 indexes.apply(position, batch)
                 epochs.apply(batch)
@@ -114,6 +114,8 @@ def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
         except CorruptLogError as error:
             yield Damage(error.path, error.position, error.reason)
             continue
+        except FileNotFoundError:
+            continue  # it left the log meanwhile
         if is_active and view.tail.damage:
             yield Damage(segment.path, size_bytes, view.tail.damage)
         if not is_active and (reason := discontinuity(next_offset, view.bases[number + 1], config)):

@@ -174,8 +174,14 @@ def _extent(log: Log, now_ms: int, upper: int) -> _Extent:
     dirty_bytes = log.bytes_between(dirty, upper) if dirty < upper else 0
     clean_bytes = log.bytes_between(chosen[0].base_offset, dirty) if chosen else 0
     waiting = [s for s in chosen if s.next_offset > dirty]
-    oldest_ms = min((partition_maintenance.first_timestamp_ms(log, s) for s in waiting), default=INT64_MAX)
+    oldest_ms = min((_first_ms(s) for s in waiting), default=INT64_MAX)
     return _Extent(chosen, dirty, upper, clean_bytes, dirty_bytes, oldest_ms)
+
+
+def _first_ms(segment: SegmentInfo) -> int:
+    """The time of the first batch of a segment, at most that of its last append."""
+    first_ms = segment.first_timestamp_ms
+    return min(first_ms, segment.appended_ms) if first_ms >= 0 else segment.appended_ms
 
 
 def _not_due(log: Log, extent: _Extent, now_ms: int) -> str | None:
@@ -284,10 +290,16 @@ class _Pass:
                 continue
             size = int.from_bytes(space[8:12], "big") + 12
             if size <= len(space) or position + size > segment.size_bytes:
-                raise CorruptLogError(segment.path, position, "the file ends within a batch")
+                raise self._wrong(segment, position, "the file ends within a batch")
             self._space = bytearray(size)
         if reason := discontinuity(next_offset, segment.next_offset, self._log.config):
-            raise CorruptLogError(segment.path, position, reason)
+            raise self._wrong(segment, position, reason)
+
+    def _wrong(self, segment: SegmentInfo, position: int, reason: str) -> CorruptLogError | _ChangedError:
+        """Why a segment cannot be read to its end: damage, unless it was cut meanwhile."""
+        if self._log.files.segment(segment.base_offset).size_bytes() != segment.size_bytes:
+            return _ChangedError()
+        return CorruptLogError(segment.path, position, reason)
 
     # ------------------------------------------------------------------ clean
 

@@ -70,14 +70,6 @@ def roll_if_due(log: Log, now_ms: int) -> None:
             log.roll()
 
 
-def first_timestamp_ms(log: Log, segment: SegmentInfo) -> int:
-    """The time of the first batch of a segment, at most that of its last append."""
-    first = log.files.segment(segment.base_offset).header(0)
-    if first is None or first.max_timestamp < 0:
-        return segment.appended_ms
-    return min(first.max_timestamp, segment.appended_ms)
-
-
 def index_bytes(log: Log, info: SegmentInfo) -> int:
     """What the larger of both indexes takes."""
     segment = log.files.segment(info.base_offset)

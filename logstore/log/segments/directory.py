@@ -20,7 +20,7 @@ from pathlib import Path
 
 from logstore.checkpoint import write_atomic
 from logstore.env import Env, FileStat, reset_after_fork
-from logstore.errors import StaleLogError, StorageError
+from logstore.errors import StaleLogError
 from logstore.log.segments import offset_checkpoints
 from logstore.log.segments.deleted_files import DELETED_SUFFIX as RETIRED_SUFFIX
 from logstore.log.segments.replacement import CLEANED_SUFFIX, SWAP_SUFFIX
@@ -30,7 +30,7 @@ METADATA = "partition.metadata"
 LOCK = ".lock"
 CLEANER_LOCK = ".cleaner.lock"  # held by who compacts the partition; writers go on
 
-# How often a listing may be overtaken by other processes before that is an error.
+# How often a look may be overtaken by other processes before it is taken under the lock.
 LOOKS_MAX = 5
 
 # Names of files that are on their way into the log, or out of it.
@@ -154,6 +154,23 @@ class PartitionDirectory:
                 self._is_locked = False
                 lock.release()
 
+    @contextmanager
+    def hold_still(self) -> Iterator[None]:
+        """Keep the log from being changed, for those who only look; may be nested in `hold`.
+
+        Where there is no lock file and none can be made, nobody changes anything.
+        """
+        with self._mutex:
+            lock = None
+            if not self._is_locked:
+                with suppress(FileNotFoundError):
+                    lock = self.env.files.lock(f"{self.path}/{LOCK}", shared=True)
+            try:
+                yield
+            finally:
+                if lock is not None:
+                    lock.release()
+
     def try_hold(self) -> bool:
         """Keep other threads out, if that takes no waiting: `let_go` must follow. For who knows of no other process."""
         if not self._mutex.acquire(blocking=False):
@@ -193,7 +210,8 @@ class PartitionDirectory:
             if (after.bases, after.transactional) == (view.bases, view.transactional):
                 return view
             view = self.refresh()
-        raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
+        with self.hold_still():
+            return self.refresh()
 
     def relist(self) -> DirectoryView:
         """Return what the disk shows, nothing remembered."""
@@ -263,19 +281,22 @@ class PartitionDirectory:
     def _look(self, known: DirectoryView) -> DirectoryView:
         """Return `known` if it still holds, else what is true now."""
         for _ in range(LOOKS_MAX):
-            now = known
-            if known.directory is None or self.env.files.stat(self.path) != known.directory:
-                now = self._list()
-            if not now.bases:
-                return known if now is known or known == now else now
-            active = self.env.files.stat(self.segment(now.bases[-1]).path)
-            if active is not None:
-                names = now.start_mark, now.aside, now.snapshots, now.transactional, now.was_compacted
-                seen = DirectoryView(now.directory, now.bases, active, known.tail, *names)
-                with suppress(FileNotFoundError):
-                    return self._look_at_end(known, seen)
-            known = NOTHING  # it went between listing and looking
-        raise StorageError(f"{self.path}: segments come and go faster than they can be listed")
+            with suppress(FileNotFoundError):  # it went between listing and looking
+                return self._look_once(known)
+            known = NOTHING
+        with self.hold_still():
+            return self._look_once(NOTHING)
+
+    def _look_once(self, known: DirectoryView) -> DirectoryView:
+        """As `_look`; FileNotFoundError: others changed the log between two looks at it."""
+        now = known
+        if known.directory is None or self.env.files.stat(self.path) != known.directory:
+            now = self._list()
+        if not now.bases:
+            return known if now is known or known == now else now
+        active = self.segment(now.bases[-1]).stat()
+        names = now.start_mark, now.aside, now.snapshots, now.transactional, now.was_compacted
+        return self._look_at_end(known, DirectoryView(now.directory, now.bases, active, known.tail, *names))
 
     def _look_at_end(self, known: DirectoryView, now: DirectoryView) -> DirectoryView:
         """`now` with the right tail: walk on from what is known if the active file has only grown."""

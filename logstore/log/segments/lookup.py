@@ -41,13 +41,14 @@ class Spot(NamedTuple):
 class SegmentInfo:
     """One segment as it is now; `next_offset` is the base offset of the next one, or the end of the log.
 
-    `appended_ms` is when it was last appended to, by the clock of then.
+    `appended_ms` is when it was last appended to, by the clock of then. A time is -1 where no batch has one.
     """
 
     base_offset: int
     next_offset: int
     size_bytes: int
     path: str
+    first_timestamp_ms: int
     max_timestamp_ms: int
     appended_ms: int
 
@@ -167,18 +168,19 @@ def first_since(
 
 
 def segment_infos(files: PartitionDirectory, view: DirectoryView) -> Iterator[SegmentInfo]:
-    """Every segment, oldest first."""
+    """Every segment, oldest first. Raises: FileNotFoundError: one of them is gone."""
     ends = (*view.bases[1:], view.end)[: len(view.bases)]
     for base, following in zip(view.bases, ends, strict=True):
         segment, is_active = files.segment(base), base == view.bases[-1]
-        stat = files.env.files.stat(segment.path)
-        size_bytes = view.tail.position if is_active else (stat.size if stat else 0)
+        stat = segment.stat()
+        size_bytes = view.tail.position if is_active else stat.size
         tail = view.tail if is_active else segment.tail(size_bytes)
         yield SegmentInfo(
             base_offset=base,
             next_offset=following,
             size_bytes=size_bytes,
             path=segment.path,
+            first_timestamp_ms=tail.first_timestamp_ms,
             max_timestamp_ms=tail.max_timestamp_ms,
-            appended_ms=stat.mtime_ns // 1_000_000 if stat else 0,
+            appended_ms=stat.mtime_ns // 1_000_000,
         )

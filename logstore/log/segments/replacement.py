@@ -74,11 +74,13 @@ def finish(env: Env, directory: str, names: Iterable[str], now_ms: int) -> list[
                     # Nobody waits, under the lock, for the blocks of a gigabyte to be freed.
                     env.files.link(target, retired_path(target, now_ms))
                 _put_copy(env, source, target)
-        if live.size_bytes() != size_bytes:
+        found = env.files.stat(live.path)
+        found_bytes = found.size if found else 0
+        if found_bytes != size_bytes:
             raise CorruptLogError(
                 live.path,
-                min(live.size_bytes(), size_bytes),
-                f"compaction wrote {size_bytes} bytes, there are {live.size_bytes()}",
+                min(found_bytes, size_bytes),
+                f"compaction wrote {size_bytes} bytes, there are {found_bytes}",
                 "restore the partition from a copy",
             )
         for base in others:

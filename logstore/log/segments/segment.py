@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from logstore.env import Env
+from logstore.env import Env, FileStat
 from logstore.errors import CorruptLogError
 from logstore.log.segments.index import Entry, TransactionIndex, offset_index, time_index
 from logstore.records.batch import (
@@ -141,10 +141,16 @@ class Segment:
         """The log and its indexes."""
         return self.path, self.index.path, self.time_index.path
 
-    def size_bytes(self) -> int:
-        """Size of the log file; 0 if it is gone."""
+    def stat(self) -> FileStat:
+        """The stat of the log file. Raises: FileNotFoundError: it is gone, so nothing that was seen of it counts."""
         stat = self._env.files.stat(self.path)
-        return 0 if stat is None else stat.size
+        if stat is None:
+            raise FileNotFoundError(self.path)
+        return stat
+
+    def size_bytes(self) -> int:
+        """Size of the log file; raises as `stat`."""
+        return self.stat().size
 
     def create(self) -> None:
         """Make the three files, empty. Stale indexes of an earlier segment of this name are emptied."""
