@@ -484,7 +484,7 @@ class Log:
         except (CorruptLogError, FileNotFoundError):
             return self._look_up(lambda view: self._read_in(view, request, upper), anew=True)
 
-    def _read_in(self, view: View, request: Request, upper: int | None) -> ReadResult:
+    def _read_in(self, view: DirectoryView, request: Request, upper: int | None) -> ReadResult:
         """As `read`, at one look."""
         offset = request.offset
         if not view.start <= offset <= view.end:
