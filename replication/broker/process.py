@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import ipaddress
 import logging
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from logstore.errors import FailedStoreError, PylogError
 from logstore.store.log_dir import BROKER
+from replication.broker import garbage
 from replication.broker.broker import Broker
 from replication.broker.logs import begin_logging
 from replication.config.broker import BrokerConfig
@@ -42,13 +42,14 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
     check_directory(config)
     os.umask(os.umask(NOT_FOR_OTHERS) | NOT_FOR_OTHERS)
     _keep_memory()
+    garbage.begin()
     begin_logging(Path(config.log_dirs) / BROKER)
     if not _is_loopback(config.listener.host):
         logger.warning(
             "listeners=%s: whoever reaches this address may read and change everything; there is no TLS and no login",
             config.listeners,
         )
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(config, say, parent))
 
 
@@ -64,7 +65,7 @@ def _keep_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's, where it is installed."""
     try:
         import uvloop
@@ -78,27 +79,25 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None], parent: int |
     is_over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, is_over.set)
-    watch: asyncio.Task[None] | None = None
+    beside: list[asyncio.Task[None]] = []
     if parent is not None:
-        watch = loop.create_task(_watch(parent, is_over))
+        beside.append(loop.create_task(_watch(parent, is_over)))
     broker = Broker(config)
     ending = loop.create_task(is_over.wait())
-    failing = loop.create_task(_end_with(broker.replicas.disk_failed, is_over))
+    beside.append(loop.create_task(_end_with(broker.replicas.disk_failed, is_over)))
     starting = loop.create_task(broker.start())
     try:
         await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
-            # What is there now stays: looking through all of it for garbage takes tens of milliseconds each time.
-            gc.freeze()
+            beside.append(loop.create_task(garbage.search()))
             say(f"bootstrap={starting.result()}")
             await ending
         else:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
     finally:
-        if watch is not None:
-            watch.cancel()
-        failing.cancel()
+        for task in beside:
+            task.cancel()
         await broker.stop()
     if broker.replicas.disk_failed.is_set():
         raise FailedStoreError(

@@ -1,10 +1,15 @@
 """How long a small client waits beside the largest request of each API, against the same client alone.
 
-python tests/benchmarks/bench_giants.py [--seconds 3] [--only METADATA]
+python tests/benchmarks/bench_giants.py [--seconds 3] [--only METADATA] [--turns] [--refused]
 
 One broker in a process of its own. The small client asks for DescribeCluster and sends one record (acks=1), in turns; a
 second client sends the giant over and over. Printed are p50 and p99 of the small client, and the ratio of its p99 to
 that of the same client alone, measured right before.
+
+`--turns`: in place of that, the CPU time of the longest turn of the broker's event loop for each giant, which does not
+depend on who else uses the machine. The broker is in a thread then, its collection of garbage as in its own process.
+
+`--refused`: Metadata requests beyond the bounds, with which a broker once was busy for minutes: CPU and most memory.
 """
 
 from __future__ import annotations
@@ -15,16 +20,22 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from bench_cluster import cpu_s
 from harness import show
 
-from replication.protocol import apis
+from replication.broker import garbage
+from replication.broker.process import loop_factory
+from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
-from tests.integration.cluster.test_giants import Client, Process, epochs, prepare
+from tests.integration.cluster.test_giants import Client, InProcess, Process, epochs, prepare
 from tests.support.giants import BATCH, PARTITIONS, giant, names
 
 
@@ -39,6 +50,15 @@ SMALL = (
         7,
         ProduceRequest(1, 30_000, (ProduceTopic(PARTITIONS, (ProducePartition(0, BATCH),)),)),
     ),
+)
+
+
+TURN_S, TURN_ROUNDS = 0.02, 3
+# What an audit sent: more than there may be.
+REFUSED = (
+    ("100,000 times the same name", "METADATA-same", 100_000),
+    ("1,000,000 names", "METADATA-names", 1_000_000),
+    ("999,999 times an existing one", "METADATA-existing", 999_999),
 )
 
 
@@ -73,18 +93,103 @@ def beside(process: Process, name: str, seconds: float, known: dict[str, int]) -
     return [name, answers[0], p50, p99, p99 / alone[int(len(alone) * 0.99)]]
 
 
+class Spinning(InProcess):
+    """A broker whose loop never sleeps: so the CPU time between two calls is that of one turn."""
+
+    def run(self) -> None:
+        garbage.begin()
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(self.serve())
+
+    def spin(self, last_s: float | None = None) -> None:
+        now_s = time.thread_time()
+        if last_s is not None:
+            self.turns_s.append(now_s - last_s)
+        self.loop.call_soon(self.spin, now_s)
+
+    def most(self, ask: Callable[[], object]) -> list[object]:
+        """Of one request: most CPU of a turn, how many were above 20 ms."""
+        time.sleep(0.05)
+        self.turns_s = []
+        with suppress(AssertionError):  # a peer whom nobody knows is cut off
+            ask()
+        time.sleep(0.05)
+        over = sum(turn_s > TURN_S for turn_s in self.turns_s)
+        return [max(self.turns_s) * 1000, over]
+
+
+def turns(chosen: list[str]) -> list[list[object]]:
+    found = []
+    with tempfile.TemporaryDirectory() as directory, Spinning(Path(directory)) as broker:
+        with Client(broker.endpoint.port) as client:
+            prepare(client)
+        broker.turns_s = []
+        broker.loop.call_soon_threadsafe(broker.spin)
+        garbage.collect(is_all=True)
+        known = asyncio.run(epochs(Path(directory)))
+        for name in chosen:
+            asked = giant(name, **known)
+            rows = []
+            for _ in range(TURN_ROUNDS):
+                with Client(broker.endpoint.port) as client:
+                    rows.append(broker.most(partial(client.ask, asked.wire)))
+            found.append([name, *min(rows)])
+    return found
+
+
+def refused() -> list[list[object]]:
+    found = []
+    with tempfile.TemporaryDirectory() as directory, Process(Path(directory)) as process:
+        with Client(process.port) as client:
+            prepare(client)
+        for name, shape, count in REFUSED:
+            wire = beyond(shape, count)
+            process.forget()
+            before, used_s = process.most_bytes(), cpu_s(process.process.pid)
+            begin_s = time.perf_counter()
+            with Client(process.port) as client:
+                try:
+                    outcome = f"{len(client.ask(wire))} bytes"
+                except (AssertionError, OSError):
+                    outcome = "closed"
+            wall_s = time.perf_counter() - begin_s
+            more_mb = (process.most_bytes() - before) / 1e6
+            found.append(
+                [name, len(wire) / 1e6, outcome, wall_s, cpu_s(process.process.pid) - used_s, more_mb]
+            )
+    return found
+
+
+def beyond(shape: str, count: int) -> bytes:
+    """The wire bytes of a Metadata request with so many items, whatever the bounds are."""
+    known = bounds.BOUNDS
+    try:
+        bounds.BOUNDS = {**known, ApiKey.METADATA: bounds.Bound(1 << 30, count + 1)}
+        return giant(shape).wire
+    finally:
+        bounds.BOUNDS = known
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", action="store_true")
+    parser.add_argument("--refused", action="store_true")
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--only", default="")
     chosen = parser.parse_args()
+    wanted = [name for name in names() if name.startswith(chosen.only)]
+    if chosen.turns:
+        show("the longest turn", ("giant", "CPU ms", "turns > 20 ms"), turns(wanted))
+        return
+    if chosen.refused:
+        columns = "Metadata", "MB", "answer", "wall s", "CPU s", "more memory, MB"
+        show("beyond the bounds", columns, refused())
+        return
     with tempfile.TemporaryDirectory() as directory, Process(Path(directory)) as process:
         with Client(process.port) as client:
             prepare(client)
         known = asyncio.run(epochs(Path(directory)))
-        rows = [
-            beside(process, name, chosen.seconds, known) for name in names() if name.startswith(chosen.only)
-        ]
+        rows = [beside(process, name, chosen.seconds, known) for name in wanted]
     show("a small client beside a giant", ("giant", "answers", "p50 ms", "p99 ms", "p99 / alone"), rows)
 
 
