@@ -1,10 +1,10 @@
 """How long a small client waits beside the largest request of each API, against the same client alone.
 
-python tests/benchmarks/bench_giants.py [--seconds 3] [--only METADATA] [--turns] [--refused]
+python tests/benchmarks/bench_giants.py [--seconds 3] [--rounds 3] [--only METADATA] [--turns] [--refused]
 
 One broker in a process of its own. The small client asks for DescribeCluster and sends one record (acks=1), in turns; a
 second client sends the giant over and over. Printed are p50 and p99 of the small client, and the ratio of its p99 to
-that of the same client alone, measured right before.
+that of the same client alone, measured right before; of several rounds the best, since others may use the machine.
 
 `--turns`: in place of that, the CPU time of the longest turn of the broker's event loop for each giant, which does not
 depend on who else uses the machine. The broker is in a thread then, its collection of garbage as in its own process.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import threading
@@ -80,9 +81,10 @@ def beside(process: Process, name: str, seconds: float, known: dict[str, int]) -
         over, answers = threading.Event(), [0]
 
         def ask() -> None:
-            while not over.is_set():
-                large.ask(asked.wire)
-                answers[0] += 1
+            with suppress(AssertionError):  # a peer whom nobody knows is cut off
+                while not over.is_set():
+                    large.ask(asked.wire)
+                    answers[0] += 1
 
         thread = threading.Thread(target=ask)
         thread.start()
@@ -91,6 +93,10 @@ def beside(process: Process, name: str, seconds: float, known: dict[str, int]) -
         thread.join()
     p50, p99 = found[len(found) // 2], found[int(len(found) * 0.99)]
     return [name, answers[0], p50, p99, p99 / alone[int(len(alone) * 0.99)]]
+
+
+def p99_of(row: list[object]) -> object:
+    return row[3]
 
 
 class Spinning(InProcess):
@@ -172,6 +178,7 @@ def beyond(shape: str, count: int) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--turns", action="store_true")
     parser.add_argument("--refused", action="store_true")
     parser.add_argument("--seconds", type=float, default=3)
@@ -189,7 +196,11 @@ def main() -> None:
         with Client(process.port) as client:
             prepare(client)
         known = asyncio.run(epochs(Path(directory)))
-        rows = [beside(process, name, chosen.seconds, known) for name in wanted]
+        rows = [
+            min((beside(process, name, chosen.seconds, known) for _ in range(chosen.rounds)), key=p99_of)
+            for name in wanted
+        ]
+    print(f"load: {', '.join(f'{load:.1f}' for load in os.getloadavg())} in the last 1, 5, 15 minutes")
     show("a small client beside a giant", ("giant", "answers", "p50 ms", "p99 ms", "p99 / alone"), rows)
 
 
