@@ -98,7 +98,7 @@ def command_line() -> str:
         "",
         "<!-- Written by docs/generate.py from the commands' own help: change that and run `make docs`. -->",
         "",
-        "Data goes to stdout, talk to stderr. Exit codes: 0 it worked, 1 it failed (or found damage),",
+        "Data goes to stdout, messages to stderr. Exit codes: 0 it worked, 1 it failed (or found damage),",
         "2 wrong usage.",
         "`--path` can also come from the environment variable `PYLOG_PATH`.",
         "",

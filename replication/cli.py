@@ -37,7 +37,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 _copy_option: Callable[[Any], Any] = click.option(
     "--copy-to",
     metavar="DIR",
-    help="Keep copies of the SQLite file there, too: a directory on another disk, of this cluster only.",
+    help="Also keep copies of the SQLite file in this directory, on another disk, for this cluster only.",
 )
 _set_option: Callable[[Any], Any] = click.option(
     "--set",
@@ -69,7 +69,7 @@ def broker() -> None:
 @click.option(
     "--coordination",
     metavar="STORE",
-    help="What the cluster agrees on: sqlite:PATH, or zookeeper:HOST:PORT/CHROOT.",
+    help="The coordination store: sqlite:PATH, or zookeeper:HOST:PORT/CHROOT.",
 )
 @_copy_option
 @_set_option
@@ -78,8 +78,8 @@ def start_broker(
 ) -> None:
     """Run a broker in the foreground, until SIGTERM or Ctrl-C.
 
-    The first line on stdout is `bootstrap=HOST:PORT`, once it serves. Without --coordination it is a cluster alone. At
-    the end it hands its leaderships over, so that clients see no error.
+    The first line on stdout is `bootstrap=HOST:PORT`, once it serves. Without --coordination it is a
+    cluster of its own. At the end it hands its leaderships over, so that clients see no error.
 
     \b
     $ pylog broker start --config conf/server.properties
@@ -143,7 +143,7 @@ def start_cluster(
     The first line on stdout is `bootstrap=HOST:PORT,…`, once all of them serve. The exit code is 1 if no broker is
     left, for whatever reason.
 
-    Two defaults are not those of server.properties, since all is on one machine, and --set takes others:
+    Two defaults differ from server.properties, since all brokers are on one machine (--set changes them):
     group.initial.rebalance.delay.ms=0, controlled.shutdown.max.retries=1. With metrics.port=P, the brokers have the
     ports P, P+1, and so on; 0 is a free one for each.
 
@@ -303,7 +303,10 @@ def _property_option(client: str) -> Callable[[Any], Any]:
 )
 @click.option("--topics", metavar="A,B", help="The topics to copy.")
 @click.option(
-    "--topics-regex", "pattern", metavar="REGEX", help="All whose whole name fits; none that begin with __."
+    "--topics-regex",
+    "pattern",
+    metavar="REGEX",
+    help="All topics whose whole name matches, except those that begin with __.",
 )
 @click.option("--follow", is_flag=True, help="Go on with what comes, until SIGTERM or Ctrl-C.")
 @_property_option("consumer")
@@ -321,9 +324,9 @@ def mirror(
 ) -> None:
     """Copy topics of an existing Kafka into a directory or another cluster.
 
-    Keys, values, headers, timestamps and partitions stay; offsets may differ. Topics that are missing are made, with
-    the settings of the source. It ends where the topics ended when it began. Run again, after whatever end, it goes
-    on where it was: no record is missing, none is there twice. Nobody else should write to the copies. Needs
+    Keys, values, headers, timestamps and partitions stay; offsets may differ. It creates missing topics with
+    the settings of the source, and ends where the topics ended when it began. Run it again, after whatever end, and it
+    continues: no record is missing, none is there twice. Nobody else should write to the copies. Needs
     confluent-kafka.
 
     \b

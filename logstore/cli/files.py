@@ -126,7 +126,7 @@ def verify(topic: str | None, path: Path, output: str) -> None:
     $ pylog verify --path data
 
     Exit code 1 if there is damage; `--output json` lists every place. Records of a topic whose description
-    is gone are damage; other directories that belong to no topic are named on stderr, and are none.
+    is gone are damage; other directories of no topic are named on stderr, and are no damage.
     """
     with open_store(path, mode="r") as store, progress_bar("verify", unit="bytes") as progress:
         reports = list(verify_store(store, topic, progress))

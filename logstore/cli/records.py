@@ -66,13 +66,13 @@ def produce(
     path: Path,
     output: str,
 ) -> None:
-    """Append the lines of stdin as records. At the end they are on disk, and the offsets they got are shown.
+    """Append the lines of stdin as records, make them durable, and print their offsets.
 
     \b
     $ printf 'Ada:1\\nBob:2\\n' | pylog produce orders --key-separator : --path data
 
-    RECORDS counts the lines that this command wrote. They are from START to before END; if others write
-    at the same time, their records are there, too. After an error, what was written before it is shown.
+    RECORDS counts the lines that this command wrote, at offsets from START to before END. Records of other
+    writers may be between them. After an error it prints what it had written before.
 
     Properties, as the console producer has them: parse.key, key.separator, parse.headers, headers.delimiter,
     headers.separator, headers.key.separator, null.marker (the text that means null).
@@ -138,7 +138,7 @@ def _ctrl_c_ends_stdin() -> Iterator[None]:
 
 @click.command()
 @topic_argument()
-@click.option("--from-beginning", is_flag=True, help="Start at the first record there is.")
+@click.option("--from-beginning", is_flag=True, help="Start at the first record.")
 @click.option("--offset", metavar="N|earliest|latest", help="Start here; a number needs --partition.")
 @click.option("--partition", type=click.IntRange(min=0), help="Only this partition.")
 @click.option("--max-messages", type=click.IntRange(min=1), metavar="N", help="End after N records.")
@@ -163,7 +163,7 @@ def consume(
     path: Path,
     output: str,
 ) -> None:
-    """Print records: all that are there now, partition by partition, or with --follow what comes from now on.
+    """Print the records of a topic, partition by partition, or with --follow the new ones as they come.
 
     \b
     $ pylog consume orders --from-beginning --property print.key=true --path data
@@ -233,7 +233,7 @@ def _start(from_beginning: bool, offset: str | None, partition: int | None) -> i
 @topic_argument(required=False)
 @click.option("--partition", type=click.IntRange(min=0), help="The partition.")
 @click.option(
-    "--offset", type=click.IntRange(min=-1), metavar="N", help="Delete what is below it; -1: all there is."
+    "--offset", type=click.IntRange(min=-1), metavar="N", help="Delete the records below it; -1: all records."
 )
 @click.option(
     "--offset-json-file",
@@ -254,8 +254,8 @@ def delete_records(
     $ echo '{"partitions": [{"topic": "orders", "partition": 0, "offset": 0}]}' |
         pylog delete-records --offset-json-file - --path data
 
-    Readers see it at once; the files of whole segments go after file.delete.delay.ms. A file is worked off topic by
-    topic: what is wrong with one stops it there.
+    Readers see it at once; the files of whole segments go after file.delete.delay.ms. With a JSON file
+    it goes topic by topic, and ends at the first that fails.
     """
     with usage_errors():
         if plan is not None and (name, partition, offset) == (None, None, None):

@@ -1,6 +1,6 @@
 """What all commands share: the options `--path` and `--output`, tables, JSON, progress bars, errors.
 
-Data goes to stdout, talk to stderr. Exit codes: 0 it worked, 1 it failed, 2 wrong usage, 130 Ctrl-C.
+Data goes to stdout, messages to stderr. Exit codes: 0 it worked, 1 it failed, 2 wrong usage, 130 Ctrl-C.
 """
 
 from __future__ import annotations

@@ -86,13 +86,13 @@ def topics() -> None:
     "--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Number of partitions."
 )
 @config_option
-@click.option("--if-not-exists", is_flag=True, help="Leave a topic that is there as it is.")
+@click.option("--if-not-exists", is_flag=True, help="Do nothing, successfully, if the topic exists.")
 @path_option
 @output_option
 def create(
     name: str, partitions: int, config: dict[str, str], if_not_exists: bool, path: Path, output: str
 ) -> None:
-    """Create a topic, and the directory if it is not there.
+    """Create a topic, and the directory if it is missing.
 
     \b
     $ pylog topics create orders --partitions 6 --config retention.ms=86400000 --path data

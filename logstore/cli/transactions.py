@@ -38,9 +38,9 @@ def transactions() -> None:
 @path_option
 @output_option
 def list_transactions(committed: bool, path: Path, output: str) -> None:
-    """List the transactions that are not over: every writer, what it has, and whether it can still commit.
+    """List the transactions that have not ended, and whether their writers can still commit them.
 
-    Readers wait for those that are open or prepared; a hint says which of them nobody can commit any more.
+    Readers wait for open and prepared ones; a hint says which of them nobody can commit any more.
 
     \b
     $ pylog transactions list --path data
@@ -55,14 +55,14 @@ def list_transactions(committed: bool, path: Path, output: str) -> None:
 
 @transactions.command()
 @click.argument("name", required=False)
-@click.option("--dead", is_flag=True, help="Those that nobody can commit any more; others are left alone.")
+@click.option("--dead", is_flag=True, help="Only transactions that nobody can commit any more.")
 @click.option("--dry-run", is_flag=True, help="Say what would be aborted, and change nothing.")
 @path_option
 @output_option
 def abort(name: str | None, dead: bool, dry_run: bool, path: Path, output: str) -> None:
-    """Abort the open transactions of a NAME, alive or not, or all that are dead. What is decided is only finished.
+    """Abort the open transactions of a NAME, alive or not, or all dead ones; finish those that are decided.
 
-    A program that still writes one of them gets an error, and Spark tries its task again.
+    A program that still writes gets an error; Spark tries its task again.
 
     \b
     $ pylog transactions abort --dead --path data
