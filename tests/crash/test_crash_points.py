@@ -5,7 +5,6 @@ batches; a second recovery changes nothing; the log takes appends again. (S1, S2
 """
 
 import itertools
-import os
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,11 @@ from logstore.env import Env
 from logstore.log.log import create
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
 from tests.support.partition import TOPIC_ID, batch, contents, reopen
+from tests.support.repeats import times
 
 ROOT = Path("/store")
 DIRECTORY = ROOT / "t-0"
-SEEDS = int(os.environ.get("PYLOG_CRASH_SEEDS", "2"))  # tears per crash point
+SEEDS = times(1, 2, "PYLOG_CRASH_SEEDS")  # tears per crash point
 SETTINGS = {"segment_bytes": 400, "index_interval_bytes": 100, "max_message_bytes": 400}
 
 

@@ -23,8 +23,9 @@ from logstore.store.log_dir import CLEAN_MARKER
 from tests.crash.test_store import ROOT, WORKLOADS, Check, User
 from tests.support.disk import Crash, Disk
 from tests.support.partition import batch, contents, make, reopen
+from tests.support.repeats import times
 
-EVERY = int(os.environ.get("PYLOG_CRASH_EVERY", "21"))
+EVERY = times(21, 7, "PYLOG_CRASH_EVERY")
 SEED = int(os.environ.get("PYLOG_CRASH_SEED", str(random.SystemRandom().randrange(10_000))))
 
 

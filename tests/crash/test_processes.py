@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = float(os.environ.get("PYLOG_PROCESSES_SECONDS", "20"))
+from tests.support.repeats import times
+
+SECONDS = times(7, 20, "PYLOG_PROCESSES_SECONDS")
 SEED = int(os.environ.get("PYLOG_SEED", str(random.SystemRandom().randrange(10_000))))
 
 

@@ -32,10 +32,11 @@ from logstore.env import Env
 from logstore.store.stray import unowned
 from logstore.store.transactions.coordinator import Prepared
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
+from tests.support.repeats import times
 
 ROOT = Path("/store")
-EVERY = int(os.environ.get("PYLOG_CRASH_EVERY", "41"))
-SEEDS = int(os.environ.get("PYLOG_CRASH_SEEDS", "1"))
+EVERY = times(41, 11, "PYLOG_CRASH_EVERY")
+SEEDS = times(1, 2, "PYLOG_CRASH_SEEDS")
 SEED = int(os.environ.get("PYLOG_CRASH_SEED", str(random.SystemRandom().randrange(10_000))))
 
 SMALL = {

@@ -6,7 +6,6 @@ an aborted transaction to a reader. (T1, T5, S10, S13)
 """
 
 import itertools
-import os
 
 import pytest
 
@@ -19,8 +18,9 @@ from tests.crash.test_crash_points import DIRECTORY, ROOT
 from tests.model.test_producer_model import Model, Stored
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
 from tests.support.partition import TOPIC_ID, batch, contents, reopen
+from tests.support.repeats import times
 
-SEEDS = int(os.environ.get("PYLOG_CRASH_SEEDS", "2"))  # tears per crash point
+SEEDS = times(1, 2, "PYLOG_CRASH_SEEDS")  # tears per crash point
 
 SETTINGS = {"segment_bytes": 500, "index_interval_bytes": 100, "max_message_bytes": 400}
 

@@ -1,4 +1,7 @@
-"""The examples of README.md and docs/spark.md run in an empty directory, in their order, as somebody types them in."""
+"""The examples of README.md run in an empty directory, in their order, as somebody types them in.
+
+Those of its Python, and of docs/spark.md: test_python_examples.py.
+"""
 
 import os
 import re
@@ -10,7 +13,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-SPARK = (ROOT / "docs" / "spark.md").read_text()  # goes on where README.md ends, with the same session
 
 # The two commands of the first section: tests/spark runs the demo, and this very test is part of the other.
 SETUP = ("pip install",)
@@ -43,23 +45,6 @@ def run(command, environment):
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_the_python_examples_run_and_show_what_they_say(environment):
-    examples = blocks("python") + blocks("python", SPARK)
-    shown = run([sys.executable, "-c", "\n".join(examples)], environment)
-    assert '{"what":"tea","n":3}' in shown
-    assert re.search(r"\| ?Ada\| +2\|", shown)
-    assert "4 orders in table and log" in shown
-    assert "b'Cyd'" in shown
-    check = (
-        "import logstore\n"
-        "with logstore.open('data') as store:\n"
-        "    print(store.read('thanks', partition=0).read_all()['value'].to_pylist())"
-    )
-    assert run([sys.executable, "-c", check], environment).count("thank you, Ada") == 2
 
 
 ORDER = [

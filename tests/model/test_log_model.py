@@ -19,6 +19,7 @@ from logstore.errors import OffsetOutOfRangeError
 from logstore.records.batch import header_at
 from tests.support.disk import Disk, StillClock
 from tests.support.partition import append, batch, contents, make, reopen
+from tests.support.repeats import times
 
 SETTINGS = {
     "segment_bytes": 600,
@@ -210,9 +211,12 @@ class OnDisk(LogMachine):
 
 TestInMemory = InMemory.TestCase
 TestInMemory.settings = settings(
-    max_examples=120, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=times(30, 120),
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 TestOnDisk = OnDisk.TestCase
 TestOnDisk.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=times(10, 25), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -23,6 +23,7 @@ from logstore.store.reading import read_isolated
 from tests.model.test_log_model import damage
 from tests.support.disk import Disk, StillClock
 from tests.support.partition import append, make, reopen
+from tests.support.repeats import times
 
 SETTINGS = {"segment_bytes": 1_200, "index_interval_bytes": 200, "max_message_bytes": 600}
 REFUSALS = (OutOfOrderSequenceError, ProducerFencedError, TransactionStateError)
@@ -353,8 +354,8 @@ def _settings(examples: int) -> settings:
 
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = _settings(120)
+TestInMemory.settings = _settings(times(40, 120))
 TestOnDisk = OnDisk.TestCase
-TestOnDisk.settings = _settings(15)
+TestOnDisk.settings = _settings(times(8, 15))
 TestOftenSnapshots = OftenSnapshots.TestCase
-TestOftenSnapshots.settings = _settings(40)
+TestOftenSnapshots.settings = _settings(times(20, 40))

@@ -1,6 +1,7 @@
 """Many seeds of the simulated cluster, and bugs that it must find.
 
-SIM_SEEDS sets how many seeds run (500), SIM_FIRST the first (1). `make sim SEED=7` runs one and shows its story.
+SIM_SEEDS sets how many seeds run (100, with --long 500), SIM_FIRST the first (1). `make sim SEED=7` runs one and shows
+its story.
 """
 
 import os
@@ -8,9 +9,10 @@ import os
 import pytest
 
 from tests.sim.simulation import Mutant, simulate
+from tests.support.repeats import times
 
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
-COUNT = int(os.environ.get("SIM_SEEDS", "500"))
+COUNT = times(100, 500, "SIM_SEEDS")
 CHUNK = 25
 
 

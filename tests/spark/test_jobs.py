@@ -21,7 +21,7 @@ import logstore
 from datasource.jobs import compaction, retention, schedule, verify
 from datasource.jobs.cli import jobs
 from datasource.jobs.tasks import run_tasks
-from datasource.session import java_home
+from datasource.session import SETTINGS, java_home
 from logstore import StorageError, UnknownTopicError
 
 ROOT = Path(__file__).parents[2]
@@ -307,24 +307,30 @@ def test_ctrl_c_in_the_middle_of_a_job_is_one_line(segments):
 
 
 @pytest.mark.slow
-def test_spark_submit_runs_a_job_and_ends_as_the_command_does(segments):
+def test_spark_submit_takes_conf_and_is_quiet_runs_a_job_and_ends_as_the_command_does(segments):
     file = sorted((Path(segments.path) / "t-0").glob("*.log"))[0]
     file.write_bytes(file.read_bytes()[:-1] + b"?")
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     job = ROOT / "datasource" / "jobs" / "__main__.py"
     done = subprocess.run(
-        [submit, "--master", "local[1]", job, "verify", "--path", segments.path],
+        [submit, "--verbose", "--master", "local[1]", job, "verify", "--path", segments.path],
         env=os.environ
-        | {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+        | {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+        | {"SPARK_CONF_DIR": str(ROOT / "conf")},
         capture_output=True,
         text=True,
         timeout=280,
         check=False,
     )
-    rows = [line.split()[:3] for line in done.stdout.splitlines()]
+    _, _, table = done.stdout.partition("TOPIC")
+    rows = [line.split()[:3] for line in table.splitlines()]
     assert rows[1:4] == [["kept", "0", "sound"], ["t", "0", "damaged"], ["t", "1", "sound"]], done.stderr
     assert f"{file}: damaged at byte" in done.stdout  # Spark puts the two together
     assert done.returncode == 1
+    for name, value in SETTINGS.items():  # as conf/spark-defaults.conf has them
+        assert f"({name},{value})" in done.stderr
+    assert "WARN" not in done.stderr.replace("WARNING: Using incubator modules", "")
+    assert "default log4j profile" not in done.stderr
 
 
 def test_the_examples_of_the_help_pages_run(spark, segments, monkeypatch):

@@ -46,14 +46,38 @@ print(json.dumps({
 }))
 """
 
+# The same without a JVM: what Spark's process that looks for formats does, then a read of a log.
+LOOKUP = """
+import io, json
+import pyarrow as pa
+import logstore
+from pyspark.serializers import CPickleSerializer, UTF8Deserializer, read_int
+from pyspark.sql.worker.lookup_data_sources import _main
 
-def run_script(python: Path, directory: Path, **environment: str) -> dict[str, object]:
-    """Run SCRIPT in an empty directory, with nothing of this project or of its venv in the environment."""
+_main(io.BytesIO(), out := io.BytesIO())
+out.seek(0)
+found = {
+    UTF8Deserializer().loads(out): CPickleSerializer()._read_with_length(out) for _ in range(read_int(out))
+}
+with logstore.open("log") as store:
+    store.create_topic("t")
+    store.append("t", pa.table({"value": ["a", "b"]}))
+source = found["pylog"]({"path": "log", "subscribe": "t"})
+reader = source.reader(source.schema())
+print(json.dumps({
+    "values": [v.decode() for p in reader.partitions() for b in reader.read(p) for v in b["value"].to_pylist()],
+    "logstore": logstore.__file__,
+}))
+"""
+
+
+def run_script(python: Path, directory: Path, text: str, **environment: str) -> dict[str, object]:
+    """Run this in an empty directory, with nothing of this project or of its venv in the environment."""
     directory.mkdir()
     kept = {k: v for k, v in os.environ.items() if k in ("HOME", "JAVA_HOME", "LANG", "TMPDIR")}
     kept["PATH"] = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if "venv" not in p)
     script = directory / "script.py"
-    script.write_text(SCRIPT)
+    script.write_text(text)
     done = subprocess.run(
         [python, script],
         cwd=directory,
@@ -103,9 +127,8 @@ def install(home: Path, *what: str) -> Path:
 
 def test_spark_finds_the_format_after_an_install_from_a_wheel(clean_venv, tmp_path):
     python = install(clean_venv, str(REPOSITORY))
-    found = run_script(python, tmp_path / "empty")
+    found = run_script(python, tmp_path / "empty", LOOKUP)
     assert found["values"] == ["a", "b"]
-    assert found["worker"] == str(python)
     assert Path(found["logstore"]).is_relative_to(clean_venv)
 
 
@@ -131,7 +154,7 @@ def test_spark_finds_the_format_after_an_editable_install_and_a_java_from_pypi(c
     ):
         if path := shutil.which(tool):
             (tools / tool).symlink_to(path)
-    found = run_script(python, tmp_path / "empty", JAVA_HOME="", PATH=str(tools))
+    found = run_script(python, tmp_path / "empty", SCRIPT, JAVA_HOME="", PATH=str(tools))
     assert found["values"] == ["a", "b"]
     assert found["worker"] == str(python)
     assert Path(found["logstore"]).is_relative_to(REPOSITORY)

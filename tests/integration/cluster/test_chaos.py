@@ -13,10 +13,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.integration.cluster.conftest import running
+from tests.support.repeats import times
 
 pytestmark = pytest.mark.slow
 
-SECONDS = float(os.environ.get("CHAOS_S", "30"))
+SECONDS = times(15, 30, "CHAOS_S")
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 PARTITIONS = 6
 KEYS = 20

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from logstore.log.segments.index import BLOCK_ENTRIES, offset_index, time_index
+from tests.support.repeats import times
 
 any_index = pytest.mark.parametrize("kind", [offset_index, time_index])
 entries = st.lists(
@@ -19,7 +20,7 @@ entries = st.lists(
 
 
 @any_index
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=times(25, 60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(entries=entries, key=st.integers(-1, 3_000), by=st.integers(0, 1))
 def test_floor_and_truncation_equal_a_search_of_the_list(env, disk, kind, entries, key, by):
     disk.names.clear()

@@ -24,6 +24,7 @@ from logstore.records.compression import Codec
 from logstore.store.reading import read_isolated
 from tests.support.disk import Crash, Disk, StillClock
 from tests.support.partition import make, reopen
+from tests.support.repeats import times
 
 SMALL = {
     "cleanup_policy": frozenset({"compact"}),
@@ -337,7 +338,7 @@ step = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=times(25, 60), deadline=None)
 @given(st.lists(step, min_size=8, max_size=40))
 def test_whatever_happens_readers_and_producers_are_told_the_same(steps):
     """The last committed value of every key, what is open, and who wrote what: also of the batches alone."""

@@ -12,6 +12,7 @@ from logstore.records.arrow import decode, whole_bytes
 from logstore.records.batch import build
 from logstore.records.compression import Codec, compress
 from tests.support.records import numbered, records_of
+from tests.support.repeats import times
 
 END = 2**63 - 1
 
@@ -67,7 +68,7 @@ def test_random_bytes_are_damage(data):
     assert found is None or (found == [] and not data)
 
 
-@settings(max_examples=300)
+@settings(max_examples=times(100, 300))
 @given(
     st.sampled_from(Codec),
     st.binary(max_size=120),
@@ -78,7 +79,7 @@ def test_random_records_under_a_right_crc_are_damage_or_records(codec, section, 
     decoded(sealed(codec, section, count, last_delta))
 
 
-@settings(max_examples=300)
+@settings(max_examples=times(100, 300))
 @given(st.sampled_from([Codec.NONE, Codec.LZ4]), st.data())
 def test_damaged_records_under_a_right_crc_are_damage_or_records(codec, data):
     section = bytearray(build(numbered(6, size=3))[61:])

@@ -1,6 +1,5 @@
 """Laws of a group's machine, whatever its members, its log and the time do."""
 
-import os
 from dataclasses import replace
 
 from hypothesis import settings
@@ -14,6 +13,7 @@ from replication.groups.machine.records import Loaded, records_of
 from replication.groups.machine.state import Committed, Group, GroupSettings, Now, Phase, deadline_ms
 from replication.groups.machine.step import resume, step
 from replication.model.cluster import TopicPartition
+from tests.support.repeats import times
 from tests.transcripts.coordinator import subscription
 
 WALL_MS = 1_000_000
@@ -298,7 +298,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 TestGroupMachine = GroupMachine.TestCase
 TestGroupMachine.settings = settings(
-    max_examples=int(os.environ.get("GROUP_EXAMPLES", "40")), stateful_step_count=60, deadline=None
+    max_examples=times(20, 40, "GROUP_EXAMPLES"), stateful_step_count=60, deadline=None
 )
 
 
