@@ -11,7 +11,6 @@ A workload runs once: at every change that is not part of an append, a copy of t
 """
 
 import copy
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partialmethod
@@ -27,10 +26,11 @@ from logstore.records.batch import TRANSACTIONAL, Record, build
 from logstore.store.reading import read_isolated
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
 from tests.support.partition import TOPIC_ID, reopen
+from tests.support.repeats import times
 
 ROOT = Path("/store")
 DIRECTORY = ROOT / "t-0"
-SEEDS = int(os.environ.get("PYLOG_CRASH_SEEDS", "1"))
+SEEDS = times(1, 3, "PYLOG_CRASH_SEEDS")
 SETTINGS = {
     "segment_bytes": 500,
     "index_interval_bytes": 100,

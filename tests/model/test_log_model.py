@@ -211,12 +211,12 @@ class OnDisk(LogMachine):
 
 TestInMemory = InMemory.TestCase
 TestInMemory.settings = settings(
-    max_examples=times(30, 120),
+    max_examples=times(120, 400),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 TestOnDisk = OnDisk.TestCase
 TestOnDisk.settings = settings(
-    max_examples=times(10, 25), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=times(25, 60), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )

