@@ -19,12 +19,16 @@ from tests.spark.kills.killer import (
     IN_COMMIT,
     KINDS,
     OF_WORKERS,
+    FaultError,
     Run,
+    begin,
+    catch_up,
     compare,
     descendants,
+    end,
     kill,
     kinds,
-    prove,
+    strike,
 )
 from tests.support.repeats import times
 
@@ -34,36 +38,47 @@ KILLS = times(2, 2 + len(KINDS), "PYLOG_KILLS")
 SEED = int(os.environ.get("PYLOG_SEED", str(random.SystemRandom().randrange(10_000))))
 
 
-def test_a_killed_query_copies_every_record_once_and_in_order(tmp_path):
-    """(T6, T7, T8) Tasks that fail; workers and drivers that are killed before, in and after a commit."""
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A query that copies. Both tests leave it running: its JVM is most of what they cost."""
     print(f"PYLOG_SEED={SEED}")
-    dice = random.Random(SEED)
-    first = dice.choice(OF_WORKERS), dice.choice(IN_COMMIT)
-    chosen = list(islice(chain(first, kinds(dice)), KILLS))
-    found = prove(tmp_path, chosen, seed=SEED)
-    assert found["records"] > 5_000
-    assert all(found.get(kind) for kind in chosen)
-
-
-def test_two_drivers_on_one_checkpoint_copy_every_record_once_and_in_order(tmp_path):
-    """Spark and the sink refuse one of them, or both; who is started again goes on."""
-    run = Run(tmp_path, random.Random(SEED))
-    run.start()
-    first = run.process
+    made = Run(tmp_path_factory.mktemp("kills"), random.Random(SEED))
     try:
-        while not run.decided():
-            run.check()
-        run.start()
-        while first.poll() is None and run.process.poll() is None:
+        begin(made)
+        yield made
+    finally:
+        end(made)
+
+
+def test_a_killed_query_copies_every_record_once_and_in_order(run):
+    """(T6, T7, T8) Tasks that fail; workers and drivers that are killed before, in and after a commit."""
+    first = run.dice.choice(OF_WORKERS), run.dice.choice(IN_COMMIT)
+    for kind in islice(chain(first, kinds(run.dice)), KILLS):
+        strike(run, kind)
+        print(f"{kind}, {run.decided()} batches")
+    catch_up(run)
+    assert compare(run)["records"] > 5_000
+
+
+def test_two_drivers_on_one_checkpoint_copy_every_record_once_and_in_order(run):
+    """Spark and the sink refuse one of them, or both; who is started again goes on."""
+    first = run.process
+    run.start()
+    second = run.process
+    try:
+        while first.poll() is None and second.poll() is None:
             run.write(300)
             time.sleep(0.2)
-        (tmp_path / "stop").touch()
-        assert first.wait(600) or run.process.wait(600), "both thought that the query was theirs"
-        if first.poll() and run.process.wait(600):
+        assert first.poll() or second.poll(), "who is refused says so"
+        run.process = first if first.poll() is None else second
+        try:
+            catch_up(run)
+        except FaultError:
+            assert run.process.poll(), "one of them goes on, or none"
             run.start()
-            assert run.process.wait(600) == 0
+            catch_up(run)
     finally:
-        for process in (first, run.process):
+        for process in {first, second} - {run.process}:
             if process.poll() is None:
                 kill(descendants(process.pid))
     compare(run)
