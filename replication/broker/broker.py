@@ -26,7 +26,7 @@ from replication.broker.config_changes import ConfigChanges
 from replication.broker.handlers.cluster import ClusterHandlers
 from replication.broker.handlers.commits import CommitHandlers
 from replication.broker.handlers.configs import ConfigHandlers
-from replication.broker.handlers.controller import InterHandlers, obey
+from replication.broker.handlers.controller import InterHandlers
 from replication.broker.handlers.data import DataHandlers
 from replication.broker.handlers.groups import GroupHandlers
 from replication.broker.handlers.offsets import PositionHandlers
@@ -37,6 +37,7 @@ from replication.broker.leaders import Leaders
 from replication.broker.logs import StateChangeLog
 from replication.broker.loop_watch import LoopWatch
 from replication.broker.metrics import Metrics, MetricsEndpoint
+from replication.broker.offsets_topic import group_coordinator
 from replication.broker.topic_admin import TopicAdmin
 from replication.config.broker import BrokerConfig, Endpoint
 from replication.controller.driver import ControlledShutdownError, ControllerLoop
@@ -45,7 +46,6 @@ from replication.coordination import CopyPolicy, cluster, nodes, open_tree, regi
 from replication.coordination.placements import Placements
 from replication.coordination.tree import CoordinationError, SessionEvent, Tree
 from replication.errors import ErrorCode, KafkaError, ProtocolError
-from replication.groups.coordinator import GroupCoordinator
 from replication.model.cluster import BrokerInfo, TopicPartition
 from replication.network.admission import SocketServerSettings
 from replication.network.client import Clients
@@ -93,7 +93,7 @@ class Broker:
             config, self.replicas.metadata, self._connected_tree, leaders.all_lead, self._placements, env
         )
         self.configs = ConfigChanges(self.replicas.configure)
-        self.groups = GroupCoordinator(config, self.replicas, env)
+        self.groups = group_coordinator(config, self.replicas, env)
         self._loop = LoopWatch(env.clock, self._running, self._stood_still)
         self.replicas.look_with(self._loop.look)
         self.metrics = Metrics(self.replicas, self.controller, self.groups, leaders.ends, self._loop)
@@ -190,7 +190,7 @@ class Broker:
         families = (
             DataHandlers(self.config, self.replicas, strangers),
             PositionHandlers(self.config, self.replicas, self._connected_tree),
-            InterHandlers(self.replicas, self.controller, strangers),
+            InterHandlers(self.replicas.requests, self.controller, strangers),
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),
             TopicHandlers(self.config, metadata, self.admin),
             ReassignmentHandlers(self.controller, metadata, self._placements, self._connected_tree),
@@ -337,7 +337,7 @@ class Broker:
     async def _call(self, broker: BrokerInfo, key: ApiKey, request: Any) -> Any:
         """Ask a broker something, be it this one."""
         if broker.id == self.config.broker_id:
-            return await obey(self.replicas, request, next(self._correlation))
+            return await self.replicas.requests.obey(request, next(self._correlation))
         return await self._clients.call(broker.host, broker.port, key, request)
 
     async def _hand_over(self) -> None:

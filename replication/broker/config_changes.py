@@ -71,7 +71,7 @@ class ConfigChanges:
             changed: set[str | None] = set()
             for path, node in zip(paths, found, strict=True):
                 if node is not None:
-                    with cluster.said_if_malformed():
+                    with cluster.log_if_malformed():
                         changed.add(nodes.decode_config_change(path, node.data))
             await self._tell(tree, sorted(topic for topic in changed if topic is not None))
         self._seen = names[-1] if names else self._seen or "-"

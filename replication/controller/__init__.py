@@ -1,6 +1,6 @@
-"""The controller: which broker leads which partition, and who is told.
+"""The controller: it elects leaders, and tells every broker what it leads and follows.
 
-`machine` decides; `watches` tell it what changes in the tree; `channels` tell brokers, each in order, until they
-obey; `driver` runs for controller, and performs what the machine decides: writes to the tree first, and tells brokers
-only what is written there.
+`machine` decides; `watches` reports changes of the tree to it; `channels` sends requests to each broker in order,
+until it has obeyed; `driver` runs for controller and performs the effects of the machine: it writes to the tree
+first, and tells brokers only what is written there.
 """

@@ -1,12 +1,12 @@
-"""What a controller tells its brokers: to each in order, one request at a time, until it has obeyed or is gone.
+"""BrokerChannels: sends the controller's requests to each broker, in order and one at a time, until it has obeyed.
 
-Laws: a request goes to the incarnation that it was meant for, or to nobody. No answer, and STALE_BROKER_EPOCH (it does
-not know its epoch yet), are reasons to repeat it. STALE_CONTROLLER_EPOCH ends the term. What is left when the term
-ends is dropped. Metadata that waits behind metadata for the same broker goes with it, in one request.
+Laws: a request reaches the life of the broker that it was meant for, or none. No answer and STALE_BROKER_EPOCH (the
+broker does not know its epoch yet) are reasons to repeat it. STALE_CONTROLLER_EPOCH ends the term. The end of the
+term drops all other requests. Metadata that waits behind metadata for the same broker joins it in one request.
 
-Orders (LeaderAndIsr, StopReplica) wait for nobody else. Metadata goes beside them, once the leaders that it names have
-obeyed what they were ordered before: or clients would write to a broker that does not know yet that it leads. A
-leader that cannot be reached is not waited for, nor any for longer than `LEADERS_WAIT_S`.
+LeaderAndIsr and StopReplica wait for no other broker. UpdateMetadata goes beside them, once the leaders that it names
+have obeyed their earlier requests: otherwise clients would write to a broker that does not know yet that it leads. It
+does not wait for a leader that cannot be reached, nor for any longer than `LEADERS_WAIT_S`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from replication.controller.machine.events import (
-    LeaderAndIsrPartitionState,
     ReplicasDeleted,
     SendLeaderAndIsr,
     SendStopReplica,
@@ -29,7 +28,13 @@ from replication.controller.machine.events import (
 )
 from replication.coordination.tree import CoordinationError
 from replication.errors import ErrorCode, KafkaError, ProtocolError
-from replication.model.cluster import BrokerId, BrokerInfo, TopicPartition, topic_uuid
+from replication.model.cluster import (
+    BrokerId,
+    BrokerInfo,
+    LeaderAndIsrPartitionState,
+    TopicPartition,
+    topic_uuid,
+)
 from replication.model.state_changes import ControllerLines, StateChange
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
@@ -37,45 +42,45 @@ from replication.protocol.apis import ApiKey
 logger = logging.getLogger(__name__)
 
 Send: TypeAlias = SendLeaderAndIsr | SendStopReplica | SendUpdateMetadata
-# Sends a request to a broker; raises OSError, TimeoutError, KafkaError or ProtocolError if there is no answer, and
-# CoordinationError if the broker of this process cannot obey without the tree, which is silent.
+# Sends a request to a broker. Raises OSError, TimeoutError, KafkaError or ProtocolError without an answer, and
+# CoordinationError if this broker itself needs the tree to obey and cannot reach it.
 Call: TypeAlias = Callable[[BrokerInfo, ApiKey, Any], Awaitable[Any]]
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 REPEAT_S = 0.1
-PARTITIONS_AT_ONCE = 10_000  # in one request: what a broker takes is bounded (`protocol.bounds`)
-# A leader that stands still holds up what all others hear; until its session ends, that shall not be for long.
-LEADERS_WAIT_S = 2.0
+PARTITIONS_AT_ONCE = 10_000  # in one request: brokers bound what they take (`protocol.bounds`)
+LEADERS_WAIT_S = (
+    2.0  # so that a stuck leader does not delay the metadata of all others until its session ends
+)
 
 
 class _Queued:
-    """A request on its way to its broker; metadata goes behind orders: to the same broker, and to leaders."""
+    """A request on its way to its broker. Metadata waits for requests to the same broker (`own`) and to leaders."""
 
     __slots__ = ("due_s", "is_done", "is_settled", "leaders", "own", "request")
 
     def __init__(self, request: Send, own: _Queued | None = None, leaders: Iterable[_Queued] = ()) -> None:
         self.request = request
         self.own, self.leaders = own, tuple(leaders)
-        self.is_done = asyncio.Event()  # it was obeyed, or its broker is gone
-        self.is_settled = asyncio.Event()  # that, or its broker cannot be reached
+        self.is_done = asyncio.Event()  # obeyed, or its broker is gone
+        self.is_settled = asyncio.Event()  # done, or its broker cannot be reached
         self.due_s = asyncio.get_running_loop().time() + LEADERS_WAIT_S
 
     async def ripe(self) -> None:
-        """Wait for those that have to obey first."""
+        """Wait for the requests that have to be obeyed first."""
         if self.own is not None:
             await self.own.is_done.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(self.due_s):
-                for order in self.leaders:
-                    await order.is_settled.wait()
+                for request in self.leaders:
+                    await request.is_settled.wait()
 
 
-# Orders and metadata for one broker go side by side.
-_Queue: TypeAlias = tuple[BrokerId, bool]
+_Queue: TypeAlias = tuple[BrokerId, bool]  # True: of metadata, which goes beside the other requests
 
 
 class BrokerChannels:
-    """The requests of one term. `find` names the live brokers."""
+    """The requests of one term. `find` returns live brokers."""
 
     def __init__(
         self,
@@ -90,13 +95,13 @@ class BrokerChannels:
         self._call = call
         self._find = find
         self._log = log
-        self._answered = answered  # with None: a broker knows a later controller
+        self._answered = answered  # None: a broker knows a later controller
         self._spawn = spawn
         self._waiting: dict[_Queue, deque[_Queued]] = {}
         self._senders: dict[_Queue, asyncio.Task[None]] = {}
 
     def send(self, request: Send) -> None:
-        """Have it sent, behind all that goes the same way; what names very many partitions, in several requests."""
+        """Queue a request; one with very many partitions becomes several."""
         if len(request.partitions) > PARTITIONS_AT_ONCE:
             for begin in range(0, len(request.partitions), PARTITIONS_AT_ONCE):
                 part: Any = request.partitions[begin : begin + PARTITIONS_AT_ONCE]
@@ -107,18 +112,18 @@ class BrokerChannels:
         queue = request.broker, isinstance(request, SendUpdateMetadata)
         waiting = self._waiting.setdefault(queue, deque())
         if isinstance(request, SendUpdateMetadata):
-            last = waiting[-1].request if len(waiting) > 1 else None  # the first one is under way
+            last = waiting[-1].request if len(waiting) > 1 else None  # the first one is in flight
             if (
                 isinstance(last, SendUpdateMetadata)
                 and last.broker_epoch == request.broker_epoch
                 and len(last.partitions) + len(request.partitions) <= PARTITIONS_AT_ONCE
             ):
-                news = {item.tp: item for item in (*last.partitions, *request.partitions)}
-                request = replace(request, partitions=tuple(news.values()))
+                latest = {row.tp: row for row in (*last.partitions, *request.partitions)}
+                request = replace(request, partitions=tuple(latest.values()))
                 waiting.pop()
-            leaders = {item.state.leader for item in request.partitions}
-            orders = filter(None, map(self._last_order, leaders))
-            queued = _Queued(request, self._last_order(request.broker), orders)
+            leaders = {row.state.leader for row in request.partitions}
+            earlier = filter(None, map(self._last_order, leaders))
+            queued = _Queued(request, self._last_order(request.broker), earlier)
         else:
             queued = _Queued(request)
         waiting.append(queued)
@@ -126,12 +131,12 @@ class BrokerChannels:
             self._senders[queue] = self._spawn(self._send_all(queue))
 
     def _last_order(self, broker: BrokerId) -> _Queued | None:
-        """The last order to a broker that is still on its way, behind all others."""
-        orders = self._waiting.get((broker, False))
-        return orders[-1] if orders else None
+        """Return the last LeaderAndIsr or StopReplica to a broker that is still on its way."""
+        requests = self._waiting.get((broker, False))
+        return requests[-1] if requests else None
 
     def close(self) -> None:
-        """The term is over."""
+        """Drop everything: the term is over."""
         for task in self._senders.values():
             task.cancel()
         self._senders.clear()
@@ -159,7 +164,7 @@ class BrokerChannels:
         del self._senders[queue]
 
     async def _is_done(self, info: BrokerInfo, queued: _Queued, *, is_again: bool) -> bool:
-        """Send it once; has the broker obeyed?"""
+        """Send the request once; return whether the broker has obeyed."""
         request = queued.request
         key, body = _message(request, self._lines.broker, self._find)
         try:
@@ -184,9 +189,9 @@ class BrokerChannels:
 def _lines_of(lines: ControllerLines, request: Send) -> Iterable[StateChange]:
     match request:
         case SendLeaderAndIsr():
-            return [lines.telling_leadership(n.tp, n.state, request.broker) for n in request.partitions]
+            return [lines.telling_leadership(row.tp, row.state, request.broker) for row in request.partitions]
         case SendUpdateMetadata():
-            return [lines.telling_metadata(n.tp, n.state, request.broker) for n in request.partitions]
+            return [lines.telling_metadata(row.tp, row.state, request.broker) for row in request.partitions]
         case _:
             return ()
 
@@ -215,35 +220,44 @@ def _message(
     }
     match request:
         case SendLeaderAndIsr():
-            leaders = {news.state.leader for news in request.partitions}
+            leaders = sorted({row.state.leader for row in request.partitions})
             live = tuple(
                 ib.LiveLeader(broker_id=info.id, host_name=info.host, port=info.port)
-                for info in map(find, sorted(leaders))
+                for info in map(find, leaders)
                 if info is not None
             )
             topics = tuple(
                 ib.LeaderAndIsrTopic(
                     topic_name=name,
                     topic_id=topic_uuid(topic_id),
-                    partition_states=tuple(map(_leadership, news)),
+                    partition_states=tuple(
+                        ib.LeaderAndIsrPartition(**_state(row), is_new=row.is_new) for row in rows
+                    ),
                 )
-                for (name, topic_id), news in _by_topic(request.partitions).items()
+                for (name, topic_id), rows in _by_topic(request.partitions).items()
             )
             return ApiKey.LEADER_AND_ISR, ib.LeaderAndIsrRequest(
                 **head, topic_states=topics, live_leaders=live
             )
         case SendUpdateMetadata():
+            described = tuple(
+                ib.UpdateMetadataTopic(
+                    topic_name=name,
+                    topic_id=topic_uuid(topic_id),
+                    partition_states=tuple(
+                        ib.UpdateMetadataPartition(
+                            **_state(row),
+                            offline_replicas=tuple(
+                                b for b in row.replicas if b in row.offline or find(b) is None
+                            ),
+                        )
+                        for row in rows
+                    ),
+                )
+                for (name, topic_id), rows in _by_topic(request.partitions).items()
+            )
             return ApiKey.UPDATE_METADATA, ib.UpdateMetadataRequest(
-                **head,
-                topic_states=tuple(
-                    ib.UpdateMetadataTopic(
-                        topic_name=name,
-                        topic_id=topic_uuid(topic_id),
-                        partition_states=tuple(_metadata(item, find) for item in news),
-                    )
-                    for (name, topic_id), news in _by_topic(request.partitions).items()
-                ),
-                live_brokers=tuple(map(_broker, request.brokers)),
+                **head, topic_states=described, live_brokers=tuple(map(_broker, request.brokers))
             )
         case SendStopReplica():
             return ApiKey.STOP_REPLICA, ib.StopReplicaRequest(**head, topic_states=_stops(request))
@@ -253,37 +267,21 @@ def _by_topic(
     partitions: Iterable[LeaderAndIsrPartitionState],
 ) -> dict[tuple[str, str], list[LeaderAndIsrPartitionState]]:
     found: dict[tuple[str, str], list[LeaderAndIsrPartitionState]] = {}
-    for news in partitions:
-        found.setdefault((news.tp.topic, news.topic_id), []).append(news)
+    for row in partitions:
+        found.setdefault((row.tp.topic, row.topic_id), []).append(row)
     return found
 
 
-def _leadership(news: LeaderAndIsrPartitionState) -> ib.LeaderAndIsrPartition:
-    return ib.LeaderAndIsrPartition(
-        partition_index=news.tp.partition,
-        controller_epoch=news.state.controller_epoch,
-        leader=news.state.leader,
-        leader_epoch=news.state.leader_epoch,
-        isr=news.state.isr,
-        zk_version=news.state.version,
-        replicas=news.replicas,
-        is_new=news.is_new,
-    )
-
-
-def _metadata(
-    news: LeaderAndIsrPartitionState, find: Callable[[BrokerId], BrokerInfo | None]
-) -> ib.UpdateMetadataPartition:
-    return ib.UpdateMetadataPartition(
-        partition_index=news.tp.partition,
-        controller_epoch=news.state.controller_epoch,
-        leader=news.state.leader,
-        leader_epoch=news.state.leader_epoch,
-        isr=news.state.isr,
-        zk_version=news.state.version,
-        replicas=news.replicas,
-        offline_replicas=tuple(b for b in news.replicas if b in news.offline or find(b) is None),
-    )
+def _state(row: LeaderAndIsrPartitionState) -> dict[str, Any]:
+    return {
+        "partition_index": row.tp.partition,
+        "controller_epoch": row.state.controller_epoch,
+        "leader": row.state.leader,
+        "leader_epoch": row.state.leader_epoch,
+        "isr": row.state.isr,
+        "zk_version": row.state.version,
+        "replicas": row.replicas,
+    }
 
 
 def _broker(info: BrokerInfo) -> ib.UpdateMetadataBroker:

@@ -1,10 +1,10 @@
-"""ControllerLoop: a broker's part in being the controller: it runs for it, watches the tree, and does what is decided.
+"""ControllerLoop: runs for controller, watches the tree, and performs the effects of the controller's machine.
 
-`replication.controller.step` decides. This takes one event at a time, steps, keeps the new state, performs the
-effects in order, and posts their outcomes as events. An outcome that is not known (a lost connection) is found out
-before it is posted. Everything that a term has begun ends with it.
+It takes one event at a time: step, keep the new state, perform the effects in order, post their outcomes as events.
+An unknown outcome (after a lost connection) is looked up before it is posted. Everything that a term began ends with
+it.
 
-One session with the coordination store at a time: `begin` and `end` frame it. Belongs to the event loop.
+`begin` and `end` frame one session with the coordination store. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from replication.coordination.tree import (
     SessionExpiredError,
     Tree,
 )
-from replication.model.cluster import BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition
+from replication.model.cluster import BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition, WriteResult
 from replication.model.state_changes import ControllerLines, StateChange, named
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 1.0
 RETRY_S = 0.2
-FAILED_PAUSE_S = 2.0  # others go first after a failure that nobody foresaw
+FAILED_PAUSE_S = 2.0  # after an unexpected failure, so that another broker becomes the controller
 
 
 class ControlledShutdownError(CoordinationError):
-    """Nobody can say what became of a controlled shutdown: ask the controller again."""
+    """The outcome of a controlled shutdown is unknown: ask the controller again."""
 
 
 class StaleBrokerError(CoordinationError):
-    """Who wants a broker to stop does not name the epoch in which it lives."""
+    """A request to stop a broker does not name the epoch of its present life."""
 
     def __init__(self, broker: BrokerId) -> None:
         super().__init__(f"broker {broker} does not live in this epoch", broker=broker)
 
 
 class _Term:
-    """What one term of this broker as the controller has begun."""
+    """The work of one term of this broker as the controller."""
 
     def __init__(self, term: cluster.Term, channels: BrokerChannels, watches: Watches) -> None:
         self.term = term
@@ -75,7 +75,7 @@ class _Term:
 
 
 class ControllerLoop:
-    """See the module. `unclean_default`: may a topic that says nothing of it elect who is not in sync?"""
+    """See the module. `unclean_default`: may a topic without that setting elect a leader outside its ISR?"""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class ControllerLoop:
 
     @property
     def is_active(self) -> bool:
-        """Is this broker the controller, and has it read what there is?"""
+        """Return whether this broker is the controller and has read the tree."""
         return self.state.is_active
 
     # ------------------------------------------------------------- the session
@@ -116,14 +116,14 @@ class ControllerLoop:
         self._campaign.add_done_callback(_campaign_ended)
 
     def look_again(self) -> None:
-        """The session lives on after a silence of the store: nothing that was watched is watched any more."""
+        """Read everything again after the store was silent: its watches are gone, though the session lives on."""
         if self._term is not None:
             self._term.watches.forget()
         for alarm in tuple(self._alarms):
             alarm.set()
 
     async def end(self) -> None:
-        """The session is over, or about to be closed."""
+        """End the term and the campaign: the session is over, or about to be closed."""
         if self._campaign is not None:
             self._campaign.cancel()
             await asyncio.gather(self._campaign, return_exceptions=True)
@@ -133,7 +133,7 @@ class ControllerLoop:
         self._tree = None
 
     async def _run_for_controller(self, tree: Tree) -> None:
-        """Make /controller whenever it is not there; notice when it is not ours any more."""
+        """Create /controller whenever it does not exist; resign when it is not ours any more."""
         alarm = self._new_alarm()
         try:
             while True:
@@ -157,7 +157,7 @@ class ControllerLoop:
         if self._term is not None:
             self._end_term()
             self.post(events.Resigned())
-        if is_mine:  # made by a call whose answer was lost, or by a term that was ended
+        if is_mine:  # created by a call whose answer was lost, or in a term that has ended
             await cluster.resign(tree)
         elif found is None:
             await asyncio.sleep(self._pause_s)
@@ -205,7 +205,7 @@ class ControllerLoop:
             self._term = None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do it as a part of the term. If it fails as nobody foresaw, another shall be the controller."""
+        """Run a task of the term. After an unexpected failure another broker shall be the controller."""
         assert self._term is not None
         term = self._term
         task = asyncio.get_running_loop().create_task(work)
@@ -219,7 +219,9 @@ class ControllerLoop:
                 or isinstance(error, SessionExpiredError)
             ):
                 return
-            logger.error("[Controller %d]: resigns, since a part of it failed", self.broker, exc_info=error)
+            logger.error(
+                "[Controller %d]: resigning after an unexpected failure", self.broker, exc_info=error
+            )
             if self._term is term:
                 self._pause_s = FAILED_PAUSE_S
                 self.post(events.Fenced())
@@ -233,7 +235,7 @@ class ControllerLoop:
         self.post(events.Fenced() if event is None else event)
 
     def post(self, event: events.Event) -> None:
-        """Take an event: decide, keep, perform."""
+        """Take an event: decide, keep the state, perform the effects."""
         self.state, effects = step(self.state, event, self._limits)
         for effect in effects:
             self._perform(effect)
@@ -245,7 +247,7 @@ class ControllerLoop:
             return
         if isinstance(effect, events.Resign):
             self._end_term()
-            self.look_again()  # the campaign finds a node of ours without a term, and gives it up
+            self.look_again()  # the campaign finds our node without a term, and deletes it
             return
         assert self._term is not None, f"{effect} without a term"
         assert self._tree is not None, f"{effect} without a session"
@@ -273,7 +275,7 @@ class ControllerLoop:
                 self._spawn(self._delete_topic(tree, term, topic, topic_id))
 
     async def shut_down(self, broker: BrokerId, broker_epoch: int) -> tuple[TopicPartition, ...]:
-        """A broker wants to stop: move its leaderships away; return what it leads still.
+        """Move the leaderships of a broker that wants to stop; return those that remain.
 
         Raises: ControlledShutdownError: this broker is not the controller (any more); StaleBrokerError.
         """
@@ -281,7 +283,7 @@ class ControllerLoop:
             raise ControlledShutdownError("this broker is not the controller")
         live = self.state.brokers.get(broker)
         if live is None or live.epoch != broker_epoch:
-            raise StaleBrokerError(broker)  # an old request, or that of a stranger
+            raise StaleBrokerError(broker)  # an old request, or a forged one
         logger.info("[Controller %d]: Shutting down broker %d", self.broker, broker)
         request = next(self._requests)
         answer = asyncio.get_running_loop().create_future()
@@ -293,7 +295,7 @@ class ControllerLoop:
     # --------------------------------------------------------------- the tree
 
     async def _repeat(self, act: Callable[[], Awaitable[Any]]) -> Any:
-        """Do what may be done again, until the store has answered."""
+        """Do what may be repeated, until the store has answered."""
         while True:
             try:
                 return await act()
@@ -301,7 +303,7 @@ class ControllerLoop:
                 await asyncio.sleep(RETRY_S)
 
     async def _load(self, tree: Tree, term: _Term) -> None:
-        """Set the watches, then read everything; then go on with what the watches tell."""
+        """Set the watches, then read everything; then continue with what the watches report."""
         looks = term.watches.looks()
         armed = [asyncio.get_running_loop().create_future() for _ in looks]
         for look, is_set in zip(looks, armed, strict=True):
@@ -338,7 +340,7 @@ class ControllerLoop:
                         self._log_brokers({info.id: info for info in event.live})
                     self.post(event)
             else:
-                armed.set_result(None)  # what was seen now is read again with all the rest, by `_load`
+                armed.set_result(None)  # `_load` reads everything again
                 await term.loaded.wait()
             await alarm.wait()
         except SessionExpiredError:
@@ -347,7 +349,7 @@ class ControllerLoop:
             logger.warning("[Controller %d]: %s", self.broker, error)
             if isinstance(error, ConnectionLossError):
                 await asyncio.sleep(RETRY_S)
-            else:  # a node that cannot be understood: until somebody corrects it
+            else:  # a malformed node: wait until it is corrected
                 if not armed.done():
                     armed.set_result(None)
                     await term.loaded.wait()
@@ -374,30 +376,27 @@ class ControllerLoop:
             self.post(events.Ticked(self._clock.monotonic_ms()))
             await asyncio.sleep(TICK_S)
 
-    async def _write(self, tree: Tree, term: _Term, order: events.WriteStates) -> None:
-        """Write until it is known what became of every state.
+    async def _write(self, tree: Tree, term: _Term, effect: events.WriteStates) -> None:
+        """Write until the outcome of every state is known.
 
-        After a lost connection the same is written again: what had been accepted is refused now, and stands as it was
-        asked for.
+        After a lost connection the same is written again: a write that had been accepted is then refused, and stored
+        as requested.
         """
-        writes = [(write.tp, write.state) for write in order.writes]
+        writes = [(write.tp, write.state) for write in effect.writes]
         try:
             outcomes = await self._repeat(lambda: cluster.write_states(tree, term.term, writes))
         except cluster.FencedError:
             self.post(events.Fenced())
             return
-        asked = dict(writes)
-        results = [
-            events.WriteResult(o.tp, o.accepted or _is_what_was_asked(asked[o.tp], o.stored), o.stored)
-            for o in outcomes
-        ]
-        self._log_choices(order, results)
+        wanted = dict(writes)
+        results = [replace(o, accepted=o.accepted or _is_written(wanted[o.tp], o.stored)) for o in outcomes]
+        self._log_choices(effect, results)
         self.post(events.StatesWritten(tuple(results)))
 
-    def _log_choices(self, order: events.WriteStates, results: Iterable[events.WriteResult]) -> None:
-        """Say which way of choosing a leader chose it, once that stands."""
+    def _log_choices(self, effect: events.WriteStates, results: Iterable[WriteResult]) -> None:
+        """Log how each written leader was elected."""
         accepted = {result.tp for result in results if result.accepted}
-        for write in order.writes:
+        for write in effect.writes:
             if write.selector is not None and write.tp in accepted:
                 state = {
                     "leader": write.state.leader,
@@ -415,12 +414,12 @@ class ControllerLoop:
         await self._repeat(lambda: cluster.make_topic_id(tree, topic, new_topic_id()))
         self.post(await self._repeat(term.watches.read_topics))
 
-    async def _reassign(self, tree: Tree, term: _Term, order: events.WriteReassignment) -> None:
-        """Write it, then tell what the nodes say: somebody may have changed them between its outcome and now."""
+    async def _reassign(self, tree: Tree, term: _Term, effect: events.WriteReassignment) -> None:
+        """Write it, then post the content of the nodes: it may have changed since the outcome."""
         while True:
             try:
                 async with term.reassigning:  # all of them write the same node
-                    done = await self._repeat(lambda: reassignments.write(tree, term.term, order.write))
+                    done = await self._repeat(lambda: reassignments.write(tree, term.term, effect.write))
                     self.post(done)
                     self.post(await self._repeat(term.watches.read_reassignments))
                 return
@@ -428,7 +427,7 @@ class ControllerLoop:
                 self.post(events.Fenced())
                 return
             except (nodes.MalformedNodeError, InvalidRequestError) as error:
-                # Until somebody corrects the node, or there is room in it again.
+                # Try again until the node is corrected, or has room again.
                 logger.error("[Controller %d]: %s", self.broker, error)
                 await asyncio.sleep(FAILED_PAUSE_S)
 
@@ -452,9 +451,5 @@ def _campaign_ended(task: asyncio.Task[None]) -> None:
         logger.critical("this broker does not run for controller any more", exc_info=task.exception())
 
 
-def _is_what_was_asked(asked: LeaderAndIsr, stored: LeaderAndIsr | None) -> bool:
-    return (
-        stored is not None
-        and replace(stored, version=asked.version) == asked
-        and stored.version == asked.version + 1
-    )
+def _is_written(wanted: LeaderAndIsr, stored: LeaderAndIsr | None) -> bool:
+    return stored == replace(wanted, version=wanted.version + 1)

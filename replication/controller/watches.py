@@ -1,6 +1,6 @@
-"""What a controller watches in the tree, and what its machine is told of each: one method per kind of news.
+"""Watches: the changes of the tree that a controller reports to its machine, one method per kind.
 
-Every look sets its watch first and reads then, so that no change is missed.
+Every method sets its watch before it reads, so that no change is missed.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from replication.coordination.offline import read_offline
 from replication.coordination.tree import Change, NoNodeError, Tree, Watch
 from replication.model.cluster import TopicPartition
 
-# Reads something with a watch on it; what the machine is to know of it, in order.
+# Reads something and watches it; returns the events for the machine, in order.
 Look: TypeAlias = Callable[[Watch], Awaitable[tuple[events.Event, ...]]]
 
 
 class Watches:
-    """The looks of one term. `unclean_default`: as `cluster.read_topics` has it."""
+    """The watches of one term. `unclean_default` as in `cluster.read_topics`."""
 
     def __init__(self, tree: Tree, *, unclean_default: bool) -> None:
         self._tree = tree
         self._unclean_default = unclean_default
         self._watched_topics: set[str] = set()
-        self._reading_offline = asyncio.Lock()  # what is read later is told later
+        self._reading_offline = asyncio.Lock()  # a later read is posted later
 
     def looks(self) -> tuple[Look, ...]:
-        """All that is to be watched."""
+        """Return one function per kind of change."""
         return (
             self.brokers,
             self.offline,
@@ -42,11 +42,11 @@ class Watches:
         )
 
     def forget(self) -> None:
-        """After a silence of the store nothing is watched any more."""
+        """Note that the store was silent, and dropped all watches."""
         self._watched_topics.clear()
 
     async def brokers(self, watch: Watch) -> tuple[events.Event, ...]:
-        """Who is registered, and what of them is offline: read after that, so as not to miss what they begin with."""
+        """The registered brokers, and then their offline replicas, so that those of a new broker are known with it."""
         await self._tree.children(nodes.BROKER_IDS, watch)
         async with self._reading_offline:
             found = await cluster.read_brokers(self._tree)
@@ -54,12 +54,10 @@ class Watches:
             return (events.BrokersChanged(tuple(found[broker] for broker in sorted(found)), offline),)
 
     async def offline(self, watch: Watch) -> tuple[events.Event, ...]:
-        """Which replicas their brokers cannot serve or write."""
         async with self._reading_offline:
             return (events.OfflineReplicasChanged(await read_offline(self._tree, watch)),)
 
     async def topics(self, watch: Watch) -> tuple[events.Event, ...]:
-        """Which topics there are, and their partitions."""
 
         def changed(change: Change) -> None:
             self._watched_topics.discard(change.path.rpartition("/")[2])
@@ -72,22 +70,20 @@ class Watches:
         return (await self.read_topics(),)
 
     async def configs(self, watch: Watch) -> tuple[events.Event, ...]:
-        """The settings of topics."""
         await self._tree.children(nodes.CONFIG_CHANGES, watch)
         return (await self.read_topics(),)
 
     async def read_topics(self) -> events.TopicsChanged:
-        """The topics as they are now."""
+        """Return the present topics."""
         found = await cluster.read_topics(self._tree, unclean_default=self._unclean_default)
         return events.TopicsChanged(found)
 
     async def deletions(self, watch: Watch) -> tuple[events.Event, ...]:
-        """Which topics are to be deleted."""
         names = await self._tree.children(nodes.DELETED_TOPICS, watch)
         return (events.DeleteRequested(names),) if names else ()
 
     async def election(self, watch: Watch) -> tuple[events.Event, ...]:
-        """Which preferred replicas are to lead; with the ISRs of now, since notices of them come a moment later."""
+        """Requested elections, after the present ISRs, whose notices come a moment later."""
         found = await self._tree.get(nodes.PREFERRED_ELECTION, watch)
         if found is None:
             return ()
@@ -95,23 +91,23 @@ class Watches:
         return await self._isrs_of(tps), events.PreferredElectionRequested(tps)
 
     async def reassignments(self, watch: Watch) -> tuple[events.Event, ...]:
-        """Which partitions are to have other replicas; with the topics of now, since one may be new."""
+        """Requested reassignments, after the present topics, one of which may be new."""
         plans = await self.read_reassignments(watch)
         return await self.read_topics(), plans
 
     async def read_reassignments(self, watch: Watch | None = None) -> events.ReassignmentsRequested:
-        """What is wanted now."""
+        """Return the requested reassignments."""
         return events.ReassignmentsRequested(await cluster.read_reassignments(self._tree, watch))
 
     async def isrs(self, watch: Watch) -> tuple[events.Event, ...]:
-        """What leaders have told of their ISRs; each notice is taken away once it was read."""
+        """The states that leaders gave notice of; each notice is deleted once it was read."""
         names = await self._tree.children(nodes.ISR_CHANGES, watch)
         paths = [f"{nodes.ISR_CHANGES}/{name}" for name in names]
         found = await self._tree.read_batch(paths)
         tps: dict[TopicPartition, None] = {}
         for path, node in zip(paths, found, strict=True):
             if node is not None:
-                with cluster.said_if_malformed():
+                with cluster.log_if_malformed():
                     tps.update(dict.fromkeys(nodes.decode_partitions(path, node.data)))
         changed = await self._isrs_of(tuple(tps))
         for path in paths:
@@ -124,7 +120,7 @@ class Watches:
 
 
 async def delete_if_there(tree: Tree, path: str) -> None:
-    """Remove a node that somebody else may have removed."""
+    """Delete a node, if it still exists."""
     try:
         await tree.delete(path)
     except NoNodeError:

@@ -1,10 +1,10 @@
-"""The small tree that a cluster agrees on: who lives, who leads, what is asked for.
+"""The small tree that a cluster agrees on: live brokers, leaders, and what was requested.
 
-`tree` says what a store of it promises, in ZooKeeper's words. Two keep that promise: a SQLite file for brokers on one
-host, which needs nothing installed (`sqlite_tree`, over `sqlite_table`, `sqlite_file`, `sqlite_sync` and `leases`),
-and ZooKeeper (`zookeeper_tree`). `nodes` knows paths and contents, `registration` how a broker says that it is there,
-`cluster` what brokers do on the tree; `turns` whether the loop of a session still turns; `topics`, `reassignments`,
-`offline`, `placements` and `producer_ids` are the rest of what is kept there.
+`tree` is the interface of a store, in ZooKeeper's words. There are two: a SQLite file for brokers on one host, which
+needs nothing installed (`sqlite_tree`, over `sqlite_table`, `sqlite_file`, `sqlite_sync` and `leases`), and ZooKeeper
+(`zookeeper_tree`). `nodes` knows paths and contents, `registration` how a broker registers, `cluster` how controllers
+and leaders write; `turns` watches the event loop of a session; `topics`, `reassignments`, `offline`, `placements` and
+`producer_ids` are the other parts of the tree.
 
 Writes are conditional: a controller writes with its epoch, a leader with the version of the state that it knows.
 """
@@ -28,11 +28,11 @@ async def open_tree(
     create: bool = True,
     copies: CopyPolicy | None = None,
 ) -> Tree:
-    """Begin a session with the store at `sqlite:PATH` or `zookeeper:HOST:PORT,HOST:PORT/CHROOT`.
+    """Open a session with the store at `sqlite:PATH` or `zookeeper:HOST:PORT,HOST:PORT/CHROOT`.
 
-    `create` and `copies` are about a SQLite file: may it be made, and is it copied now and then?
+    `create` and `copies` concern a SQLite file: whether it may be created, and how it is copied.
 
-    Raises: InvalidConfigError: the address is neither; CoordinationError: nobody answers there.
+    Raises: InvalidConfigError: the address is neither; CoordinationError: the store does not answer.
     """
     kind, _, place = address.partition(":")
     if kind == "sqlite" and place:

@@ -1,8 +1,7 @@
-"""What brokers do on the tree, once they are registered: run for controller, write states, read the cluster.
+"""The cluster in the tree: the controller's election, the states of partitions, and reading all of it.
 
-Who becomes the controller makes /controller and counts up /controller_epoch in one step. Every write of a controller
-checks the version of /controller_epoch in the same step, so that a controller that was replaced writes nothing any
-more, whatever it still believes.
+A new controller creates /controller and increments /controller_epoch in one step. Every write of a controller checks
+the version of /controller_epoch in the same step, so a controller that was replaced can no longer write.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from replication.coordination import nodes
 from replication.coordination.offline import read_offline
@@ -41,6 +40,7 @@ from replication.model.cluster import (
     Reassignment,
     TopicInfo,
     TopicPartition,
+    WriteResult,
 )
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class FencedError(CoordinationError):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One term of a controller, and what it checks with every write."""
+    """One term of a controller, and the check that goes with each of its writes."""
 
     controller_epoch: int
     guard: Check
@@ -66,25 +66,16 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class IsrWrite:
-    """An ISR that a leader asks for: `state` with the version that its node must have, and the lives that join."""
+    """An ISR that a leader proposes: `state.version` is the one that its node must have; `joining` are new members."""
 
     tp: TopicPartition
     state: LeaderAndIsr
     joining: tuple[tuple[BrokerId, int], ...]  # broker, and its epoch
 
 
-@dataclass(frozen=True, slots=True)
-class StateOutcome:
-    """What became of the write of one state. `stored`: what the node says now, None if it is not there."""
-
-    tp: TopicPartition
-    accepted: bool
-    stored: LeaderAndIsr | None
-
-
 @contextlib.contextmanager
-def said_if_malformed() -> Iterator[None]:
-    """A node that cannot be understood is said, and nobody's trouble but its own."""
+def log_if_malformed() -> Iterator[None]:
+    """Log a malformed node and go on without it."""
     try:
         yield
     except nodes.MalformedNodeError as error:
@@ -92,7 +83,7 @@ def said_if_malformed() -> Iterator[None]:
 
 
 async def prepare(tree: Tree) -> None:
-    """Make the persistent nodes that all rely on, where they are missing."""
+    """Create the persistent nodes that everything relies on, where they are missing."""
     found = await tree.read_batch(nodes.PERSISTENT_PATHS)
     for path, node in zip(nodes.PERSISTENT_PATHS, found, strict=True):
         if node is None:
@@ -100,7 +91,7 @@ async def prepare(tree: Tree) -> None:
 
 
 async def read_cluster_id(tree: Tree, new_id: str) -> str:
-    """The cluster's id; `new_id`, if it has none yet."""
+    """Return the cluster's id, after setting it to `new_id` if there is none yet."""
     while (found := await tree.get(nodes.CLUSTER_ID)) is None:
         try:
             await ensure_path(tree, nodes.CLUSTER_ID.rpartition("/")[0])
@@ -111,7 +102,7 @@ async def read_cluster_id(tree: Tree, new_id: str) -> str:
 
 
 async def become_controller(tree: Tree, broker: BrokerId, now_ms: int) -> Term | None:
-    """Begin a term as the controller; None if there is one already (it may be this session: see `resign`)."""
+    """Begin a term as the controller; None if there is one (it may be this session: see `resign`)."""
     while True:
         steps: list[Step] = [
             Create(nodes.CONTROLLER, nodes.encode_controller(broker, now_ms), ephemeral=True)
@@ -128,18 +119,18 @@ async def become_controller(tree: Tree, broker: BrokerId, now_ms: int) -> Term |
         except RefusedError as refused:
             if refused.index == 0:
                 return None
-            continue  # another was elected and has gone since the epoch was read
+            continue  # another controller was elected and has gone since the epoch was read
         return Term(epoch, Check(nodes.CONTROLLER_EPOCH, done[1].version))
 
 
 async def read_controller_epoch(tree: Tree) -> int:
-    """How many terms of controllers there have been; 0 before the first."""
+    """Return the number of terms so far; 0 before the first."""
     found = await tree.get(nodes.CONTROLLER_EPOCH)
     return 0 if found is None else nodes.decode_controller_epoch(found.data)
 
 
 async def resign(tree: Tree) -> None:
-    """Give /controller up if it is this session's: after a lost connection it may be, without anybody knowing."""
+    """Delete /controller if this session owns it: after a lost connection it may, without knowing."""
     found = await tree.get(nodes.CONTROLLER)
     if found is not None and found.owner == tree.session:
         try:
@@ -150,30 +141,25 @@ async def resign(tree: Tree) -> None:
 
 async def write_states(
     tree: Tree, term: Term, writes: Sequence[tuple[TopicPartition, LeaderAndIsr]]
-) -> tuple[StateOutcome, ...]:
-    """Write each state if its node is still of `state.version` (NO_NODE: if there is none), in one batch.
+) -> tuple[WriteResult, ...]:
+    """Write each state if its node still has `state.version` (NO_NODE: does not exist), in one batch.
 
-    Raises: FencedError: the term is over, and no later write of it will ever be accepted;
-    ConnectionLossError: any of them may have been written: `read_states` tells.
+    Raises: FencedError: the term is over, and none of its later writes will be accepted; ConnectionLossError: any of
+    them may have been written, which `read_states` tells.
     """
     await _make_parents(tree, term, writes)
     results = await tree.write_batch([_state_steps(term, tp, state) for tp, state in writes])
-    if any(isinstance(result, RefusedError) and result.index == 0 for result in results):
+    outcomes = list(zip(writes, results, strict=True))
+    refused = {tp: result for (tp, _), result in outcomes if isinstance(result, RefusedError)}
+    if any(result.index == 0 for result in refused.values()):
         raise FencedError(term.controller_epoch)
-    refused = [
-        tp for (tp, _), result in zip(writes, results, strict=True) if isinstance(result, RefusedError)
-    ]
-    stored = await read_states(tree, refused)
-    outcomes = []
-    for (tp, state), result in zip(writes, results, strict=True):
-        if isinstance(result, RefusedError):
-            outcomes.append(StateOutcome(tp, accepted=False, stored=stored[tp]))
-        else:
-            written = LeaderAndIsr(
-                state.leader, state.leader_epoch, state.isr, state.controller_epoch, result[-1].version
-            )
-            outcomes.append(StateOutcome(tp, accepted=True, stored=written))
-    return tuple(outcomes)
+    stored = await read_states(tree, list(refused))
+    return tuple(
+        WriteResult(tp, False, stored[tp])
+        if isinstance(result, RefusedError)
+        else WriteResult(tp, True, replace(state, version=result[-1].version))
+        for (tp, state), result in outcomes
+    )
 
 
 def _state_steps(term: Term, tp: TopicPartition, state: LeaderAndIsr) -> list[Step]:
@@ -184,9 +170,9 @@ def _state_steps(term: Term, tp: TopicPartition, state: LeaderAndIsr) -> list[St
 
 
 async def write_isrs(tree: Tree, writes: Sequence[IsrWrite]) -> tuple[int | None, ...]:
-    """Write each ISR if its node is of `state.version` and who joins lives, each in one step.
+    """Write each ISR, in one step each, if its node has `state.version` and the joining lives still live.
 
-    Returns the new versions; None: it was refused. Raises: ConnectionLossError: any of them may have been written.
+    Returns the new versions, None for a refused one. Raises: ConnectionLossError: any of them may have been written.
     """
     lives = await _checks_of_lives(tree, {life for write in writes for life in write.joining})
     allowed = [write for write in writes if all(life in lives for life in write.joining)]
@@ -209,10 +195,10 @@ async def write_isrs(tree: Tree, writes: Sequence[IsrWrite]) -> tuple[int | None
 async def _checks_of_lives(
     tree: Tree, lives: set[tuple[BrokerId, int]]
 ) -> dict[tuple[BrokerId, int], tuple[Check, ...]]:
-    """What holds as long as these brokers live in these epochs; those that do not are left out.
+    """Return the checks that hold as long as these brokers live in these epochs; those that do not are left out.
 
-    The version of a registration says nothing of its life, since a node recreated begins at 0 again. That of the
-    incarnation does: it is read first, so if it still is the same, so is the registration that was read next.
+    The version of a registration does not tell lives apart, since a recreated node begins at 0. That of the
+    incarnation does. It is read first: if it has not changed, neither has the registration that was read next.
     """
     brokers = [broker for broker, _ in lives]
     incarnations = await tree.read_batch([nodes.incarnation_path(broker) for broker in brokers])
@@ -229,7 +215,7 @@ async def _checks_of_lives(
 
 def _epoch_of(broker: BrokerId, registration: Node) -> int:
     epoch = NO_EPOCH
-    with said_if_malformed():
+    with log_if_malformed():
         epoch = nodes.decode_broker(broker, registration).epoch
     return epoch
 
@@ -239,24 +225,24 @@ async def _make_parents(
 ) -> None:
     new = dict.fromkeys(tp.topic for tp, state in writes if state.version == NO_NODE)
     steps: list[list[Step]] = [[term.guard, Create(nodes.partitions_path(topic))] for topic in new]
-    await tree.write_batch(steps)  # those that are there already are refused, and that is fine
+    await tree.write_batch(steps)  # those that exist already are refused, which does not matter
 
 
 async def read_states(
     tree: Tree, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, LeaderAndIsr | None]:
-    """What the state nodes say; None for one that is not there, or cannot be understood."""
+    """Return the content of the state nodes; None for one that is missing or malformed."""
     found = await tree.read_batch([nodes.state_path(tp) for tp in partitions])
     states: dict[TopicPartition, LeaderAndIsr | None] = dict.fromkeys(partitions)
     for tp, node in zip(partitions, found, strict=True):
         if node is not None:
-            with said_if_malformed():
+            with log_if_malformed():
                 states[tp] = nodes.decode_state(tp, node)
     return states
 
 
 async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
-    """Who is registered."""
+    """Return the registered brokers."""
     ids = [int(name) for name in await tree.children(nodes.BROKER_IDS)]
     found = await tree.read_batch([nodes.broker_path(broker) for broker in ids])
     return {
@@ -267,9 +253,9 @@ async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
 
 
 async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str, TopicInfo]:
-    """All topics, with their ids and what of their settings the controller goes by.
+    """Return all topics, with their ids and the settings that the controller needs.
 
-    One whose node cannot be understood has no partitions, and that is said: it is there, and nobody else's trouble.
+    A topic whose node is malformed has no partitions; that is logged, and does not affect other topics.
     """
     names = await tree.children(nodes.TOPICS)
     assigned = await tree.read_batch([nodes.topic_path(name) for name in names])
@@ -287,7 +273,7 @@ def _topic(
 ) -> TopicInfo:
     settings = _settings(name, config) or {}
     partitions: dict[int, Assignment] = {}
-    with said_if_malformed():
+    with log_if_malformed():
         partitions = nodes.decode_topic(name, node.data)
     return TopicInfo(
         partitions=partitions,
@@ -299,34 +285,31 @@ def _topic(
 
 
 async def read_topic_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str] | None]:
-    """The settings of these topics that are not the cluster's: none if a node is not there.
-
-    None in place of those that cannot be understood.
-    """
+    """Return the overrides of these topics, empty where there is no node; None for malformed ones."""
     found = await tree.read_batch([nodes.topic_config_path(topic) for topic in topics])
     return {topic: _settings(topic, node) for topic, node in zip(topics, found, strict=True)}
 
 
 def _settings(topic: str, node: Node | None) -> dict[str, str] | None:
     settings = None
-    with said_if_malformed():
+    with log_if_malformed():
         settings = nodes.settings_of(topic, node)
     return settings
 
 
 async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterState:
-    """All that a new controller must know. Set the watches first: what changes while this reads is told by them."""
+    """Return everything that a new controller must know. Set the watches first: they report changes during the read."""
     brokers = await read_brokers(tree)
     topics = await read_topics(tree, unclean_default=unclean_default)
     partitions = [TopicPartition(name, p) for name, topic in topics.items() for p in topic.partitions]
     states = await read_states(tree, partitions)
-    # Who writes one of these two by hand, and wrongly, may mend it: the watches tell.
+    # These two may be written by hand, and wrongly: the watches report it when they are corrected.
     elections: tuple[TopicPartition, ...] = ()
-    with said_if_malformed():
+    with log_if_malformed():
         if (election := await tree.get(nodes.PREFERRED_ELECTION)) is not None:
             elections = nodes.decode_partitions(nodes.PREFERRED_ELECTION, election.data)
     reassignments: dict[TopicPartition, Reassignment] = {}
-    with said_if_malformed():
+    with log_if_malformed():
         reassignments = await read_reassignments(tree)
     return ClusterState(
         brokers=brokers,
@@ -340,13 +323,12 @@ async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterS
 
 
 async def read_reassignments(tree: Tree, watch: Watch | None = None) -> dict[TopicPartition, Reassignment]:
-    """Which partitions are to have other replicas."""
     found = await tree.get(nodes.REASSIGNMENT, watch)
     return {} if found is None else nodes.decode_reassignment(found.data)
 
 
 async def make_topic_id(tree: Tree, topic: str, new_id: str) -> str:
-    """Give the topic this id, if it has none yet; return the one that it has."""
+    """Set the topic's id to `new_id` if it has none; return the id that it has."""
     path = nodes.topic_id_path(topic)
     try:
         await tree.create(path, new_id.encode())
@@ -359,16 +341,16 @@ async def make_topic_id(tree: Tree, topic: str, new_id: str) -> str:
 
 
 async def read_topic_id(tree: Tree, topic: str) -> str | None:
-    """The id of the topic of this name; None if there is none."""
+    """Return the id of the topic of this name; None if there is none."""
     found = await tree.get(nodes.topic_id_path(topic))
     return None if found is None else found.data.decode()
 
 
 async def delete_topic_nodes(tree: Tree, term: Term, topic: str, topic_id: str | None) -> None:
-    """Remove a topic: its states, then at once the topic, its settings, its id and the mark.
+    """Delete the nodes of a topic: its states first, then in one step the topic, its settings, its id and the mark.
 
-    May be done again: one that was made under its name since, and has another id or none yet, is left alone.
-    Raises: FencedError.
+    May be repeated: a topic that was recreated under the name, with another id or none yet, is left alone. Raises:
+    FencedError.
     """
     if await read_topic_id(tree, topic) != topic_id:
         return
@@ -384,12 +366,7 @@ async def delete_topic_nodes(tree: Tree, term: Term, topic: str, topic_id: str |
     ):
         for result in await tree.write_batch([[term.guard, Delete(path)] for path in level]):
             _raise_unless_gone(result, term)
-    rest = [
-        nodes.topic_path(topic),
-        nodes.topic_config_path(topic),
-        nodes.topic_id_path(topic),
-        f"{nodes.DELETED_TOPICS}/{topic}",
-    ]
+    rest = nodes.all_of_topic(topic)
     found = await tree.read_batch(rest)
     steps = [Delete(path) for path, node in zip(rest, found, strict=True) if node is not None]
     (result,) = await tree.write_batch([[term.guard, *steps]])

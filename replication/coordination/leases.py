@@ -1,12 +1,12 @@
-"""Which sessions were silent for their whole timeout.
+"""Expired sessions: those that were silent for their whole timeout.
 
-A session shows its life by a number that it counts up. Somebody who looks in now and then can tell that it did not
-count, but not why. So silence is added up from look to look, and a long time between two looks counts for little:
-then it was the looker, or the store, that stood still, and others could not have counted either. It follows that
+A session shows that it lives by counting up a number. An observer sees that a session did not count, but not why. So
+silence is summed up from one observation to the next, and a long time between two observations counts for little:
+then the observer or the store stood still, and other sessions could not have counted either. It follows that
 
-- no session is called silent before its timeout has passed since it last counted;
-- when everybody was held up (a process stopped in the middle of a write), everybody gets at least half of the
-  timeout to show itself.
+- no session expires before its timeout has passed since it last counted;
+- when everybody was held up (a process stopped in the middle of a write), every session gets at least half of its
+  timeout to show that it lives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Pulse(NamedTuple):
-    """A session as it stands in the store."""
+    """One session as the store has it."""
 
     session: int
     beat: int
@@ -24,18 +24,16 @@ class Pulse(NamedTuple):
 
 
 class Leases:
-    """What one looker has seen. Not shared, not stored: who comes new begins with nothing."""
+    """The observations of one observer. Not shared and not stored."""
 
     __slots__ = ("_last_look_ms", "_seen")
 
     def __init__(self) -> None:
-        self._seen: dict[
-            int, tuple[int, float]
-        ] = {}  # session -> beat, and for how long it has been that (ms)
+        self._seen: dict[int, tuple[int, float]] = {}  # session -> its beat, and since how many ms
         self._last_look_ms: int | None = None
 
     def look(self, pulses: Iterable[Pulse], now_ms: int) -> tuple[int, ...]:
-        """Return the sessions that are over. `pulses` are all there are, read in a write that succeeded."""
+        """Return the expired sessions. `pulses` are all that exist, read in a write that succeeded."""
         passed_ms = 0 if self._last_look_ms is None else now_ms - self._last_look_ms
         self._last_look_ms = now_ms
         former, self._seen = self._seen, {}

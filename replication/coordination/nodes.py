@@ -1,8 +1,8 @@
-"""Paths and contents of the tree, as Kafka 0.9 has them: its tools read our nodes, and we read what they write.
+"""Paths and contents of the nodes, as Kafka 0.9 has them: its tools read ours, and we read theirs.
 
-What we write is byte for byte what Kafka 0.9 writes, where it has an order; keys that are new (`rack`, `lost_writes`,
-`broker_epoch`, `original_replicas`, /pylog) stand where its tools ignore them. What we read may have any order, and
-keys that we do not know.
+Every write is byte for byte what Kafka 0.9 writes, where that has an order. New keys (`rack`, `lost_writes`,
+`broker_epoch`, `original_replicas`) and the nodes below /pylog are ones that its tools ignore. Reads take keys in any
+order, and skip unknown ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from replication.model.cluster import (
 
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
-BROKER_ID_SEQUENCE = "/brokers/seqid"  # the version of this node makes broker ids
+BROKER_ID_SEQUENCE = "/brokers/seqid"  # Kafka derives generated broker ids from its version
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 PREFERRED_ELECTION = "/admin/preferred_replica_election"
@@ -36,21 +36,19 @@ CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
 CLUSTER_ID = "/cluster/id"
 TOPIC_IDS = "/pylog/topic_ids"
-GROUP_PARTITIONS = (
-    "/pylog/group_partitions"  # by how many partitions groups are spread, whatever is added later
-)
-INCARNATIONS = (
-    "/pylog/incarnations"  # per broker: written at each registration, so its version names one life
-)
-# Per broker, while it has any: the replicas that it cannot serve or write. Of the session of its registration, and made
-# with that, so that nobody sees the broker without it.
-PLACEMENTS = "/pylog/placements"  # written with each placement of replicas: its version tells of the others
+# The number of partitions over which groups are spread, whatever is added later.
+GROUP_PARTITIONS = "/pylog/group_partitions"
+# Per broker: written at each registration, so its version identifies one life.
+INCARNATIONS = "/pylog/incarnations"
+# Written before replicas are placed: its version shows whether another broker has placed some since.
+PLACEMENTS = "/pylog/placements"
+# Per broker, while it has any: see `coordination.offline`.
 OFFLINE_REPLICAS = "/pylog/offline_replicas"
 
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
 ISR_CHANGE_PREFIX = f"{ISR_CHANGES}/isr_change_"
 
-# What the first broker of a cluster makes. Kafka's tools expect all but those of pylog.
+# Created by the first broker of a cluster. Kafka's tools expect all but those below /pylog.
 PERSISTENT_PATHS = (
     BROKER_IDS,
     TOPICS,
@@ -69,20 +67,18 @@ PERSISTENT_PATHS = (
 
 
 class MalformedNodeError(CoordinationError):
-    """A node holds what cannot be understood."""
-
     path: str
     reason: str
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
-            f"cannot understand {path}: {reason}; correct the node, or remove it", path=path, reason=reason
+            f"{path} is malformed: {reason}; correct the node or delete it", path=path, reason=reason
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerNode:
-    """Who is the controller, and since when."""
+    """The broker that is the controller, and since when."""
 
     broker: BrokerId
     timestamp_ms: int
@@ -90,7 +86,7 @@ class ControllerNode:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartitions:
-    """The offsets topic of this id was made with so many partitions."""
+    """How many partitions the offsets topic of this id was created with."""
 
     topic_id: str
     partitions: int
@@ -100,55 +96,54 @@ class GroupPartitions:
 
 
 def broker_path(broker: BrokerId) -> str:
-    """/brokers/ids/[id]."""
     return f"{BROKER_IDS}/{broker}"
 
 
 def incarnation_path(broker: BrokerId) -> str:
-    """/pylog/incarnations/[id]."""
     return f"{INCARNATIONS}/{broker}"
 
 
 def offline_path(broker: BrokerId) -> str:
-    """/pylog/offline_replicas/[id]."""
     return f"{OFFLINE_REPLICAS}/{broker}"
 
 
 def topic_path(topic: str) -> str:
-    """/brokers/topics/[topic]."""
     return f"{TOPICS}/{topic}"
 
 
 def partitions_path(topic: str) -> str:
-    """/brokers/topics/[topic]/partitions."""
     return f"{TOPICS}/{topic}/partitions"
 
 
 def partition_path(tp: TopicPartition) -> str:
-    """/brokers/topics/[topic]/partitions/[p]."""
     return f"{partitions_path(tp.topic)}/{tp.partition}"
 
 
 def state_path(tp: TopicPartition) -> str:
-    """/brokers/topics/[topic]/partitions/[p]/state."""
     return f"{partition_path(tp)}/state"
 
 
 def topic_config_path(topic: str) -> str:
-    """/config/topics/[topic]."""
     return f"{TOPIC_CONFIGS}/{topic}"
 
 
 def topic_id_path(topic: str) -> str:
-    """/pylog/topic_ids/[topic]."""
     return f"{TOPIC_IDS}/{topic}"
+
+
+def deletion_path(topic: str) -> str:
+    return f"{DELETED_TOPICS}/{topic}"
+
+
+def all_of_topic(topic: str) -> list[str]:
+    """The nodes of a topic beside its partitions; the mark of its deletion comes last."""
+    return [topic_path(topic), topic_config_path(topic), topic_id_path(topic), deletion_path(topic)]
 
 
 # ------------------------------------------------------------------ contents
 
 
 def encode_broker(broker: BrokerInfo, now_ms: int) -> bytes:
-    """The registration of a broker, in the life that its epoch names."""
     value: dict[str, Any] = {
         "jmx_port": -1,
         "timestamp": str(now_ms),
@@ -166,9 +161,9 @@ def encode_broker(broker: BrokerInfo, now_ms: int) -> bytes:
 
 
 def decode_broker(broker: BrokerId, node: Node) -> BrokerInfo:
-    """The broker, in the life that this node stands for.
+    """Return the broker as this registration describes it.
 
-    What an earlier version of this code wrote says no epoch: there it is the node's creation.
+    Registrations by earlier versions of this code have no epoch: there it is the creation number of the node.
     """
     at = _Reader(broker_path(broker), node.data)
     return BrokerInfo(
@@ -182,13 +177,12 @@ def decode_broker(broker: BrokerId, node: Node) -> BrokerInfo:
 
 
 def registered_ms(data: bytes) -> int:
-    """When a broker was registered, as its registration says."""
+    """Return the time that a registration says."""
     text = str(_Reader(BROKER_IDS, data).value.get("timestamp", "0"))
     return int(text) if text.isdecimal() else 0
 
 
 def encode_offline(offline: Offline) -> bytes:
-    """/pylog/offline_replicas/[id]. It names no life of the broker: it is of the session of its registration."""
     topics: dict[str, dict[str, str]] = {}
     for tp, reason in sorted(offline.partitions.items()):
         topics.setdefault(tp.topic, {})[str(tp.partition)] = reason
@@ -196,7 +190,6 @@ def encode_offline(offline: Offline) -> bytes:
 
 
 def decode_offline(broker: BrokerId, data: bytes) -> Offline:
-    """/pylog/offline_replicas/[id]."""
     at = _Reader(offline_path(broker), data)
     everything = at.value.get("all")
     if everything is not None and not isinstance(everything, str):
@@ -204,68 +197,63 @@ def decode_offline(broker: BrokerId, data: bytes) -> Offline:
     found: dict[TopicPartition, str] = {}
     for topic, rows in at.typed("partitions", dict).items():
         if not isinstance(rows, dict) or not all(number.isdecimal() for number in rows):
-            raise at.error(f"partitions of {topic} must have numbers for names, and are {rows!r:.60}")
+            raise at.error(f"partitions of {topic} must be named by numbers, and are {rows!r:.60}")
         found.update((TopicPartition(topic, int(number)), str(reason)) for number, reason in rows.items())
     return Offline(everything, found)
 
 
 def encode_controller(broker: BrokerId, now_ms: int) -> bytes:
-    """/controller."""
     return _encode({"version": 1, "brokerid": broker, "timestamp": str(now_ms)})
 
 
 def decode_controller(data: bytes) -> ControllerNode:
-    """/controller."""
     at = _Reader(CONTROLLER, data)
     timestamp = at.value.get("timestamp", "0")
     return ControllerNode(at.number("brokerid"), int(timestamp) if str(timestamp).isdecimal() else 0)
 
 
 def decode_controller_epoch(data: bytes) -> int:
-    """/controller_epoch is a bare integer."""
+    """/controller_epoch holds a bare integer."""
     if not data.isdigit():
-        raise MalformedNodeError(CONTROLLER_EPOCH, f"{data[:40]!r} is no number")
+        raise MalformedNodeError(CONTROLLER_EPOCH, f"{data[:40]!r} is not a number")
     return int(data)
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    """/cluster/id, as Kafka 0.10 has it."""
+    """As Kafka 0.10 writes it."""
     return _encode({"version": "1", "id": cluster_id})
 
 
 def decode_cluster_id(data: bytes) -> str:
-    """/cluster/id."""
     return _Reader(CLUSTER_ID, data).text("id")
 
 
 def encode_group_partitions(found: GroupPartitions) -> bytes:
-    """By how many partitions groups are spread, and in which topic."""
     return _encode({"version": 1, "topic_id": found.topic_id, "partitions": found.partitions})
 
 
 def decode_group_partitions(data: bytes) -> GroupPartitions:
-    """The same back."""
     at = _Reader(GROUP_PARTITIONS, data)
     return GroupPartitions(at.text("topic_id"), at.number("partitions"))
 
 
 def encode_topic(partitions: Mapping[int, Assignment]) -> bytes:
-    """The assigned replicas per partition, the last partition first as Kafka writes them while they are few."""
+    """The assigned replicas per partition, the last partition first, as Kafka writes them while they are few."""
     replicas = {str(partition): partitions[partition] for partition in sorted(partitions, reverse=True)}
     return _encode({"version": 1, "partitions": replicas})
 
 
 def decode_topic(topic: str, data: bytes) -> dict[int, Assignment]:
-    """The assigned replicas per partition, in order."""
+    """Return the assigned replicas per partition, in order."""
     at = _Reader(topic_path(topic), data)
     found = at.typed("partitions", dict)
     if not all(name.isdecimal() for name in found):
-        raise at.error("a partition is no number")
+        raise at.error("a partition is not a number")
     return {int(name): at.numbers(found[name], f"partition {name}") for name in sorted(found, key=int)}
 
 
 def encode_state(state: LeaderAndIsr) -> bytes:
-    """A partition's state. Its version is the node's."""
+    """The version of the state is that of the node, and not part of its content."""
     return _encode(
         {
             "controller_epoch": state.controller_epoch,
@@ -278,7 +266,6 @@ def encode_state(state: LeaderAndIsr) -> bytes:
 
 
 def decode_state(tp: TopicPartition, node: Node) -> LeaderAndIsr:
-    """A partition's state."""
     at = _Reader(state_path(tp), node.data)
     return LeaderAndIsr(
         leader=at.number("leader"),
@@ -290,45 +277,43 @@ def decode_state(tp: TopicPartition, node: Node) -> LeaderAndIsr:
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
-    """The settings of one topic that are not the cluster's."""
+    """The overrides of one topic."""
     return _encode({"version": 1, "config": dict(sorted(config.items()))})
 
 
 def settings_of(topic: str, node: Node | None) -> dict[str, str]:
-    """The settings that the node of a topic's settings has, if it is there."""
+    """Return the overrides in the config node of a topic; none if there is no node."""
     return decode_config(topic, node.data) if node is not None and node.data else {}
 
 
 def decode_config(topic: str, data: bytes) -> dict[str, str]:
-    """The settings of one topic; values are text, whatever JSON made of them."""
+    """Return the overrides of one topic; every value as text, whatever JSON type it has."""
     at = _Reader(topic_config_path(topic), data)
     return {key: str(value) for key, value in at.typed("config", dict).items()}
 
 
 def encode_config_change(topic: str) -> bytes:
-    """The news that a topic's settings have changed."""
+    """The notice that a topic's settings changed."""
     return _encode({"version": 1, "entity_type": "topics", "entity_name": topic})
 
 
 def decode_config_change(path: str, data: bytes) -> str | None:
-    """The topic whose settings have changed; None if it is about something else (clients)."""
+    """Return the topic whose settings changed; None for a notice about clients."""
     at = _Reader(path, data)
     return at.text("entity_name") if at.value.get("entity_type") == "topics" else None
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
-    """A list of partitions: /admin/preferred_replica_election, and a leader's news of its ISRs."""
+    """A list of partitions: for /admin/preferred_replica_election and the ISR notices of leaders."""
     rows = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
     return _encode({"version": 1, "partitions": rows})
 
 
 def decode_partitions(path: str, data: bytes) -> tuple[TopicPartition, ...]:
-    """A list of partitions."""
     return tuple(tp for tp, _ in _rows(path, data))
 
 
 def encode_reassignment(plans: Mapping[TopicPartition, Reassignment]) -> bytes:
-    """/admin/reassign_partitions."""
     rows = []
     for tp, plan in plans.items():
         row: dict[str, Any] = {"topic": tp.topic, "partition": tp.partition, "replicas": plan.target}
@@ -339,7 +324,6 @@ def encode_reassignment(plans: Mapping[TopicPartition, Reassignment]) -> bytes:
 
 
 def decode_reassignment(data: bytes) -> dict[TopicPartition, Reassignment]:
-    """/admin/reassign_partitions."""
     at = _Reader(REASSIGNMENT, data)
     plans = {}
     for tp, row in _rows(REASSIGNMENT, data):
@@ -355,7 +339,7 @@ def _rows(path: str, data: bytes) -> list[tuple[TopicPartition, dict[str, Any]]]
     rows = _Reader(path, data).typed("partitions", list)
     found = []
     for row in rows:
-        at = _Reader.of(path, row)
+        at = _Reader(path, row)
         found.append((TopicPartition(at.text("topic"), at.number("partition")), at.value))
     return found
 
@@ -365,26 +349,17 @@ def _encode(value: object) -> bytes:
 
 
 class _Reader:
-    """Takes typed values out of a JSON object, or says which node is at fault."""
+    """Takes typed values out of a JSON object; an error names the node."""
 
     __slots__ = ("path", "value")
 
-    def __init__(self, path: str, data: bytes) -> None:
+    def __init__(self, path: str, data: Any) -> None:
+        """`data`: JSON text, or a value out of one."""
         self.path = path
         try:
-            self.value = json.loads(data)
+            self.value = json.loads(data) if isinstance(data, bytes) else data
         except (ValueError, RecursionError) as error:
             raise self.error(f"it is not JSON ({error})") from None
-        self._require_object()
-
-    @classmethod
-    def of(cls, path: str, value: Any) -> _Reader:
-        made = cls.__new__(cls)
-        made.path, made.value = path, value
-        made._require_object()
-        return made
-
-    def _require_object(self) -> None:
         if not isinstance(self.value, dict):
             raise self.error("it is not a JSON object")
 

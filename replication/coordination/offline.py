@@ -1,8 +1,8 @@
-"""Offline replicas in the tree: what a broker says of those that it cannot serve or write, and who reads it.
+"""Offline replicas in the tree: each broker lists those that it cannot serve or write.
 
-/pylog/offline_replicas/[broker] is there only while something is offline. It is a state and no event: every later
-controller reads the same. Ephemeral, and of the session of the broker's registration: made in one step with that
-(`registration.register_broker`), so that a broker that begins with a damaged replica is never elected for it.
+/pylog/offline_replicas/[broker] exists only while a replica is offline. It is a state and not an event, so every
+later controller reads the same. It is ephemeral and created in one step with the registration
+(`registration.register_broker`), so that a broker which starts with a damaged replica is never elected for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 async def say_offline(tree: Tree, broker: BrokerId, offline: Offline | None) -> None:
-    """Have the tree say that these replicas of this session's broker are offline; None: none of them is."""
+    """Write the offline replicas of this session's broker; None deletes the node."""
     path = nodes.offline_path(broker)
     while True:
         found = await tree.get(path)
@@ -35,7 +35,7 @@ async def say_offline(tree: Tree, broker: BrokerId, offline: Offline | None) -> 
 
 
 async def read_offline(tree: Tree, watch: Watch | None = None) -> dict[BrokerId, Offline]:
-    """Which replicas live brokers cannot serve or write. A node that cannot be understood says nothing."""
+    """Return the offline replicas of live brokers. A malformed node counts as empty."""
     names = await tree.children(nodes.OFFLINE_REPLICAS, watch)
     found: dict[BrokerId, Offline] = {}
     for broker in sorted(int(name) for name in names if name.isdecimal()):

@@ -1,9 +1,9 @@
-"""Placements: how many replicas each broker has in the tree, and that none gets more than `max.broker.partitions`.
+"""Placements: the number of replicas per broker in the tree, limited by `max.broker.partitions`.
 
-Whoever places replicas takes over /pylog/placements first, by writing it, and counts then. Its placements, many at a
-time, check in the same step that nobody has taken over since. So two that would go beyond the limit together cannot
-both be written, whichever brokers they ask. A count that says no is recreated, since topics may have been deleted.
-What Kafka 0.9's tools write past brokers is counted then, and not refused. Belongs to the event loop.
+A broker that places replicas first writes /pylog/placements, and counts then. Its placements, of which there may be
+many at a time, check in the same step that no other broker has written that node since. So two brokers cannot exceed
+the limit together. A count that refuses is taken again, since topics may have been deleted. Placements by Kafka 0.9's
+tools bypass brokers: they are counted, and not refused. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from replication.coordination.tree import BadVersionError, Check, Step, Tree, en
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import Assignment, BrokerId, TopicPartition
 
-PAUSE_S = 0.05  # at least, and at most twice that, before this broker takes over from another one again
-COUNTED_S = 1.0  # so long a count is good for saying no: it costs a look at every topic
+PAUSE_S = 0.05  # up to twice that passes before this broker takes over from another one again
+COUNTED_S = 1.0  # a count may refuse for this long; a new one reads every topic
 TOPICS_AT_ONCE = 200
 
 
@@ -31,7 +31,7 @@ class Placements:
         self._random = env.random
         self._deciding = asyncio.Lock()
         self._owned: tuple[Tree, Check] | None = None
-        self._counts: Counter[BrokerId] = Counter()  # of what is there, and of what is being written
+        self._counts: Counter[BrokerId] = Counter()  # of existing replicas, and of those being written
         self._counted_s = 0.0
         self._writing = 0
         self._is_written = asyncio.Event()
@@ -44,9 +44,9 @@ class Placements:
         *,
         has_limit: bool = True,
     ) -> None:
-        """Have replicas written: `write` does so, and the step that it is given, in one multi.
+        """Place replicas: `write` does so, with the step that it is given in the same multi.
 
-        Raises: KafkaError: a broker would have too many (POLICY_VIOLATION); and what `write` raises.
+        Raises: KafkaError: a broker would have too many (POLICY_VIOLATION); whatever `write` raises.
         """
         new = _count(added)
         while True:
@@ -64,14 +64,14 @@ class Placements:
                 self._end(new, is_done=is_done)
             if self._owned is not None and self._owned[1] == check:
                 self._owned = None  # another broker has taken over
-            await asyncio.sleep(PAUSE_S * (1 + self._random.random()))  # it shall get on, too
+            await asyncio.sleep(PAUSE_S * (1 + self._random.random()))  # let that one make progress, too
 
     async def check(self, tree: Tree, added: Iterable[Assignment]) -> None:
-        """Would there be room for them? Raises: KafkaError."""
+        """Check that there is room for these replicas. Raises: KafkaError."""
         await self._decide(tree, _count(added), has_limit=True)
 
     async def _decide(self, tree: Tree, new: Counter[BrokerId], *, has_limit: bool) -> Check:
-        """The check that nobody else has placed anything since it was counted that there is room."""
+        """Return the check that no other broker has placed replicas since this one counted enough room."""
         async with self._deciding:
             if self._owned is None or self._owned[0] is not tree:
                 await self._take_over(tree)
@@ -88,7 +88,7 @@ class Placements:
             return self._owned[1]
 
     async def _take_over(self, tree: Tree) -> None:
-        """Be the only one who places replicas, and count what there is."""
+        """Become the only broker that places replicas, and count them."""
         self._owned = None
         while self._writing:
             self._is_written.clear()
@@ -110,7 +110,7 @@ class Placements:
         self._is_written.set()
 
     def _fullest(self, new: Counter[BrokerId]) -> int:
-        """The most that a broker would have."""
+        """The most replicas that a broker would have."""
         return max((self._counts[broker] + count for broker, count in new.items()), default=0)
 
     @staticmethod
@@ -123,7 +123,7 @@ def _count(added: Iterable[Assignment]) -> Counter[BrokerId]:
 
 
 async def _count_all(tree: Tree) -> Counter[BrokerId]:
-    """Replicas that are there, and those that are to be."""
+    """Count the replicas that exist, and those that reassignments will add."""
     plans = await cluster.read_reassignments(tree)
     counts: Counter[BrokerId] = Counter()
     names = await tree.children(nodes.TOPICS)
@@ -132,7 +132,7 @@ async def _count_all(tree: Tree) -> Counter[BrokerId]:
         found = await tree.read_batch([nodes.topic_path(name) for name in some])
         for name, node in zip(some, found, strict=True):
             partitions: Mapping[int, Assignment] = {}
-            with cluster.said_if_malformed():
+            with cluster.log_if_malformed():
                 partitions = nodes.decode_topic(name, node.data) if node is not None else {}
             for number, replicas in partitions.items():
                 plan = plans.get(TopicPartition(name, number))

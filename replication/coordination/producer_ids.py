@@ -1,8 +1,8 @@
-"""Ids of idempotent producers, each given once in a cluster, whatever restarts: a broker takes them in blocks.
+"""Producer ids: each given once in a cluster. Brokers take them in blocks.
 
-The tree says which block was the last, in the node and the words of later Kafkas. What is left of a block when a
-broker stops is never used. Ids begin far above those that a directory gives its own writers while no broker has it,
-so that a log which lives both lives never meets an id twice.
+The tree holds the last block, in the node and the words of later Kafkas. The rest of a block is lost when its broker
+stops. Ids start far above those that a stand-alone directory gives its own writers, so that an adopted log never
+meets an id twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LAST_ID = 2**63 - 1
 
 
 class ProducerIds:
-    """See the module. `tree` is the session of now; it raises KafkaError while there is none."""
+    """See the module. `tree` returns the session's tree; it raises KafkaError while there is none."""
 
     def __init__(self, broker: int, tree: Callable[[], Tree]) -> None:
         self._broker = broker
@@ -30,7 +30,7 @@ class ProducerIds:
         self._taking = asyncio.Lock()
 
     async def next_id(self) -> int:
-        """An id that nobody else gets. Raises: KafkaError: the tree cannot be asked now."""
+        """Return an id that no other producer gets. Raises: KafkaError."""
         while not self._left:
             async with self._taking:
                 if not self._left:
@@ -58,19 +58,19 @@ class ProducerIds:
 
 
 def skipping_to(node: Node | None, begin: int) -> bytes:
-    """What the node is to say for the next block to begin behind `begin`, and behind the one that it says now."""
+    """Return the content of the node that makes the next block start behind `begin`, and behind the last block."""
     last = max(begin, _after(node)[0])
     return _encoded(-1, range(last, last + 1))
 
 
 def _after(node: Node | None) -> range:
-    """The block behind the one that the node says. Ids that cannot be read are never given again: that is an error."""
+    """Return the block behind that in the node. An unreadable node is an error: its ids must not be given again."""
     if node is None:
         return range(FIRST_ID, FIRST_ID + BLOCK_IDS)
     try:
         begin = int(json.loads(node.data)["block_end"]) + 1
     except (ValueError, KeyError, TypeError) as error:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"cannot understand {NODE}: correct it") from error
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{NODE} is malformed: correct it") from error
     if begin + BLOCK_IDS > LAST_ID:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "producer ids are exhausted")
     begin = max(begin, FIRST_ID)

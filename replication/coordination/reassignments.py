@@ -1,6 +1,6 @@
-"""Which partitions are to have other replicas, in the tree: asked for, begun, changed, ended.
+"""Reassignments in the tree: requested, begun, changed, ended.
 
-/admin/reassign_partitions is there while something of that is left. Every change is one step, made on what was read.
+/admin/reassign_partitions exists while there is any. Every change is one step, conditional on what was read.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Plans = dict[TopicPartition, Reassignment]
 
 
 async def write(tree: Tree, term: Term, order: ReassignmentWrite) -> ReassignmentWritten:
-    """Write it, if everything is as it says. May be done again.
+    """Do the write, if both nodes still say what it expects. May be repeated.
 
-    Raises: FencedError; MalformedNodeError: somebody wrote what cannot be understood.
+    Raises: FencedError; MalformedNodeError.
     """
     tp, topic_path = order.tp, nodes.topic_path(order.tp.topic)
     while True:
@@ -62,9 +62,9 @@ async def write(tree: Tree, term: Term, order: ReassignmentWrite) -> Reassignmen
 async def request(
     tree: Tree, wanted: Mapping[TopicPartition, Assignment | None], *also: Step
 ) -> frozenset[TopicPartition]:
-    """Ask for these replicas; None takes back what was asked for. Returns those where there was nothing to take back.
+    """Request these replicas; None cancels. Returns the partitions where there was nothing to cancel.
 
-    What else is said is done in the same step. Raises: MalformedNodeError; RefusedError of `also`.
+    The steps `also` are done in the same multi. Raises: MalformedNodeError; RefusedError of `also`.
     """
     while True:
         (node,) = await tree.read_batch([nodes.REASSIGNMENT])
@@ -81,12 +81,12 @@ async def request(
         except RefusedError as error:
             if error.path != nodes.REASSIGNMENT:
                 raise
-            continue  # somebody else was faster
+            continue  # another writer was faster
         return idle
 
 
 async def listed(tree: Tree) -> dict[TopicPartition, tuple[Assignment, Assignment, Assignment]]:
-    """What is being reassigned: replicas of now, those that are added, those that go. Raises: MalformedNodeError."""
+    """Return per reassigned partition its replicas, the added and the removed ones. Raises: MalformedNodeError."""
     (node,) = await tree.read_batch([nodes.REASSIGNMENT])
     plans = _plans(node)
     assigned = await _read_assigned(tree, {tp.topic for tp in plans})
@@ -108,7 +108,7 @@ def _ask(plans: Plans, tp: TopicPartition, target: Assignment | None, replicas: 
     elif original is not None:
         plans[tp] = Reassignment(original, original)
     else:
-        plans.pop(tp, None)  # it was not begun
+        plans.pop(tp, None)  # it has not begun
 
 
 def _steps(node: Node | None, plans: Plans) -> list[Step]:

@@ -1,9 +1,8 @@
-"""Registration: a broker says on the tree that it is there, once per life, and what this life is called.
+"""Registration: the node by which a broker shows that it lives, and the epoch of that life.
 
-- A registration is the node of one session; a later life of the broker comes after the former one has ended, so that
-  nobody mistakes one for the other.
-- The epoch of a life is greater than those of the lives before it, and cannot be guessed: who names it has read it in
-  the tree. So a request that names it was sent by a controller, or by the broker itself.
+- A registration belongs to one session. A later life registers only after the former registration is gone.
+- The epoch of a life is greater than those of all lives before, and cannot be guessed: it must be read in the tree.
+  So a request that names it comes from a controller, or from the broker itself.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from replication.model.cluster import BrokerId, BrokerInfo, Offline
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.5
-# Of a broker's epoch: what makes it grow, and what makes it a secret. 2**40 guesses, each of them a request that is
-# refused and every tenth a new connection, keep a broker busy for years.
+# The parts of a broker's epoch that make it grow and that make it a secret. Trying 2**40 guesses takes years: each is a
+# refused request, and every tenth needs a new connection.
 LIVES_MAX, SECRET_BITS = 1 << 23, 40
 
 
 class BrokerIdTakenError(CoordinationError):
-    """Another broker of this id is alive."""
+    """Another broker with this id is alive."""
 
     broker: BrokerId
 
@@ -48,13 +47,15 @@ class BrokerIdTakenError(CoordinationError):
 
 
 def new_epoch(lives: int, env: Env) -> int:
-    """The epoch of a broker that has had so many lives before: greater than theirs, and not to be guessed.
+    """Return an epoch greater than those of the `lives` before, which nobody can guess.
 
-    | 23 bits: lives | 40 bits: random | It is a positive int64. A broker that registers every minute reaches its last
-    life after 16 years; it can go on once its node in /pylog/incarnations was removed while it was down.
+    | 23 bits: lives | 40 bits: random | A positive int64. A broker that registers every minute reaches its last life
+    after 16 years; it continues once its node in /pylog/incarnations is removed while it is down.
     """
     if lives >= LIVES_MAX:
-        raise CoordinationError(f"a broker has had {lives:,} lives: remove its node in {nodes.INCARNATIONS}")
+        raise CoordinationError(
+            f"a broker has registered {lives:,} times: delete its node in {nodes.INCARNATIONS}"
+        )
     return lives << SECRET_BITS | env.random.getrandbits(SECRET_BITS)
 
 
@@ -68,13 +69,13 @@ async def register_broker(  # noqa: PLR0913  who registers, in which state, and 
     offline: Offline | None = None,
     env: Env = SYSTEM,
 ) -> int:
-    """Register the broker for as long as this session lives; return its epoch.
+    """Register the broker for the life of this session; return its epoch.
 
-    `former` is the token of the session of its former life, which is ended at once. Without it, a registration that
-    is there is waited for, up to `wait_ms`: it is gone a session timeout after that life ended. `offline` are the
-    replicas that it cannot serve: said in the same step.
+    `former` is the token of the session of its former life, which is ended at once. Without it, wait up to `wait_ms`
+    for another registration to go: that takes a session timeout after the end of that life. `offline` are the
+    replicas that the broker cannot serve: written in the same step.
 
-    Raises: BrokerIdTakenError: it did not go.
+    Raises: BrokerIdTakenError.
     """
     if former is not None:
         await tree.end_session(former)
@@ -84,10 +85,7 @@ async def register_broker(  # noqa: PLR0913  who registers, in which state, and 
 
 
 async def until_free(tree: Tree, broker: BrokerId, *, wait_ms: int) -> None:
-    """Return once no other session has a broker of this id registered.
-
-    Raises: BrokerIdTakenError: one has, all that time.
-    """
+    """Return once no other session has this broker id registered. Raises: BrokerIdTakenError: after `wait_ms`."""
     path, is_waiting = nodes.broker_path(broker), False
     try:
         async with asyncio.timeout(wait_ms / 1000):
@@ -107,7 +105,7 @@ async def until_free(tree: Tree, broker: BrokerId, *, wait_ms: int) -> None:
 async def _register(
     tree: Tree, broker: BrokerInfo, offline: Offline | None, now_ms: int, env: Env
 ) -> int | None:
-    """The epoch of its new life, or of that which this session has; None while the registration is another's."""
+    """Return the epoch of the new life, or that of this session's registration; None while another session has one."""
     path, incarnation = nodes.broker_path(broker.id), nodes.incarnation_path(broker.id)
     while True:
         await ensure_path(tree, incarnation)
@@ -141,7 +139,7 @@ async def _changed(tree: Tree, path: str) -> None:
 
 
 async def forget_losses(tree: Tree, broker: BrokerId) -> bool:
-    """Rewrite the registration of this session's broker as one that has lost nothing; False if it has none."""
+    """Clear `lost_writes` in this session's registration; False if there is none."""
     path = nodes.broker_path(broker)
     found = await tree.get(path)
     if found is None or found.owner != tree.session:

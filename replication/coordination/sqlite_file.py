@@ -1,14 +1,14 @@
-"""The file of a SQLite store: whether it is there and whole, who holds it up, and its copies.
+"""The file of a SQLite store: whether it exists and is whole, who blocks it, and its copies.
 
 ::
 
     coordination.db            the store; SQLite keeps -wal and -shm beside it while it is open
-    coordination.db.copy       a copy: everything up to the last change but for the last minute
-    coordination.db.copy.1     the one before it
+    coordination.db.copy       a copy that misses at most the last minute
+    coordination.db.copy.1     the copy before that
 
-A file that is removed lives on for those who have it open, and only for them: they agree with each other, say so, and
-copy it once more when they close it. A file that was put in the place of theirs is another store: whoever finds one
-has no session any more, since others may agree on something else in there. Everything here blocks.
+A file that is removed lives on for the processes that have it open, and only for them: they still agree with each
+other, log it, and copy the file once more when they close it. A file that replaces it is another store: a process
+that finds one has no session any more, since others may agree on something else there. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -32,38 +32,36 @@ logger = logging.getLogger(__name__)
 COPY, FORMER_COPY = ".copy", ".copy.1"
 WHAT_TO_DO = "stop all of its brokers, then run `pylog cluster recover-coordination` (docs/operations.md)"
 SAY_AGAIN_MS = 60_000
-# Where SQLite locks the byte that a writer has, in the file -shm.
-_WRITER_BYTE = 120
-# What all who have a store open hold, in the file itself.
-_SHARED_BYTE = 0x40000002
+_WRITER_BYTE = 120  # locked by the writer, in the file -shm
+_SHARED_BYTE = 0x40000002  # locked by every process that has the store open, in the file itself
 
 
 class ReplacedError(Exception):
-    """Another file is where the store was."""
+    """Another file is at the path of the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPolicy:
-    """Copies are made beside the store and in `directory`, if one is named, at most every `interval_ms`."""
+    """Copies are made beside the store and, if it is set, in `directory`, at most every `interval_ms`."""
 
     directory: str
     interval_ms: int
 
 
 class Facts(NamedTuple):
-    """Of which cluster a store is, and the number of its last change."""
+    """The cluster of a store, and the number of its last change."""
 
     cluster_id: str
     number: int
 
 
 def check_can_open(path: Path, env: Env, *, create: bool, policy: CopyPolicy | None) -> None:
-    """Refuse to make a store where one was lost. Raises: CoordinationError."""
+    """Refuse to create a store where one was lost. Raises: CoordinationError."""
     if env.files.stat(path) is not None:
         return
     copies = copies_of(path, env, policy)
     if copies:
-        raise CoordinationError(f"it is gone, and {copies[0]} is a copy of it: {WHAT_TO_DO}")
+        raise CoordinationError(f"it is gone; {copies[0]} is a copy of it: {WHAT_TO_DO}")
     if env.files.stat(f"{path}-wal") is not None:
         raise CoordinationError(f"it is gone, and {path.name}-wal is still there: {WHAT_TO_DO}")
     if not create:
@@ -71,7 +69,7 @@ def check_can_open(path: Path, env: Env, *, create: bool, policy: CopyPolicy | N
 
 
 def copies_of(path: Path, env: Env, policy: CopyPolicy | None) -> list[Path]:
-    """The copies that are there, the newest first."""
+    """Return the copies that exist, the newest first."""
     found = [
         (stat.mtime_ns, copy)
         for directory in _directories(path, policy)
@@ -86,7 +84,7 @@ def _directories(path: Path, policy: CopyPolicy | None) -> list[Path]:
 
 
 def facts_of(path: Path) -> Facts | None:
-    """What a copy is of; None if it is none, or damaged."""
+    """Return the facts of a copy; None if it is none, or damaged."""
     with contextlib.suppress(sqlite3.Error, CoordinationError):
         db = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
         with contextlib.closing(db):
@@ -116,7 +114,7 @@ class StoreFile:
         self.is_gone = False
 
     def look(self) -> None:
-        """Say if it is gone. Raises: ReplacedError."""
+        """Log it if the file is gone. Raises: ReplacedError."""
         stat = self._env.files.stat(self._path)
         self.is_gone = stat is None
         if stat is not None and stat.inode != self._inode:
@@ -125,14 +123,14 @@ class StoreFile:
         if self.is_gone and (self._said_ms is None or now_ms - self._said_ms >= SAY_AGAIN_MS):
             self._said_ms = now_ms
             logger.error(
-                "coordination store %s is gone: it was removed while brokers have it open. Those go on, and no other "
-                "can join them or come back: %s",
+                "coordination store %s was removed while brokers have it open. They go on, but no other broker can "
+                "join or restart: %s",
                 self._path,
                 WHAT_TO_DO,
             )
 
     def maybe_copy(self, db: sqlite3.Connection, number: int, *, at_once: bool = False) -> None:
-        """Copy it if something has changed since, and if it is time; one of those who have it open does it for all."""
+        """Copy the store if it has changed and a copy is due; one of the processes does it for all."""
         if self._policy is None or number == self._copied_number:
             return
         now_ms = self._env.clock.monotonic_ms()
@@ -142,7 +140,7 @@ class StoreFile:
         try:
             facts = _facts(db)
             lock = self._env.files.lock(f"{self._path}{COPY}.lock", wait=False)
-            if lock is None or facts is None:  # another one is at it; or it is no cluster's yet
+            if lock is None or facts is None:  # another process copies it; or no cluster uses it yet
                 return
             try:
                 for directory in _directories(self._path, self._policy):
@@ -177,21 +175,21 @@ class StoreFile:
         files.fsync(directory)
 
     def holder(self) -> str:
-        """Who has the lock of writers, for a line in a log; empty if that cannot be found out."""
+        """Return who holds the lock of writers, for a log line; empty if unknown."""
         pid = _locker(f"{self._path}-shm", _WRITER_BYTE, self._env)
         return f"{_describe(pid, self._env)} has its lock" if pid else ""
 
 
 def users_of(path: Path, env: Env) -> str:
-    """A process that has the store open; empty if there is none, or that cannot be found out."""
+    """Return a process that has the store open; empty if there is none, or it is unknown."""
     pid = _locker(path, _SHARED_BYTE, env)
     return _describe(pid, env) if pid else ""
 
 
 def _locker(path: StrPath, byte: int, env: Env) -> int:
-    """A process that has this byte of the file locked; 0 if there is none, or the system does not tell.
+    """Return a process that has this byte of the file locked; 0 if there is none, or it is unknown.
 
-    Asking for the lock would not do: to close a file lets go of all locks that this process has on it.
+    Taking the lock would not do: closing a file releases all locks that this process holds on it.
     """
     with contextlib.suppress(OSError):
         if (stat := env.files.stat(path)) is None:
@@ -215,12 +213,12 @@ def _describe(pid: int, env: Env) -> str:
         state = env.files.read_all(f"/proc/{pid}/stat").decode(errors="replace").rpartition(") ")[2][:1]
     except OSError:
         return f"process {pid}"
-    stopped = f", stopped: kill -CONT {pid} lets it go on, kill -KILL {pid} ends it;" if state in "Tt" else ""
+    stopped = f", stopped: kill -CONT {pid} resumes it, kill -KILL {pid} ends it;" if state in "Tt" else ""
     return f"process {pid} ({command[:200]}){stopped}"
 
 
 def explain(error: Exception) -> str:
-    """What went wrong, and what to do if that is damage."""
+    """Return the error as text, with the remedy if the store is damaged."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return f"it is damaged ({error}): {WHAT_TO_DO}"
@@ -228,5 +226,5 @@ def explain(error: Exception) -> str:
 
 
 def is_busy(error: Exception) -> bool:
-    """Had somebody else the lock?"""
+    """Return whether another connection holds the lock."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY

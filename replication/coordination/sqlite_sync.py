@@ -1,6 +1,7 @@
-"""Syncer: a thread that has changes on disk before those who made or saw them are answered.
+"""Syncer: a thread that fsyncs changes before the calls that made or saw them are answered.
 
-Its fsyncs hold no lock, and keep neither the beats of the session waiting nor other calls. One is for all that wait.
+Its fsyncs hold no lock, and delay neither the beats of the session nor other calls. One fsync serves all waiting
+calls.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from logstore.errors import StorageError
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is said once changes up to `number` are on disk; or else `refuse`, with the reason."""
+    """Call `give` once changes up to `number` are on disk, or `refuse` with the reason."""
 
     number: int
     give: Callable[[], None]
@@ -23,7 +24,7 @@ class Answer:
 
 
 class Syncer:
-    """See the module. `sync` makes durable all that was written before; `failed` hears why it could not.
+    """See the module. `sync` makes durable all that was written before; `failed` is told why it could not.
 
     Answers are given in the order in which they came.
     """
@@ -38,7 +39,7 @@ class Syncer:
         self._thread.start()
 
     def answer(self, answer: Answer) -> None:
-        """Give the answer when its changes are on disk: now, if they are."""
+        """Give the answer when its changes are on disk: at once, if they are."""
         with self._giving:
             if answer.number <= self._synced_number:
                 answer.give()
@@ -46,7 +47,7 @@ class Syncer:
                 self._waiting.put(answer)
 
     def close(self) -> None:
-        """Give every answer, and end."""
+        """Give every answer, and end the thread."""
         self._waiting.put(None)
         self._thread.join()
 
@@ -56,7 +57,7 @@ class Syncer:
             answers = [self._waiting.get()]
             while not self._waiting.empty():
                 answers.append(self._waiting.get())
-            is_over = answers[-1] is None  # it is the last that ever comes
+            is_over = answers[-1] is None  # nothing comes after it
             self._answer_all([answer for answer in answers if answer is not None])
 
     def _answer_all(self, answers: list[Answer]) -> None:
@@ -71,6 +72,5 @@ class Syncer:
             return
         for answer in answers:
             answer.give()
-        self._synced_number = answers[
-            -1
-        ].number  # after that, so that none that comes now is given before them
+        # Last, so that no later answer overtakes these.
+        self._synced_number = answers[-1].number

@@ -1,9 +1,10 @@
-"""The nodes and sessions of an embedded store, as rows of a SQLite file. No transactions here: the caller has one.
+"""The nodes and sessions of a SQLite store, as rows. The caller opens and commits the transactions.
 
 | table | holds |
 |---|---|
-| node | path, parent's path, data, version, creation, last change of its children, how many were ever made, owner |
-| session | id, timeout, and the number that it counts up to show its life |
+| node | path, parent's path, data, version, creation, last change of its children, number of children ever created,
+owner |
+| session | id, timeout, and the number that it counts up to show that it lives |
 | counter | the number of the last step that changed anything; it never goes back |
 
 All changes of one multi share one number, as in ZooKeeper.
@@ -55,7 +56,7 @@ PRAGMA user_version = {FORMAT};
 
 
 class SessionRow(NamedTuple):
-    """What a watch compares: of a node its creation, and the version or the last change of its children."""
+    """What a watch compares: the creation of a node, and its version or the last change of its children."""
 
     creation: int
     state: int
@@ -76,21 +77,20 @@ class NodeTable:
         return self._one("SELECT number FROM counter")
 
     def node(self, path: str) -> Node | None:
-        """One node."""
         found = self._db.execute(
             "SELECT data, version, creation, owner FROM node WHERE path = ?", (path,)
         ).fetchone()
         return None if found is None else Node(*found)
 
     def children(self, path: str) -> tuple[str, ...]:
-        """Names, sorted. Raises: NoNodeError."""
+        """Return the names, sorted. Raises: NoNodeError."""
         if self.look(path, children=True) is None:
             raise NoNodeError(path)
         found = self._db.execute("SELECT path FROM node WHERE parent = ?", (path,))
         return tuple(sorted(child.rpartition("/")[2] for (child,) in found))
 
     def look(self, path: str, *, children: bool) -> SessionRow | None:
-        """What a watch compares; None if there is no such node."""
+        """Return what a watch compares; None if there is no such node."""
         column = "children_changed" if children else "version"
         found = self._db.execute(f"SELECT creation, {column} FROM node WHERE path = ?", (path,)).fetchone()
         return None if found is None else SessionRow(*found)
@@ -98,7 +98,7 @@ class NodeTable:
     # ------------------------------------------------------------- writing
 
     def apply(self, steps: Sequence[Step], session: int) -> tuple[Done, ...]:
-        """Do the steps of one multi. After a RefusedError, the caller takes back what was done."""
+        """Do the steps of one multi. After a RefusedError the caller rolls back."""
         number = self._next_number()
         done = []
         for index, step in enumerate(steps):
@@ -152,7 +152,7 @@ class NodeTable:
         return path
 
     def _require(self, path: str, version: int) -> int:
-        """The node's version, if that is what is asked for."""
+        """Return the node's version, if it is the required one."""
         found = self.look(path, children=False)
         if found is None:
             raise NoNodeError(path)
@@ -174,23 +174,20 @@ class NodeTable:
     # ------------------------------------------------------------ sessions
 
     def open_session(self, session: int, timeout_ms: int) -> None:
-        """A new session."""
         self._db.execute("INSERT INTO session VALUES (?, ?, 0)", (session, timeout_ms))
 
     def has_session(self, session: int) -> bool:
-        """Does it live?"""
         return self._db.execute("SELECT 1 FROM session WHERE id = ?", (session,)).fetchone() is not None
 
     def beat(self, session: int) -> bool:
-        """Show its life; false if it is over."""
+        """Count up the session; False if it has ended."""
         return self._db.execute("UPDATE session SET beat = beat + 1 WHERE id = ?", (session,)).rowcount == 1
 
     def pulses(self) -> list[Pulse]:
-        """All sessions."""
         return [Pulse(*row) for row in self._db.execute("SELECT id, beat, timeout_ms FROM session")]
 
     def end_session(self, session: int) -> None:
-        """Remove it and its ephemeral nodes."""
+        """Delete the session and its ephemeral nodes."""
         self._db.execute("DELETE FROM session WHERE id = ?", (session,))
         mine = self._db.execute("SELECT path FROM node WHERE owner = ?", (session,)).fetchall()
         if mine:
@@ -203,14 +200,14 @@ class NodeTable:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open the file; make it if it is new. The caller keeps others out meanwhile."""
+    """Open the file; create it if it is new. The caller keeps others out meanwhile."""
     db = sqlite3.connect(path, isolation_level=None, timeout=5)
     try:
         found = db.execute("PRAGMA user_version").fetchone()[0]
         if found not in (0, FORMAT):
-            raise CoordinationError(f"it is of format {found}, and this version knows {FORMAT}")
+            raise CoordinationError(f"its format is {found}; this version reads {FORMAT}")
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")  # the caller syncs what it must, without the lock
+        db.execute("PRAGMA synchronous = NORMAL")  # the caller fsyncs, without holding the lock
         if not found:
             db.executescript(f"BEGIN; {SCHEMA} COMMIT;")
         db.execute("PRAGMA busy_timeout = 0")
@@ -223,7 +220,7 @@ def connect(path: Path) -> sqlite3.Connection:
 def change_between(
     path: str, before: SessionRow | None, now: SessionRow | None, *, children: bool
 ) -> Change | None:
-    """What a watch that saw `before` is told; None if nothing happened to it."""
+    """Return what a watch that saw `before` is told; None if nothing changed."""
     if now == before:
         return None
     if before is None:

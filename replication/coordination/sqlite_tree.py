@@ -1,18 +1,18 @@
-"""A coordination tree in a SQLite file, for brokers on one host. Nothing to install, nothing to run.
+"""A coordination tree in a SQLite file, for brokers on one host, without anything to install or run.
 
-- Every call is one short SQLite transaction; a batch is cut into transactions of WRITES_PER_TRANSACTION. What a call
-  wrote or has seen is on disk (fsync) when it returns. The fsync comes after the lock was let go, since one may take
-  seconds on a busy disk: its caller waits for it, and nobody else (decision 49).
-- A process that is stopped in the middle of a transaction holds up all who write until it goes on or dies: they become
-  SUSPENDED after a third of their session timeout, and CONNECTED again afterwards. Nobody's session ends by that (see
+- Every call is one short SQLite transaction; a batch is split into transactions of WRITES_PER_TRANSACTION. Whatever a
+  call wrote or saw is on disk (fsync) when it returns. The fsync comes after the lock was released, since it may take
+  seconds on a busy disk: only its caller waits for it (decision 49).
+- A process that is stopped in the middle of a transaction blocks all writers until it continues or dies: they become
+  SUSPENDED after a third of their session timeout, and CONNECTED again afterwards. No session expires by that (see
   `leases`). A process that is killed leaves nothing half done.
-- A session is a row that its owner counts up every BEAT_MS or eighth of its timeout, and that any other removes
-  after a timeout of silence. When nobody is there to look, nobody is removed.
+- A session is a row that its owner counts up every BEAT_MS or eighth of its timeout, and that any other session
+  deletes after a timeout of silence. While no other session observes, none expires.
 - A change by another process is seen within POLL_MS, or with the next call. A node that comes and goes between two
   looks is not seen.
 
 All of SQLite happens in one thread per Tree, and its fsyncs in another. Results and watches are posted to the event
-loop in the order in which the first came by them, which is why a watch is called before newer data is seen.
+loop in the order in which that thread met them, so a watch is called before newer data is seen.
 """
 
 from __future__ import annotations
@@ -69,13 +69,12 @@ _T = TypeVar("_T")
 
 POLL_MS = 25
 BEAT_MS = 500
-# About 2 ms of holding the lock.
-WRITES_PER_TRANSACTION = 64
-BUSY_PAUSE_MS = 1  # between two tries to get the lock: less than SQLite's own, which lets the luckier one win
+WRITES_PER_TRANSACTION = 64  # they hold the lock for about 2 ms
+BUSY_PAUSE_MS = 1  # between two attempts to get the lock: SQLite's own pauses are longer, and unfair
 
 
-class _Gone(Exception):  # noqa: N818  (a turn of events, not an error)
-    """The session's row is not there any more."""
+class _Gone(Exception):  # noqa: N818  (an event, not an error)
+    """The session's row does not exist any more."""
 
 
 @dataclass(slots=True)
@@ -89,7 +88,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _SyncFailed:
-    """What was written may not be on disk."""
+    """The last writes may not be on disk."""
 
     reason: str
 
@@ -122,7 +121,7 @@ class SqliteTree:
         self._closed = False
         self.session = env.random.getrandbits(62) + 1
         self.lease_end_ms = 0
-        # What follows belongs to the thread.
+        # The rest belongs to the thread.
         self._db: sqlite3.Connection
         self._table: NodeTable
         self._state = SessionEvent.CONNECTED
@@ -145,9 +144,9 @@ class SqliteTree:
         create: bool = True,
         copies: CopyPolicy | None = None,
     ) -> Self:
-        """Begin a session with the store at `path`; with `create` it is made if it is not there, and never was.
+        """Open a session with the store at `path`; `create` allows to create it if it never existed.
 
-        With `copies`, this session sees to it that it is copied now and then: see `sqlite_file`.
+        With `copies`, this session copies the store now and then: see `sqlite_file`.
 
         Raises: CoordinationError: it cannot be opened, is gone, or lies on a network file system.
         """
@@ -158,49 +157,41 @@ class SqliteTree:
 
     @property
     def token(self) -> bytes:
-        """What `end_session` needs."""
         return b"%d" % self.session
 
     # --------------------------------------------------- calls, in the loop
 
     def excuse(self, stands_for_a_reason: Callable[[], bool]) -> None:
-        """The event loop may stand while this says so."""
         self._turns.excuse = stands_for_a_reason
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
     ) -> str:
-        """Make a node; return its path."""
         return (await self.multi([Create(path, data, ephemeral, sequence)]))[0].path
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        """Write a node's data; return its new version."""
         return (await self.multi([SetData(path, data, version)]))[0].version
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Remove a node."""
         await self.multi([Delete(path, version)])
 
     async def multi(self, steps: Sequence[Step]) -> tuple[Done, ...]:
-        """Do all steps at once, or none."""
         checked = check_steps(steps)
         return await self._do(lambda table: table.apply(checked, self.session), writes=True)
 
     async def write_batch(self, multis: Sequence[Sequence[Step]]) -> tuple[BatchResult, ...]:
-        """Do each multi that can be done; return what became of each."""
         checked = [check_steps(steps) for steps in multis]
         parts = [
             checked[begin : begin + WRITES_PER_TRANSACTION]
             for begin in range(0, len(checked), WRITES_PER_TRANSACTION)
         ]
-        # None waits for the one before to be on disk: one fsync may be for many.
+        # No part waits for the fsync of the one before: one fsync may serve many.
         found = await asyncio.gather(
             *(self._do(partial(self._apply_each, part), writes=True) for part in parts)
         )
         return tuple(result for results in found for result in results)
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
-        """The node, or None."""
         check_path(path)
 
         def read(table: NodeTable) -> Node | None:
@@ -210,7 +201,6 @@ class SqliteTree:
         return await self._do(read)
 
     async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...]:
-        """The names of the node's children."""
         check_path(path)
 
         def read(table: NodeTable) -> tuple[str, ...]:
@@ -221,16 +211,13 @@ class SqliteTree:
         return await self._do(read)
 
     async def read_batch(self, paths: Sequence[str]) -> tuple[Node | None, ...]:
-        """Read many nodes."""
         checked = [check_path(path) for path in paths]
         return await self._do(lambda table: tuple(table.node(path) for path in checked))
 
     async def end_session(self, token: bytes) -> None:
-        """End the session of a former life."""
         await self._do(lambda table: table.end_session(int(token)), writes=True)
 
     async def close(self) -> None:
-        """End the session."""
         if not self._closed:
             self._closed = True
             self._jobs.put(None)
@@ -265,7 +252,7 @@ class SqliteTree:
         self._end()
 
     def _next_job(self) -> _Job | _SyncFailed | bool | None:
-        """The next call; True if there is none for POLL_MS; None at the end."""
+        """Return the next call; True if none comes for POLL_MS; None at the end."""
         try:
             return self._jobs.get(timeout=POLL_MS / 1000)
         except queue.Empty:
@@ -277,7 +264,7 @@ class SqliteTree:
             files.mkdir(self._path.parent)
         if kind := files.network_file_system(self._path.parent):
             raise CoordinationError(
-                f"it is on {kind}, which cannot be shared in this way; use a local disk or ZooKeeper"
+                f"it is on {kind}, where SQLite cannot be shared; use a local disk or ZooKeeper"
             )
         lock = files.lock(f"{self._path}.lock")
         try:
@@ -290,7 +277,7 @@ class SqliteTree:
         finally:
             if lock is not None:
                 lock.release()
-        files.forget(self._log)  # there may have been another one, in this process, of a file that is no more
+        files.forget(self._log)  # this process may have had another one, of a file that was removed
         self._table = NodeTable(self._db)
         begun_ms = self._env.clock.monotonic_ms()
         self._transact(lambda table: table.open_session(self.session, self._timeout_ms))
@@ -308,7 +295,7 @@ class SqliteTree:
             self._in_session(lambda: self._transact_job(job), job.future)
 
     def _in_session(self, act: Callable[[], None], future: asyncio.Future[Any] | None = None) -> None:
-        """Do it, and draw the conclusions for the session if it fails."""
+        """Do it; on a failure, change the state of the session accordingly."""
         error: CoordinationError
         try:
             act()
@@ -319,7 +306,7 @@ class SqliteTree:
             error = SessionExpiredError()
         except ReplacedError:
             _log.error(
-                "coordination store %s was replaced by another file: this session with the former one is over",
+                "coordination store %s was replaced by another file: the session with the former one has expired",
                 self._path,
             )
             self._watches.clear()
@@ -340,7 +327,7 @@ class SqliteTree:
             if not table.has_session(self.session):
                 raise _Gone
             if not job.writes:
-                self._look()  # in the same snapshot as the read: what it shows, the watches have been told
+                self._look()  # in the snapshot of the read, so that watches know of all that it shows
             return job.work(table)
 
         try:
@@ -354,7 +341,7 @@ class SqliteTree:
         self._tell(_resolve, job.future, result)
 
     def _tell(self, act: Callable[..., None], future: asyncio.Future[Any], found: Any) -> None:
-        """Answer a call once all that it wrote or has seen is on disk."""
+        """Answer a call once all that it wrote or saw is on disk."""
 
         def refuse(reason: str) -> None:
             self._post(_fail, future, ConnectionLossError(reason))
@@ -362,22 +349,22 @@ class SqliteTree:
         self._syncer.answer(Answer(self._seen_number, lambda: self._post(act, future, found), refuse))
 
     def _sync(self) -> None:
-        """Have on disk all that was written before.
+        """Fsync all that was written before.
 
-        SQLite itself syncs the log of its changes only when it moves them into the file. They stand in it in their
-        order, so what is on disk is always what was true once.
+        SQLite itself syncs its write-ahead log only when it moves changes into the file. The log is in order, so the
+        part of it on disk is always a state that was true once.
         """
-        with contextlib.suppress(FileNotFoundError):  # removed under us: there is nothing to keep it in
+        with contextlib.suppress(FileNotFoundError):  # the store was removed
             self._env.files.fsync(self._log)
 
     def _transact(self, work: Callable[[NodeTable], _T], *, writes: bool = True) -> _T:
-        """All of it or nothing, tried again for a third of the session timeout while others have the lock."""
+        """Do all of it or nothing; retry for a third of the session timeout while others hold the lock."""
         clock = self._env.clock
         give_up_ms = clock.monotonic_ms() + self._timeout_ms // 3
         while True:
             try:
                 self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-                with self._db:  # commits, or takes back
+                with self._db:  # commits, or rolls back
                     return work(self._table)
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or clock.monotonic_ms() >= give_up_ms:
@@ -403,7 +390,7 @@ class SqliteTree:
             self._watches.setdefault((path, children, watch), table.look(path, children=children))
 
     def _look(self) -> None:
-        """Call the watches whose node has changed since."""
+        """Call the watches whose node has changed."""
         number = self._table.number()
         if number == self._seen_number:
             return
@@ -427,16 +414,16 @@ class SqliteTree:
         if not self._turns.has_turned():
             return
         if silent_ms > self._timeout_ms * 2 // 3:
-            self._suspend(f"this process stood still for {silent_ms} ms")
+            self._suspend(f"this process was paused for {silent_ms} ms")
 
         def beat(table: NodeTable) -> None:
             if not table.beat(self.session):
                 raise _Gone
             for silent in self._leases.look(table.pulses(), self._env.clock.monotonic_ms()):
-                _log.info("session=%d was silent for its timeout: ended", silent)
+                _log.info("session=%d expired: it was silent for its timeout", silent)
                 table.end_session(silent)
 
-        def beat_and_renew() -> None:  # a beat need not survive a loss of power
+        def beat_and_renew() -> None:  # without an fsync: a beat need not survive a power failure
             self._file.look()
             self._transact(beat)
             self._renewed(begun_ms)
@@ -462,7 +449,7 @@ class SqliteTree:
 
     def _end(self) -> None:
         if self._state is not SessionEvent.EXPIRED:
-            with contextlib.suppress(sqlite3.Error):  # then it ends by its timeout
+            with contextlib.suppress(sqlite3.Error):  # then it expires by its timeout
                 self._transact(lambda table: table.end_session(self.session))
         self._syncer.close()
         if self._file.is_gone:
@@ -473,8 +460,8 @@ class SqliteTree:
                 self._post(_fail, job.future, SessionExpiredError())
 
     def _post(self, act: Callable[..., None], *args: Any) -> None:
-        """Have it done in the event loop, after all that was posted before."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        """Call it in the event loop, after all that was posted before."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(act, *args)
 
 

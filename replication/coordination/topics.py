@@ -1,6 +1,6 @@
-"""What brokers and tools do to topics on the tree: create, grow, alter, mark for deletion. A controller does the rest.
+"""Changes of topics in the tree by brokers and tools: create, grow, alter, mark for deletion.
 
-Every change is one step. Changes of settings leave a notice behind, as Kafka's tools do.
+Every change is one step. Changes of settings leave a notice behind, as those by Kafka's tools do.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ async def create_topic(
     config: Mapping[str, str],
     *also: Step,
 ) -> None:
-    """Make a topic, and do what else is said in the same step.
+    """Create a topic, and do the steps `also` in the same multi.
 
-    Raises: TopicExistsError: it is there, or is being deleted; RefusedError of `also`.
+    Raises: TopicExistsError: it exists, or is being deleted; RefusedError of `also`.
     """
     config_path = nodes.topic_config_path(topic)
-    left, marked = await tree.read_batch([config_path, f"{nodes.DELETED_TOPICS}/{topic}"])
+    left, marked = await tree.read_batch([config_path, nodes.deletion_path(topic)])
     if marked is not None:
         raise TopicExistsError(topic)
     data = nodes.encode_config(config)
@@ -59,9 +59,9 @@ async def create_topic(
 
 
 async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment], *also: Step) -> None:
-    """Add partitions, and do what else is said in the same step.
+    """Add partitions, and do the steps `also` in the same multi.
 
-    Raises: UnknownTopicError, InvalidRequestError: they are there, or leave a gap; RefusedError of `also`.
+    Raises: UnknownTopicError; InvalidRequestError: they exist, or leave a gap; RefusedError of `also`.
     """
     path = nodes.topic_path(topic)
     while True:
@@ -78,14 +78,14 @@ async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment], *a
         except (BadVersionError, NoNodeError) as error:
             if error.path != path:
                 raise
-            continue  # changed, or deleted meanwhile: the next look says so
+            continue  # it was changed or deleted: the next read tells
         return
 
 
 async def read_group_partitions(tree: Tree) -> nodes.GroupPartitions | None:
-    """By how many partitions groups are spread; None if there is no topic for them, or it has no id yet.
+    """Return how many partitions groups are spread over; None while the offsets topic or its id is missing.
 
-    Of a topic that others made it is noted now, as it is.
+    If that was not noted yet, since another tool created the topic, its present number of partitions is noted.
     """
     paths = [nodes.topic_path(OFFSETS_TOPIC), nodes.topic_id_path(OFFSETS_TOPIC), nodes.GROUP_PARTITIONS]
     while True:
@@ -99,7 +99,7 @@ async def read_group_partitions(tree: Tree) -> nodes.GroupPartitions | None:
         try:
             await tree.multi([_noting(note, nodes.GroupPartitions(topic_id.data.decode(), count))])
         except (BadVersionError, NodeExistsError, NoNodeError):
-            continue  # somebody else was faster
+            continue  # another broker was faster
 
 
 def _noting(note: Node | None, found: nodes.GroupPartitions) -> Step:
@@ -110,7 +110,7 @@ def _noting(note: Node | None, found: nodes.GroupPartitions) -> Step:
 
 
 async def read_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The settings of these topics that are not the cluster's."""
+    """Return the overrides of these topics."""
     found = await tree.read_batch([nodes.topic_config_path(topic) for topic in topics])
     return {topic: nodes.settings_of(topic, node) for topic, node in zip(topics, found, strict=True)}
 
@@ -118,7 +118,7 @@ async def read_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str,
 async def change_config(
     tree: Tree, topic: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
 ) -> None:
-    """Give a topic the settings that `change` makes of those that it has, and tell all brokers."""
+    """Replace the overrides of a topic by what `change` makes of them, and notify all brokers."""
     path = nodes.topic_config_path(topic)
     notice = Create(nodes.CONFIG_CHANGE_PREFIX, nodes.encode_config_change(topic), sequence=True)
     while True:
@@ -128,29 +128,28 @@ async def change_config(
         try:
             await tree.multi([step, notice])
         except (BadVersionError, NodeExistsError, NoNodeError):
-            continue  # somebody else was faster
+            continue  # another broker was faster
         return
 
 
 async def mark_deleted(tree: Tree, topic: str) -> None:
-    """Ask for the topic to be deleted; nothing happens where delete.topic.enable is false."""
+    """Ask the controller to delete the topic; without delete.topic.enable it ignores that."""
     try:
-        await tree.create(f"{nodes.DELETED_TOPICS}/{topic}")
+        await tree.create(nodes.deletion_path(topic))
     except NodeExistsError:
         return
 
 
 async def is_marked_deleted(tree: Tree, topic: str) -> bool:
-    """Is there somebody who wants the topic deleted, and it is not yet?"""
-    return await tree.get(f"{nodes.DELETED_TOPICS}/{topic}") is not None
+    return await tree.get(nodes.deletion_path(topic)) is not None
 
 
 async def find_gone(tree: Tree, ids: Mapping[str, str | None]) -> tuple[str, ...]:
-    """Which of the topics of these names and ids are not there any more, or are being deleted."""
+    """Return those of these topics (name -> id) that do not exist any more, or are being deleted."""
     names = list(ids)
     known = await tree.read_batch([nodes.topic_path(name) for name in names])
     found = await tree.read_batch([nodes.topic_id_path(name) for name in names])
-    marked = await tree.read_batch([f"{nodes.DELETED_TOPICS}/{name}" for name in names])
+    marked = await tree.read_batch([nodes.deletion_path(name) for name in names])
     return tuple(
         name
         for name, node, topic_id, mark in zip(names, known, found, marked, strict=True)
@@ -159,7 +158,7 @@ async def find_gone(tree: Tree, ids: Mapping[str, str | None]) -> tuple[str, ...
 
 
 async def request_election(tree: Tree, partitions: Sequence[TopicPartition]) -> None:
-    """Ask for the preferred replicas of these to lead. Raises: InvalidRequestError: another election is under way."""
+    """Ask for the preferred replicas of these to lead. Raises: InvalidRequestError: an election is under way."""
     try:
         await tree.create(nodes.PREFERRED_ELECTION, nodes.encode_partitions(partitions))
     except NodeExistsError:
@@ -167,12 +166,12 @@ async def request_election(tree: Tree, partitions: Sequence[TopicPartition]) -> 
 
 
 async def is_electing(tree: Tree, watch: Watch) -> bool:
-    """Is an election of preferred replicas under way?"""
+    """Return whether an election of preferred replicas is under way."""
     return await tree.get(nodes.PREFERRED_ELECTION, watch) is not None
 
 
 async def forget_old_notices(tree: Tree, keep: int) -> None:
-    """Remove the notices of changed settings but for the last `keep`."""
+    """Delete the notices of changed settings but for the last `keep`."""
     names = await tree.children(nodes.CONFIG_CHANGES)
     if len(names) > keep:
         await tree.write_batch([[Delete(f"{nodes.CONFIG_CHANGES}/{name}")] for name in names[:-keep]])

@@ -1,4 +1,4 @@
-"""Turns: a session is kept only while the event loop of its owner turns: who serves nobody must not keep others off."""
+"""Turns: a session is kept alive only while the event loop of its owner turns, since a stuck broker serves nobody."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 class Turns:
-    """Asked by the thread that keeps a session alive. `excuse` says that the loop stands for a good reason."""
+    """Asked by the thread that keeps a session alive. `excuse` tells whether the loop stands for a good reason."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.excuse: Callable[[], bool] = lambda: False  # called in that thread
@@ -16,11 +16,11 @@ class Turns:
         self._has_turned = True
 
     def has_turned(self) -> bool:
-        """Has the loop turned since the last call that said so, or is it excused?"""
+        """Return whether the loop has turned since the last call that returned true, or is excused."""
         if not self._has_turned:
             return self.excuse()
         self._has_turned = False
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._note)
         return True
 

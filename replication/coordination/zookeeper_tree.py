@@ -1,9 +1,9 @@
 """A coordination tree in ZooKeeper, through kazoo. The only module that knows kazoo.
 
-kazoo works in a thread of its own. Here that thread does not hand results and watches to further threads, as kazoo
-would have it (which may turn their order around), but posts them to the event loop as it reads them from the socket:
-so a watch is called before newer data is seen, as ZooKeeper promises. When a session has expired kazoo would begin
-another one; this Tree is then over, and lets none of its calls slip into that other session.
+kazoo works in a thread of its own. By default it hands results and watches to further threads, which may change their
+order. Here its thread posts them to the event loop as it reads them from the socket, so that a watch is called before
+newer data is seen, as ZooKeeper promises. After a session has expired, kazoo would begin another one; this Tree is
+then over, and none of its calls reaches that other session.
 """
 
 from __future__ import annotations
@@ -55,12 +55,11 @@ from replication.coordination.turns import Turns
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-# Requests on their way at once. kazoo's wake-up pipe holds about 270; a full one would hold up the event loop.
+# kazoo's wake-up pipe holds about 270 requests; a full one would block the event loop.
 IN_FLIGHT_MAX = 128
-# How long the first connection may take, over as many tries as fit: a server may just be starting.
-CONNECT_S = 15
-LOOKS_PER_S = 10  # whether that was given up
-# Between two tries to reach a server; a session of 6 s has time for a dozen.
+CONNECT_S = 15  # for the first connection, over as many attempts as fit: a server may just be starting
+LOOKS_PER_S = 10  # for a cancelled connection attempt
+# Pauses between attempts to reach a server; a session of 6 s has time for a dozen.
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
 
 _KINDS = {
@@ -82,7 +81,7 @@ class _InOrder(SequentialThreadingHandler):  # type: ignore[misc]
     """Runs callbacks in the thread that reads the socket. They must not block; ours post to the event loop."""
 
     def start(self) -> None:
-        """No threads: kazoo calls back directly while the handler is not "running"."""
+        """Start no threads: kazoo calls back directly while the handler is not "running"."""
 
     def stop(self) -> None:
         """Nothing to stop."""
@@ -107,7 +106,7 @@ class ZooKeeperTree:
         self._pinged_ms: int | None = None
         self._ping_while_the_loop_turns()
         self._in_flight = asyncio.Semaphore(IN_FLIGHT_MAX)
-        # No call may be handed to kazoo after it was told that the session is over.
+        # No call may reach kazoo after it has reported that the session expired.
         self._mutex = threading.Lock()
         self._state: SessionEvent | None = None  # None before the first connection
         self._closing = False
@@ -126,7 +125,7 @@ class ZooKeeperTree:
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         env: Env | None = None,
     ) -> Self:
-        """Begin a session; `hosts` is `host:port,host:port/chroot`, and the chroot is made if it is not there.
+        """Open a session; `hosts` is `host:port,host:port/chroot`. A missing chroot is created.
 
         Raises: CoordinationError: no server answers within CONNECT_S.
         """
@@ -148,13 +147,11 @@ class ZooKeeperTree:
     # ----------------------------------------------------------------- calls
 
     def excuse(self, stands_for_a_reason: Callable[[], bool]) -> None:
-        """The event loop may stand while this says so."""
         self._turns.excuse = stands_for_a_reason
 
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
     ) -> str:
-        """Make a node; return its path."""
         check_steps([Create(path, data)])
         made: str = await self._call(
             path,
@@ -163,7 +160,6 @@ class ZooKeeperTree:
         return made
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
-        """The node, or None."""
         check_path(path)
         adapter = self._adapter(path, watch)
         while True:
@@ -173,46 +169,40 @@ class ZooKeeperTree:
             except NoNodeError:
                 if adapter is None:
                     return None
-            # Only `exists` can watch what is not there. If it has come meanwhile: once more from the beginning.
+            # Only `exists` can watch a missing node. If it was created meanwhile, begin again.
             if await self._call(path, lambda client: client.exists_async(path, watch=adapter)) is None:
                 return None
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        """Write a node's data; return its new version."""
         check_steps([SetData(path, data)])
         stat = await self._call(path, lambda client: client.set_async(path, data, version))
         return int(stat.version)
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Remove a node."""
         check_path(path)
         await self._call(path, lambda client: client.delete_async(path, version))
 
     async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...]:
-        """The names of the node's children."""
         check_path(path)
         adapter = self._adapter(path, watch)
         found = await self._call(path, lambda client: client.get_children_async(path, watch=adapter))
         return tuple(sorted(found))
 
     async def multi(self, steps: Sequence[Step]) -> tuple[Done, ...]:
-        """Do all steps at once, or none."""
         result = await self._multi(check_steps(steps))
         if isinstance(result, RefusedError):
             raise result
         return result
 
     async def write_batch(self, multis: Sequence[Sequence[Step]]) -> tuple[BatchResult, ...]:
-        """Do each multi that can be done; return what became of each."""
         checked = [check_steps(steps) for steps in multis]
         return await _all([self._multi(steps) for steps in checked])
 
     async def read_batch(self, paths: Sequence[str]) -> tuple[Node | None, ...]:
-        """Read many nodes."""
         return await _all([self.get(path) for path in paths])
 
     async def end_session(self, token: bytes) -> None:
-        """End the session of a former life, by taking it over and closing it."""
+        """Take the session of a former life over, and close it."""
         session, _, password = token.partition(b" ")
         client = _client(self._hosts, self._timeout_ms, (int(session), bytes.fromhex(password.decode())))
         try:
@@ -222,7 +212,6 @@ class ZooKeeperTree:
         await asyncio.to_thread(_stop, client)
 
     async def close(self) -> None:
-        """End the session."""
         self._closing = True
         await self._stop()
 
@@ -270,12 +259,12 @@ class ZooKeeperTree:
                 ) from error
 
     def _adapter(self, path: str, watch: Watch | None) -> Callable[[WatchedEvent], None] | None:
-        """What kazoo calls in its thread."""
+        """Return the callback that kazoo calls in its thread."""
         if watch is None:
             return None
 
         def fired(event: WatchedEvent) -> None:
-            if (kind := _KINDS.get(event.type)) is not None:  # others say that the connection is lost
+            if (kind := _KINDS.get(event.type)) is not None:  # other events report a lost connection
                 self._post(watch, Change(kind, path))
 
         return fired
@@ -283,7 +272,7 @@ class ZooKeeperTree:
     # --------------------------------------------------------------- session
 
     def _state_changed(self, state: str) -> None:
-        """Kazoo's thread says what has become of the connection."""
+        """Kazoo's thread reports the state of the connection."""
         with self._mutex:
             if self._closing or self._state is SessionEvent.EXPIRED:
                 return
@@ -303,7 +292,7 @@ class ZooKeeperTree:
         self._on_session(state)
 
     async def _renew(self) -> None:
-        """Note up to when the session lives for certain: a server that answers has counted from later than we do."""
+        """Renew the lease with every answer: the server counts from a later time than the request's."""
         while True:
             begun_ms = self._clock.monotonic_ms()
             with contextlib.suppress(CoordinationError):
@@ -317,17 +306,17 @@ class ZooKeeperTree:
         connect = connection._connect
 
         def connect_and_note(*where: Any) -> Any:
-            self._pinged_ms = None  # nobody answers what was sent to another server
+            self._pinged_ms = None  # a ping to another server stays unanswered
             read_timeout_ms, connect_timeout_ms = connect(*where)
-            self._timeout_ms = round(read_timeout_ms * 3 / 2)  # kazoo waits two thirds of it for an answer
+            self._timeout_ms = round(read_timeout_ms * 3 / 2)  # kazoo's read timeout is two thirds of it
             return read_timeout_ms, connect_timeout_ms
 
         connection._connect = connect_and_note
 
     def _ping_while_the_loop_turns(self) -> None:
-        """Who cannot serve does not keep its session: kazoo's thread pings again when the loop has turned since.
+        """Ping only while the event loop turns: a stuck broker must not keep its session.
 
-        A ping that was answered renews the lease, from when it was sent on: kazoo clears the flag with the answer.
+        An answered ping renews the lease from the time when it was sent: kazoo clears the flag with the answer.
         """
         connection = self._client._connection
         ping = connection._send_ping
@@ -343,8 +332,8 @@ class ZooKeeperTree:
         connection._send_ping = ping_if_turning
 
     def _post(self, act: Callable[..., None], *args: Any) -> None:
-        """Have it done in the event loop, after all that was posted before."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        """Call it in the event loop, after all that was posted before."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(act, *args)
 
 
@@ -360,7 +349,7 @@ def _client(hosts: str, timeout_ms: int, client_id: tuple[int, bytes] | None = N
 
 
 async def _connecting(work: Callable[..., None], *arguments: Any) -> None:
-    """Do this in a thread. Who is cancelled meanwhile has not to wait for it to connect."""
+    """Do this in a thread; a cancelled caller does not wait for the connection."""
     is_over = threading.Event()
     try:
         await asyncio.to_thread(work, *arguments, is_over)
@@ -427,7 +416,7 @@ def _settle(future: asyncio.Future[Any], result: Any) -> None:
 
 
 async def _all(calls: Sequence[Coroutine[Any, Any, _T]]) -> tuple[_T, ...]:
-    """The results of all; when calls fail, the failure of the first, after all have ended."""
+    """Return the results of all; after a failure, raise the first one once all calls have ended."""
     tasks = [asyncio.ensure_future(call) for call in calls]
     if tasks:
         await asyncio.wait(tasks)

@@ -1,8 +1,8 @@
 """GroupCoordinator: the consumer groups whose partition of `__consumer_offsets` this broker leads.
 
-Invariant: a group is answered for only in the term of leadership in which its partition was loaded, and whatever is
-stored is appended in that term; so two brokers never speak for a group with effect. It drives `replication.groups`:
-one event at a time, the new state first, then the effects. Belongs to the event loop.
+Invariant: it answers for a group only in the term of leadership in which it loaded the partition, and appends only in
+that term; so two brokers never decide about a group. It drives `replication.groups.machine`: one event at a time, the
+new state first, then the effects. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -12,34 +12,72 @@ import itertools
 import logging
 import uuid
 from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from logstore.env import SYSTEM, Env
 from logstore.records import batch
 from replication.config.broker import BrokerConfig
+from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError
-from replication.groups.loading import load
 from replication.groups.machine import events
 from replication.groups.machine.events import StoredGroup
-from replication.groups.machine.records import records_of
+from replication.groups.machine.records import Loaded, records_of
 from replication.groups.machine.state import Group, GroupSettings, Now, deadline_ms
 from replication.groups.machine.step import resume, step
 from replication.groups.partitioning import GroupMapping
-from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
-from replication.replica.leader.leader import Leader
-from replication.replica.leader.results import ALL_IN_SYNC, AppendResult
-from replication.replica.manager import ReplicaManager
+from replication.model.cluster import OFFSETS_TOPIC
+from replication.model.metadata import Metadata
 
 logger = logging.getLogger(__name__)
 
-# Changes of leadership are noticed at once where something is told; this is for the others.
-LOOK_MS = 1000
-GROUPS_AT_ONCE = 100  # when they are loaded
-# Between two roles of a partition there is a moment without one. Longer: somebody else is to lead it.
-BETWEEN_ROLES_MS = 1000
+LOOK_MS = 1000  # to notice changes of leadership of which nothing else tells
+GROUPS_AT_ONCE = 100  # while loading, before other tasks get a turn
+BETWEEN_ROLES_MS = 1000  # a longer gap between two roles of a partition means that another broker may lead it
+
+
+class Leadership(Protocol):
+    """One leader epoch of this broker for a partition of the offsets topic. Equal only to itself."""
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def is_over(self) -> bool: ...
+
+
+Led_co = TypeVar("Led_co", bound=Leadership, covariant=True)
+Led_contra = TypeVar("Led_contra", bound=Leadership, contravariant=True)
+
+
+class Written(NamedTuple):
+    """The outcome of an append. `base_offset` is the offset of its first record."""
+
+    error: ErrorCode
+    base_offset: int = -1
+
+
+class PartitionWriter(Protocol[Led_co]):
+    """Appends to the partitions of the offsets topic that this broker leads."""
+
+    def leadership(self, partition: int) -> Led_co | None:
+        """Return the present leadership; None if this broker does not lead the partition."""
+
+    def is_between_roles(self, partition: int) -> bool:
+        """Return whether the former role of the partition is over and the next one has not begun."""
+
+    async def append(self, partition: int, records: bytearray, *, timeout_ms: int) -> Written:
+        """Append a batch; return when all replicas in sync have it, or it failed."""
+
+
+class PartitionLoader(Protocol[Led_contra]):
+    """Reads partitions of the offsets topic."""
+
+    async def load(self, leadership: Led_contra) -> Loaded | None:
+        """Return everything that is committed; None if the leadership ended before it was read."""
 
 
 class _Slot:
-    """One group: its state, and the timer that is set for it."""
+    """One group: its state and its timer."""
 
     __slots__ = ("due_ms", "group", "timer")
 
@@ -55,52 +93,63 @@ class _Slot:
 
 
 class _Term:
-    """One partition of the offsets topic, for as long as nobody but this broker leads it.
+    """One partition of the offsets topic, as long as no other broker leads it.
 
     That may be several leader epochs in a row: a controller begins one whenever a follower dies.
     """
 
-    def __init__(self, leader: Leader) -> None:
-        self.leader = leader
+    def __init__(self, partition: int, leadership: Leadership) -> None:
+        self.partition = partition
+        self.leadership = leadership
         self.slots: dict[str, _Slot] = {}
         self.loading: asyncio.Task[None] | None = None
         self.over_since_ms: int | None = None
 
-    def goes_on_with(self, leader: Leader) -> bool:
-        """Did nobody lead in between? What is loaded still holds then."""
-        return self.loading is None and leader.state.leader_epoch == self.leader.state.leader_epoch + 1
+    def goes_on_with(self, leadership: Leadership) -> bool:
+        """Return whether no other broker led in between: then the loaded groups are still valid."""
+        return self.loading is None and leadership.leader_epoch == self.leadership.leader_epoch + 1
 
 
 class GroupCoordinator:
-    """See the module. `begin` and `end` are its life."""
+    """See the module. `tree` returns that of the session, None while there is none."""
 
-    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, env: Env = SYSTEM) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: Metadata,
+        tree: Callable[[], Tree | None],
+        writer: PartitionWriter[Any],
+        loader: PartitionLoader[Any],
+        env: Env = SYSTEM,
+    ) -> None:
         self._config = config
         self._limits = limits_of(config)
-        self._replicas = replicas
+        self._metadata = metadata
+        self._writer = writer
+        self._loader = loader
         self._env = env
-        self._mapping = GroupMapping(replicas)
+        self._mapping = GroupMapping(metadata, tree)
         self._terms: dict[int, _Term] = {}
         self._requests = itertools.count(1)
         self._asking: dict[int, asyncio.Future[events.Body]] = {}
         self._topic_ids: dict[str, str | None] = {}
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
-        # A process that stood still this long may have lost its session, and the news is not here yet.
+        # A process that was paused for this long may have lost its session without knowing.
         self._pause_ms = config.zookeeper_session_timeout_ms // 3
         self._seen_ms = self._doubtful_until_ms = 0
 
     # -------------------------------------------------------------------- life
 
     def begin(self) -> None:
-        """Follow what this broker leads from now on."""
-        self._replicas.metadata.listen(self._metadata_changed)
+        """Begin to load the partitions that this broker leads."""
+        self._metadata.listen(self._metadata_changed)
         self._mapping.look()
         self._seen_ms = self._env.clock.monotonic_ms()
         self._every(min(LOOK_MS, self._pause_ms / 2), self.look)
         self._every(self._config.offsets_retention_check_interval_ms, self._expire)
 
     def end(self) -> None:
-        """Speak for no group any more; what is parked is told so."""
+        """Unload all groups; parked requests are answered."""
         for timer in self._timers.values():
             timer.cancel()
         self._mapping.end()
@@ -117,37 +166,37 @@ class GroupCoordinator:
     # --------------------------------------------------------------- questions
 
     def partition_of(self, group_id: str) -> int:
-        """The partition that keeps a group. Raises: KafkaError: as `GroupMapping`."""
+        """Return the partition that keeps a group. Raises: KafkaError: as `GroupMapping`."""
         return self._mapping.partition_of(group_id)
 
     async def learned(self, timeout_s: float) -> None:
-        """Wait until `partition_of` knows what there is to know, or the time is over."""
+        """Wait until `partition_of` knows the number of partitions, or the time is up."""
         await self._mapping.learned(timeout_s)
 
     def group(self, group_id: str) -> Group | None:
-        """The group as it is; None if there is none of this name.
+        """Return the group; None if there is none of this name.
 
-        After a standstill of this process nothing is told for a while: another broker may know better by now. (What
-        changes a group needs no such care: it is appended, and a log that has another leader refuses it.)
+        After a pause of this process it answers nothing for a while, since another broker may be the coordinator by
+        now. (Changes of a group need no such care: they are appended, and a log with another leader refuses them.)
 
         Raises: KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
         if self._notice() < self._doubtful_until_ms:
             raise KafkaError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "this broker stood still, and must look first"
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "this broker was paused, and may not lead any more"
             )
         slot = self._term(group_id).slots.get(group_id)
         return slot.group if slot is not None else None
 
     def groups(self) -> list[Group]:
-        """All groups of this broker. Raises: KafkaError: COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return all groups of this broker. Raises: KafkaError: COORDINATOR_LOAD_IN_PROGRESS."""
         self.look()
         if any(term.loading is not None for term in self._terms.values()):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return [slot.group for term in self._terms.values() for slot in term.slots.values()]
 
     async def ask(self, group_id: str, event: Callable[[int], events.Event]) -> events.Body:
-        """Have the group's machine answer the event that `event` makes of a request's number.
+        """Post the event that `event` makes of a request number to the group; return the answer to that request.
 
         Raises: KafkaError: as `group`.
         """
@@ -162,51 +211,44 @@ class GroupCoordinator:
         return body
 
     def member_id(self, prefix: str) -> str:
-        """A name that no member ever had."""
+        """Return a new, unique member id."""
         return f"{prefix}-{uuid.UUID(int=self._env.random.getrandbits(128), version=4)}"
 
     # ------------------------------------------------------------------- terms
 
     def _term(self, group_id: str) -> _Term:
-        """The term in which this broker speaks for the group."""
+        """Return the term in which this broker is the coordinator of the group."""
         number = self.partition_of(group_id)
         term = self._look_at(number)
         if term is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"another broker keeps group {group_id!r}")
-        if term.loading is not None or term.leader.is_over:
+        if term.loading is not None or term.leadership.is_over:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"group {group_id!r} is being loaded")
         return term
 
     def look(self) -> None:
-        """Load what this broker has begun to lead; let go of what it leads no more."""
+        """Load the partitions that this broker has begun to lead; unload those that it no longer leads."""
         self._notice()
-        topic = self._replicas.metadata.topic(OFFSETS_TOPIC)
+        topic = self._metadata.topic(OFFSETS_TOPIC)
         for number in {*self._terms, *(topic.partitions if topic is not None else ())}:
             self._look_at(number)
 
     def _look_at(self, number: int) -> _Term | None:
-        """The term of this moment; begun now if it is a new one."""
-        leader, term = self._leader(number), self._terms.get(number)
-        if term is not None and leader is not term.leader:
-            if leader is not None and term.goes_on_with(leader):
-                term.leader, term.over_since_ms = leader, None
-            elif leader is not None or not self._is_between_roles(number, term):
+        """Return the present term of a partition; a new one begins to load."""
+        present, term = self._writer.leadership(number), self._terms.get(number)
+        if term is not None and present != term.leadership:
+            if present is not None and term.goes_on_with(present):
+                term.leadership, term.over_since_ms = present, None
+            elif present is not None or not self._is_between_roles(term):
                 self._unload(number)
                 term = None
-        if term is None and leader is not None:
-            term = self._terms[number] = _Term(leader)
+        if term is None and present is not None:
+            term = self._terms[number] = _Term(number, present)
             term.loading = asyncio.get_running_loop().create_task(self._load(term))
         return term
 
-    def _leader(self, number: int) -> Leader | None:
-        try:
-            return self._replicas.leader(TopicPartition(OFFSETS_TOPIC, number))
-        except KafkaError:
-            return None
-
-    def _is_between_roles(self, number: int, term: _Term) -> bool:
-        partition = self._replicas.partitions().get(TopicPartition(OFFSETS_TOPIC, number))
-        if partition is None or partition.role is not None or partition.known_leader_epoch is None:
+    def _is_between_roles(self, term: _Term) -> bool:
+        if not self._writer.is_between_roles(term.partition):
             return False
         now_ms = self._env.clock.monotonic_ms()
         if term.over_since_ms is None:
@@ -215,7 +257,7 @@ class GroupCoordinator:
 
     async def _load(self, term: _Term) -> None:
         began_ms = self._env.clock.monotonic_ms()
-        loaded = await load(self._replicas, term.leader)
+        loaded = await self._loader.load(term.leadership)
         if loaded is None:
             return
         for count, group_id in enumerate(loaded.names()):
@@ -224,13 +266,12 @@ class GroupCoordinator:
             slot = term.slots[group_id] = _Slot(group)
             self._perform(term, slot, effects)
             if count % GROUPS_AT_ONCE == 0:
-                await asyncio.sleep(
-                    0
-                )  # others want their turn; if the term ends meanwhile, this is cancelled
-        term.loading = None
+                await asyncio.sleep(0)  # other tasks get a turn; if the term ends, this task is cancelled
         if term.slots:
             took_ms = self._env.clock.monotonic_ms() - began_ms
-            logger.info("tp=%s groups=%d loaded in %d ms", term.leader.replica.tp, len(term.slots), took_ms)
+            logger.info(
+                "tp=%s-%d groups=%d loaded in %d ms", OFFSETS_TOPIC, term.partition, len(term.slots), took_ms
+            )
 
     def _unload(self, number: int) -> None:
         term = self._terms.pop(number)
@@ -242,10 +283,12 @@ class GroupCoordinator:
         term.slots.clear()
 
     def _notice(self) -> int:
-        """See whether this process stood still; return the time."""
+        """Notice a pause of this process; return the time."""
         now_ms = self._env.clock.monotonic_ms()
         if now_ms - self._seen_ms > self._pause_ms:
-            logger.warning("stood still for %d ms: groups are looked at again", now_ms - self._seen_ms)
+            logger.warning(
+                "paused for %d ms: checking which groups are still led here", now_ms - self._seen_ms
+            )
             self._doubtful_until_ms = now_ms + self._pause_ms
         self._seen_ms = now_ms
         return now_ms
@@ -274,7 +317,7 @@ class GroupCoordinator:
         self._arm(term, slot)
 
     def _arm(self, term: _Term, slot: _Slot) -> None:
-        """Have the group told the time when it must be. A timer that is too early does no harm."""
+        """Set the timer for the deadline of the group. One that is early does no harm."""
         due_ms = deadline_ms(slot.group)
         if due_ms is None:
             slot.disarm()
@@ -286,37 +329,30 @@ class GroupCoordinator:
 
     def _tick(self, term: _Term, slot: _Slot) -> None:
         slot.timer = None
-        if term.leader.is_over:
-            self.look()  # it goes on, or is unloaded
+        if term.leadership.is_over:
+            self.look()  # the term goes on, or is unloaded
         if term.slots.get(slot.group.id) is slot:
             self._post(term, slot, events.Ticked())
 
     def _append(self, term: _Term, slot: _Slot, append: events.Append) -> None:
-        """Store what the machine wants stored; tell it how that came out."""
-        tp = term.leader.replica.tp
-        if term.leader.is_over:
-            result = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            asyncio.get_running_loop().call_soon(self._appended, term, slot, append, result)
+        """Store the records of the machine, and post the outcome."""
+        if term.leadership.is_over:
+            written = Written(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            asyncio.get_running_loop().call_soon(self._appended, term, slot, append, written)
             return
         now_ms = self._env.clock.now_ms()
         rows = records_of(slot.group.id, append)
         records = batch.build([batch.Record(n, now_ms, key, value) for n, (key, value) in enumerate(rows)])
         answer = asyncio.ensure_future(
-            self._replicas.append(
-                {tp: records}, acks=ALL_IN_SYNC, timeout_ms=self._config.offsets_commit_timeout_ms
-            )
+            self._writer.append(term.partition, records, timeout_ms=self._config.offsets_commit_timeout_ms)
         )
-        answer.add_done_callback(lambda done: self._appended(term, slot, append, done.result()[tp]))
+        answer.add_done_callback(lambda done: self._appended(term, slot, append, done.result()))
 
-    def _appended(self, term: _Term, slot: _Slot, append: events.Append, result: AppendResult) -> None:
-        if result.error_code:
-            logger.warning(
-                "group=%s %s is not stored: %s",
-                slot.group.id,
-                type(append.write).__name__,
-                result.error_code.name,
-            )
-        self._post(term, slot, events.Appended(append.write, result.error_code, result.base_offset))
+    def _appended(self, term: _Term, slot: _Slot, append: events.Append, written: Written) -> None:
+        if written.error:
+            what = type(append.write).__name__
+            logger.warning("group=%s %s is not stored: %s", slot.group.id, what, written.error.name)
+        self._post(term, slot, events.Appended(append.write, written.error, written.base_offset))
 
     # ------------------------------------------------------------------ offsets
 
@@ -329,10 +365,10 @@ class GroupCoordinator:
         self._tell_all(events.ExpireOffsets())
 
     def _metadata_changed(self) -> None:
-        """Who leads may have changed; and offsets in topics that are gone lead nowhere."""
+        """Leaders may have changed, and topics may be gone: their offsets are forgotten."""
         self._mapping.look()
         self.look()
-        before, topics = self._topic_ids, self._replicas.metadata.topics()
+        before, topics = self._topic_ids, self._metadata.topics()
         self._topic_ids = {name: topic.id for name, topic in topics.items()}
         gone = frozenset(
             name
@@ -344,7 +380,6 @@ class GroupCoordinator:
 
 
 def limits_of(config: BrokerConfig) -> GroupSettings:
-    """What the settings of the broker say about groups."""
     return GroupSettings(
         group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
         group_min_session_timeout_ms=config.group_min_session_timeout_ms,

@@ -1,21 +1,22 @@
-"""Which partition of `__consumer_offsets` keeps a group: by the number of partitions with which that topic was made.
+"""GroupMapping: from a group to its partition of `__consumer_offsets`, by the number of partitions at its creation.
 
-That number stands in the tree, with the id of its topic: partitions that somebody adds later, in whatever way, move no
-group. As long as this broker does not know it, it speaks for no group. Belongs to the event loop.
+The tree holds that number with the id of the topic: partitions that are added later move no group. A broker that does
+not know it yet is the coordinator of no group. Belongs to the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from replication.coordination import topics
 from replication.coordination.nodes import GroupPartitions
-from replication.coordination.tree import CoordinationError
+from replication.coordination.tree import CoordinationError, Tree
 from replication.errors import ErrorCode, KafkaError
 from replication.groups.machine.records import partition_of
 from replication.model.cluster import OFFSETS_TOPIC
-from replication.replica.manager import ReplicaManager
+from replication.model.metadata import Metadata
 
 logger = logging.getLogger(__name__)
 
@@ -23,50 +24,51 @@ RETRY_S = 0.5
 
 
 class GroupMapping:
-    """See the module. `look` when the metadata has changed; `end` when the broker stops."""
+    """See the module. Call `look` when the metadata has changed, `end` when the broker stops."""
 
-    def __init__(self, replicas: ReplicaManager) -> None:
-        self._replicas = replicas
+    def __init__(self, metadata: Metadata, tree: Callable[[], Tree | None]) -> None:
+        self._metadata = metadata
+        self._tree = tree
         self._found: GroupPartitions | None = None
         self._learning: asyncio.Task[None] | None = None
 
     def partition_of(self, group_id: str) -> int:
-        """The partition that keeps a group.
+        """Return the partition that keeps a group.
 
         Raises: KafkaError: NOT_COORDINATOR: there is no offsets topic yet; COORDINATOR_LOAD_IN_PROGRESS.
         """
-        topic = self._replicas.metadata.topic(OFFSETS_TOPIC)
+        topic = self._metadata.topic(OFFSETS_TOPIC)
         if topic is None or not topic.partitions:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"there is no topic {OFFSETS_TOPIC} yet")
         if self._found is None or self._found.topic_id != topic.id:
             raise KafkaError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"how {OFFSETS_TOPIC} keeps groups is being read"
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                f"the number of partitions of {OFFSETS_TOPIC} is being read",
             )
         return partition_of(group_id, self._found.partitions)
 
     def look(self) -> None:
-        """Learn how groups are kept, if that is another topic than before."""
-        topic = self._replicas.metadata.topic(OFFSETS_TOPIC)
+        """Read the number of partitions, if the topic is another one than before."""
+        topic = self._metadata.topic(OFFSETS_TOPIC)
         is_known = self._found is not None and topic is not None and self._found.topic_id == topic.id
         if topic is not None and not is_known and (self._learning is None or self._learning.done()):
             self._learning = asyncio.get_running_loop().create_task(self._learn())
 
     async def learned(self, timeout_s: float) -> None:
-        """Wait until nothing is left to learn, or the time is over."""
+        """Wait until the number is read, or the time is up."""
         if self._learning is not None:
             await asyncio.wait((self._learning,), timeout=timeout_s)
 
     def end(self) -> None:
-        """Learn no more."""
         if self._learning is not None:
             self._learning.cancel()
 
     async def _learn(self) -> None:
-        while (topic := self._replicas.metadata.topic(OFFSETS_TOPIC)) is not None:
+        while (topic := self._metadata.topic(OFFSETS_TOPIC)) is not None:
             try:
-                found = await topics.read_group_partitions(tree) if (tree := self._replicas.tree) else None
+                found = await topics.read_group_partitions(tree) if (tree := self._tree()) else None
             except CoordinationError as error:
-                logger.warning("how %s keeps groups cannot be read: %s", OFFSETS_TOPIC, error)
+                logger.warning("the number of partitions of %s cannot be read: %s", OFFSETS_TOPIC, error)
                 found = None
             if found is not None and found.topic_id == topic.id:
                 self._found = found

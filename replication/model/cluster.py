@@ -1,9 +1,9 @@
-"""Values that brokers, the controller and their machines speak of. All frozen; nothing here decides.
+"""The values that brokers, the controller and their machines exchange. All frozen; nothing here decides.
 
-Words: a *replica* of a partition is named by its broker, since a broker holds at most one. The *ISR* keeps its
-order: who joins comes last, and a controlled shutdown takes the next leader from its front. A broker's *epoch*
-names one life of its process (incarnation); a *leader epoch* one term of a partition's leader; a *controller
-epoch* one term of the controller. All of them only grow.
+A *replica* of a partition is named by its broker, since a broker holds at most one. The *ISR* keeps its order: a new
+member comes last, and a controlled shutdown takes the next leader from its front. A broker's *epoch* identifies one
+life of its process, a *leader epoch* one term of a partition's leader, a *controller epoch* one term of the
+controller. All of them only grow.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ BrokerId: TypeAlias = int
 # The assigned replicas of a partition, the preferred one first.
 Assignment: TypeAlias = tuple[BrokerId, ...]
 
-OFFSETS_TOPIC = "__consumer_offsets"  # where groups are kept
-# Topics that only brokers write to.
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})  # only brokers write to them
 
-NO_LEADER = -1  # every replica that may lead is down
-LEADER_DURING_DELETE = -2  # told to clients while a topic is being deleted
+NO_LEADER = -1  # every eligible replica is down
+LEADER_DURING_DELETE = -2  # in metadata, while the topic is being deleted
 NO_EPOCH = -1
 EPOCH_DURING_DELETE = -2  # in place of a leader epoch, while the topic is being deleted
-NO_NODE = -1  # the version of a state node that is not there yet
+NO_NODE = -1  # the version of a state node that does not exist yet
 
 
 def topic_uuid(topic_id: str) -> uuid.UUID | None:
-    """A topic's id as messages have it; None for the empty one."""
+    """Return a topic's id as messages have it; None for the empty one."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "==")) if topic_id else None
 
 
 def topic_id_of(number: uuid.UUID | None) -> str:
-    """The same back: 22 characters, as logs and the tree have it."""
+    """Return a topic's id as logs and the tree have it: 22 characters."""
     return (
         base64.urlsafe_b64encode(number.bytes).decode().rstrip("=")
         if number is not None and number.int
@@ -44,8 +43,6 @@ def topic_id_of(number: uuid.UUID | None) -> str:
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic."""
-
     topic: str
     partition: int
 
@@ -54,7 +51,7 @@ class TopicPartition(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """One copy of a partition."""
+    """The replica of a partition on a broker."""
 
     tp: TopicPartition
     broker: BrokerId
@@ -62,10 +59,10 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """One life of a broker. `lost_writes`: it came up without what its former life had not flushed.
+    """One life of a broker. `lost_writes`: it started without what its former life had not flushed.
 
-    That is so after a power failure, or with an empty disk; not after a mere crash of the process. The broker
-    says so itself when it registers, and the controller then trusts none of its places in an ISR.
+    That happens after a power failure or with an empty disk, and not after a mere crash of the process. The broker
+    says so when it registers, and the controller then trusts none of its places in an ISR.
     """
 
     id: BrokerId
@@ -78,13 +75,13 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """The replicas that a live broker cannot serve or write, with the reason: all that it has, or these partitions."""
+    """The replicas that a live broker cannot serve or write, each with its reason: everything, or these partitions."""
 
     everything: str | None = None
     partitions: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     def reason(self, tp: TopicPartition) -> str | None:
-        """Why the broker's replica of this partition is offline; None if it is not."""
+        """Return why the broker's replica of this partition is offline; None if it is not."""
         return self.partitions.get(tp, self.everything)
 
 
@@ -92,7 +89,7 @@ class Offline:
 class LeaderAndIsr:
     """The content of a partition's state node, and the node's version.
 
-    The leader is in the ISR, unless it is NO_LEADER; the ISR then names who was in sync last.
+    The leader is in the ISR, unless it is NO_LEADER; the ISR then names the members that were in sync last.
     """
 
     leader: BrokerId
@@ -109,7 +106,7 @@ class LeaderAndIsr:
         )
 
     def next_term(self, leader: BrokerId, isr: tuple[BrokerId, ...], controller_epoch: int) -> LeaderAndIsr:
-        """The state that follows this one in a new leader epoch; its version is still that of this one."""
+        """Return the state that follows this one in a new leader epoch; it keeps the version of this one."""
         return replace(
             self,
             leader=leader,
@@ -120,11 +117,32 @@ class LeaderAndIsr:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """A topic as the tree has it. `id` is None until the controller has given it one.
+class WriteResult:
+    """The outcome of writing one state. `stored` is the node's content after it, None if there is no node."""
 
-    No partitions: which it has cannot be understood.
+    tp: TopicPartition
+    accepted: bool
+    stored: LeaderAndIsr | None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrPartitionState:
+    """One partition as a controller describes it to a broker. `is_new`: a missing replica may be created.
+
+    `offline` are the replicas that live brokers cannot serve or write.
     """
+
+    tp: TopicPartition
+    topic_id: str
+    state: LeaderAndIsr
+    replicas: Assignment
+    is_new: bool = False
+    offline: Assignment = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic in the tree. `id` is None until the controller has set one; no partitions: its node is malformed."""
 
     partitions: Mapping[int, Assignment]
     id: str | None = None
@@ -133,9 +151,9 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class Reassignment:
-    """A partition is to have the replicas `target`, in this order.
+    """The wanted replicas of a partition, in this order.
 
-    `original` are those that it had when that was begun, None before: it is cancelled by making them the target.
+    `original` are the replicas when the reassignment began, None before: making them the target cancels it.
     """
 
     target: Assignment
@@ -144,11 +162,11 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentWrite:
-    """A change of what the two nodes of a partition say: its topic's, and /admin/reassign_partitions.
+    """A change of the two nodes that hold a reassignment: the topic's, and /admin/reassign_partitions.
 
-    Done in one step if they say `stored` and `before` until then. `replicas` None: the topic's node stays as it is.
-    `after` None: the partition goes from the other, which goes with its last one; that somebody has removed it there
-    already is fine.
+    It is done in one step if they still say `stored` and `before`. `replicas` None: the topic's node stays. `after`
+    None: the entry of the partition is deleted, and the node with its last entry; an entry that is already gone is
+    fine.
     """
 
     tp: TopicPartition
@@ -160,7 +178,7 @@ class ReassignmentWrite:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentWritten:
-    """What became of it, for certain, and what both nodes say now. `replicas`: () if there is no such partition."""
+    """The certain outcome of a ReassignmentWrite, and the content of both nodes. `replicas` (): no such partition."""
 
     tp: TopicPartition
     accepted: bool
@@ -170,7 +188,7 @@ class ReassignmentWritten:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What the coordination tree says: who lives, which topics there are, who leads them, what is asked for."""
+    """The content of the coordination tree: brokers, topics, their leaders, and requests."""
 
     brokers: Mapping[BrokerId, BrokerInfo] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Metadata: what a controller has told this broker of the cluster, for its clients and for itself.
+"""Metadata: the cluster as controllers described it to this broker, for its clients and for itself.
 
-Invariant: what is known of a partition only ever becomes newer (leader epoch, then version of its state), whatever
-order the news comes in; of the same state, what was heard last of its offline replicas counts. A topic that was created
-anew takes the place of the former one of its name. Belongs to the event loop.
+Invariant: the known state of a partition only becomes newer (leader epoch, then version), in whatever order updates
+come; the offline replicas of one state are those of the last update. A topic that was recreated replaces the former
+one of its name. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from replication.model.cluster import LEADER_DURING_DELETE, Assignment, BrokerId
 
 
 class BrokerAddress(NamedTuple):
-    """Where a live broker is reached."""
+    """The address of a live broker."""
 
     id: BrokerId
     host: str
@@ -25,7 +25,7 @@ class BrokerAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """One partition: who leads it, and who has replicas."""
+    """The state and replicas of one partition."""
 
     state: LeaderAndIsr
     replicas: Assignment
@@ -34,7 +34,7 @@ class PartitionMetadata:
 
 @dataclass(slots=True)
 class TopicMetadata:
-    """One topic: its id, and what is known of its partitions."""
+    """One topic and its known partitions."""
 
     name: str
     id: str | None
@@ -42,7 +42,7 @@ class TopicMetadata:
 
 
 class PartitionUpdate(NamedTuple):
-    """News of one partition."""
+    """One partition of an UpdateMetadata request."""
 
     tp: TopicPartition
     topic_id: str | None
@@ -61,40 +61,38 @@ class Metadata:
         self._listeners: list[Callable[[], None]] = []
 
     def brokers(self) -> Mapping[BrokerId, BrokerAddress]:
-        """The live brokers."""
+        """Return the live brokers."""
         return self._brokers
 
     def topics(self) -> Mapping[str, TopicMetadata]:
-        """All topics."""
         return self._topics
 
     def topic(self, name: str) -> TopicMetadata | None:
-        """One topic; None if none of this name is known."""
         return self._topics.get(name)
 
     def name_of(self, topic_id: str) -> str | None:
-        """The name of the topic of this id."""
+        """Return the name of the topic of this id."""
         return self._names.get(topic_id)
 
     def leader(self, topic: str, partition: int) -> BrokerId | None:
-        """Who leads the partition; NO_LEADER if nobody does, None if there is no such partition."""
+        """Return the leader of the partition; NO_LEADER if there is none now, None for an unknown partition."""
         known = self._topics.get(topic)
         found = known.partitions.get(partition) if known is not None else None
         return found.state.leader if found is not None else None
 
     def address(self, broker: BrokerId) -> tuple[str, int] | None:
-        """Where a broker is reached, as far as anybody has said."""
+        """Return the address of a broker, if it is known."""
         if (found := self._brokers.get(broker)) is not None:
             return found.host, found.port
         return self._leaders.get(broker)
 
     def note_leaders(self, addresses: Iterable[BrokerAddress], topic_ids: Iterable[tuple[str, str]]) -> None:
-        """What a broker is told before it is told of the cluster: where leaders are, and (id, name) of topics."""
+        """Note addresses of leaders and names of topics (id, name) from a LeaderAndIsr request."""
         self._leaders.update((broker.id, (broker.host, broker.port)) for broker in addresses)
         self._names.update(topic_ids)
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called after every change."""
+        """Call `listener` after every change."""
         self._listeners.append(listener)
 
     def update(
@@ -105,9 +103,9 @@ class Metadata:
         *,
         gone: Iterable[str] = (),
     ) -> tuple[TopicPartition, ...]:
-        """Take what a controller says: all brokers, and the partitions that changed. Returns those that were news.
+        """Take all live brokers and the changed partitions of an UpdateMetadata request; return the newer ones.
 
-        `gone` are topics that were deleted while nobody told this broker.
+        `gone` are topics that were deleted while no controller told this broker.
         """
         self.controller_id = controller_id
         self._brokers = {broker.id: broker for broker in brokers}
@@ -138,7 +136,7 @@ class Metadata:
         if is_newer(known.state if known is not None else None, metadata.state):
             topic.partitions[tp.partition] = metadata
             return True
-        if known is not None and known.state == metadata.state:  # what is offline changes without it
+        if known is not None and known.state == metadata.state:  # offline replicas change without it
             topic.partitions[tp.partition] = metadata
         return False
 
@@ -149,7 +147,7 @@ class Metadata:
 
 
 def is_newer(known: LeaderAndIsr | None, state: LeaderAndIsr) -> bool:
-    """Is what UpdateMetadata says of a partition newer than what is known? Requests may overtake each other."""
+    """Return whether an update of a partition is newer than the known state. Requests may overtake each other."""
     if known is None:
         return True
     return (state.leader_epoch, state.version) > (known.leader_epoch, known.version)

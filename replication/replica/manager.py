@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from logstore.env import SYSTEM, Env
@@ -16,12 +15,11 @@ from logstore.store.catalog import TopicInfo, new_topic_id
 from logstore.store.log_dir import DirectoryOwner
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster
-from replication.coordination.tree import CoordinationError, Tree
+from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import NO_EPOCH, TopicPartition
 from replication.model.metadata import Metadata
 from replication.network.steps import in_steps
-from replication.protocol import interbroker as ib
 from replication.protocol.messages import Isolation
 from replication.protocol.wire import Buffer
 from replication.replica.follower.fetcher import Fetchers
@@ -61,10 +59,10 @@ class ReplicaManager:
         self.config = config
         self.metadata = Metadata()
         self.counters = ReplicaCounters()
-        self._isr = IsrWriter(config.broker_id, lambda: self._orders.controller_epoch)
-        self._fetchers = Fetchers(config, self.metadata, lambda: self._orders.broker_epoch)
+        self._isr = IsrWriter(config.broker_id, lambda: self.requests.controller_epoch)
+        self._fetchers = Fetchers(config, self.metadata, lambda: self.requests.broker_epoch)
         self._set = Partitions(config, env, self._isr, self._fetchers, self.counters)
-        self._orders = ControllerRequests(self._set, self.metadata, log_change)
+        self.requests = ControllerRequests(self._set, self.metadata, log_change)
         self._lives = BrokerEpochs()
         self._maintenance = Maintenance(config, env, self._set)
         self._ticker: asyncio.Task[None] | None = None
@@ -127,7 +125,7 @@ class ReplicaManager:
     def connect(self, tree: Tree, broker_epoch: int) -> None:
         """This broker is registered, in this session and with this epoch."""
         self._set.tree = tree
-        self._orders.broker_epoch = broker_epoch
+        self.requests.broker_epoch = broker_epoch
         self._isr.connect(tree)
         self._set.offline.connect(tree)
         self._lives.connect(tree)
@@ -144,7 +142,7 @@ class ReplicaManager:
 
     def disconnect(self) -> None:
         """The session is over: this broker leads and follows nothing until it is told anew."""
-        self._set.tree, self._orders.broker_epoch = None, NO_EPOCH
+        self._set.tree, self.requests.broker_epoch = None, NO_EPOCH
         self._isr.disconnect()
         self._set.offline.disconnect()
         self._lives.disconnect()
@@ -157,7 +155,7 @@ class ReplicaManager:
             self._ticker.cancel()
         self.disconnect()
         await self._maintenance.end()
-        async with self._orders.changing:
+        async with self.requests.changing:
             await self._set.close()
 
     async def _tick(self) -> None:
@@ -173,11 +171,6 @@ class ReplicaManager:
     def partitions(self) -> Mapping[TopicPartition, Partition]:
         """Every replica of this broker."""
         return self._set.partitions
-
-    @property
-    def broker_epoch(self) -> int:
-        """That of this broker's registration; NO_EPOCH while there is none."""
-        return self._orders.broker_epoch
 
     def broken(self) -> Mapping[TopicPartition, PylogError]:
         """The replicas of this broker that could not be recovered, and why."""
@@ -304,25 +297,3 @@ class ReplicaManager:
         except KafkaError as error:
             return DeletedRecords(error.code)
         return await offsets.delete_records(leader, offset, timeout_ms=timeout_ms)
-
-    # ------------------------------------------------------------- controllers
-
-    async def become(
-        self, request: ib.LeaderAndIsrRequest, correlation_id: int = 0
-    ) -> ib.LeaderAndIsrResponse:
-        """Lead and follow as a controller says."""
-        response = await self._orders.become(request, correlation_id)
-        if self._set.has_lost_writes and self._set.tree is not None and not response.error_code:
-            with suppress(CoordinationError):  # the next request is as good
-                await self._set.maybe_forget_losses(self._set.tree)
-        return response
-
-    async def stop(self, request: ib.StopReplicaRequest, correlation_id: int = 0) -> ib.StopReplicaResponse:
-        """Let go of replicas, and delete them, as a controller says."""
-        return await self._orders.stop(request, correlation_id)
-
-    async def update_metadata(
-        self, request: ib.UpdateMetadataRequest, correlation_id: int = 0
-    ) -> ib.UpdateMetadataResponse:
-        """Take what a controller says of the cluster."""
-        return await self._orders.update_metadata(request, correlation_id)

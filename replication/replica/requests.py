@@ -1,8 +1,7 @@
-"""ControllerRequests: LeaderAndIsr, StopReplica and UpdateMetadata, obeyed in the order of the controllers.
+"""ControllerRequests: obeys LeaderAndIsr, StopReplica and UpdateMetadata, one after the other.
 
-Laws: requests are obeyed one after the other; none that does not name the present life of this broker, and none of
-another controller epoch than the tree has. Per partition only a greater leader epoch counts. Every transition is a line
-of state-change.log. Belongs to the event loop.
+A request is obeyed only if it names the present life of this broker and the controller epoch in the tree. Per partition
+only a greater leader epoch counts. Every transition is a line of state-change.log. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from contextlib import suppress
+from typing import TypeAlias, overload
 
 from kio.schema.errors import ErrorCode as WireCode
 
@@ -18,7 +18,14 @@ from logstore.errors import PylogError
 from replication.coordination import cluster, topics
 from replication.coordination.tree import CoordinationError
 from replication.errors import ErrorCode, KafkaError, code_of, is_disk_dead
-from replication.model.cluster import NO_EPOCH, Assignment, LeaderAndIsr, Replica, TopicPartition, topic_id_of
+from replication.model.cluster import (
+    NO_EPOCH,
+    LeaderAndIsr,
+    LeaderAndIsrPartitionState,
+    Replica,
+    TopicPartition,
+    topic_id_of,
+)
 from replication.model.metadata import BrokerAddress, Metadata, PartitionMetadata, PartitionUpdate
 from replication.model.state_changes import RequestLines, StateChange
 from replication.network.steps import in_steps
@@ -35,11 +42,11 @@ from replication.replica.partitions import Partitions
 
 logger = logging.getLogger(__name__)
 
-# Replicas that begin or end a role in one step: each takes a tenth of a millisecond, and its disk.
-ROLES_AT_ONCE = 50
+ROLES_AT_ONCE = 50  # begun or ended in one step: each takes 0.1 ms, and the disk
 
 LogChange: TypeAlias = Callable[[StateChange], None]
 Request: TypeAlias = ib.LeaderAndIsrRequest | ib.StopReplicaRequest | ib.UpdateMetadataRequest
+Response: TypeAlias = ib.LeaderAndIsrResponse | ib.StopReplicaResponse | ib.UpdateMetadataResponse
 Codes: TypeAlias = dict[TopicPartition, ErrorCode]
 
 _VERDICTS = {
@@ -54,18 +61,8 @@ _NO_ROLE = {
 }
 
 
-class _PartitionState(NamedTuple):
-    """One partition of a LeaderAndIsr request."""
-
-    tp: TopicPartition
-    topic_id: str
-    state: LeaderAndIsr
-    replicas: Assignment
-    is_new: bool
-
-
 class ControllerRequests:
-    """See the module. `broker_epoch` is that of the registration, NO_EPOCH while it is not known."""
+    """See the module. `broker_epoch` is that of the registration, NO_EPOCH while it is unknown."""
 
     def __init__(self, replicas: Partitions, metadata: Metadata, log_change: LogChange) -> None:
         self.controller_epoch = 0
@@ -73,14 +70,41 @@ class ControllerRequests:
         self._replicas = replicas
         self._metadata = metadata
         self._log_change = log_change
-        # Of replicas that are deleted: the leader epoch of that. What was said before, and comes late, makes none anew.
+        # The leader epochs in which replicas were deleted, so that a late request does not recreate them.
         self._deleted: dict[tuple[TopicPartition, str], int] = {}
-        # Of the whole cluster: in which life of this broker, and by which controller.
+        # The broker epoch and controller epoch of the last complete description of the cluster.
         self._told_in = NO_EPOCH, 0
         self.changing = asyncio.Lock()  # one request at a time
 
+    @overload
+    async def obey(
+        self, request: ib.LeaderAndIsrRequest, correlation_id: int = 0
+    ) -> ib.LeaderAndIsrResponse: ...
+
+    @overload
+    async def obey(
+        self, request: ib.StopReplicaRequest, correlation_id: int = 0
+    ) -> ib.StopReplicaResponse: ...
+
+    @overload
+    async def obey(
+        self, request: ib.UpdateMetadataRequest, correlation_id: int = 0
+    ) -> ib.UpdateMetadataResponse: ...
+
+    async def obey(self, request: Request, correlation_id: int = 0) -> Response:
+        """Obey a controller's request; return the answer."""
+        broker = self._replicas.broker
+        lines = RequestLines(broker, request.controller_id, request.controller_epoch, correlation_id)
+        match request:
+            case ib.LeaderAndIsrRequest():
+                return await self._become(request, lines)
+            case ib.StopReplicaRequest():
+                return await self._stop_all(request, lines)
+            case _:
+                return await self._update_metadata(request, lines)
+
     async def _judge(self, request: Request, lines: RequestLines) -> ErrorCode:
-        """May it be obeyed? Then its controller is the one that the tree has."""
+        """Return NONE if the request must be obeyed: its controller is the one in the tree."""
         verdict = self._verdict(request, is_looked_up=False)
         if verdict is RequestVerdict.OTHER_CONTROLLER_EPOCH:
             try:
@@ -105,30 +129,30 @@ class ControllerRequests:
         )
 
     async def _look_up_controller(self) -> None:
-        """Know the controller epoch that the tree has, be it smaller than the one that was known."""
+        """Take the controller epoch from the tree, even if it is smaller than the known one."""
         tree = self._replicas.tree
         if tree is None:
             return  # the session has just ended, and with it the epoch of this broker
         found = await cluster.read_controller_epoch(tree)
         if found < self.controller_epoch:
             logger.warning(
-                "controller epoch %d was known, and the tree has %d: that counts",
-                self.controller_epoch,
-                found,
+                "controller epoch %d goes back to that of the tree: %d", self.controller_epoch, found
             )
         self.controller_epoch = found
 
-    def _lines(self, request: Request, correlation_id: int) -> RequestLines:
-        broker = self._replicas.broker
-        return RequestLines(broker, request.controller_id, request.controller_epoch, correlation_id)
-
     # ------------------------------------------------------------ LeaderAndIsr
 
-    async def become(
-        self, request: ib.LeaderAndIsrRequest, correlation_id: int = 0
+    async def _become(self, request: ib.LeaderAndIsrRequest, lines: RequestLines) -> ib.LeaderAndIsrResponse:
+        response = await self._take_leadership(request, lines)
+        tree = self._replicas.tree
+        if self._replicas.has_lost_writes and tree is not None and not response.error_code:
+            with suppress(CoordinationError):  # the next request tries again
+                await self._replicas.maybe_forget_losses(tree)
+        return response
+
+    async def _take_leadership(
+        self, request: ib.LeaderAndIsrRequest, lines: RequestLines
     ) -> ib.LeaderAndIsrResponse:
-        """Lead and follow as it says."""
-        lines = self._lines(request, correlation_id)
         async with self.changing:
             error = await self._judge(request, lines)
             if error is not ErrorCode.NONE:
@@ -139,108 +163,92 @@ class ControllerRequests:
             async for states in in_steps(request.topic_states):
                 self._metadata.note_leaders((), ((topic_id_of(t.topic_id), t.topic_name) for t in states))
             codes: Codes = {}
-            async for news in in_steps(_news_of(request), ROLES_AT_ONCE):
-                new = {
-                    item.tp.topic for item in news if not self._replicas.is_on_disk(item.tp, item.topic_id)
-                }
-                await self._replicas.learn_configs({item.tp.topic for item in news}, anew=new)
-                codes.update(await self._take_roles(news, request.broker_epoch, lines))
-        rows: list[list[ib.LeaderAndIsrPartitionError]] = [[] for _ in request.topic_states]
-        numbered = (
-            (n, topic, state)
-            for n, topic in enumerate(request.topic_states)
-            for state in topic.partition_states
-        )
-        async for chunk in in_steps(numbered):
-            for number, topic, state in chunk:
-                code = codes[TopicPartition(topic.topic_name, state.partition_index)]
-                rows[number].append(
-                    ib.LeaderAndIsrPartitionError(
-                        partition_index=state.partition_index, error_code=WireCode(code)
-                    )
-                )
-        topics = (
-            ib.LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=tuple(errors))
-            for topic, errors in zip(request.topic_states, rows, strict=True)
-        )
-        return ib.LeaderAndIsrResponse(error_code=WireCode(ErrorCode.NONE), topics=tuple(topics))
+            async for rows in in_steps(_partitions_of(request), ROLES_AT_ONCE):
+                new = {row.tp.topic for row in rows if not self._replicas.is_on_disk(row.tp, row.topic_id)}
+                await self._replicas.learn_configs({row.tp.topic for row in rows}, anew=new)
+                codes.update(await self._take_roles(rows, request.broker_epoch, lines))
+        return await _leadership_response(request, codes)
 
     async def _take_roles(
-        self, news: Iterable[_PartitionState], broker_epoch: int, lines: RequestLines
+        self, rows: Iterable[LeaderAndIsrPartitionState], broker_epoch: int, lines: RequestLines
     ) -> Codes:
         codes: Codes = {}
-        wanted: list[tuple[_PartitionState, Role]] = []
-        for item in news:
-            self._log_change(lines.received(item.tp, item.state, item.replicas))
-            role = self._judge_role(item)
-            codes[item.tp] = _NO_ROLE.get(role, ErrorCode.NONE)
+        wanted: list[tuple[LeaderAndIsrPartitionState, Role]] = []
+        for row in rows:
+            self._log_change(lines.received(row.tp, row.state, row.replicas))
+            role = self._judge_role(row)
+            codes[row.tp] = _NO_ROLE.get(role, ErrorCode.NONE)
             if role is Role.STALE_LEADER_EPOCH:
-                partition = self._replicas.partitions.get(item.tp)
+                partition = self._replicas.partitions.get(row.tp)
                 known = partition.known_leader_epoch if partition is not None else None
-                self._log_change(lines.ignored(item.tp, item.state.leader_epoch, known or 0))
+                self._log_change(lines.ignored(row.tp, row.state.leader_epoch, known or 0))
             if role is Role.NOT_A_REPLICA:
-                self._log_change(lines.not_mine(item.tp, item.replicas))
+                self._log_change(lines.not_mine(row.tp, row.replicas))
             if role in (Role.LEAD, Role.FOLLOW, Role.WAIT):
-                wanted.append((item, role))
-        partitions = await self._find(item for item, _ in wanted)
-        if self.broker_epoch != broker_epoch:  # the session has ended meanwhile, and with it all roles
-            return {**codes, **{item.tp: ErrorCode.STALE_BROKER_EPOCH for item, _ in wanted}}
+                wanted.append((row, role))
+        partitions = await self._find(row for row, _ in wanted)
+        if self.broker_epoch != broker_epoch:  # the session ended meanwhile, and all roles with it
+            return {**codes, **{row.tp: ErrorCode.STALE_BROKER_EPOCH for row, _ in wanted}}
         outcomes = await asyncio.gather(
-            *(self._take(item, role, partitions[item.tp], lines) for item, role in wanted)
+            *(self._take(row, role, partitions[row.tp], lines) for row, role in wanted)
         )
-        codes.update((item.tp, code) for (item, _), code in zip(wanted, outcomes, strict=True) if code)
+        codes.update((row.tp, code) for (row, _), code in zip(wanted, outcomes, strict=True) if code)
         return codes
 
-    def _judge_role(self, news: _PartitionState) -> Role:
-        known = self._replicas.partitions.get(news.tp)
+    def _judge_role(self, row: LeaderAndIsrPartitionState) -> Role:
+        known = self._replicas.partitions.get(row.tp)
         is_told = known is not None and known.known_leader_epoch is not None
-        deleted_in = self._deleted.get((news.tp, news.topic_id))
+        deleted_in = self._deleted.get((row.tp, row.topic_id))
         return judge_leadership(
-            Replica(news.tp, self._replicas.broker),
-            news.state,
-            news.replicas,
+            Replica(row.tp, self._replicas.broker),
+            row.state,
+            row.replicas,
             known_leader_epoch=known.known_leader_epoch if known is not None else deleted_in,
-            # What an earlier life left of another topic of this name goes; in this life its end is told first.
-            has_topic_id=known is None or not is_told or known.topic_id == news.topic_id,
+            # A replica of a former topic of this name is replaced, but only after its end if this life knows it.
+            has_topic_id=known is None or not is_told or known.topic_id == row.topic_id,
         )
 
     async def _find(
-        self, wanted: Iterable[_PartitionState]
+        self, wanted: Iterable[LeaderAndIsrPartitionState]
     ) -> Mapping[TopicPartition, Partition | Exception]:
-        """The replicas, made where they are missing."""
-        news = {item.tp: item for item in wanted}
-        lost = {tp: _lost(item) for tp, item in news.items() if self._is_lost(item)}
-        topic_ids = {tp: item.topic_id for tp, item in news.items() if tp not in lost}
+        """Return the replicas, created where they are missing."""
+        rows = {row.tp: row for row in wanted}
+        lost = {tp: _lost(row) for tp, row in rows.items() if self._is_lost(row)}
+        topic_ids = {tp: row.topic_id for tp, row in rows.items() if tp not in lost}
         return {**await self._replicas.find_or_create(topic_ids), **lost}
 
-    def _is_lost(self, news: _PartitionState) -> bool:
-        """Does the ISR count on a replica that is not here any more, though nobody was told that it is lost?"""
-        me = Replica(news.tp, self._replicas.broker)
-        is_on_disk = self._replicas.is_on_disk(news.tp, news.topic_id)
+    def _is_lost(self, row: LeaderAndIsrPartitionState) -> bool:
+        """Return whether the ISR counts on a replica that is gone from the disk, and nobody knows of the loss."""
+        me = Replica(row.tp, self._replicas.broker)
+        is_on_disk = self._replicas.is_on_disk(row.tp, row.topic_id)
         return not self._replicas.has_lost_writes and is_replica_lost(
-            me, news.state, is_on_disk=is_on_disk, is_new=news.is_new
+            me, row.state, is_on_disk=is_on_disk, is_new=row.is_new
         )
 
     async def _take(
-        self, news: _PartitionState, role: Role, partition: Partition | Exception, lines: RequestLines
+        self,
+        row: LeaderAndIsrPartitionState,
+        role: Role,
+        partition: Partition | Exception,
+        lines: RequestLines,
     ) -> ErrorCode:
         if isinstance(partition, Exception):
-            logger.error("tp=%s takes no role: %s", news.tp, partition)
+            logger.error("tp=%s takes no role: %s", row.tp, partition)
             return self._code(partition)
         word = "leader" if role is Role.LEAD else "follower"
-        self._log_change(lines.handling(news.tp, word))
+        self._log_change(lines.handling(row.tp, word))
         try:
             if role is Role.LEAD:
-                await partition.lead(news.state, news.replicas)
+                await partition.lead(row.state, row.replicas)
             else:
-                await partition.follow(news.state)
+                await partition.follow(row.state)
         except (PylogError, OSError) as error:
-            logger.exception("tp=%s takes no role", news.tp)
+            logger.exception("tp=%s takes no role", row.tp)
             partition.replica.suspect(error)
             return self._code(error)
         finally:
-            self._replicas.repairs.told(news.tp, news.state)
-        self._log_change(lines.completed(news.tp, word))
+            self._replicas.repairs.told(row.tp, row.state)
+        self._log_change(lines.completed(row.tp, word))
         return ErrorCode.NONE
 
     def _code(self, error: Exception) -> ErrorCode:
@@ -250,9 +258,7 @@ class ControllerRequests:
 
     # ------------------------------------------------------------- StopReplica
 
-    async def stop(self, request: ib.StopReplicaRequest, correlation_id: int = 0) -> ib.StopReplicaResponse:
-        """Let go of replicas; delete those that it says."""
-        lines = self._lines(request, correlation_id)
+    async def _stop_all(self, request: ib.StopReplicaRequest, lines: RequestLines) -> ib.StopReplicaResponse:
         async with self.changing:
             error = await self._judge(request, lines)
             if error is not ErrorCode.NONE:
@@ -295,14 +301,14 @@ class ControllerRequests:
 
     # ---------------------------------------------------------- UpdateMetadata
 
-    async def update_metadata(
-        self, request: ib.UpdateMetadataRequest, correlation_id: int = 0
+    async def _update_metadata(
+        self, request: ib.UpdateMetadataRequest, lines: RequestLines
     ) -> ib.UpdateMetadataResponse:
-        """Take what the cluster is like. The first word of a controller, and the first in a session, says all of it.
+        """Update the metadata. The first request of a controller, and the first in a session, describes everything.
 
-        What it does not name is gone, if the tree does not have it either: a controller may not understand its nodes.
+        A topic that such a request lacks is gone only if it is gone from the tree, too: a controller leaves out topics
+        with malformed nodes.
         """
-        lines = self._lines(request, correlation_id)
         async with self.changing:
             error = await self._judge(request, lines)
             if error is not ErrorCode.NONE:
@@ -323,24 +329,43 @@ class ControllerRequests:
         return ib.UpdateMetadataResponse(error_code=WireCode(ErrorCode.NONE))
 
     async def _gone(self, named: Collection[str]) -> Collection[str]:
-        """The topics that are known here, and neither named nor in the tree."""
+        """Return the known topics that are neither named nor in the tree."""
         known = {name: topic.id for name, topic in self._metadata.topics().items() if name not in named}
         tree = self._replicas.tree
         return await topics.find_gone(tree, known) if known and tree is not None else ()
 
 
-def _lost(news: _PartitionState) -> KafkaError:
+def _lost(row: LeaderAndIsrPartitionState) -> KafkaError:
     return KafkaError(
         ErrorCode.KAFKA_STORAGE_ERROR,
-        f"its directory is gone, and it is in the ISR {news.state.isr}: restart the broker, which then says that it "
-        "lost it",
+        f"its directory is gone, but it is in the ISR {row.state.isr}: restart the broker, which then reports the loss",
     )
 
 
-def _news_of(request: ib.LeaderAndIsrRequest) -> Iterable[_PartitionState]:
+async def _leadership_response(request: ib.LeaderAndIsrRequest, codes: Codes) -> ib.LeaderAndIsrResponse:
+    rows: list[list[ib.LeaderAndIsrPartitionError]] = [[] for _ in request.topic_states]
+    numbered = (
+        (n, topic, state) for n, topic in enumerate(request.topic_states) for state in topic.partition_states
+    )
+    async for chunk in in_steps(numbered):
+        for number, topic, state in chunk:
+            code = codes[TopicPartition(topic.topic_name, state.partition_index)]
+            rows[number].append(
+                ib.LeaderAndIsrPartitionError(
+                    partition_index=state.partition_index, error_code=WireCode(code)
+                )
+            )
+    topics = (
+        ib.LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=tuple(errors))
+        for topic, errors in zip(request.topic_states, rows, strict=True)
+    )
+    return ib.LeaderAndIsrResponse(error_code=WireCode(ErrorCode.NONE), topics=tuple(topics))
+
+
+def _partitions_of(request: ib.LeaderAndIsrRequest) -> Iterable[LeaderAndIsrPartitionState]:
     for topic in request.topic_states:
         for state in topic.partition_states:
-            yield _PartitionState(
+            yield LeaderAndIsrPartitionState(
                 TopicPartition(topic.topic_name, state.partition_index),
                 topic_id_of(topic.topic_id),
                 _state_of(state),

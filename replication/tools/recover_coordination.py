@@ -110,9 +110,8 @@ class Recovery:
         for tp, state in self.plan.states.items():
             _put(table, nodes.state_path(tp), nodes.encode_state(state))
         for name in self.plan.dropped:
-            for path in (nodes.topic_path(name), nodes.topic_config_path(name), nodes.topic_id_path(name)):
+            for path in nodes.all_of_topic(name):
                 _remove_all(db, path)
-            _remove_all(db, f"{nodes.DELETED_TOPICS}/{name}")
         for path in (nodes.REASSIGNMENT, nodes.PREFERRED_ELECTION):
             _remove_all(db, path)
         db.execute("DELETE FROM node WHERE parent IN (?, ?)", (nodes.CONFIG_CHANGES, nodes.ISR_CHANGES))

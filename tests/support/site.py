@@ -197,7 +197,7 @@ class Site:
 
     async def tell(self, number, tp=T0, *, is_new=False, state=None, epoch=None):
         broker, state = self.brokers[number], state or self.states[tp]
-        response = await broker.replicas.become(
+        response = await broker.replicas.requests.obey(
             ib.LeaderAndIsrRequest(
                 controller_id=0,
                 controller_epoch=self.controller_epoch,
@@ -237,7 +237,7 @@ class Site:
         state = ib.StopReplicaPartition(
             partition_index=tp.partition, leader_epoch=leader_epoch, delete_partition=delete
         )
-        response = await broker.replicas.stop(
+        response = await broker.replicas.requests.obey(
             ib.StopReplicaRequest(
                 controller_id=0,
                 controller_epoch=self.controller_epoch,

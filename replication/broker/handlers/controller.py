@@ -1,4 +1,4 @@
-"""What a controller tells this broker, and what brokers ask of it while it is the controller."""
+"""The requests of a controller to this broker, and ControlledShutdown, to this broker as the controller."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from replication.model.cluster import NO_EPOCH
 from replication.network.request import Handler, RequestContext
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
-from replication.replica.manager import ReplicaManager
+from replication.replica.requests import ControllerRequests
 
 
 class InterHandlers:
     """See the module."""
 
-    def __init__(self, replicas: ReplicaManager, controller: ControllerLoop, strangers: Strangers) -> None:
-        self._replicas = replicas
+    def __init__(
+        self, requests: ControllerRequests, controller: ControllerLoop, strangers: Strangers
+    ) -> None:
+        self._requests = requests
         self._controller = controller
         self._strangers = strangers
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """What is answered here."""
         return {
             ApiKey.LEADER_AND_ISR: self.obey,
             ApiKey.STOP_REPLICA: self.obey,
@@ -35,13 +36,12 @@ class InterHandlers:
         }
 
     async def obey(self, context: RequestContext, body: Any) -> Any:
-        """Do what a controller says, if it is one: see `replication.replica.machine.leadership`."""
-        if NO_EPOCH != self._replicas.broker_epoch != body.broker_epoch:
+        if NO_EPOCH != self._requests.broker_epoch != body.broker_epoch:
             self._strangers.note_wrong(context)
-        return await obey(self._replicas, body, context.correlation_id)
+        return await self._requests.obey(body, context.correlation_id)
 
     async def shut_down(self, context: RequestContext, body: Any) -> ib.ControlledShutdownResponse:
-        """A broker wants to stop: hand its leaderships over; the answer says what it leads still."""
+        """Move the leaderships of a broker that wants to stop; the answer names those that remain."""
         try:
             remaining = await self._controller.shut_down(body.broker_id, body.broker_epoch)
         except ControlledShutdownError:
@@ -57,14 +57,3 @@ class InterHandlers:
 
 def _not_handed_over(code: ErrorCode) -> ib.ControlledShutdownResponse:
     return ib.ControlledShutdownResponse(error_code=WireCode(code), remaining_partitions=())
-
-
-async def obey(replicas: ReplicaManager, body: Any, correlation_id: int) -> Any:
-    """Have a controller's request obeyed; return the answer."""
-    match body:
-        case ib.LeaderAndIsrRequest():
-            return await replicas.become(body, correlation_id)
-        case ib.StopReplicaRequest():
-            return await replicas.stop(body, correlation_id)
-        case _:
-            return await replicas.update_metadata(body, correlation_id)

@@ -1,14 +1,14 @@
-"""How a topic is deleted, crash-safe: the mark in the tree goes last, so a new controller begins again.
+"""Deletion of topics, crash-safe: the mark in the tree goes last, so a new controller starts again.
 
-1. Clients are told that it has no leader any more (-2), and nothing is elected for it from now on.
-2. Each partition is written as without leader and ISR, so that it is never led again, whoever dies now.
-3. Every live replica is stopped and deleted; one that is down has its turn when its broker is back.
-4. When all are deleted, the nodes go.
+1. Clients learn that the topic has no leader any more (-2), and nothing is elected for it from now on.
+2. Each partition is written without leader and ISR, so that nobody leads it again, whichever broker dies next.
+3. Every live replica is stopped and deleted; one that is down follows when its broker is back.
+4. When all are deleted, the nodes are deleted.
 
-A topic whose partitions are being reassigned is deleted after that; one whose partitions nobody knows, since its node
-cannot be understood, when they are known.
+A topic is deleted after the reassignments of its partitions, and a topic whose node is malformed once its partitions
+are known.
 
-Only 2 differs from what Kafka 0.9 writes: there the ISR loses its members one write after another.
+Only step 2 differs from Kafka 0.9: there the ISR loses its members one write after another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from replication.model.cluster import EPOCH_DURING_DELETE, NO_LEADER, Replica, T
 
 
 def begin(draft: WorkingState, topics: Iterable[str]) -> None:
-    """Begin to delete these topics. Those that are not there lose their mark. Idle without delete.topic.enable."""
+    """Begin to delete these topics; unmark those that do not exist. Idle without delete.topic.enable."""
     if not draft.limits.delete_topic_enable:
         return
     for name in topics:
@@ -64,7 +64,7 @@ def drive(draft: WorkingState, tp: TopicPartition) -> None:
 
 
 def brokers_gone(draft: WorkingState, brokers: Iterable[int]) -> None:
-    """What these were deleting is to be asked for again when they are back."""
+    """Note the deletions of these dead brokers as ineligible: they are repeated when the brokers are back."""
     dead = frozenset(brokers)
     for replica, state in list(draft.replica_states.items()):
         if replica.broker in dead and state is ReplicaState.DELETION_STARTED:
@@ -72,7 +72,7 @@ def brokers_gone(draft: WorkingState, brokers: Iterable[int]) -> None:
 
 
 def replicas_deleted(draft: WorkingState, event: ReplicasDeleted) -> None:
-    """A broker has answered: what it has deleted, and what it could not."""
+    """Take a broker's answer to StopReplica with `delete`."""
     for tps, after in (
         (event.deleted, ReplicaState.DELETION_SUCCESSFUL),
         (event.failed, ReplicaState.DELETION_INELIGIBLE),
@@ -85,14 +85,14 @@ def replicas_deleted(draft: WorkingState, event: ReplicasDeleted) -> None:
 
 
 def nodes_deleted(draft: WorkingState, event: TopicNodesDeleted) -> None:
-    """The topic is gone; another of its name, of which the tree has told since, is not."""
+    """Forget the topic, unless another one of its name was created since."""
     found = draft.topics.get(event.topic)
     if found is not None and found.id == event.topic_id:
         forget(draft, event.topic)
 
 
 def forget(draft: WorkingState, topic: str) -> None:
-    """The tree does not know the topic any more: neither does the controller."""
+    """Forget a topic that is gone from the tree."""
     for tp in partitions_of(draft, topic):
         settle(draft, tp)
         reassignment.forget(draft, tp)
@@ -108,7 +108,7 @@ def forget(draft: WorkingState, topic: str) -> None:
 
 
 def partitions_of(draft: WorkingState, topic: str) -> list[TopicPartition]:
-    """The partitions of a topic, in order."""
+    """Return the partitions of a topic, in order."""
     found = draft.topics.get(topic)
     return [] if found is None else [TopicPartition(topic, number) for number in sorted(found.partitions)]
 

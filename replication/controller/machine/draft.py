@@ -1,7 +1,7 @@
-"""WorkingState: a controller's state while one event is worked in, and the orders that come of it.
+"""WorkingState: the state of a controller while one event is processed, and the resulting effects.
 
-It copies what it is given; `done` returns the new state and the effects: log lines first, then what brokers are
-told (leadership, stops, metadata), then writes, then the rest. Brokers are told only what is written already.
+`done` returns the new state and the effects: log lines first, then requests to brokers (leadership, stops, metadata),
+then writes, then the rest. Requests tell only what is already written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import replace
 from replication.controller.machine.assignment import Choice, ElectionError
 from replication.controller.machine.events import (
     Effect,
-    LeaderAndIsrPartitionState,
     Selector,
     SendLeaderAndIsr,
     SendStopReplica,
@@ -35,6 +34,7 @@ from replication.model.cluster import (
     BrokerId,
     BrokerInfo,
     LeaderAndIsr,
+    LeaderAndIsrPartitionState,
     Offline,
     Replica,
     TopicInfo,
@@ -86,7 +86,7 @@ class WorkingState:
         """Return the state after the event, and the effects in the order in which they must be performed."""
         waiting = {broker: frozenset(self.waiting[broker]) for broker in self.shutdowns}
         state = freeze(Controller, self, waiting=waiting)
-        effects: list[Effect] = [*self._log, *self._told()]
+        effects: list[Effect] = [*self._log, *self._requests()]
         if self._writes:
             effects.append(WriteStates(self.epoch, tuple(self._writes)))
         return state, (*effects, *self._others)
@@ -94,41 +94,40 @@ class WorkingState:
     # ------------------------------------------------------------- looking up
 
     def partitions(self) -> Iterable[tuple[TopicPartition, Assignment]]:
-        """Every partition of every topic, with its replicas."""
+        """Iterate over all partitions with their replicas."""
         for name, topic in self.topics.items():
             for number, replicas in topic.partitions.items():
                 yield TopicPartition(name, number), replicas
 
     def partitions_on(self, brokers: Collection[BrokerId]) -> list[TopicPartition]:
-        """The partitions with a replica on one of these."""
+        """Return the partitions with a replica on one of these brokers."""
         return [tp for tp, replicas in self.partitions() if any(broker in brokers for broker in replicas)]
 
     def replicas_of(self, tp: TopicPartition) -> Assignment:
-        """The assigned replicas; none if the partition is not there any more."""
+        """Return the assigned replicas; none if the partition does not exist any more."""
         topic = self.topics.get(tp.topic)
         return () if topic is None else topic.partitions.get(tp.partition, ())
 
     def offline_of(self, tp: TopicPartition) -> frozenset[BrokerId]:
-        """The brokers that cannot serve or write their replica of this partition."""
+        """Return the brokers whose replica of this partition is offline."""
         return frozenset(broker for broker, offline in self.offline.items() if offline.reason(tp) is not None)
 
     def available(self, tp: TopicPartition) -> frozenset[BrokerId]:
-        """Who may be elected: alive, able, not about to leave, and not to be taken out of this ISR first."""
+        """Return who may be elected: alive, not offline, not shutting down, not about to leave this ISR."""
         gone = self.removals.get(tp, frozenset()) | self.offline_of(tp)
         return frozenset(self.brokers) - self.shutting_down - gone
 
     # --------------------------------------------------------------- changing
 
     def log(self, change: StateChange) -> None:
-        """Have a line written."""
         self._log.append(change)
 
     def also(self, effect: Effect) -> None:
-        """Have something done after everything else."""
+        """Add an effect that is performed after all others."""
         self._others.append(effect)
 
     def assign(self, tp: TopicPartition, replicas: Assignment) -> None:
-        """From now on these are the replicas of the partition."""
+        """Set the replicas of a partition."""
         topic = self.topics[tp.topic]
         self.topics[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: replicas})
 
@@ -140,7 +139,7 @@ class WorkingState:
         *,
         removing: frozenset[BrokerId] = frozenset(),
     ) -> bool:
-        """Propose whom this chooses to lead, `removing` as `propose` has it; false, and a line, if it finds nobody."""
+        """Propose the leader that `choose` returns; log the failure and return False if there is none."""
         self.log(self.lines.election_started(tp))
         try:
             choice = choose()
@@ -152,7 +151,7 @@ class WorkingState:
         return True
 
     def move_partition(self, tp: TopicPartition, after: PartitionState) -> None:
-        """Put a partition into another state; the line is left out when it stays where it is."""
+        """Move a partition to another state; a line is logged unless it stays where it is."""
         before = self.partition_states.get(tp, PartitionState.NON_EXISTENT)
         assert before in PARTITION_ENTERED_FROM[after], f"{tp}: {before} to {after}"
         if after is PartitionState.NON_EXISTENT:
@@ -165,7 +164,7 @@ class WorkingState:
             self.log(self.lines.partition_changed(tp, before, after))
 
     def move_replica(self, tp: TopicPartition, broker: BrokerId, after: ReplicaState) -> None:
-        """Put a replica into another state; nothing is said when it stays where it is."""
+        """Move a replica to another state; a line is logged unless it stays where it is."""
         replica = Replica(tp, broker)
         before = self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
         assert before in REPLICA_ENTERED_FROM[after], f"{replica}: {before} to {after}"
@@ -186,9 +185,9 @@ class WorkingState:
         removing: frozenset[BrokerId] = frozenset(),
         is_unclean: bool = False,
     ) -> None:
-        """Write this state on the condition that its version stands; the outcome comes as an event.
+        """Write this state on the condition of its version; the outcome comes as an event.
 
-        Those that it takes out of the ISR need no longer be noted, unless it is refused.
+        The brokers that it removes from the ISR are no longer noted as `removals`, unless it is refused.
         """
         assert tp not in self.pending, f"{tp}: two writes at once"
         if left := self.removals.pop(tp, frozenset()) - removing:
@@ -202,7 +201,7 @@ class WorkingState:
     def tell_replicas(
         self, tp: TopicPartition, receivers: Iterable[BrokerId] | None = None, *, is_new: bool = False
     ) -> None:
-        """Tell these replicas (all, if none are named) who leads; those that are down or stopped hear nothing."""
+        """Tell these replicas (default: all) who leads; those that are down or stopped hear nothing."""
         for broker in self.replicas_of(tp) if receivers is None else receivers:
             is_on = self.replica_states.get(Replica(tp, broker)) in (ReplicaState.NEW, ReplicaState.ONLINE)
             if broker in self.brokers and is_on and tp in self.leadership:
@@ -212,7 +211,7 @@ class WorkingState:
     def tell_metadata(
         self, tps: Iterable[TopicPartition], receivers: Iterable[BrokerId] | None = None
     ) -> None:
-        """Tell live brokers (all, if none are named) how these partitions stand; of a topic that goes, that it goes."""
+        """Tell live brokers (default: all) the state of these partitions, or that their topic is deleted."""
         known = [(tp, self._shown(tp, self.leadership[tp])) for tp in tps if tp in self.leadership]
         for broker in self.brokers if receivers is None else receivers:
             self._metadata_for.setdefault(broker, {}).update(known)
@@ -223,12 +222,12 @@ class WorkingState:
     def tell_to_stop(
         self, tp: TopicPartition, broker: BrokerId, *, delete: bool, leader_epoch: int = NO_EPOCH
     ) -> None:
-        """Tell a broker to stop a replica, and perhaps to delete it; `leader_epoch` as `Stop` has it."""
+        """Tell a broker to stop a replica, and with `delete` to delete it; `leader_epoch` as in `Stop`."""
         topic_id = self.topics[tp.topic].id
         if broker in self.brokers and topic_id is not None:
             self._stops_for.setdefault((broker, delete), {})[tp] = Stop(tp, topic_id, leader_epoch)
 
-    def _news(
+    def _described(
         self, tp: TopicPartition, state: LeaderAndIsr, *, is_new: bool = False
     ) -> LeaderAndIsrPartitionState:
         replicas, gone = self.replicas_of(tp), self.offline_of(tp)
@@ -237,15 +236,15 @@ class WorkingState:
             tp, self.topics[tp.topic].id or "", state, replicas, is_new, offline
         )
 
-    def _told(self) -> Iterable[Effect]:
+    def _requests(self) -> Iterable[Effect]:
         for broker, told in sorted(self._leadership_for.items()):
-            news = tuple(self._news(tp, self.leadership[tp], is_new=new) for tp, new in told.items())
-            yield SendLeaderAndIsr(broker, self.brokers[broker].epoch, self.epoch, news)
+            rows = tuple(self._described(tp, self.leadership[tp], is_new=new) for tp, new in told.items())
+            yield SendLeaderAndIsr(broker, self.brokers[broker].epoch, self.epoch, rows)
         for (broker, delete), stops in sorted(self._stops_for.items()):
             yield SendStopReplica(
                 broker, self.brokers[broker].epoch, self.epoch, tuple(stops.values()), delete
             )
         live = tuple(self.brokers[broker] for broker in sorted(self.brokers))
         for broker, states in sorted(self._metadata_for.items()):
-            news = tuple(self._news(tp, state) for tp, state in states.items() if self.replicas_of(tp))
-            yield SendUpdateMetadata(broker, self.brokers[broker].epoch, self.epoch, live, news)
+            rows = tuple(self._described(tp, state) for tp, state in states.items() if self.replicas_of(tp))
+            yield SendUpdateMetadata(broker, self.brokers[broker].epoch, self.epoch, live, rows)

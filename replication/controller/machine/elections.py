@@ -1,13 +1,13 @@
-"""What is next for one partition: the one place where a controller decides who leads, and who is in sync.
+"""The next write for one partition: the one place where a controller decides who leads and who is in sync.
 
-`drive` looks at what stands and at what is wanted, and proposes at most one write; when the outcome is known, it is
-called again. In this order: a first leader; a leader in the place of one that is gone, is about to go, or cannot serve
-its replica; members out of the ISR, one per write; the next step of a reassignment; the preferred leader.
+`drive` compares the present state with what is wanted, and proposes at most one write. It is called again when the
+outcome is known. In this order: a first leader; another leader for one that is gone, is shutting down, or is offline;
+members out of the ISR, one per write; the next step of a reassignment; the preferred leader.
 
-An *offline* replica (its broker lives, and cannot serve or write it) is as good as dead, with one exception: it has
-all that is committed, perhaps damaged. So the ISR never loses its last member for that: who leads alone goes on, and
-where nobody leads, and all of the ISR lives and is offline, one of them does. While a member that is not offline may
-come back, that one is waited for.
+An *offline* replica (its broker lives, but cannot serve or write it) counts as dead, with one exception: it has all
+committed records, perhaps damaged. So the ISR never loses its last member for that: a leader alone in the ISR stays,
+and if nobody leads and all of the ISR is alive and offline, one of them leads. While a member that is not offline may
+come back, the partition waits for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from replication.model.cluster import NO_LEADER, BrokerId, LeaderAndIsr, Replica
 
 
 def drive(draft: WorkingState, tp: TopicPartition) -> None:
-    """Propose the next write for a partition, or note that nothing is left to be done for it."""
+    """Propose the next write for a partition, or settle it if there is none."""
     topic = draft.topics.get(tp.topic)
     if tp in draft.pending or topic is None or topic.id is None or tp.topic in draft.deletions:
         return
@@ -56,7 +56,7 @@ def drive(draft: WorkingState, tp: TopicPartition) -> None:
 
 
 def settle(draft: WorkingState, tp: TopicPartition) -> None:
-    """Nothing is left to be done for this partition: who waited for that goes on."""
+    """Note that nothing is left to do for this partition: elections and shutdowns that waited for it continue."""
     if tp in draft.preferred:
         draft.preferred.discard(tp)
         maybe_end_preferred(draft)
@@ -69,16 +69,16 @@ def settle(draft: WorkingState, tp: TopicPartition) -> None:
 
 
 def maybe_end_preferred(draft: WorkingState) -> None:
-    """Take the request for preferred elections away, when nothing of it is left."""
+    """Delete the node of preferred elections once all of them are done."""
     if draft.has_preferred_node and not draft.preferred:
         draft.has_preferred_node = False
         draft.also(DeletePreferredElection())
 
 
 def answer_shutdown(draft: WorkingState, broker: int) -> None:
-    """Tell a broker that wants to stop what it leads still, and somebody else might take: one that lives and stays.
+    """Answer a broker that is shutting down with the partitions that it leads and another broker could take.
 
-    What nobody else can take is not counted, since no further try would move it.
+    A partition that nobody else can take is not counted, since no further attempt would move it.
     """
     request = draft.shutdowns.pop(broker)
     staying = draft.brokers.keys() - draft.shutting_down
@@ -90,7 +90,7 @@ def answer_shutdown(draft: WorkingState, broker: int) -> None:
 def accepted(
     draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr, reason: str, *, is_unclean: bool
 ) -> None:
-    """A proposed state stands: take it over."""
+    """Take over a proposed state that was written."""
     before = draft.leadership.get(tp)
     draft.leadership[tp] = stored
     is_new = before is None
@@ -102,7 +102,7 @@ def accepted(
         if reason in ("creation", "election"):
             draft.move_partition(tp, PartitionState.ONLINE)
         if before is not None and before.leader in draft.shutting_down and before.leader != stored.leader:
-            # As a follower for its last moments it would join the ISR again, and be missing from it then.
+            # As a follower it would join the ISR again just before it stops.
             draft.tell_to_stop(tp, before.leader, delete=False)
             draft.move_replica(tp, before.leader, ReplicaState.OFFLINE)
     if is_new and tp.topic not in draft.deletions:
@@ -113,9 +113,9 @@ def accepted(
 
 
 def _create(draft: WorkingState, tp: TopicPartition) -> None:
-    """The first live replica leads, those that live are in sync. Without one, the partition stays new.
+    """Let the first live replica lead, with all live ones in sync. Without a live one, the partition stays new.
 
-    There is no ISR yet that anybody would have to leave, nor data that one could have lost.
+    There is no ISR to leave yet, and no data to lose.
     """
     draft.removals.pop(tp, None)
     available = draft.available(tp)
@@ -125,7 +125,7 @@ def _create(draft: WorkingState, tp: TopicPartition) -> None:
 
 
 def _replace_leader(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
-    """The leader is gone: elect another, or write that there is none."""
+    """Elect another leader for one that is gone, or write that there is none."""
     if draft.partition_states.get(tp) is not PartitionState.OFFLINE:
         draft.move_partition(tp, PartitionState.OFFLINE)
     draft.log(draft.lines.election_started(tp))
@@ -136,7 +136,7 @@ def _replace_leader(draft: WorkingState, tp: TopicPartition, current: LeaderAndI
         return _write_offline(draft, tp, current)
     state = current.next_term(choice.leader, choice.isr, draft.epoch)
     removing = draft.removals.get(tp, frozenset()) - {choice.leader}
-    draft.removals.pop(tp, None)  # whoever is elected in spite of what was noted has nobody above it
+    draft.removals.pop(tp, None)  # also of the elected leader, which nobody could remove
     draft.propose(
         tp,
         state,
@@ -149,11 +149,12 @@ def _replace_leader(draft: WorkingState, tp: TopicPartition, current: LeaderAndI
 
 
 def _choose(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> tuple[Choice, bool]:
-    """A leader, and whether it may lack committed records.
+    """Return a leader, and whether it may lack committed records.
 
-    The best is a member of the ISR that was alive all the time; then one that came back with everything. One that
-    lost writes leads only if the whole ISR did: then nobody is known to have more. So with those that are offline, if
-    all others of the ISR are, too. Then, where the topic allows it, anybody, best one that is not offline.
+    The best is a member of the ISR that was alive all the time; then one that came back with everything. A member
+    that lost writes leads only if the whole ISR did: then nobody is known to have more. Likewise an offline one, if
+    all others of the ISR are offline, too. After that, if the topic allows it, any replica, preferably one that is
+    not offline.
     """
     replicas, removed = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
     offline = draft.offline_of(tp)
@@ -174,7 +175,7 @@ def _choose(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> t
 
 
 def can_change(draft: WorkingState, tp: TopicPartition) -> bool:
-    """Nobody leads: would an election find a leader now, or somebody who must not be waited for?"""
+    """While nobody leads: would an election find a leader now, or a member that need not be waited for?"""
     current = draft.leadership[tp]
     try:
         _choose(draft, tp, current)
@@ -184,7 +185,7 @@ def can_change(draft: WorkingState, tp: TopicPartition) -> bool:
 
 
 def _waited_for(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> tuple[int, ...]:
-    """The ISR while nobody leads."""
+    """Return the ISR to write while nobody leads."""
     if draft.topics[tp.topic].unclean_leader_election:
         return ()
     gone = draft.removals.get(tp, frozenset())
@@ -193,9 +194,9 @@ def _waited_for(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) 
 
 
 def _write_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
-    """Leader -1. The ISR keeps its members, so that one of them can lead again, less those who lost writes.
+    """Write leader -1. The ISR keeps the members that may lead again: all but those that lost writes.
 
-    Where anybody may lead, there is nothing to keep.
+    With unclean elections there is nothing to keep.
     """
     gone = draft.removals.get(tp, frozenset())
     isr = _waited_for(draft, tp, current)
@@ -206,7 +207,7 @@ def _write_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIs
 
 
 def _move_off(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
-    """The leader wants to stop: hand over to a member of the ISR that stays."""
+    """Hand the leadership of a broker that is shutting down to a member of the ISR that stays."""
     if current.leader not in draft.shutdowns or tp not in draft.waiting[current.leader]:
         return False
     removing = draft.removals.get(tp, frozenset())
@@ -220,7 +221,7 @@ def _move_off(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) ->
 
 
 def _leave_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
-    """Take those that are offline out of the ISR, and the lead from one that is, if somebody else is left for that."""
+    """Remove offline replicas from the ISR and from the lead, if another member can lead."""
     offline = draft.offline_of(tp)
     if not offline.intersection(current.isr):
         return _fence_offline(draft, tp, current, offline)
@@ -247,9 +248,10 @@ def _leave_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIs
 def _fence_offline(
     draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr, offline: frozenset[BrokerId]
 ) -> bool:
-    """Begin a leader epoch in which those that are offline have not fetched, if they may have in this one.
+    """Begin a leader epoch in which offline replicas have not fetched, if they may have in the present one.
 
-    The leader might still take one of them into the ISR for what it asked before. From now on it knows that it is out.
+    The leader might otherwise admit one of them to the ISR for an earlier fetch. In the new epoch it knows that they
+    are out.
     """
     here = {Replica(tp, broker) for broker in offline.intersection(draft.replicas_of(tp), draft.brokers)}
     if here <= draft.fenced:
@@ -259,7 +261,7 @@ def _fence_offline(
 
 
 def _remove_one(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
-    """Take one broker that died or left out of the ISR. The leader is not among them, so somebody is left."""
+    """Remove one dead or departed broker from the ISR. The leader is none of them, so the ISR is not empty."""
     gone = draft.removals.pop(tp, frozenset())
     leaving = sorted(gone & set(current.isr))
     if not leaving:
@@ -272,7 +274,7 @@ def _remove_one(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) 
 
 
 def _prefer(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
-    """Have the preferred replica lead, if that was asked for and costs nothing."""
+    """Elect the preferred replica, if that was requested and costs nothing."""
     replicas = draft.replicas_of(tp)
     if current.leader == replicas[0]:
         draft.to_return.discard(tp)

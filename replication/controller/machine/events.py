@@ -1,4 +1,4 @@
-"""What happens to a controller (events, in the past tense) and what it orders (effects)."""
+"""The events of a controller, in the past tense, and its effects."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from replication.model.cluster import (
-    Assignment,
     BrokerId,
     BrokerInfo,
     ClusterState,
     LeaderAndIsr,
+    LeaderAndIsrPartitionState,
     Offline,
     Reassignment,
     ReassignmentWrite,
     ReassignmentWritten,
     TopicInfo,
     TopicPartition,
+    WriteResult,
 )
 from replication.model.state_changes import StateChange
 
@@ -27,14 +28,14 @@ from replication.model.state_changes import StateChange
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """This broker made /controller, and counted up /controller_epoch to this."""
+    """This broker created /controller, and incremented /controller_epoch to this."""
 
     controller_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class ContextLoaded:
-    """What the tree says, read after the watches were set."""
+    """The content of the tree, read after the watches were set."""
 
     cluster: ClusterState
     now_ms: int
@@ -42,15 +43,15 @@ class ContextLoaded:
 
 @dataclass(frozen=True, slots=True)
 class Resigned:
-    """This broker is no longer the controller: its session ended, or the node is another's."""
+    """This broker is no longer the controller: its session ended, or another broker has the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokersChanged:
-    """All who are registered now, with their incarnations.
+    """All registered brokers, with their epochs.
 
-    `offline` as in OfflineReplicasChanged, read after them: what a broker began with is known when the broker is. None:
-    nothing is said of it.
+    `offline` is as in OfflineReplicasChanged and read after the brokers, so that the offline replicas of a new broker
+    are known with it. None: nothing is known about them.
     """
 
     live: tuple[BrokerInfo, ...]
@@ -59,42 +60,33 @@ class BrokersChanged:
 
 @dataclass(frozen=True, slots=True)
 class OfflineReplicasChanged:
-    """Which replicas brokers cannot serve or write now; those that are not named have none."""
+    """All offline replicas now; brokers that are not named have none."""
 
     offline: Mapping[BrokerId, Offline]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
-    """All topics as the tree has them now. Replicas of a partition that is known already are not taken from here."""
+    """All topics in the tree. The replicas of partitions that are already known are not taken from here."""
 
     topics: dict[str, TopicInfo]
 
 
 @dataclass(frozen=True, slots=True)
-class WriteResult:
-    """The outcome of one StateWrite: `stored` is what the node says now, None if there is none."""
-
-    tp: TopicPartition
-    accepted: bool
-    stored: LeaderAndIsr | None
-
-
-@dataclass(frozen=True, slots=True)
 class StatesWritten:
-    """The outcomes of a WriteStates, for certain: who does not know one reads the node."""
+    """The certain outcomes of a WriteStates: an unknown outcome was looked up in the node."""
 
     results: tuple[WriteResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """The controller epoch has changed: nothing was written, and nothing ever will be in this term."""
+    """The controller epoch has changed: nothing was written, and nothing will be in this term."""
 
 
 @dataclass(frozen=True, slots=True)
 class IsrChanged:
-    """Leaders have written these; the nodes were read after their notification."""
+    """Leaders have written these states; read after their notification."""
 
     partitions: tuple[tuple[TopicPartition, LeaderAndIsr], ...]
 
@@ -108,7 +100,7 @@ class PreferredElectionRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentsRequested:
-    """What /admin/reassign_partitions says now, all of it."""
+    """The whole content of /admin/reassign_partitions."""
 
     plans: Mapping[TopicPartition, Reassignment]
 
@@ -139,7 +131,7 @@ class ReplicasDeleted:
 
 @dataclass(frozen=True, slots=True)
 class TopicNodesDeleted:
-    """The tree has forgotten the topic of this id. There may be another of its name."""
+    """The nodes of the topic with this id are deleted. There may be another topic of its name."""
 
     topic: str
     topic_id: str | None
@@ -147,8 +139,6 @@ class TopicNodesDeleted:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed."""
-
     now_ms: int
 
 
@@ -180,16 +170,16 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class LoadContext:
-    """Set all watches, then read the tree; answer with ContextLoaded."""
+    """Set all watches, then read the tree. Answer: ContextLoaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Stop acting, give /controller up if it is ours, watch it again."""
+    """Stop the term, delete /controller if it is ours, and watch it again."""
 
 
 class Selector(enum.StrEnum):
-    """The ways to choose a leader, by the names that Kafka's controller has for them in its log."""
+    """The ways to elect a leader, by the names that Kafka's controller logs."""
 
     OFFLINE = "OfflinePartitionLeaderSelector"
     REASSIGNED = "ReassignedPartitionLeaderSelector"
@@ -199,7 +189,7 @@ class Selector(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StateWrite:
-    """Write this state if the node is of `state.version` (NO_NODE: if there is none). `selector` chose its leader."""
+    """Write the state if the node still has `state.version` (NO_NODE: does not exist). `selector` chose its leader."""
 
     tp: TopicPartition
     state: LeaderAndIsr
@@ -208,9 +198,9 @@ class StateWrite:
 
 @dataclass(frozen=True, slots=True)
 class WriteStates:
-    """Conditional writes that do not depend on each other, each in one step with a check of the controller epoch.
+    """Independent conditional writes, each in one step with a check of the controller epoch.
 
-    All outcomes come back in one StatesWritten, or Fenced.
+    Answer: one StatesWritten with all outcomes, or Fenced.
     """
 
     controller_epoch: int
@@ -219,31 +209,16 @@ class WriteStates:
 
 @dataclass(frozen=True, slots=True)
 class MakeTopicId:
-    """Give the topic an id (create /pylog/topic_ids/[topic], or read it); answer with TopicsChanged."""
+    """Create /pylog/topic_ids/[topic], or read it. Answer: TopicsChanged."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderAndIsrPartitionState:
-    """What a broker is told of a partition. `is_new`: the replica may be made if it is not there.
-
-    `offline` are the replicas whose brokers live, and cannot serve or write them.
-    """
-
-    tp: TopicPartition
-    topic_id: str
-    state: LeaderAndIsr
-    replicas: Assignment
-    is_new: bool = False
-    offline: Assignment = ()
-
-
-@dataclass(frozen=True, slots=True)
 class SendLeaderAndIsr:
-    """To be repeated until the incarnation has obeyed or is gone; in order with all that goes to this broker.
+    """Repeat it until this life of the broker has obeyed or is gone; in order with all requests to that broker.
 
-    No answer, and STALE_BROKER_EPOCH, are reasons to repeat it; STALE_CONTROLLER_EPOCH ends the term.
+    No answer and STALE_BROKER_EPOCH are reasons to repeat it; STALE_CONTROLLER_EPOCH ends the term.
     """
 
     broker: BrokerId
@@ -254,9 +229,9 @@ class SendLeaderAndIsr:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A replica to let go of. Who knows a later leader epoch does not: it has become a replica again.
+    """A replica to stop. A broker that knows a later leader epoch ignores it: the replica was assigned again.
 
-    NO_EPOCH: in any leader epoch; EPOCH_DURING_DELETE: the topic goes.
+    NO_EPOCH: in any leader epoch; EPOCH_DURING_DELETE: its topic is being deleted.
     """
 
     tp: TopicPartition
@@ -266,7 +241,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class SendStopReplica:
-    """As SendLeaderAndIsr. The answer to a `delete` comes back as ReplicasDeleted."""
+    """As SendLeaderAndIsr. Answer to a `delete`: ReplicasDeleted."""
 
     broker: BrokerId
     broker_epoch: int
@@ -277,7 +252,7 @@ class SendStopReplica:
 
 @dataclass(frozen=True, slots=True)
 class SendUpdateMetadata:
-    """As SendLeaderAndIsr. `brokers` are all that live."""
+    """As SendLeaderAndIsr. `brokers` are all live ones."""
 
     broker: BrokerId
     broker_epoch: int
@@ -296,14 +271,14 @@ class AnswerControlledShutdown:
 
 @dataclass(frozen=True, slots=True)
 class DeletePreferredElection:
-    """Remove /admin/preferred_replica_election: all that it named is done, or cannot be done."""
+    """Delete /admin/preferred_replica_election: all that it named is done, or cannot be done."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteReassignment:
-    """Do this write in a step that checks the controller epoch, too.
+    """Do this write in a step that also checks the controller epoch.
 
-    Answer: Fenced, or ReassignmentWritten and then, read after it, ReassignmentsRequested.
+    Answer: Fenced, or ReassignmentWritten followed by ReassignmentsRequested, read after it.
     """
 
     controller_epoch: int
@@ -312,9 +287,9 @@ class WriteReassignment:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopicNodes:
-    """Remove the topic's nodes, its settings and the mark in /admin/delete_topics, the mark last.
+    """Delete the topic's nodes, its settings and last the mark in /admin/delete_topics.
 
-    `topic_id` None: whatever topic of this name is there. Answer: TopicNodesDeleted.
+    `topic_id` None: whatever topic has this name. Answer: TopicNodesDeleted.
     """
 
     topic: str

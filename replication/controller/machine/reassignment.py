@@ -1,17 +1,17 @@
-"""How a partition gets other replicas, crash-safe: the tree says how far it is, so a new controller goes on from there.
+"""Reassignment of replicas, crash-safe: the tree holds the progress, so a new controller continues from there.
 
 With O the original replicas and T the target:
 
-1. The topic's node says O + T, and /admin/reassign_partitions what O was, in one step.
-2. All of them hear of it in a new leader epoch, so the leader counts those that are new; they begin to fetch.
-3. When all of T live and are in the ISR, one of T leads.
-4. The ISR becomes its part in T, in a new leader epoch. From here on T are the replicas: nobody else can join.
-5. The others are stopped and deleted. One that is down is not waited for; its directory stays behind.
-6. The topic's node says T, and /admin/reassign_partitions nothing of this partition any more, in one step.
+1. In one step, the topic's node gets O + T, and /admin/reassign_partitions what O was.
+2. All of O + T hear of it in a new leader epoch, so the leader counts the new replicas; they begin to fetch.
+3. When all of T are alive and in the ISR, one of T leads.
+4. The ISR shrinks to its part in T, in a new leader epoch. From here on T are the replicas: nobody else can join.
+5. The other replicas are stopped and deleted. One that is down is not waited for; its directory stays behind.
+6. In one step, the topic's node gets T, and /admin/reassign_partitions loses the entry.
 
-Elections go on meanwhile as ever. It is cancelled by making O the target: then only those of O that live must be in
-the ISR before the others go; or nobody leads, and the ISR waits for some of O only. Another target may be given at any
-time before 6.
+Elections go on all the time. Making O the target cancels: then the others go when all live members of O are in the
+ISR, or, while nobody leads, when the ISR has members of O only. Another target may be given at any time before step
+6.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from replication.model.cluster import (
     TopicPartition,
 )
 
-GONE = "there is no such partition"
+GONE = "the partition does not exist"
 
 
 def note(draft: WorkingState, plans: Mapping[TopicPartition, Reassignment]) -> list[TopicPartition]:
-    """Know what is wanted now; return what is new. What is begun goes on, though its entry may be gone."""
+    """Take the requested reassignments; return the new ones. A move that has begun continues without its entry."""
     new = []
     for tp, move in list(draft.moves.items()):
         if tp not in plans and move.plan.original is None and not move.is_storing:
@@ -64,7 +64,7 @@ def note(draft: WorkingState, plans: Mapping[TopicPartition, Reassignment]) -> l
 
 
 def forget(draft: WorkingState, tp: TopicPartition) -> None:
-    """The partition is not there any more: nothing of it is wanted."""
+    """Drop the move of a partition that does not exist any more."""
     move = draft.moves.pop(tp, None)
     if move is not None:
         draft.log(draft.lines.reassignment_refused(tp, move.plan.target, GONE))
@@ -72,7 +72,7 @@ def forget(draft: WorkingState, tp: TopicPartition) -> None:
 
 
 def written(draft: WorkingState, event: ReassignmentWritten) -> None:
-    """The nodes say this now: as it was asked for, or somebody else was faster, and that is taken over."""
+    """Take the outcome of a write: the content of both nodes, as requested or by another writer."""
     tp, move = event.tp, draft.moves.get(event.tp)
     if move is None or not draft.replicas_of(tp):
         return
@@ -91,7 +91,7 @@ def written(draft: WorkingState, event: ReassignmentWritten) -> None:
 
 
 def proceed(draft: WorkingState, tp: TopicPartition) -> None:
-    """Take the next step that is none of the partition's leader: begin it, remove who leaves, end it."""
+    """Take the next step that concerns no leader: begin the move, delete old replicas, or end it."""
     move = draft.moves.get(tp)
     if move is None or move.is_storing:
         return
@@ -112,7 +112,7 @@ def proceed(draft: WorkingState, tp: TopicPartition) -> None:
 
 
 def advance(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
-    """Propose the next state of a partition, if one is due; without a leader, it can only be taken back."""
+    """Propose the next state of a partition, if one is due; without a leader, only a cancellation can go on."""
     move = draft.moves.get(tp)
     if move is None or move.is_storing or move.is_leaving or move.plan.original is None:
         return False
@@ -125,7 +125,7 @@ def advance(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> b
 
 
 def accepted(draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr, reason: str) -> None:
-    """This state stands, and all replicas will hear of it."""
+    """This state is written, and all replicas will hear of it."""
     move = draft.moves.get(tp)
     if move is None or move.is_storing or move.is_leaving or move.plan.original is None:
         return
@@ -152,13 +152,13 @@ def _reason_to_refuse(draft: WorkingState, tp: TopicPartition, move: Move, joini
     if move.plan.original is None and tp.topic in draft.delayed_deletions:
         return "its topic is to be deleted"
     if not target or len(set(target)) != len(target):
-        return "at least one replica is wanted, each on a broker of its own"
+        return "it needs at least one replica, and each on another broker"
     absent = [broker for broker in joining if broker not in draft.brokers]
-    return f"brokers {','.join(map(str, absent))} are not there" if absent else ""
+    return f"brokers {','.join(map(str, absent))} are not alive" if absent else ""
 
 
 def _drop(draft: WorkingState, tp: TopicPartition, move: Move, reason: str) -> None:
-    """Refuse it. What is begun is cancelled."""
+    """Refuse the reassignment, or cancel it if it has begun."""
     plan, original = move.plan, move.plan.original
     draft.log(draft.lines.reassignment_refused(tp, plan.target, reason))
     if original is None or not move.stored:
@@ -181,11 +181,9 @@ def _store(
 
 
 def _is_ready(draft: WorkingState, tp: TopicPartition, move: Move, current: LeaderAndIsr) -> bool:
-    """May the others go? Only if all that stay live, and have everything; of a cancelled one, all that live.
+    """May the old replicas go? The target must be alive and in sync; of a cancelled move, its live members.
 
-    What is offline counts as dead here.
-
-    While nobody leads, only those in the ISR are waited for: if all of them stay, the others are of no use.
+    Offline replicas count as dead. While nobody leads, it is enough that the ISR is within the target.
     """
     plan, live = move.plan, frozenset(draft.brokers) - draft.offline_of(tp)
     if current.leader == NO_LEADER:
@@ -214,7 +212,7 @@ def _leaving(move: Move) -> list[BrokerId]:
 
 
 def _remove(draft: WorkingState, tp: TopicPartition, move: Move) -> None:
-    """Have those who leave delete what they have; when all who live have done it, that is the end of it."""
+    """Have the old replicas deleted; end the move when all live ones are."""
     is_done = True
     for broker in _leaving(move):
         state = draft.replica_states.get(Replica(tp, broker))
@@ -241,7 +239,7 @@ def _end(draft: WorkingState, tp: TopicPartition, move: Move) -> None:
 
 
 def _take(draft: WorkingState, tp: TopicPartition, replicas: Assignment) -> None:
-    """These are the replicas now; those that were none before begin anew."""
+    """Set the replicas; new ones start as NewReplica."""
     before = draft.replicas_of(tp)
     draft.assign(tp, replicas)
     for broker in set(before) - set(replicas):

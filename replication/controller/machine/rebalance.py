@@ -1,4 +1,4 @@
-"""Leadership goes back to the preferred replicas, when too much of it has wandered off a broker."""
+"""Preferred replicas lead again, when a broker misses too much of its leadership."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ FIRST_CHECK_MS = 5_000  # after a controller was elected
 
 
 def start(draft: WorkingState, now_ms: int) -> None:
-    """Have the first check made a little after the election."""
+    """Schedule the first check shortly after the election of the controller."""
     draft.next_rebalance_ms = now_ms + FIRST_CHECK_MS if draft.limits.auto_leader_rebalance_enable else None
 
 
 def maybe_rebalance(draft: WorkingState, now_ms: int) -> None:
-    """Elect the preferred replicas of brokers that miss more than the allowed part of their partitions."""
+    """Elect the preferred replicas of brokers that miss more than the allowed share of their partitions."""
     if draft.next_rebalance_ms is None or now_ms < draft.next_rebalance_ms:
         return
     draft.next_rebalance_ms = now_ms + draft.limits.leader_imbalance_check_interval_seconds * 1000
     if draft.preferred:
-        return  # an election that was asked for is under way
+        return  # a requested election is under way
     for missed in _missed_by_broker(draft):
         for tp in missed:
             draft.preferred.add(tp)
@@ -28,7 +28,7 @@ def maybe_rebalance(draft: WorkingState, now_ms: int) -> None:
 
 
 def _missed_by_broker(draft: WorkingState) -> list[list[TopicPartition]]:
-    """For each broker that misses too many: the partitions that it should lead, does not, and could."""
+    """Return, per broker that misses too many, the partitions that it should lead, does not, and could."""
     owned: dict[BrokerId, list[TopicPartition]] = {}
     for tp, replicas in draft.partitions():
         if tp in draft.leadership and tp.topic not in draft.deletions:

@@ -1,4 +1,4 @@
-"""Controller: what a controller knows and has begun, and its settings. A frozen value; `step` makes the next one."""
+"""Controller: the knowledge of a controller and the work in progress, as a frozen value; and its settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from replication.model.cluster import (
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """Settings of the controller, by their names in server.properties."""
+    """Named as in server.properties."""
 
     delete_topic_enable: bool = True
     auto_leader_rebalance_enable: bool = True
@@ -32,7 +32,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A write in flight: what it is for, whom it takes out of the ISR, and whether its leader may lack data."""
+    """A write in flight: its reason, the brokers that it removes from the ISR, and whether the leader may lack data."""
 
     write: StateWrite
     reason: str
@@ -42,25 +42,25 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A reassignment: what is wanted, and how far this controller is with it.
+    """A reassignment and its progress.
 
-    `stored` are the replicas that the topic's node names. While those that are not wanted any more are removed
-    (`is_leaving`), the replicas of the partition are the target ones only.
+    `stored` are the replicas in the topic's node. While the old replicas are removed (`is_leaving`), the partition's
+    replicas are the target ones only.
     """
 
     plan: Reassignment
     stored: Assignment
     is_storing: bool = False  # a write of the two nodes is in flight
-    is_announced: bool = False  # the leader knows all of `stored` from this controller
+    is_announced: bool = False  # this controller has told the leader all of `stored`
     is_leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
-    """One broker as a controller, or as one that may become it (`is_active` is false: it knows nothing).
+    """One broker as a controller, or as a candidate (`is_active` is false: it knows nothing).
 
-    Invariant: a partition has at most one write in flight (`pending`); what else is to be done for it is noted
-    (`removals`, `preferred`, `shutdowns`, `deletions`, `moves`) and looked at again when the write's outcome is known.
+    Invariant: a partition has at most one write in flight (`pending`). Other work for it is noted (`removals`,
+    `preferred`, `shutdowns`, `deletions`, `moves`) and considered again when the outcome of the write is known.
     """
 
     broker: BrokerId
@@ -73,12 +73,12 @@ class Controller:
     partition_states: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
     replica_states: Mapping[Replica, ReplicaState] = field(default_factory=dict)
     pending: Mapping[TopicPartition, Pending] = field(default_factory=dict)
-    # Brokers that died, left or lost writes, and are still to be taken out of the ISR.
+    # Brokers that died, left or lost writes, and must still leave the ISR.
     removals: Mapping[TopicPartition, frozenset[BrokerId]] = field(default_factory=dict)
     preferred: frozenset[TopicPartition] = frozenset()
-    # Led by others only since the preferred replica was offline: it leads again once it is in sync.
+    # Partitions whose preferred replica lost the lead by being offline: it leads again once it is in sync.
     to_return: frozenset[TopicPartition] = frozenset()
-    # Offline replicas that have not fetched in the leader epoch of now, as is known.
+    # Offline replicas that cannot have fetched in the present leader epoch.
     fenced: frozenset[Replica] = frozenset()
     has_preferred_node: bool = False
     shutting_down: frozenset[BrokerId] = frozenset()
@@ -86,6 +86,6 @@ class Controller:
     shutdowns: Mapping[BrokerId, int] = field(default_factory=dict)
     waiting: Mapping[BrokerId, frozenset[TopicPartition]] = field(default_factory=dict)
     deletions: frozenset[str] = frozenset()
-    delayed_deletions: frozenset[str] = frozenset()  # until they can begin: see `deletion`
+    delayed_deletions: frozenset[str] = frozenset()  # they cannot begin yet: see `deletion`
     moves: Mapping[TopicPartition, Move] = field(default_factory=dict)
     next_rebalance_ms: int | None = None

@@ -2,15 +2,15 @@
 
 Laws:
 
-- A state node is written only on the condition that it is as it was read, and that the controller epoch is ours;
-  brokers are told of a state only after it was written. A refused write is thought through again from what stands.
-- Who leads comes from the ISR; anybody else only where the topic allows it, and then that is said.
-- The ISR that a controller writes is a part of the one that stood (or, after an unclean election, the leader alone).
+- A state node is written only if it is as it was read and the controller epoch is ours. Brokers hear of a state only
+  after it was written. After a refused write, the decision is made again from the stored state.
+- The leader comes from the ISR; any other replica leads only where the topic allows it, and that is logged.
+- The ISR that a controller writes is a part of the stored one (or, after an unclean election, the leader alone).
 
-Failover of the controller, in the order of the twelve steps: the driver has made /controller and counted up the
-epoch (1) when it says `Elected`; `LoadContext` has it set the watches (2-6) and read the tree (7). `ContextLoaded`
-starts both state machines (8), is active from then on (9), tells every live broker everything (10), starts the
-rebalance task (11), and resumes deletions (12), reassignments and preferred elections.
+The twelve steps of a controller failover: the driver has created /controller and incremented the epoch (1) when it
+posts `Elected`; `LoadContext` sets the watches (2-6) and reads the tree (7). `ContextLoaded` starts both state
+machines (8), is active from then on (9), sends every live broker everything (10), starts the rebalance task (11), and
+resumes deletions (12), reassignments and preferred elections.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ from replication.controller.machine.events import (
     Ticked,
     TopicNodesDeleted,
     TopicsChanged,
-    WriteResult,
 )
 from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.transitions import PartitionState, ReplicaState
@@ -64,13 +63,14 @@ from replication.model.cluster import (
     Replica,
     TopicInfo,
     TopicPartition,
+    WriteResult,
 )
 
 Step = tuple[Controller, tuple[Effect, ...]]
 
 
 def step(state: Controller, event: Event, limits: ControllerSettings) -> Step:
-    """Return the state after the event, and what is to be done, in order."""
+    """Return the state after the event, and the effects, in order."""
     match event:
         case Elected(controller_epoch):
             return Controller(broker=state.broker, epoch=controller_epoch), (LoadContext(),)
@@ -109,13 +109,13 @@ def _work(draft: WorkingState, event: Event) -> None:
         case Ticked(now_ms):
             _ticked(draft, now_ms)
         case Elected() | Resigned() | Fenced():
-            raise AssertionError(f"{event} was dealt with")
+            raise AssertionError(f"{event} was handled by `step`")
         case _:
             _asked(draft, event)
 
 
 def _asked(draft: WorkingState, event: Request) -> None:
-    """What people and brokers ask for, and the answers to what was asked of brokers and the tree for it."""
+    """Requests of people and brokers, and the outcomes of effects that serve them."""
     match event:
         case PreferredElectionRequested(partitions):
             _elect_preferred(draft, partitions)
@@ -147,18 +147,18 @@ def _fenced(state: Controller) -> Step:
 
 
 def _is_overtaken(state: Controller, event: StatesWritten) -> bool:
-    """A node carries the epoch of a later controller: this one's term is over."""
+    """Return whether a node has the epoch of a later controller: this one's term is over."""
     return any(
         result.stored is not None and result.stored.controller_epoch > state.epoch for result in event.results
     )
 
 
 def _take_over(draft: WorkingState, event: ContextLoaded) -> None:
-    """Begin a term with what the tree says.
+    """Begin a term with the content of the tree.
 
-    It does what its predecessor had to do when brokers died, and could not, perhaps since it was one of them: leaders
-    that are gone are replaced, and followers that are gone leave the ISR, so that nothing waits until their leaders
-    find them too slow. So do those that lost writes, since no leader would know.
+    It makes up for what its predecessor could not do when brokers died, perhaps because it was one of them: dead
+    leaders are replaced, and dead followers leave the ISR at once instead of when their leaders find them too slow.
+    So do brokers that lost writes, since no leader would know.
     """
     cluster = event.cluster
     draft.is_active = True
@@ -182,7 +182,7 @@ def _take_over(draft: WorkingState, event: ContextLoaded) -> None:
 
 
 def _brokers_changed(draft: WorkingState, event: BrokersChanged) -> None:
-    """Brokers died, or started; one with another epoch did both, faster than anybody looked."""
+    """Brokers died or started; one with another epoch did both since the last look."""
     now = {broker.id: broker for broker in event.live}
     dead = sorted(b for b, info in draft.brokers.items() if b not in now or now[b].epoch != info.epoch)
     started = sorted(b for b, i in now.items() if b not in draft.brokers or draft.brokers[b].epoch != i.epoch)
@@ -197,14 +197,14 @@ def _brokers_changed(draft: WorkingState, event: BrokersChanged) -> None:
         _drive_and_tell(draft, draft.partitions_on({*dead, *started}), started)
         for tp, move in list(draft.moves.items()):
             if move.is_leaving:
-                drive(draft, tp)  # with those that are no replicas any more
+                drive(draft, tp)  # brokers that are no replicas any more must delete theirs
     _drive_and_tell_back(draft, changed)
 
 
 def _note_offline(
     draft: WorkingState, offline: Mapping[BrokerId, Offline]
 ) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-    """Know what is offline now, and tell all. The partitions where that changed, with who can serve them again."""
+    """Take the offline replicas, and tell all brokers. Returns each changed partition, with who can serve it again."""
     before, draft.offline = draft.offline, dict(offline)
     none = Offline()
     brokers = [b for b in sorted({*before, *offline}) if before.get(b, none) != offline.get(b, none)]
@@ -223,7 +223,7 @@ def _note_offline(
 
 
 def _drive_and_tell_back(draft: WorkingState, changed: Mapping[TopicPartition, tuple[BrokerId, ...]]) -> None:
-    """Decide anew about these; who can serve its replica again may have missed what it was told of it meanwhile."""
+    """Decide these partitions; repeat the state to replicas that are back, which may have missed it."""
     for tp, back in changed.items():
         drive(draft, tp)
         if tp not in draft.pending:
@@ -231,9 +231,10 @@ def _drive_and_tell_back(draft: WorkingState, changed: Mapping[TopicPartition, t
 
 
 def _drive_and_tell(draft: WorkingState, tps: list[TopicPartition], receivers: Collection[BrokerId]) -> None:
-    """Decide first; these brokers are told at once only what stays, and the rest when it is written.
+    """Decide first; tell these brokers now only what is not about to change, and the rest when it is written.
 
-    A leader that lost writes must not hear that it leads, if only for a moment: its followers would cut their logs.
+    A leader that lost writes must not hear that it leads, not even for a moment: its followers would truncate their
+    logs.
     """
     for tp in tps:
         drive(draft, tp)
@@ -256,7 +257,7 @@ def _failed(draft: WorkingState, dead: list[BrokerId]) -> None:
 
 
 def _started(draft: WorkingState, started: list[BrokerId]) -> None:
-    """Tell their clients' side everything; what lost writes leaves every ISR that has somebody else."""
+    """Send these brokers all metadata; those that lost writes leave every ISR that has another member."""
     _note_removals(draft, [broker for broker in started if draft.brokers[broker].lost_writes])
     draft.tell_metadata(draft.leadership, started)
     for tp in draft.partitions_on(started):
@@ -270,7 +271,7 @@ def _started(draft: WorkingState, started: list[BrokerId]) -> None:
 
 
 def _note_removals(draft: WorkingState, brokers: Iterable[BrokerId]) -> list[TopicPartition]:
-    """These are to be taken out of every ISR; the partitions concerned."""
+    """Note that these brokers must leave every ISR; return their partitions."""
     gone = frozenset(brokers)
     tps = [tp for tp in draft.partitions_on(gone) if tp.topic not in draft.deletions]
     for tp in tps:
@@ -279,7 +280,7 @@ def _note_removals(draft: WorkingState, brokers: Iterable[BrokerId]) -> list[Top
 
 
 def _shut_down(draft: WorkingState, broker: BrokerId, request: int) -> None:
-    """Move leadership off a broker that wants to stop, and take it out of every ISR. What it has alone stays."""
+    """Move leadership off a broker that wants to stop, and remove it from every ISR where it is not alone."""
     if broker not in draft.brokers:
         draft.also(AnswerControlledShutdown(request, ()))
         return
@@ -311,13 +312,13 @@ def _topics_changed(draft: WorkingState, topics: dict[str, TopicInfo]) -> None:
 
 
 def _note_topics(draft: WorkingState, topics: dict[str, TopicInfo]) -> list[TopicPartition]:
-    """Topics and partitions came, went, or have other settings. Returns every partition that is there now."""
+    """Take topics and partitions that came, went or have other settings. Returns all partitions."""
     for name in sorted(draft.topics.keys() - topics.keys()):
         deletion.forget(draft, name)
     for name, topic in sorted(topics.items()):
         known = draft.topics.get(name)
         if known is not None and known.id is not None and topic.id != known.id:
-            deletion.forget(draft, name)  # deleted and made again
+            deletion.forget(draft, name)  # deleted and recreated
             known = None
         if topic.id is None:
             draft.also(MakeTopicId(name))
@@ -330,7 +331,7 @@ def _note_topics(draft: WorkingState, topics: dict[str, TopicInfo]) -> list[Topi
 
 
 def _add_partition(draft: WorkingState, tp: TopicPartition) -> None:
-    """A partition that is new to this controller, though perhaps not to the cluster."""
+    """Add a partition that is new to this controller, though perhaps not to the cluster."""
     current = draft.leadership.get(tp)
     if current is None:
         draft.move_partition(tp, PartitionState.NEW)
@@ -352,7 +353,7 @@ def _reassignment_written(draft: WorkingState, event: ReassignmentWritten) -> No
 
 
 def _begin_delayed_deletions(draft: WorkingState) -> None:
-    """Delete those that need not wait any more: see `deletion`."""
+    """Delete the topics that need not wait any more: see `deletion`."""
     deletion.begin(draft, sorted(draft.delayed_deletions - {tp.topic for tp in draft.moves}))
 
 
@@ -369,13 +370,13 @@ def _elect_preferred(draft: WorkingState, partitions: Iterable[TopicPartition]) 
 
 
 def _written(draft: WorkingState, result: WriteResult) -> None:
-    """One write was accepted, or somebody else's stands: take that over, and look at the partition again."""
+    """Take the outcome of one write, accepted or refused, and decide the partition again."""
     tp = result.tp
     pending = draft.pending.pop(tp, None)
     if pending is None or not draft.replicas_of(tp):
         return
     if result.stored is None:
-        draft.leadership.pop(tp, None)  # the topic has gone; that will be told
+        draft.leadership.pop(tp, None)  # the topic is gone; an event will say so
         return
     is_new = result.accepted and tp not in draft.leadership
     noted = draft.removals.get(tp, frozenset())
@@ -398,10 +399,10 @@ def _written(draft: WorkingState, result: WriteResult) -> None:
 def _tell_written(
     draft: WorkingState, result: WriteResult, noted: frozenset[BrokerId], *, is_new: bool
 ) -> None:
-    """Tell what stands, now that it was looked at again; `noted` were to be taken out of the ISR before that.
+    """Tell the stored state, after deciding again; `noted` were to leave the ISR before that.
 
-    While the write was under way a broker may have died and come back without its data. If it leads by what was
-    written, nobody hears of that: whoever followed it would cut its log. If not, it hears what is written next.
+    While the write was in flight a broker may have died and come back without its data. If it leads by that write,
+    nobody hears of it, since its followers would truncate their logs. Otherwise it hears what is written next.
     """
     tp = result.tp
     if tp not in draft.pending:
@@ -415,7 +416,7 @@ def _tell_written(
 
 
 def _isr_changed(draft: WorkingState, event: IsrChanged) -> None:
-    """Leaders have written ISRs: know them, and tell everybody."""
+    """Take the ISRs that leaders have written, and tell all brokers."""
     newer = [
         (tp, stored)
         for tp, stored in event.partitions
@@ -433,5 +434,5 @@ def _ticked(draft: WorkingState, now_ms: int) -> None:
             deletion.drive(draft, tp)
     for tp, move in list(draft.moves.items()):
         if move.is_leaving:
-            reassignment.proceed(draft, tp)  # what could not be deleted is tried again
+            reassignment.proceed(draft, tp)  # repeat deletions that failed
     rebalance.maybe_rebalance(draft, now_ms)

@@ -16,8 +16,6 @@ from collections.abc import Mapping
 
 
 class PartitionState(enum.StrEnum):
-    """Has the partition a leader?"""
-
     NON_EXISTENT = "NonExistentPartition"
     NEW = "NewPartition"
     ONLINE = "OnlinePartition"
@@ -25,15 +23,13 @@ class PartitionState(enum.StrEnum):
 
 
 class ReplicaState(enum.StrEnum):
-    """May the replica be part of the ISR, or is it on its way out?"""
-
     NON_EXISTENT = "NonExistentReplica"
     NEW = "NewReplica"
     ONLINE = "OnlineReplica"
     OFFLINE = "OfflineReplica"
     DELETION_STARTED = "ReplicaDeletionStarted"
     DELETION_SUCCESSFUL = "ReplicaDeletionSuccessful"
-    DELETION_INELIGIBLE = "ReplicaDeletionIneligible"  # it is down, or could not delete: later
+    DELETION_INELIGIBLE = "ReplicaDeletionIneligible"  # its broker is down or could not delete it: later
 
 
 _P, _R = PartitionState, ReplicaState

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, and when offsets go."""
+"""Committed offsets: who may commit, and when offsets are deleted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from replication.model.cluster import TopicPartition
 
 
 def commit(draft: WorkingState, event: Commit) -> None:
-    """Store offsets, but those with too long a text. A member's commit is a sign of life."""
+    """Store the offsets, except those with too long a metadata text. A commit counts as a heartbeat of its member."""
     error = _refusal(draft, event)
     if error is not ErrorCode.NONE:
         draft.answer(event.request, OffsetsDone(error))
@@ -47,7 +47,7 @@ def commit(draft: WorkingState, event: Commit) -> None:
 
 
 def _refusal(draft: WorkingState, event: Commit) -> ErrorCode:
-    """Somebody outside of a group's rules may commit while it has no members; in it, members of this generation may."""
+    """Allow commits without a member while the group is empty; else only those by members of this generation."""
     if event.generation < 0 and draft.phase is Phase.EMPTY:
         return ErrorCode.NONE
     if event.generation >= 0 and draft.group().is_blank:
@@ -61,7 +61,7 @@ def _refusal(draft: WorkingState, event: Commit) -> ErrorCode:
 
 
 def offsets_stored(draft: WorkingState, write: NewOffsets, outcome: Appended) -> None:
-    """Tell who committed. Of two commits of a partition, that counts which stands later in the log."""
+    """Answer a commit. Of two commits for a partition, the later one in the log wins."""
     draft.commits = {request: tps for request, tps in draft.commits.items() if request != write.request}
     if outcome.error is not ErrorCode.NONE:
         draft.answer(write.request, OffsetsDone(outcome.error))
@@ -78,7 +78,7 @@ def offsets_stored(draft: WorkingState, write: NewOffsets, outcome: Appended) ->
 
 
 def delete_offsets(draft: WorkingState, event: DeleteOffsets) -> None:
-    """Offsets of topics that nobody in the group reads may go."""
+    """Delete offsets of topics that no member subscribes to."""
     topics: Collection[str] = ()
     if draft.group().is_blank:
         draft.answer(event.request, OffsetsDone(ErrorCode.GROUP_ID_NOT_FOUND))
@@ -98,7 +98,7 @@ def delete_offsets(draft: WorkingState, event: DeleteOffsets) -> None:
 
 
 def delete_group(draft: WorkingState, event: DeleteGroup) -> None:
-    """A group without members may go, with all its offsets."""
+    """Delete a group without members, with all its offsets."""
     if draft.group().is_blank:
         draft.answer(event.request, Done(ErrorCode.GROUP_ID_NOT_FOUND))
     elif draft.phase is not Phase.EMPTY:
@@ -108,7 +108,7 @@ def delete_group(draft: WorkingState, event: DeleteGroup) -> None:
 
 
 def clean(draft: WorkingState, event: ForgetTopics | ExpireOffsets) -> None:
-    """Let go of offsets that lead nowhere, or have expired; of a group without members with the last of them."""
+    """Delete offsets that expired or whose topics are gone, and an empty group with the last of them."""
     if isinstance(event, ForgetTopics):
         gone = tuple(tp for tp in draft.offsets if tp.topic in event.topics)
         if gone:
@@ -128,7 +128,7 @@ def clean(draft: WorkingState, event: ForgetTopics | ExpireOffsets) -> None:
 
 
 def _is_expired(draft: WorkingState, tp: TopicPartition, stored: Committed) -> bool:
-    """An empty group's offsets are kept from its end on, others from their commit on; those in use are kept."""
+    """An empty group's offsets expire counted from its end, others from their commit; subscribed ones do not expire."""
     wall_ms = draft.now.wall_ms
     since_ms = stored.commit_ms
     if draft.protocol_type is not None:
@@ -148,7 +148,7 @@ def _remove(draft: WorkingState, write: GoneOffsets) -> None:
 
 
 def _remove_group(draft: WorkingState, request: int | None) -> None:
-    """Wipe offsets and group; a group that was never stored, and has no offsets, is just forgotten."""
+    """Delete offsets and group; a group that was never stored and has no offsets is just forgotten."""
     write = GoneOffsets(tuple(draft.offsets), draft.generation, request, is_whole_group=True)
     if draft.offsets or draft.generation:
         draft.effects.append(
@@ -161,7 +161,7 @@ def _remove_group(draft: WorkingState, request: int | None) -> None:
 
 
 def offsets_gone(draft: WorkingState, write: GoneOffsets, outcome: Appended) -> None:
-    """Forget what is wiped, but for what was committed since; and the group, if it is what it was."""
+    """Forget deleted offsets that were not committed again, and the group if it did not change."""
     if outcome.error is ErrorCode.NONE:
         gone = set(write.partitions)
         draft.offsets = {

@@ -1,6 +1,6 @@
-"""WorkingState: a group while one event is worked in, and what comes of it; the phases of a rebalance.
+"""WorkingState: a group while one event is processed, and the resulting effects; the phases of a rebalance.
 
-It copies what it is given and changes only that; `done` returns the new state and the effects.
+`done` returns the new state and the effects.
 """
 
 from __future__ import annotations
@@ -56,36 +56,35 @@ class WorkingState:
         return freeze(Group, self)
 
     def done(self) -> tuple[Group, tuple[Effect, ...]]:
-        """The new state, and the effects in order."""
+        """Return the new state, and the effects in order."""
         return self.group(), tuple(self.effects)
 
     def answer(self, request: int, body: Body) -> None:
-        """Have a request answered."""
         self.effects.append(Answer(request, body))
 
     # -------------------------------------------------------------------- members
 
     def instance(self, instance_id: str) -> str | None:
-        """The id of the static member with this instance id."""
+        """Return the member id of the static member with this instance id."""
         return next((m.id for m in self.members.values() if m.instance_id == instance_id), None)
 
     def put(self, member: Member) -> None:
-        """The member as it is from now on."""
+        """Store this state of the member."""
         self.members[member.id] = member
 
     def hear(self, member_id: str) -> None:
-        """The member is there: its session begins anew."""
+        """Restart the member's session timeout."""
         member = self.members[member_id]
         self.put(replace(member, deadline_ms=self.now.ms + member.session_timeout_ms))
 
     def park_join(self, member: Member, request: int) -> None:
-        """Have the member wait in its join; one that is parked already is given up."""
+        """Park a join; one of the same member that is parked already is refused."""
         if member.joining is not None:
             self.answer(member.joining, Joined(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.id))
         self.put(replace(member, joining=request))
 
     def answer_parked(self, member_id: str, error: ErrorCode) -> None:
-        """Answer whatever of the member is parked."""
+        """Answer the parked requests of the member with this error."""
         member = self.members[member_id]
         if member.joining is not None:
             known = member_id if error is not ErrorCode.UNKNOWN_MEMBER_ID else ""
@@ -95,7 +94,7 @@ class WorkingState:
         self.put(replace(member, joining=None, syncing=None))
 
     def remove(self, member_id: str) -> None:
-        """The member is no more; what of it was parked is told so."""
+        """Remove the member; its parked requests are refused."""
         self.answer_parked(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         del self.members[member_id]
         self.unsynced -= {member_id}
@@ -103,14 +102,14 @@ class WorkingState:
             self.leader = next(iter(self.members), None)
 
     def membership_changed(self) -> None:
-        """Rebalance; or go on with a rebalance that waited for who is gone or here now."""
+        """Begin a rebalance, or complete one that waited for this change."""
         if self.phase is Phase.PREPARING:
             self.maybe_complete_join()
         elif self.phase in (Phase.STABLE, Phase.COMPLETING):
             self.prepare_rebalance()
 
     def joined(self, member: Member, *, leader: str | None = None) -> Joined:
-        """What a member is told about this generation; the leader is told who is in it."""
+        """Return the answer to a join in this generation; the leader also gets the members."""
         members: tuple[tuple[str, str | None, bytes], ...] = ()
         if leader is None and member.id == self.leader:
             protocol = self.protocol or ""
@@ -127,12 +126,12 @@ class WorkingState:
     # -------------------------------------------------------------------- protocols
 
     def common_protocols(self) -> frozenset[str]:
-        """What all members support."""
+        """Return the protocols that all members support."""
         supported = [frozenset(name for name, _ in m.protocols) for m in self.members.values()]
         return frozenset.intersection(*supported) if supported else frozenset()
 
     def choose_protocol(self) -> str:
-        """Of what all support, what most prefer; among equals, what the earlier member does."""
+        """Return the common protocol that most members prefer; among equals, that of the earliest member."""
         common = self.common_protocols()
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -143,12 +142,11 @@ class WorkingState:
     # -------------------------------------------------------------------- a rebalance
 
     def enter(self, phase: Phase) -> None:
-        """The group is in this phase now."""
         self.phase = phase
         self.since_ms = self.now.wall_ms
 
     def prepare_rebalance(self) -> None:
-        """Have everybody join (again). A group that had nobody waits a moment for more to come."""
+        """Make everybody join (again). A group that was empty waits a moment for more members."""
         for member in tuple(self.members.values()) if self.phase is Phase.COMPLETING else ():
             if member.syncing is not None:
                 self.answer(member.syncing, Synced(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -169,17 +167,17 @@ class WorkingState:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member needs to join again."""
+        """The longest rebalance timeout of all members."""
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     def maybe_complete_join(self) -> None:
-        """Go on if everybody is here. A first rebalance lasts its time."""
+        """Complete the join phase if everybody has joined. A first rebalance lasts its full delay."""
         has_everybody = not self.pending and all(m.joining is not None for m in self.members.values())
         if self.initial_left_ms is None and has_everybody:
             self.complete_join()
 
     def join_time_is_over(self) -> None:
-        """Go on without those who did not join; put a first rebalance off for newcomers, while it may be."""
+        """Continue without the members that did not join; delay a first rebalance for newcomers, within its limit."""
         if self.initial_left_ms and self.has_newcomer:
             delay_ms = min(self.limits.group_initial_rebalance_delay_ms, self.initial_left_ms)
             self.has_newcomer = False
@@ -189,15 +187,14 @@ class WorkingState:
             self.complete_join()
 
     def complete_join(self) -> None:
-        """Begin the next generation with those who joined; static members stay in it even if they did not."""
+        """Begin the next generation with those who joined; static members stay even if they did not."""
         for member in tuple(self.members.values()):
             if member.joining is None and member.instance_id is None:
                 self.remove(member.id)
         here = [m.id for m in self.members.values() if m.joining is not None]
         if self.members and not here:
-            self.join_until_ms = (
-                self.now.ms + self.rebalance_timeout_ms
-            )  # until sessions end, or somebody comes
+            # Wait until sessions end, or a member joins.
+            self.join_until_ms = self.now.ms + self.rebalance_timeout_ms
             return
         if here and self.leader not in here:
             self.leader = here[0]
@@ -220,7 +217,7 @@ class WorkingState:
             self.hear(member.id)
 
     def stored(self, assignments: Mapping[str, bytes]) -> StoredGroup:
-        """What to store of the group, with these assignments."""
+        """Return what is stored of the group, with these assignments."""
         protocol = self.protocol or ""
         return StoredGroup(
             id=self.id,

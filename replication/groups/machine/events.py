@@ -1,7 +1,7 @@
-"""What a group's machine is told, and what it asks for.
+"""The events of a group, and its effects.
 
 `request` is a number that the driver chose for a request; it is answered once, with Answer. The driver performs
-Append in the order in which it was asked for, and tells the outcome with Appended.
+Appends in order, and posts the outcome of each as Appended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from replication.model.cluster import TopicPartition
 class Join:
     """A client wants to be a member. `fresh_id` becomes its id if it has none, or a static member's new one.
 
-    `needs_known_id`: one without an id is only given one (JoinGroup 4 and later).
+    `needs_known_id`: a client without an id is only given one (JoinGroup 4 and later).
     """
 
     request: int
@@ -39,7 +39,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """A member wants its assignment; the leader brings everybody's."""
+    """A member asks for its assignment; the leader brings all assignments."""
 
     request: int
     member_id: str
@@ -52,8 +52,6 @@ class Sync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A member is there."""
-
     request: int
     member_id: str
     generation: int
@@ -62,7 +60,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Members leave: (member id, instance id); an instance id alone is an administrator's word."""
+    """Members leave: (member id, instance id); an instance id alone comes from an administrator."""
 
     request: int
     leaving: tuple[tuple[str, str | None], ...]
@@ -70,8 +68,6 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """Offsets are to be stored."""
-
     request: int
     offsets: Mapping[TopicPartition, Committed]
     member_id: str = ""
@@ -81,29 +77,27 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOffsets:
-    """Committed offsets are to go."""
-
     request: int
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """The group is to go, with its offsets."""
+    """Delete the group with its offsets."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetTopics:
-    """These topics are gone: so are the offsets in them."""
+    """These topics are gone: their offsets must be deleted."""
 
     topics: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpireOffsets:
-    """Offsets that nobody wanted for too long may go."""
+    """Expired offsets must be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +107,12 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True)
 class Unloaded:
-    """This broker is not the group's coordinator any more."""
+    """This broker is no longer the coordinator of the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """How an Append came out: its first record's offset in the log, or the error of the log."""
+    """The outcome of an Append: the offset of its first record in the log, or an error."""
 
     write: Write
     error: ErrorCode = ErrorCode.NONE
@@ -145,7 +139,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class NewAssignment:
-    """What the leader of this generation decided."""
+    """The assignments of this generation by its leader."""
 
     generation: int
     assignments: Mapping[str, bytes]
@@ -153,23 +147,23 @@ class NewAssignment:
 
 @dataclass(frozen=True, slots=True)
 class EmptyGroup:
-    """Nobody is left; if this gets lost, the members before are loaded, and time out."""
+    """The group has no members; if this is lost, the former members are loaded and time out."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewStaticId:
-    """A static member is back under a new id, in this generation; `before` is put back if that cannot be stored."""
+    """A static member is back under a new id; `before` is restored if that cannot be stored."""
 
     request: int
     generation: int
     before: Member
     member_id: str
-    leader: str | None  # as the client is told: the id from before, if this is the leader
+    leader: str | None  # in the answer: the former id, if this member is the leader
 
 
 @dataclass(frozen=True, slots=True)
 class NewOffsets:
-    """Offsets committed by a request; `refused` are those that are not stored."""
+    """Offsets of a commit; `refused` are not stored."""
 
     request: int
     offsets: Mapping[TopicPartition, Committed]
@@ -178,7 +172,7 @@ class NewOffsets:
 
 @dataclass(frozen=True, slots=True)
 class GoneOffsets:
-    """Offsets that go; and the group with them, if it is the same still. `answers` if a request asked for it."""
+    """Deleted offsets, and the group with them if its generation is the same; `request` asked for it, if any."""
 
     partitions: tuple[TopicPartition, ...]
     group_generation: int | None = None
@@ -194,7 +188,7 @@ Write: TypeAlias = NewAssignment | EmptyGroup | NewStaticId | NewOffsets | GoneO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredGroup:
-    """What is stored of a group besides its offsets."""
+    """The stored state of a group, but for its offsets."""
 
     id: str
     protocol_type: str = ""
@@ -207,8 +201,6 @@ class StoredGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMember:
-    """What is stored of a member."""
-
     id: str
     instance_id: str | None = None
     client_id: str = ""
@@ -224,9 +216,9 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Store these records of the group, all or none: the group (None: no word of it), offsets (None: it is gone).
+    """Store these records, all or none: the group (None: no record of it) and offsets (None: deleted).
 
-    `deletes_group`: the group's record is to be wiped.
+    `deletes_group`: the group's record is deleted.
     """
 
     write: Write
@@ -237,15 +229,13 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to a request."""
-
     request: int
     body: Body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """Answers Join; `members` (id, instance id, metadata) are told to the leader only."""
+    """Answers Join; only the leader gets `members` (id, instance id, metadata)."""
 
     error: ErrorCode = ErrorCode.NONE
     generation: int = NO_GENERATION
@@ -268,14 +258,14 @@ class Synced:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Answers Leave: how it came out for each, in the order of the request."""
+    """Answers Leave: one error per member, in the order of the request."""
 
     errors: tuple[ErrorCode, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsDone:
-    """Answers Commit and DeleteOffsets: `error` for all, or else what was refused; the rest is done."""
+    """Answers Commit and DeleteOffsets: `error` for all, or else `refused`; the rest is done."""
 
     error: ErrorCode = ErrorCode.NONE
     refused: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Who may be a member, and when a join begins a rebalance."""
+"""Membership: who may join, and when a join begins a rebalance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replication.groups.machine.state import Member, Phase, subscribed_topics
 
 
 def join(draft: WorkingState, event: Join) -> None:
-    """A client joins: a new one, one that was given an id, one that comes back, one that is a member."""
+    """A client joins: a new one, one with a given id, a returning static member, or a member."""
     error = _refusal(draft, event)
     if error is not ErrorCode.NONE:
         draft.answer(event.request, Joined(error=error, member_id=event.member_id))
@@ -46,7 +46,7 @@ def _refusal(draft: WorkingState, event: Join) -> ErrorCode:
 
 
 def who_is(draft: WorkingState, member_id: str, instance_id: str | None) -> ErrorCode:
-    """Is this a member? UNKNOWN_MEMBER_ID: it is not. FENCED_INSTANCE_ID: another has its place."""
+    """Check the member: UNKNOWN_MEMBER_ID: it is none; FENCED_INSTANCE_ID: another member has its instance id."""
     if instance_id is not None:
         holder = draft.instance(instance_id)
         if holder is None:
@@ -57,7 +57,7 @@ def who_is(draft: WorkingState, member_id: str, instance_id: str | None) -> Erro
 
 
 def _has_room(draft: WorkingState, event: Join) -> bool:
-    """May it join, by the number of members? While a rebalance waits for joins, those count who will be in it."""
+    """Does the group's maximum size allow it? While joins are awaited, the members of the next generation count."""
     known = event.member_id
     if not known and event.instance_id is not None:
         known = draft.instance(event.instance_id) or ""
@@ -106,7 +106,7 @@ def _add(draft: WorkingState, event: Join, member_id: str) -> None:
 
 
 def _rebalance(draft: WorkingState) -> None:
-    """Begin a rebalance with who has joined by now; or see whether the one that waits can go on."""
+    """Begin a rebalance, or complete the one that waits."""
     if draft.phase is Phase.PREPARING:
         draft.maybe_complete_join()
     else:
@@ -114,7 +114,7 @@ def _rebalance(draft: WorkingState) -> None:
 
 
 def _join_again(draft: WorkingState, event: Join) -> None:
-    """A member joins. If nothing is new it only missed the answer; a leader's join is a wish to rebalance."""
+    """A member joins. If nothing changed it only missed the answer; a join of the leader asks for a rebalance."""
     member = draft.members[event.member_id]
     is_same = member.protocols == event.protocols
     wants_rebalance = draft.phase is Phase.STABLE and member.id == draft.leader
@@ -127,7 +127,7 @@ def _join_again(draft: WorkingState, event: Join) -> None:
 
 
 def _update(draft: WorkingState, member: Member, event: Join) -> None:
-    """The member as its join says it is, parked."""
+    """Park the member with the values of its join."""
     draft.park_join(
         replace(
             member,
@@ -145,7 +145,7 @@ def _update(draft: WorkingState, member: Member, event: Join) -> None:
 
 
 def _replace_static(draft: WorkingState, event: Join, old_id: str) -> None:
-    """A static member is back under a new id. Nobody rebalances for it, if what it reads stays the same."""
+    """A static member is back under a new id. It causes no rebalance if its subscription is the same."""
     draft.answer_parked(old_id, ErrorCode.FENCED_INSTANCE_ID)
     before, leader = draft.members[old_id], draft.leader
     _rename(draft, before, replace(before, id=event.fresh_id))
@@ -161,7 +161,7 @@ def _replace_static(draft: WorkingState, event: Join, old_id: str) -> None:
 
 
 def _rename(draft: WorkingState, old: Member, new: Member) -> None:
-    """`new` takes the place of `old`, also as the leader."""
+    """Put `new` in the place of `old`, also as the leader."""
     draft.members = {m.id: m for m in (new if m.id == old.id else m for m in draft.members.values())}
     if draft.leader == old.id:
         draft.leader = new.id
@@ -176,12 +176,12 @@ def _subscribes_anew(draft: WorkingState, before: Member, event: Join) -> bool:
 
 
 def static_id_stored(draft: WorkingState, write: NewStaticId, outcome: Appended) -> None:
-    """Answer the member that came back; if its new id could not be stored, it has the old one."""
+    """Answer the member that came back; if its new id could not be stored, restore the old one."""
     member = draft.members.get(write.member_id)
     if member is None or member.joining != write.request or draft.generation != write.generation:
-        return  # gone, or answered by what came in between
+        return  # it is gone, or was answered since
     if draft.phase is not Phase.STABLE:
-        return  # the rebalance that began answers
+        return  # the rebalance answers it
     if outcome.error is not ErrorCode.NONE:
         draft.answer(write.request, Joined(error=outcome.error))
         _rename(draft, member, write.before)

@@ -1,13 +1,13 @@
-"""What `__consumer_offsets` holds: Kafka's binary keys and values, byte for byte.
+"""The records of `__consumer_offsets`: Kafka's binary keys and values, byte for byte.
 
 Keys (all numbers big-endian; a string is an int16 length and UTF-8)::
 
     version 0, 1   group, topic, partition int32      a committed offset
     version 2      group                              a group
 
-Values: an offset is written as version 3 (offset int64, leader epoch int32, text, commit time int64), as version 1
-(offset, text, commit time, expiry int64) if the client said when it expires; a group as version 3. Versions that
-earlier brokers wrote are read, too. A record without a value wipes what the key names.
+Values: an offset is written as version 3 (offset int64, leader epoch int32, text, commit time int64), or as version 1
+(offset, text, commit time, expiry int64) if the client gave an expiry; a group as version 3. Values of earlier
+brokers are read, too. A record without a value deletes the key.
 """
 
 from __future__ import annotations
@@ -25,15 +25,11 @@ OFFSET_VERSION, EXPIRING_OFFSET_VERSION, GROUP_VERSION = 3, 1, 3
 
 
 class OffsetKey(NamedTuple):
-    """Names a committed offset."""
-
     group: str
     tp: TopicPartition
 
 
 class GroupKey(NamedTuple):
-    """Names a group."""
-
     group: str
 
 
@@ -41,11 +37,11 @@ Key: TypeAlias = OffsetKey | GroupKey
 
 
 class UnknownRecordError(ValueError):
-    """A record that is none of those known here."""
+    """A record of an unknown kind or version."""
 
 
 def partition_of(group: str, partitions: int) -> int:
-    """The partition of the offsets topic that keeps this group: Java's hash of the name, as in Kafka."""
+    """Return the partition of the offsets topic that keeps this group: Java's hash of the name, as in Kafka."""
     units = group.encode("utf-16-be", "surrogatepass")
     code = 0
     for at in range(0, len(units), 2):
@@ -55,7 +51,7 @@ def partition_of(group: str, partitions: int) -> int:
 
 
 def records_of(group: str, append: Append) -> list[tuple[bytes, bytes | None]]:
-    """(key, value) of what is to be stored."""
+    """Return (key, value) of all that an Append stores."""
     rows: list[tuple[bytes, bytes | None]] = [
         (offset_key(group, tp), None if stored is None else offset_value(stored))
         for tp, stored in append.offsets.items()
@@ -68,7 +64,7 @@ def records_of(group: str, append: Append) -> list[tuple[bytes, bytes | None]]:
 
 
 class Loaded:
-    """What the records of a partition add up to; of a key the last counts. One that is not known counts as wiped."""
+    """The result of the records of a partition; the last value of a key counts, an unknown one as deleted."""
 
     def __init__(self) -> None:
         self.groups: dict[str, StoredGroup] = {}
@@ -76,7 +72,7 @@ class Loaded:
         self.unknown = 0
 
     def apply(self, position: int, key: bytes | None, value: bytes | None) -> None:
-        """Take in the next record, which stands at this offset."""
+        """Apply the next record, which has this offset."""
         try:
             name = read_key(key or b"")
         except UnknownRecordError:
@@ -101,7 +97,7 @@ class Loaded:
             self.offsets[name.group].pop(name.tp, None)
 
     def names(self) -> Iterable[str]:
-        """The groups there are."""
+        """Return the groups that exist."""
         with_offsets = (name for name, offsets in self.offsets.items() if offsets)
         return dict.fromkeys((*self.groups, *with_offsets))
 
@@ -110,17 +106,15 @@ class Loaded:
 
 
 def offset_key(group: str, tp: TopicPartition) -> bytes:
-    """The key of a committed offset."""
     return _SHORT.pack(OFFSET_KEY) + _string(group) + _string(tp.topic) + _INT.pack(tp.partition)
 
 
 def group_key(group: str) -> bytes:
-    """The key of a group."""
     return _SHORT.pack(GROUP_KEY) + _string(group)
 
 
 def read_key(data: bytes) -> Key:
-    """What a key names. Raises: UnknownRecordError."""
+    """Raises: UnknownRecordError."""
     at = _Cursor(data)
     version = at.take_short()
     if version not in (0, OFFSET_KEY, GROUP_KEY):
@@ -137,7 +131,6 @@ def read_key(data: bytes) -> Key:
 
 
 def offset_value(stored: Committed) -> bytes:
-    """The value of a committed offset."""
     text = _string(stored.metadata)
     if stored.expire_ms != NO_TIME:
         head = _SHORT.pack(EXPIRING_OFFSET_VERSION) + _LONG.pack(stored.offset)
@@ -147,7 +140,7 @@ def offset_value(stored: Committed) -> bytes:
 
 
 def read_offset(data: bytes, position: int) -> Committed:
-    """The committed offset in a value. Raises: UnknownRecordError."""
+    """Raises: UnknownRecordError."""
     at = _Cursor(data)
     version = at.take_short()
     if not 0 <= version <= OFFSET_VERSION:
@@ -160,7 +153,6 @@ def read_offset(data: bytes, position: int) -> Committed:
 
 
 def group_value(stored: StoredGroup) -> bytes:
-    """The value of a group."""
     parts = [
         _SHORT.pack(GROUP_VERSION),
         _string(stored.protocol_type),
@@ -185,7 +177,7 @@ def group_value(stored: StoredGroup) -> bytes:
 
 
 def read_group(group: str, data: bytes) -> StoredGroup:
-    """The group in a value. Raises: UnknownRecordError."""
+    """Raises: UnknownRecordError."""
     at = _Cursor(data)
     version = at.take_short()
     if not 0 <= version <= GROUP_VERSION:

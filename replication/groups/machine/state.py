@@ -1,8 +1,8 @@
-"""A consumer group as its coordinator knows it. All values are frozen; nothing here decides.
+"""The values of a consumer group. All are frozen; nothing here decides.
 
-A *member* is a client that joined; its id is given by the coordinator. A *static* member has an instance id of its
-own besides, and may come back under a new member id without a rebalance. The *leader* is the member that decides who
-reads what. A *generation* is one agreement about the members; it only grows.
+A *member* is a client that joined; its id comes from the coordinator. A *static* member also has an instance id of
+its own, and may return under a new member id without a rebalance. The *leader* is the member that assigns partitions.
+A *generation* is one agreement about the members; it only grows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from replication.model.cluster import TopicPartition
 
 NO_GENERATION = -1
 NO_TIME = -1
-# Members of groups with this type say which topics they subscribed to.
-CONSUMER_PROTOCOL_TYPE = "consumer"
+CONSUMER_PROTOCOL_TYPE = "consumer"  # the metadata of its members names the subscribed topics
 
 
 class Now(NamedTuple):
-    """The time of an event: `ms` only grows and measures waits; `wall_ms` is stored."""
+    """The time of an event: `ms` is monotonic and measures waits; `wall_ms` is stored."""
 
     ms: int
     wall_ms: int
@@ -30,7 +29,7 @@ class Now(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """What members may ask for. Names and defaults as in BrokerConfig."""
+    """Limits for members. Names and defaults as in BrokerConfig."""
 
     group_initial_rebalance_delay_ms: int = 3000
     group_min_session_timeout_ms: int = 6000
@@ -38,25 +37,25 @@ class GroupSettings:
     group_max_size: int = 2**31 - 1
     offset_metadata_max_bytes: int = 4096
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
-    # A member that was never answered cannot send heartbeats; its join may wait so long. As in Kafka.
+    # The join of a new member, which cannot send heartbeats, may wait for this long. As in Kafka.
     new_member_join_timeout_ms: int = 300_000
 
 
 class Phase(enum.StrEnum):
-    """What a group is doing, in the words that clients are told."""
+    """The state of a group, in the words of clients."""
 
     EMPTY = "Empty"
-    PREPARING = "PreparingRebalance"  # members are to join (again)
-    COMPLETING = "CompletingRebalance"  # the leader is to say who reads what
+    PREPARING = "PreparingRebalance"  # members must join (again)
+    COMPLETING = "CompletingRebalance"  # the leader must assign partitions
     STABLE = "Stable"
-    DEAD = "Dead"  # not here any more
+    DEAD = "Dead"  # unloaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One member. `joining` and `sqlite_sync` name the request that is parked, None if there is none.
+    """One member. `joining` and `syncing` are its parked requests, None without one.
 
-    It is expelled at `deadline_ms` (monotonic) unless a request of it is parked; a new one, whose join was never
+    It is expelled at `deadline_ms` (monotonic) unless it has a parked request; a new one, whose join was never
     answered, even then.
     """
 
@@ -74,18 +73,18 @@ class Member:
     syncing: int | None = None
 
     def metadata(self, protocol: str) -> bytes:
-        """What the member says of itself for this protocol; empty if it does not know that."""
+        """Return the member's metadata for this protocol; empty if it does not support that."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     @property
     def is_excused(self) -> bool:
-        """Is a request parked, so that nobody can ask for heartbeats?"""
+        """Return whether a request is parked, so that it need not send heartbeats."""
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A committed offset. `expire_ms`: when old clients said it ends. `position`: of its record in the offsets log."""
+    """A committed offset. `expire_ms`: given by old clients. `position`: the offset of its record in the log."""
 
     offset: int
     leader_epoch: int = -1
@@ -100,7 +99,7 @@ class Group:
     """One group.
 
     Invariants: a group with members is PREPARING, COMPLETING or STABLE, one without is EMPTY or PREPARING; the leader
-    is a member; nobody's join is parked in COMPLETING; `unsynced` are members.
+    is a member; no join is parked in COMPLETING; `unsynced` are members.
     """
 
     id: str
@@ -113,27 +112,25 @@ class Group:
     members: Mapping[str, Member] = field(default_factory=dict)  # in the order of their joins
     pending: Mapping[str, int] = field(
         default_factory=dict
-    )  # ids given, not used yet -> until when (monotonic)
-    join_until_ms: int | None = None  # PREPARING: whoever has not joined by then is left out
-    initial_left_ms: int | None = None  # of a first rebalance: for how long it may be put off, in all
-    has_newcomer: bool = False  # somebody came since it was put off last
-    sync_until_ms: int | None = None  # whoever has not synced by then is expelled
+    )  # given ids -> until when they may join (monotonic)
+    join_until_ms: int | None = None  # PREPARING: members that have not joined by then are left out
+    initial_left_ms: int | None = None  # by how much a first rebalance may still be delayed
+    has_newcomer: bool = False  # a member joined since the last delay
+    sync_until_ms: int | None = None  # members that have not synced by then are expelled
     unsynced: frozenset[str] = frozenset()
     offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
-    commits: Mapping[int, tuple[TopicPartition, ...]] = field(
-        default_factory=dict
-    )  # being written, by request
+    commits: Mapping[int, tuple[TopicPartition, ...]] = field(default_factory=dict)  # in flight, by request
 
     @property
     def is_blank(self) -> bool:
-        """Is there nothing to remember?"""
+        """Return whether there is nothing to remember."""
         return not (
             self.members or self.pending or self.offsets or self.commits or self.generation
         ) and self.phase in (Phase.EMPTY, Phase.DEAD)
 
     @property
     def topics(self) -> frozenset[str] | None:
-        """What the members subscribed to; None if that is not known."""
+        """Return the subscribed topics; None if they are unknown."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol is None or not self.members:
             return None
         found: set[str] = set()
@@ -146,7 +143,7 @@ class Group:
 
 
 def deadline_ms(group: Group) -> int | None:
-    """When (monotonic) the group must be told the time; None: never, as things are."""
+    """Return the (monotonic) time of the next Ticked that the group needs; None for none."""
     times = [m.deadline_ms for m in group.members.values() if not m.is_excused]
     times += group.pending.values()
     times += [time for time in (group.join_until_ms, group.sync_until_ms) if time is not None]
@@ -154,7 +151,7 @@ def deadline_ms(group: Group) -> int | None:
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics in a consumer's metadata (version, then an array of names, then more); None if it is no such."""
+    """Return the topics in a consumer's metadata (version, array of names, more); None if it is malformed."""
     try:
         _, count = _HEAD.unpack_from(metadata)
         at, names = _HEAD.size, set()

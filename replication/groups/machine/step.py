@@ -1,18 +1,18 @@
-"""What a group's coordinator decides.
+"""The machine of a group: `step(group, event, now, limits) -> (group, effects)`.
 
-`step(group, event, now, limits) -> (group, effects)`. Laws:
+Laws:
 
-- A member is told who leads and what it reads only in the generation that it joined; everybody who is told about a
-  generation is told the same one protocol, which all in it support.
-- What the leader decided is told once it is stored; so are commits. So a coordinator that comes after knows both.
-- Nobody waits for ever: a rebalance waits for members as long as the slowest said that it needs, then goes on without
-  them; who is silent for its session timeout, or never asks for its assignment, is expelled.
+- A member learns the leader and its assignment only in the generation that it joined. All members of a generation use
+  the same protocol, which all of them support.
+- Assignments and commits are answered once they are stored, so the next coordinator knows them.
+- Nobody waits forever: a rebalance waits for the longest rebalance timeout of its members, then goes on without the
+  absent ones. A member that is silent for its session timeout, or never asks for its assignment, is expelled.
 - A member of an older generation, and one whose place was taken, commits nothing.
 - Every request is answered once.
 
-The rules are those of Kafka's classic protocol. One is stricter: a static member that comes back with other topics
-begins a rebalance. The caller stores the new state before it does anything with the effects, and performs these in
-order. A group that `is_blank` after a step may be forgotten.
+The rules are those of Kafka's classic protocol. One is stricter: a static member that returns with other topics
+begins a rebalance. The caller stores the new state before it performs the effects, in order. A group that `is_blank`
+after a step may be forgotten.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Step: TypeAlias = tuple[Group, tuple[Effect, ...]]
 def resume(
     stored: StoredGroup, offsets: Mapping[TopicPartition, Committed], now: Now, limits: GroupSettings
 ) -> Step:
-    """The group as its new coordinator has loaded it. The sessions of its members begin anew."""
+    """Return the group as its new coordinator loaded it. The sessions of its members restart."""
     members = {
         m.id: Member(
             id=m.id,
@@ -92,12 +92,12 @@ def resume(
     if len(members) <= limits.group_max_size:
         return group, ()
     draft = WorkingState(group, now, limits)
-    draft.prepare_rebalance()  # the limit was lowered: who does not get in again is out
+    draft.prepare_rebalance()  # the limit was lowered: some will not get in again
     return draft.done()
 
 
 def step(group: Group, event: Event, now: Now, limits: GroupSettings) -> Step:
-    """Return the group after the event, and what has to be done, in order."""
+    """Return the group after the event, and the effects, in order."""
     draft = WorkingState(group, now, limits)
     if group.phase is Phase.DEAD and not isinstance(event, Appended):
         _refuse(draft, event)
@@ -139,7 +139,7 @@ def _membership(draft: WorkingState, event: Join | Sync | Heartbeat | Leave | Ti
 
 
 def _refuse(draft: WorkingState, event: Event) -> None:
-    """The group is not here any more."""
+    """Refuse: the group has been unloaded."""
     error = ErrorCode.NOT_COORDINATOR
     match event:
         case Join():
@@ -171,7 +171,7 @@ def _sync(draft: WorkingState, event: Sync) -> None:
         draft.answer(event.request, _assignment(draft, member))
         return
     if member.syncing is not None:
-        draft.answer(member.syncing, Synced(ErrorCode.REBALANCE_IN_PROGRESS))  # it asks anew, elsewhere
+        draft.answer(member.syncing, Synced(ErrorCode.REBALANCE_IN_PROGRESS))  # a newer request replaces it
     draft.put(replace(member, syncing=event.request))
     if member.id == draft.leader:
         assignments = {name: event.assignments.get(name, b"") for name in draft.members}
@@ -200,7 +200,7 @@ def _assignment(draft: WorkingState, member: Member) -> Synced:
 
 
 def _assignment_stored(draft: WorkingState, write: NewAssignment, outcome: Appended) -> None:
-    """Tell everybody what the leader decided, unless a newer rebalance has begun."""
+    """Answer all members with their assignment, unless a newer rebalance has begun."""
     if draft.phase is not Phase.COMPLETING or draft.generation != write.generation:
         return
     if outcome.error is not ErrorCode.NONE:
@@ -256,7 +256,7 @@ def _leave_one(draft: WorkingState, member_id: str, instance_id: str | None) -> 
 
 
 def _tick(draft: WorkingState) -> None:
-    """Expel who was silent for too long; go on with what has waited long enough."""
+    """Expel silent members; continue with phases whose time is over."""
     now_ms = draft.now.ms
     late = [m.id for m in draft.members.values() if not m.is_excused and m.deadline_ms <= now_ms]
     forgotten = [member_id for member_id, until_ms in draft.pending.items() if until_ms <= now_ms]
@@ -296,7 +296,7 @@ def _appended(draft: WorkingState, outcome: Appended) -> None:
 
 
 def _told(write: Write, error: ErrorCode) -> ErrorCode:
-    """What members are told of an error of the log: what makes them try again, here or elsewhere."""
+    """Return the error that makes members try again, here or elsewhere."""
     match error:
         case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR | ErrorCode.FENCED_LEADER_EPOCH:
             return ErrorCode.NOT_COORDINATOR

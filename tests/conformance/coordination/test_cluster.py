@@ -128,7 +128,7 @@ async def test_the_epochs_of_a_broker_grow_from_life_to_life_and_nobody_can_gues
     assert len({epoch % (1 << SECRET_BITS) for epoch in epochs}) == 5
     assert [epoch >> SECRET_BITS for epoch in epochs] == [1, 2, 3, 4, 5]
     assert new_epoch(LIVES_MAX - 1, SYSTEM) < 2**63
-    with pytest.raises(CoordinationError, match="remove its node"):
+    with pytest.raises(CoordinationError, match="delete its node"):
         new_epoch(LIVES_MAX, SYSTEM)
 
 

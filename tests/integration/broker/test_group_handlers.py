@@ -9,9 +9,9 @@ import pytest
 from logstore.env import SYSTEM
 from replication.broker.handlers.commits import CommitHandlers
 from replication.broker.handlers.groups import GroupHandlers
+from replication.broker.offsets_topic import group_coordinator
 from replication.broker.topic_admin import TopicAdmin
 from replication.errors import ErrorCode
-from replication.groups.coordinator import GroupCoordinator
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.model.metadata import BrokerAddress, PartitionMetadata, PartitionUpdate
 from replication.protocol.apis import SERVED, ApiKey
@@ -159,7 +159,7 @@ async def client_of(tmp_path, newest=9, *, leads=True, **config):
         (one,) = await site.start(1, **config)
         for tp in (T0, OFFSETS):
             await site.create(tp, replicas=(1,))
-        groups = GroupCoordinator(one.config, one.replicas)
+        groups = group_coordinator(one.config, one.replicas)
         groups.begin()
         states = {T0: site.states[T0], OFFSETS: site.states[OFFSETS]}
         one.replicas.metadata.update(

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from logstore.records.batch import Record, build
+from replication.broker.offsets_topic import group_coordinator
 from replication.errors import ErrorCode, KafkaError
-from replication.groups.coordinator import GroupCoordinator
 from replication.groups.machine import events
 from replication.groups.machine.records import offset_key, offset_value
 from replication.groups.machine.state import Committed, Phase
@@ -34,7 +34,7 @@ class Coordinators:
         await self.site.start(*numbers, **{**defaults, **properties})
         for number in numbers:
             broker = self.site.brokers[number]
-            self.groups[number] = GroupCoordinator(broker.config, broker.replicas)
+            self.groups[number] = group_coordinator(broker.config, broker.replicas)
             self.groups[number].begin()
 
     async def create(self, replicas, **options):
@@ -149,7 +149,7 @@ async def test_a_commit_is_answered_when_it_is_stored_and_found_by_the_next_coor
         await all_.loaded(1)
         assert (await all_.commit(1, 41)).error is ErrorCode.NONE
         assert (await all_.commit(1, 42)).error is ErrorCode.NONE
-        again = GroupCoordinator(all_.site.brokers[1].config, all_.site.brokers[1].replicas)
+        again = group_coordinator(all_.site.brokers[1].config, all_.site.brokers[1].replicas)
         again.begin()
         await asyncio.sleep(0)
         await until(lambda: not again._terms[0].loading)

@@ -45,21 +45,19 @@ async def test_a_topic_that_was_deleted_while_nobody_told_this_broker_is_not_kno
     async with Site(tmp_path) as site:
         (one,) = await site.start(1)
         metadata = one.replicas.metadata
-        await one.replicas.update_metadata(update(one, "a", "b"))
-        await one.replicas.update_metadata(update(one, "c"))
+        await one.replicas.requests.obey(update(one, "a", "b"))
+        await one.replicas.requests.obey(update(one, "c"))
         assert set(metadata.topics()) == {"a", "b", "c"}
         one.epoch += 1  # its session ended, and it has another
         one.replicas.disconnect()
         assert set(metadata.topics()) == {"a", "b", "c"}
         one.replicas.connect(one.tree, one.epoch)
-        await one.replicas.update_metadata(update(one, "a", "c"))
+        await one.replicas.requests.obey(update(one, "a", "c"))
         assert set(metadata.topics()) == {"a", "c"}
         await site.begin_term(2)
-        await one.replicas.update_metadata(
-            update(one, "c", controller_epoch=2)
-        )  # the former one died over it
+        await one.replicas.requests.obey(update(one, "c", controller_epoch=2))  # the former one died over it
         assert set(metadata.topics()) == {"c"}
-        await one.replicas.update_metadata(update(one, "d", controller_epoch=2))
+        await one.replicas.requests.obey(update(one, "d", controller_epoch=2))
         assert set(metadata.topics()) == {"c", "d"}
 
 
@@ -71,13 +69,13 @@ async def test_a_topic_that_its_controller_cannot_tell_of_is_known_on_as_long_as
         metadata = one.replicas.metadata
         await topics.create_topic(site.tree, "a", topic_id_of(topic_uuid("a" * 22)), {0: (1,)}, {})
         await site.tree.set(nodes.topic_path("a"), b"{ not json")
-        await one.replicas.update_metadata(update(one, "a", "b"))
+        await one.replicas.requests.obey(update(one, "a", "b"))
         await site.begin_term(2)
-        await one.replicas.update_metadata(update(one, controller_epoch=2))
+        await one.replicas.requests.obey(update(one, controller_epoch=2))
         assert set(metadata.topics()) == {"a"}
         await topics.mark_deleted(site.tree, "a")
         await site.begin_term(3)
-        await one.replicas.update_metadata(update(one, controller_epoch=3))
+        await one.replicas.requests.obey(update(one, controller_epoch=3))
         assert set(metadata.topics()) == set()
 
 
@@ -138,7 +136,7 @@ async def test_a_partition_that_is_not_this_brokers_is_passed_over_with_a_line(t
         one, _ = await site.start(1, 2)
         await site.create(replicas=(2, 3))
         said = []
-        one.replicas._orders._log_change = said.append
+        one.replicas.requests._log_change = said.append
         assert await site.tell(1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert [(line.level, line.message.partition(" for partition ")[2]) for line in said][1:] == [
             ("WARN", "[orders,0] as itself is not in assigned replica list 2,3")

@@ -274,7 +274,7 @@ def most_lines(name, broker):
     """Of one turn of the loop, while it answers this request."""
     asked = giant(
         name,
-        controller_epoch=broker.broker.replicas._orders.controller_epoch,
+        controller_epoch=broker.broker.replicas.requests.controller_epoch,
         broker_epoch=broker.broker.epoch,
     )
     with Client(broker.endpoint.port) as client:

@@ -88,7 +88,11 @@ def test_a_removed_file_is_noticed_and_made_again_from_the_copy_or_from_the_dire
         commit(cluster.running.bootstrap, topic, 1)
         before = epochs(cluster)
         remove_store(tmp_path)
-        cluster.until(lambda: all("is gone: it was removed" in said(tmp_path, broker) for broker in (1, 2)))
+        cluster.until(
+            lambda: all(
+                "was removed while brokers have it open" in said(tmp_path, broker) for broker in (1, 2)
+            )
+        )
         send(topic, b"2")  # they go on
         commit(cluster.running.bootstrap, topic, 2)
         code, _, told = recover(tmp_path, "--yes")
