@@ -18,7 +18,7 @@ import logging
 import re
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,11 +187,7 @@ class Catalog:
         check_topic_name(name)
         if self.find(name):
             raise TopicExistsError(name)
-        for other in self.names():
-            if other.replace(".", "_") == name.replace(".", "_"):
-                raise InvalidTopicError(
-                    f"topic {name!r} collides with {other!r}: names that differ only in '.' and '_' are not allowed"
-                )
+        check_collision(name, self.names())
 
     def put(self, info: TopicInfo) -> None:
         """Write the topic; on return it is durable."""
@@ -233,6 +229,16 @@ class Catalog:
         except FileNotFoundError:
             return []
         return sorted(name for name in names if name.endswith(".json"))
+
+
+def check_collision(name: str, others: Iterable[str]) -> None:
+    """Raise InvalidTopicError if another name differs only in '.' and '_', which are the same in names of metrics."""
+    plain = name.replace(".", "_")
+    for other in others if "_" in plain else ():
+        if other != name and other.replace(".", "_") == plain:
+            raise InvalidTopicError(
+                f"topic {name!r} collides with {other!r}: names that differ only in '.' and '_' are not allowed"
+            )
 
 
 def check_topic_name(name: str) -> None:

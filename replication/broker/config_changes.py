@@ -1,6 +1,6 @@
-"""ConfigChanges: what of topics' settings changes in the tree, told to this broker.
+"""ConfigChanges: changes of topics' settings in the tree, reported to this broker.
 
-In each session everything is read once; from then on the notices in the tree say which topic is to be read again.
+At the begin of a session it reads all settings; from then on, notices in the tree name the topics to read again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ConfigChanges:
 
     def __init__(self, changed: Callable[[str, Mapping[str, str]], None]) -> None:
         self._changed = changed
-        self._seen = ""  # the last notice
+        self._seen = ""  # the last notice that was read
         self._task: asyncio.Task[None] | None = None
         self._alarm = asyncio.Event()
 
@@ -36,14 +36,14 @@ class ConfigChanges:
         self._task = asyncio.get_running_loop().create_task(self._watch(tree))
 
     async def end(self) -> None:
-        """The session is over, or about to be closed."""
+        """Stop watching: the session is over, or about to be closed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     def look_again(self) -> None:
-        """The store was silent: what was watched is watched no more."""
+        """Read again after the store was silent: its watches are gone."""
         self._alarm.set()
 
     async def _watch(self, tree: Tree) -> None:
@@ -57,10 +57,10 @@ class ConfigChanges:
                 self._alarm.set()
                 await asyncio.sleep(RETRY_S)
             except CoordinationError as error:
-                logger.warning("settings of topics are not read: %s", error)
+                logger.warning("settings of topics cannot be read: %s", error)
 
     async def _look(self, tree: Tree) -> None:
-        """Read what has changed since the last notice that was seen; at first, everything."""
+        """Read the changes since the last notice; the first time, everything."""
         self._alarm.clear()
         names = await tree.children(nodes.CONFIG_CHANGES, lambda change: self._alarm.set())
         if not self._seen:

@@ -1,4 +1,4 @@
-"""Leaders: what the brokers that lead partitions say of them, wherever they are. Belongs to the event loop."""
+"""Leaders: asks the leaders of partitions, on whichever brokers, about their logs. Belongs to the event loop."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from replication.replica.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
-LATEST, EARLIEST, CONSUMER = -1, -2, -1  # in ListOffsets: the times that ask for the ends, and who asks
+LATEST, EARLIEST, CONSUMER = -1, -2, -1  # in ListOffsets: special times, and the replica id of a consumer
 
 
 class Leaders:
-    """See the module. Whom to ask is what the metadata says; who does not answer is left out."""
+    """See the module. The metadata says whom to ask; a leader that does not answer is left out."""
 
     def __init__(self, broker: BrokerId, replicas: ReplicaManager, clients: Clients) -> None:
         self._broker = broker
@@ -27,7 +27,7 @@ class Leaders:
         self._clients = clients
 
     async def ends(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """The high watermarks of partitions that others lead."""
+        """Return the high watermarks of partitions that other brokers lead."""
         found: dict[TopicPartition, int] = {}
         for broker, led in self._by_leader(tps).items():
             if broker != self._broker:
@@ -36,7 +36,7 @@ class Leaders:
         return found
 
     async def all_lead(self, tps: Sequence[TopicPartition]) -> bool:
-        """Does whoever is named as the leader of each of them take records for it?"""
+        """Return whether the leader of each of them, as in the metadata, really leads it."""
         for broker, led in self._by_leader(tps).items():
             if broker == self._broker:
                 if not all(map(self._is_led_here, led)):
@@ -64,7 +64,7 @@ class Leaders:
     async def _ask(
         self, broker: BrokerId, tps: Sequence[TopicPartition], time: int
     ) -> Mapping[TopicPartition, Any]:
-        """The rows of ListOffsets; none if there is no answer."""
+        """Return the rows of ListOffsets; none without an answer."""
         address: BrokerAddress | None = self._replicas.metadata.brokers().get(broker)
         if address is None:
             return {}
@@ -76,7 +76,7 @@ class Leaders:
         try:
             answer = await self._clients.call(address.host, address.port, ApiKey.LIST_OFFSETS, request)
         except (OSError, TimeoutError, ProtocolError) as error:
-            logger.info("broker=%d tells no offsets: %s", broker, error)
+            logger.info("broker=%d does not answer ListOffsets: %s", broker, error)
             return {}
         return {
             TopicPartition(topic.name, row.partition_index): row

@@ -1,9 +1,9 @@
-"""What strangers may do to a log: nothing but so many lines, of characters that can be seen.
+"""Log lines about clients: limited in number, and without invisible characters.
 
-Names come from clients: of groups, of clients, of topics that are none. In a line they are printed with what cannot be
-seen escaped, so that the file stays text, and no name looks like another line. Lines about a client begin with
-`client=%s`: of each client and level, LINES_MAX within a window are written (so what was foreseen hides no error),
-and how many more there were is one line at its end.
+Names of groups, clients and unknown topics come from clients. Their invisible characters are escaped in a line, so
+that the file stays text and no name looks like another line. Lines about a client begin with `client=%s`: of each
+client and level, LINES_MAX per window are written, and the number of dropped ones in one line at its end. Levels
+count separately, so that foreseen lines hide no error.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ logger = logging.getLogger(__name__)
 ABOUT_CLIENT = "client=%s"
 LINES_MAX = 10
 WINDOW_S = 60.0
-CLIENTS_MAX = 100  # that are told from each other within a window
+CLIENTS_MAX = 100  # counted separately within a window
 OTHERS = "others"
 
-# Control characters, separators of lines, what turns the direction of writing, and halves of characters.
+# Control characters, line separators, changes of the writing direction, and lone surrogates.
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSEEN_IN_TRACES = re.compile(_UNSEEN.pattern.replace(r"\x00-\x1f", r"\x00-\x08\x0b-\x1f"))
 
 
 def one_line(text: str) -> str:
-    """The text with what cannot be seen as escapes, as Python writes them."""
+    """Return the text with its invisible characters escaped, as Python writes them."""
     return _UNSEEN.sub(_escape, text)
 
 
@@ -37,19 +37,18 @@ def _escape(found: re.Match[str]) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """Every record is one line, but for the traceback behind it."""
+    """Formats every record as one line, and the traceback behind it."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  logging's name
-        """The line."""
         return one_line(super().formatMessage(record))
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line and its traceback, in which messages of errors may stand."""
+        """The line and its traceback, which may hold messages of errors."""
         return _UNSEEN_IN_TRACES.sub(_escape, super().format(record))
 
 
 class PerClient(logging.Filter):
-    """Lets LINES_MAX lines about a client through, per level and window. Belongs to one handler."""
+    """Lets LINES_MAX lines about a client pass, per level and window. Belongs to one handler."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         super().__init__()
@@ -58,13 +57,14 @@ class PerClient(logging.Filter):
         self._lines: Counter[tuple[str, str]] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """May it be written?"""
         if not str(record.msg).startswith(ABOUT_CLIENT) or not isinstance(record.args, tuple):
             return True
         if not 0 <= record.created - self._begun_s < self._window_s:
             self.tell()
             self._begun_s = record.created
-            with contextlib.suppress(RuntimeError):  # in another thread, the next line about a client tells
+            with contextlib.suppress(
+                RuntimeError
+            ):  # in another thread; then the next line about a client tells
                 asyncio.get_running_loop().call_later(self._window_s, self.tell)
         about = str(record.args[0]), record.levelname
         if about not in self._lines and len(self._lines) >= CLIENTS_MAX:
@@ -73,10 +73,8 @@ class PerClient(logging.Filter):
         return self._lines[about] <= LINES_MAX
 
     def tell(self) -> None:
-        """Say what was left out."""
+        """Log how many lines were dropped."""
         lines, self._lines = self._lines, Counter()
         for (client, level), count in lines.items():
             if count > LINES_MAX:
-                logger.warning(
-                    "%d more %s lines about client=%s were left out", count - LINES_MAX, level, client
-                )
+                logger.warning("dropped %d more %s lines about client=%s", count - LINES_MAX, level, client)

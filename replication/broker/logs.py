@@ -1,9 +1,7 @@
-"""The text logs of a broker, in the form of Kafka's: server.log, controller.log, state-change.log.
+"""The text logs of a broker, in Kafka's form: server.log, controller.log, state-change.log.
 
-What cannot be seen is escaped, and lines about one client are few: see `replication.broker.log_lines`. Lines of
-one turn of
-the event loop are written at once. A file that has grown to FILE_BYTES_MAX gets the suffix `.1`, in the place of the
-one before.
+Invisible characters are escaped, and lines about one client are limited (`replication.broker.log_lines`). The lines
+of one turn of the event loop are written at once. A file that has grown to FILE_BYTES_MAX is renamed to `.1`.
 """
 
 from __future__ import annotations
@@ -40,13 +38,13 @@ class StateChangeLog:
         env.files.mkdir(directory)
 
     def write(self, change: StateChange) -> None:
-        """Have a line written, with the time of now."""
+        """Write a line with the present time, by the end of this turn."""
         if not self._lines:
             asyncio.get_running_loop().call_soon(self.flush)
         self._lines.append(one_line(format_line(self._clock.now_ms(), change)))
 
     def flush(self) -> None:
-        """Write what was not written yet. A full disk costs lines, and nothing else."""
+        """Write the lines that wait. A full disk loses lines, and nothing else."""
         text = "".join(f"{line}\n" for line in self._lines)
         self._lines.clear()
         try:
@@ -56,11 +54,11 @@ class StateChangeLog:
             if size > FILE_BYTES_MAX:
                 self._path.replace(self._path.with_name(STATE_CHANGES + ".1"))
         except OSError as error:
-            logger.warning("path=%s lines are lost: %s", self._path, error)
+            logger.warning("path=%s lost lines: %s", self._path, error)
 
 
 def begin_logging(directory: Path) -> None:
-    """Send what this process logs to server.log, and what its controller does to controller.log."""
+    """Send the log of this process to server.log, and that of its controller to controller.log."""
     SYSTEM.files.mkdir(directory)
     logging.Formatter.default_msec_format = "%s,%03d"
     server = _file(directory / SERVER_LOG)
@@ -76,7 +74,7 @@ def begin_logging(directory: Path) -> None:
 
 
 class _File(logging.handlers.RotatingFileHandler):
-    """A file of lines. A full disk costs lines, and nothing else: no traceback per line on stderr."""
+    """A file of lines. A full disk loses lines, without a traceback per line on stderr."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
         if not isinstance(sys.exception(), OSError):

@@ -1,8 +1,8 @@
-"""LoopWatch: sees when the event loop of a broker stands still: nobody is served then.
+"""LoopWatch: notices when the event loop of a broker stalls, so that nobody is served.
 
-A loop that did not turn for STALL_MS is one line in the log, written while it stands, by a thread; and it counts. Who
-is about to acknowledge something asks `look` first: after a standstill, what the loop knows of the cluster may be old,
-and the news stands behind what it does first.
+A thread logs a stall of more than STALL_MS while it lasts; it is also counted. Call `look` before something is
+acknowledged: after a stall, the loop's knowledge of the cluster may be old, and newer events may wait behind the
+present one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ LOOK_S = 0.25
 
 
 class LoopWatch:
-    """Belongs to the loop, but for the thread, which only reads. `begin` and `end` are its life."""
+    """Belongs to the loop, except for the thread, which only reads."""
 
     def __init__(self, clock: Clock, running: Callable[[], str], stood_still: Callable[[int], None]) -> None:
         self.stalls = 0
         self.last_ms = self.longest_ms = 0
         self._clock = clock
-        self._running = running  # what the loop is doing, as far as that is known; called in the thread
+        self._running = running  # describes what the loop is doing; called in the thread
         self._stood_still = stood_still
         self._turned_ms = clock.monotonic_ms()
         self._timer: asyncio.TimerHandle | None = None
@@ -41,19 +41,18 @@ class LoopWatch:
         threading.Thread(target=self._watch, name="loop watch", daemon=True).start()
 
     def end(self) -> None:
-        """Watch no more."""
         self._is_over.set()
         if self._timer is not None:
             self._timer.cancel()
 
     def look(self) -> None:
-        """See whether the loop has just stood still; if so, draw the conclusions before anything else."""
+        """Check whether the loop has just stalled, and then call `stood_still` before anything else."""
         now_ms = self._clock.monotonic_ms()
         stood_ms, self._turned_ms = now_ms - self._turned_ms - TICK_MS, now_ms
         if stood_ms >= STALL_MS:
             self.stalls += 1
             self.last_ms, self.longest_ms = stood_ms, max(stood_ms, self.longest_ms)
-            logger.warning("the event loop turns again: it stood still for %d ms", stood_ms)
+            logger.warning("the event loop turns again after a stall of %d ms", stood_ms)
             self._stood_still(stood_ms)
 
     def _tick(self) -> None:
@@ -61,7 +60,7 @@ class LoopWatch:
         self._timer = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
 
     def _watch(self) -> None:
-        """In the thread: tell of a standstill while it lasts, once."""
+        """In the thread: log a stall while it lasts, once."""
         told_ms = -1
         while not self._is_over.wait(LOOK_S):
             turned_ms = self._turned_ms
@@ -69,7 +68,7 @@ class LoopWatch:
             if stands_ms >= STALL_MS and turned_ms != told_ms:
                 told_ms = turned_ms
                 logger.warning(
-                    "the event loop stands still since %d ms, nobody is served: %s",
+                    "the event loop has been stalled for %d ms, and nobody is served: %s",
                     stands_ms,
                     self._running(),
                 )

@@ -1,8 +1,8 @@
-"""Metrics: what a broker counts and measures, as a Prometheus page.
+"""Metrics: the counts and measures of a broker, as a Prometheus page.
 
-Names are those under which Kafka's own are known (by its JMX exporter, and by kafka_exporter for topics and groups),
-so that their dashboards work; `pylog_request_seconds` is a true histogram beside them. Everything but request times is
-read where it stands when the page is asked for. A group's lag is told by its coordinator, which asks the leaders.
+The names are those of Kafka's JMX exporter, and of kafka_exporter for topics and groups, so that their dashboards
+work; `pylog_request_seconds` adds a true histogram. Everything but request times is read when the page is requested.
+The coordinator of a group reports its lag, and asks the leaders for it.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ logger = logging.getLogger(__name__)
 
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999)
-RECENT_MAX = 1024  # requests per kind that quantiles are of
+RECENT_MAX = 1024  # requests per kind, for quantiles
 REQUEST_LINES_MAX = 100
 READ_TIMEOUT_S = 5.0
-LABEL_CHARS_MAX = 249  # as long as the name of a topic may be
-GROUPS_MAX, GROUP_OFFSETS_MAX = 5000, 50_000  # on the page; how many groups are left out is told
+LABEL_CHARS_MAX = 249  # the longest name of a topic
+GROUPS_MAX, GROUP_OFFSETS_MAX = 5000, 50_000  # on the page; a metric tells how many groups are left out
 
 Labels: TypeAlias = Mapping[str, object]
 Ends: TypeAlias = Callable[[Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]]
 
 
 class Family(NamedTuple):
-    """One metric: its samples, each with its labels and what its name ends with."""
+    """One metric: its samples, each with a suffix of its name and its labels."""
 
     name: str
     kind: str
@@ -50,17 +50,15 @@ class Family(NamedTuple):
 
 
 def gauge(name: str, *samples: tuple[Labels, float]) -> Family:
-    """What may go up and down."""
     return Family(name, "gauge", [("", labels, value) for labels, value in samples])
 
 
 def counter(name: str, *samples: tuple[Labels, float]) -> Family:
-    """What only grows."""
     return Family(f"{name}_total", "counter", [("", labels, value) for labels, value in samples])
 
 
 def text(families: Iterable[Family]) -> str:
-    """The page, in Prometheus' text format."""
+    """Return the page, in Prometheus' text format."""
     lines = []
     for family in families:
         if family.samples:
@@ -77,7 +75,7 @@ def _labels(labels: Labels) -> str:
 
 
 def _short(value: str) -> str:
-    """Names of groups are whatever clients say: a long one ends with a hash of all of it."""
+    """Names of groups are whatever clients say: shorten a long one to end with its hash."""
     if len(value) <= LABEL_CHARS_MAX:
         return value
     return f"{value[: LABEL_CHARS_MAX - 17]}~{hashlib.sha256(value.encode()).hexdigest()[:16]}"
@@ -88,7 +86,7 @@ def _escaped(value: str) -> str:
 
 
 class RequestTimes:
-    """How long requests took, from their last byte to the answer. What the server tells."""
+    """The times of requests, from their last byte to the answer, as the server reports them."""
 
     def __init__(self) -> None:
         self._buckets: dict[ApiKey, list[int]] = {}
@@ -96,7 +94,6 @@ class RequestTimes:
         self._recent: dict[ApiKey, deque[float]] = {}
 
     def request_done(self, key: ApiKey, seconds: float, request_bytes: int, response_bytes: int) -> None:
-        """A request was answered."""
         if key not in self._buckets:
             self._buckets[key] = [0] * (len(BUCKETS_S) + 1)
             self._recent[key] = deque(maxlen=RECENT_MAX)
@@ -105,7 +102,7 @@ class RequestTimes:
         self._recent[key].append(seconds)
 
     def families(self) -> Iterable[Family]:
-        """As counters, as quantiles of the last requests, and as a histogram."""
+        """Return them as counters, as quantiles of the last requests, and as a histogram."""
         counts = {key: sum(found) for key, found in self._buckets.items()}
         yield counter(
             "kafka_network_requestmetrics_requests",
@@ -129,7 +126,7 @@ class RequestTimes:
 
 
 def _name(key: ApiKey) -> str:
-    """As Kafka names a request: `ListOffsets`."""
+    """Return Kafka's name of a request: `ListOffsets`."""
     return "".join(part.capitalize() for part in key.name.split("_"))
 
 
@@ -138,7 +135,7 @@ def _quantile(found: Sequence[float], quantile: float) -> float:
 
 
 class Metrics:
-    """The page of one broker. `ends` finds high watermarks of partitions that others lead."""
+    """The page of one broker. `ends` returns high watermarks of partitions that other brokers lead."""
 
     def __init__(
         self,
@@ -156,7 +153,6 @@ class Metrics:
         self._ends = ends
 
     async def page(self) -> str:
-        """Everything, as it is now."""
         families = [
             *self._traffic(),
             counter("pylog_loop_stalls", ({}, self._loop.stalls)),
@@ -287,7 +283,7 @@ class Metrics:
         try:
             groups = self._groups.groups()
         except KafkaError:
-            return ()  # they are being loaded
+            return ()  # they are loading
         all_groups = groups
         offsets, groups = 0, []
         for group in all_groups:
@@ -321,7 +317,7 @@ class Metrics:
 
 
 def _topics(metadata: Metadata) -> Iterable[Family]:
-    """What every broker knows of all topics."""
+    """What every broker knows about all topics."""
     yield gauge("kafka_brokers", ({}, len(metadata.brokers())))
     topics = metadata.topics().values()
     yield gauge("kafka_topic_partitions", *(({"topic": t.name}, len(t.partitions)) for t in topics))
@@ -338,7 +334,7 @@ def _of(tp: TopicPartition) -> dict[str, object]:
 
 
 class MetricsEndpoint:
-    """Answers GET /metrics, and nothing else, one request per connection."""
+    """Answers GET /metrics and nothing else, one request per connection."""
 
     def __init__(self, page: Callable[[], Awaitable[str]]) -> None:
         self._page = page
@@ -351,7 +347,6 @@ class MetricsEndpoint:
         return chosen
 
     async def close(self) -> None:
-        """Listen no more."""
         if self._listener is not None:
             self._listener.close()
 

@@ -1,7 +1,7 @@
 """A broker as a process: settings in, one line with its address out, and an orderly end at SIGTERM.
 
-`run` is what `pylog broker start` does; `python -m replication.broker.process KEY=VALUE …` is the same without the
-command line's libraries, which is how a LocalCluster starts its brokers.
+`run` is the body of `pylog broker start`; `python -m replication.broker.process KEY=VALUE …` is the same without the
+libraries of the command line, for LocalCluster.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from replication.replica.storage.log_dir import check_directory
 logger = logging.getLogger(__name__)
 
 PARENT_LOOK_S = 0.5
-# What a broker makes is 0750 and 0640: what clients wrote is no business of others on its machine.
-NOT_FOR_OTHERS = 0o027
-# glibc's malloc: numbers of its parameters (malloc.h), and what they are set to.
+NOT_FOR_OTHERS = 0o027  # a umask: other users of the machine must not read what clients wrote
+# Parameters of glibc's malloc (malloc.h), and their values.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES, MAPPED_BYTES_MIN = 128 * 1024 * 1024, 32 * 1024 * 1024
 
 
 def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None = None) -> None:
-    """Run a broker until SIGTERM or SIGINT; `say` its address once it serves. With `parent`, end when that is gone.
+    """Run a broker until SIGTERM or SIGINT; `say` its address once it serves. With `parent`, end with that process.
 
-    Raises: PylogError, OSError: it cannot start. If the directory is another's, or in use, nothing was written there.
+    Raises: PylogError, OSError: it cannot start. If the directory belongs to another broker or is in use, nothing was
+    written there.
     """
     check_directory(config)
     os.umask(os.umask(NOT_FOR_OTHERS) | NOT_FOR_OTHERS)
@@ -46,7 +46,7 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
     begin_logging(Path(config.log_dirs) / BROKER)
     if not _is_loopback(config.listener.host):
         logger.warning(
-            "listeners=%s: whoever reaches this address may read and change everything; there is no TLS and no login",
+            "listeners=%s: everybody who reaches this address can read and change everything; there is no TLS or login",
             config.listeners,
         )
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -54,10 +54,10 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
 
 
 def _keep_memory() -> None:
-    """Have free memory used again for the next answer or request, and not given back to the system at once.
+    """Make malloc reuse free memory for the next request or answer instead of returning it to the system at once.
 
-    The system clears every page that it hands out anew: that costs more than reading records into it. Where the
-    C library has no such parameters, nothing changes.
+    The system clears every page that it hands out again, which costs more than reading records into it. Nothing
+    changes where the C library has no such parameters.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -66,7 +66,7 @@ def _keep_memory() -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed."""
+    """Return uvloop's, if it is installed."""
     try:
         import uvloop
     except ModuleNotFoundError:
@@ -106,15 +106,15 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None], parent: int |
 
 
 async def _end_with(failure: asyncio.Event, is_over: asyncio.Event) -> None:
-    """A broker that cannot trust its disk hands over what it can, and ends."""
+    """End the broker in good order when it can no longer trust its disk."""
     await failure.wait()
     logger.error("the disk failed: this broker ends")
     is_over.set()
 
 
 async def _watch(parent: int, is_over: asyncio.Event) -> None:
-    """End with the process that started this one, however it ended."""
-    while os.getppid() == parent:  # noqa: ASYNC110  nobody tells
+    """End with the parent process, however that ended."""
+    while os.getppid() == parent:  # noqa: ASYNC110  there is no event for it
         await asyncio.sleep(PARENT_LOOK_S)
     is_over.set()
 
@@ -127,13 +127,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Run a broker with these settings, for as long as the parent process lives."""
+    """Run a broker with these settings, as long as the parent process lives."""
     settings = dict(argument.split("=", 1) for argument in arguments)
     parent = int(settings.pop("parent"))
     try:
         run(BrokerConfig.from_properties(settings), _say, parent=parent)
     except (PylogError, OSError) as error:
-        if logging.getLogger().handlers:  # else it was refused before anything may be written
+        if logging.getLogger().handlers:  # otherwise nothing may be written in the directory
             logger.error("%s", error)
         sys.stderr.write(f"{error}\n")
         return 1

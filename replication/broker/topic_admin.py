@@ -1,7 +1,7 @@
-"""TopicAdmin: topics as clients and brokers ask for them: checked, placed, made, grown, deleted, and waited for.
+"""TopicAdmin: checks, places, creates, grows and deletes topics, and waits until that is done.
 
-What is returned is usable: the cluster's metadata has come back to this broker, with a leader for every partition, each
-of which says itself that it is (or the time was up). Errors are exceptions with codes, for whoever answers.
+A topic that is returned is usable: the cluster's metadata has it with a leader for every partition, and each leader
+confirms that (or the time was up). Errors are exceptions with codes.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import itertools
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from logstore.env import Env
-from logstore.errors import InvalidTopicError, TopicExistsError
-from logstore.store.catalog import check_topic_name, new_topic_id
+from logstore.errors import TopicExistsError
+from logstore.store.catalog import check_collision, check_topic_name, new_topic_id
 from replication.config.broker import BrokerConfig
 from replication.controller.machine.assignment import place
 from replication.coordination import nodes, topics
@@ -27,15 +27,15 @@ from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, Assignment, Br
 from replication.model.metadata import Metadata, TopicMetadata
 
 PARTITIONS_MAX = 100_000  # of one topic
-REQUEST_MAX = 10_000  # new partitions of one request, as in later versions of Kafka
-TOLD_S = 1.0  # what is written is known to this broker soon after
-POLL_S = 1.0  # the metadata tells when it has changed; this is for the case that it did so unseen
+REQUEST_MAX = 10_000  # new partitions per request, as in later versions of Kafka
+TOLD_S = 1.0  # until this broker hears of what is written
+POLL_S = 1.0  # in case a change of the metadata is missed
 DELETION_POLL_S = LEADERS_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to be made. -1: as the broker's settings say. `assignment`: the replicas, in place of the numbers."""
+    """A topic to create. -1: the broker's default. `assignment`: the replicas, instead of the numbers."""
 
     name: str
     partitions: int = -1
@@ -45,9 +45,9 @@ class NewTopic:
 
 
 class TopicAdmin:
-    """See the module. `tree` returns the session's tree; raises KafkaError while there is none.
+    """See the module. `tree` returns the session's tree; it raises KafkaError while there is none.
 
-    `do_lead` asks those that are named as leaders whether they are. Replicas are placed by way of `placements`.
+    `do_lead` asks the leaders in the metadata whether they lead. `placements` writes the replicas.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class TopicAdmin:
 
     @staticmethod
     def check_request(partitions: int) -> None:
-        """May one request ask for so many new partitions? Raises: KafkaError."""
+        """Check the number of new partitions in one request. Raises: KafkaError."""
         if partitions > REQUEST_MAX:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
@@ -81,12 +81,12 @@ class TopicAdmin:
             )
 
     def plan(self, topic: NewTopic) -> dict[int, Assignment]:
-        """Where its replicas would be. Raises: KafkaError, InvalidTopicError, InvalidConfigError, TopicExistsError."""
+        """Return the replicas that it would get. Raises: KafkaError, InvalidTopicError, InvalidConfigError."""
         check_topic_name(topic.name)
         self._config.log_config(topic.config).check()
         if self._metadata.topic(topic.name) is not None:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name!r} exists already")
-        _check_collision(topic.name, itertools.chain(INTERNAL_TOPICS, self._metadata.topics()))
+        check_collision(topic.name, itertools.chain(INTERNAL_TOPICS, self._metadata.topics()))
         if topic.assignment:
             return self._checked(topic)
         count = self._config.num_partitions if topic.partitions == -1 else topic.partitions
@@ -134,13 +134,13 @@ class TopicAdmin:
         return found
 
     async def check_room(self, assignment: Mapping[int, Assignment]) -> None:
-        """Would the brokers take these replicas? Raises: KafkaError."""
+        """Check that the brokers would take these replicas. Raises: KafkaError."""
         await self._placements.check(self._tree(), assignment.values())
 
     async def create(self, topic: NewTopic, *, timeout_s: float) -> TopicMetadata | None:
-        """Make a topic; return it, or None if it was made and is not ready yet. Raises: as `plan`.
+        """Create a topic; return it, or None if it is created but not ready yet. Raises: as `plan`.
 
-        One of its name that is being deleted is waited for.
+        Waits for a topic of the same name that is being deleted.
         """
         assignment, tree = self.plan(topic), self._tree()
         loop = asyncio.get_running_loop()
@@ -157,10 +157,11 @@ class TopicAdmin:
         return await self.ready(topic.name, len(assignment), timeout_s=timeout_s)
 
     async def _write(self, tree: Tree, topic: NewTopic, assignment: Mapping[int, Assignment]) -> None:
-        """Those that could collide one after the other, so that each sees the others of its request."""
-        async with self._creating if _may_collide(topic.name) else contextlib.nullcontext():
-            if _may_collide(topic.name):
-                _check_collision(topic.name, await tree.children(nodes.TOPICS))
+        """Write topics whose names could collide one after the other, so that each sees the others of its request."""
+        may_collide = "." in topic.name or "_" in topic.name
+        async with self._creating if may_collide else contextlib.nullcontext():
+            if may_collide:
+                check_collision(topic.name, await tree.children(nodes.TOPICS))
             await self._placements.place(
                 tree,
                 assignment.values(),
@@ -169,7 +170,7 @@ class TopicAdmin:
             )
 
     async def ensure(self, topic: NewTopic, *, timeout_s: float) -> TopicMetadata | None:
-        """The topic, made if it is not there; None as long as it is not ready."""
+        """Return the topic, after creating it if it does not exist; None while it is not ready."""
         known = self._metadata.topic(topic.name)
         if known is not None:
             return known
@@ -181,9 +182,9 @@ class TopicAdmin:
     # -------------------------------------------------------------- the others
 
     async def grow(self, name: str, count: int, added: list[Assignment] | None, *, timeout_s: float) -> None:
-        """Have `count` partitions; the replicas of the new ones may be given. `timeout_s` 0: only check it."""
+        """Grow to `count` partitions; `added` are the replicas of the new ones. `timeout_s` 0: only check it."""
         known = self._known(name)
-        if name in INTERNAL_TOPICS:  # what is kept there is found by the number of its partitions
+        if name in INTERNAL_TOPICS:  # groups are found by its number of partitions
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"{name} is internal: its number of partitions cannot change",
@@ -216,7 +217,7 @@ class TopicAdmin:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the partitions are made, and not all led yet")
 
     async def delete(self, name: str, *, timeout_s: float) -> None:
-        """Have a topic deleted, and wait until it is. Raises: KafkaError: it will be, but is not yet."""
+        """Delete a topic, and wait until it is gone. Raises: KafkaError: it will be deleted, but is not yet."""
         topic_id = self._known(name).id
         if not self._config.delete_topic_enable:
             raise KafkaError(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
@@ -231,7 +232,7 @@ class TopicAdmin:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"topic {name!r} is marked, and not deleted yet")
 
     async def elect_preferred(self, partitions: list[TopicPartition], *, timeout_s: float) -> None:
-        """Have the preferred replicas of these lead, and wait until those that can do."""
+        """Elect the preferred replicas of these, and wait until the possible elections are done."""
         tree = self._tree()
         await topics.request_election(tree, partitions)
         with contextlib.suppress(TimeoutError):
@@ -252,7 +253,7 @@ class TopicAdmin:
         await self._until(are_led, min(timeout_s, TOLD_S))
 
     async def ready(self, name: str, partitions: int, *, timeout_s: float) -> TopicMetadata | None:
-        """The topic, once so many partitions are led, by those that are named; None if the time is up before."""
+        """Return the topic once this number of partitions have confirmed leaders; None after the timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -263,7 +264,7 @@ class TopicAdmin:
         return None
 
     async def _led(self, name: str, partitions: int) -> TopicMetadata:
-        """The topic, once so many partitions are led as the metadata has it."""
+        """Return the topic once this number of partitions have leaders in the metadata."""
 
         def is_ready() -> bool:
             known = self._metadata.topic(name)
@@ -287,7 +288,7 @@ class TopicAdmin:
         self._changed = asyncio.Event()
 
     async def _until(self, holds: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until the metadata says so, or the time is up."""
+        """Wait until `holds` is true of the metadata, or the time is up."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_s
         while not holds() and (left_s := end_s - loop.time()) > 0:
@@ -299,29 +300,12 @@ class TopicAdmin:
                 continue
 
 
-def _check_collision(name: str, others: Iterable[str]) -> None:
-    """Raise InvalidTopicError if the metrics of another topic would have this one's name: they have no dots."""
-    for other in others if _may_collide(name) else ():
-        if other != name and _metric_name(other) == _metric_name(name):
-            raise InvalidTopicError(
-                f"topic {name!r} collides with {other!r}: in metrics '.' and '_' are the same"
-            )
-
-
-def _may_collide(topic: str) -> bool:
-    return "." in topic or "_" in topic
-
-
-def _metric_name(topic: str) -> str:
-    return topic.replace(".", "_")
-
-
 def _check_replicas(assignment: Mapping[int, Assignment], brokers: Mapping[int, object]) -> None:
     for partition, replicas in assignment.items():
         if not replicas or len(set(replicas)) != len(replicas) or not all(b in brokers for b in replicas):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"partition {partition} on {list(replicas)}: live brokers are wanted, each once",
+                f"partition {partition} on {list(replicas)}: name live brokers, each once",
             )
     if len({len(replicas) for replicas in assignment.values()}) > 1:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "all partitions have as many replicas")

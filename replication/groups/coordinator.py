@@ -267,6 +267,7 @@ class GroupCoordinator:
             self._perform(term, slot, effects)
             if count % GROUPS_AT_ONCE == 0:
                 await asyncio.sleep(0)  # other tasks get a turn; if the term ends, this task is cancelled
+        term.loading = None
         if term.slots:
             took_ms = self._env.clock.monotonic_ms() - began_ms
             logger.info(

@@ -1,4 +1,4 @@
-"""What clients ask of the cluster: Metadata, which may make a topic, and DescribeCluster."""
+"""Metadata, which may create a topic, and DescribeCluster."""
 
 from __future__ import annotations
 
@@ -25,25 +25,22 @@ Question: TypeAlias = tuple[int, tuple[Any, ...] | None]
 
 NOT_ASKED = -2_147_483_648  # authorized operations
 ANSWERS_KEPT, TOPICS_KEPT = 64, 100
-CREATE_WAIT_S = 5.0  # a client that is answered before would only ask again
+CREATE_WAIT_S = 5.0  # a client that is answered earlier would only ask again
 
 
 class ClusterHandlers:
-    """See the module."""
-
     def __init__(self, config: BrokerConfig, cluster_id: str, metadata: Metadata, admin: TopicAdmin) -> None:
         self._config = config
         self._cluster_id = cluster_id
         self._metadata = metadata
         self._admin = admin
-        # Answers that were given since the cluster last changed; making one costs some 15 µs per partition.
+        # Answers since the last change of the cluster; making one costs about 15 µs per partition.
         self._answers: dict[Question, EncodedBody] = {}
         self._making = asyncio.Lock()
         self._changes = 0
         metadata.listen(self._note_change)
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """What is answered here."""
         return {ApiKey.METADATA: self.metadata, ApiKey.DESCRIBE_CLUSTER: self.describe_cluster}
 
     def _note_change(self) -> None:
@@ -51,7 +48,7 @@ class ClusterHandlers:
         self._answers.clear()
 
     async def metadata(self, context: RequestContext, body: Any) -> EncodedBody | Response:
-        """Brokers, the controller, and the topics that are asked for: all if none are named. Each is told once."""
+        """Return brokers, controller and the named topics, each once; all topics if none are named."""
         asked = body.topics
         if asked is None or (not asked and context.version == 0):
             return await self._everything(context)
@@ -77,7 +74,7 @@ class ClusterHandlers:
         return answer
 
     async def _everything(self, context: RequestContext) -> EncodedBody:
-        """The same answer for all who ask meanwhile."""
+        """Return the answer about all topics: one for all requests since the last change."""
         question = context.version, None
         if (answer := self._answers.get(question)) is not None:
             return answer
@@ -115,7 +112,7 @@ class ClusterHandlers:
         }
 
     async def _make(self, name: str) -> ErrorCode:
-        """Have a topic of this name made; how that came out."""
+        """Create the topic; return the outcome."""
         try:
             check_topic_name(name)
             if name in INTERNAL_TOPICS:
@@ -128,7 +125,7 @@ class ClusterHandlers:
         return ErrorCode.LEADER_NOT_AVAILABLE if made is None else ErrorCode.NONE
 
     def _named(self, name: str | None, topic_id: Any, refused: Mapping[str, ErrorCode]) -> Response:
-        """The row of a topic that was asked for by its name, or its id; `refused`: why it was not made."""
+        """Return the row of a topic named by its name or id; `refused`: why it was not created."""
         if name is None:
             name = self._metadata.name_of(topic_id_of(topic_id)) if topic_id is not None else None
             if name is None:
@@ -170,7 +167,6 @@ class ClusterHandlers:
         }
 
     def describe_cluster(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """Brokers and the controller."""
         return {
             "error_code": ErrorCode.NONE,
             "error_message": None,

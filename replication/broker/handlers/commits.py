@@ -1,4 +1,4 @@
-"""Offsets that groups commit, ask for, and have deleted."""
+"""OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -20,22 +20,18 @@ from replication.protocol.kio_pieces import Rows
 
 SEVERAL_GROUPS_FROM = 8  # OffsetFetch
 NOTHING = Committed(-1)
-# Offsets that a group's machine is asked to change in one go. Each becomes a record: this many are some milliseconds.
-CHANGED_AT_ONCE = 250
+CHANGED_AT_ONCE = 250  # offsets in one event for a group: each becomes a record, in some milliseconds for all
 
 Response = Mapping[str, Any]
 
 
 class CommitHandlers:
-    """See the module."""
-
     def __init__(self, metadata: Metadata, groups: GroupCoordinator, clock: Clock) -> None:
         self._metadata = metadata
         self._groups = groups
         self._clock = clock
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """What is answered here."""
         return {
             ApiKey.OFFSET_COMMIT: self.commit,
             ApiKey.OFFSET_FETCH: self.fetch,
@@ -43,7 +39,7 @@ class CommitHandlers:
         }
 
     async def commit(self, context: RequestContext, body: Any) -> Response:
-        """OffsetCommit: answered when the offsets are stored by all replicas in sync."""
+        """OffsetCommit: answered when all replicas in sync have the offsets."""
         context.park()
         now_ms = self._clock.now_ms()
         keep = getattr(body, "retention_time", None)
@@ -72,7 +68,7 @@ class CommitHandlers:
         return {"topics": _by_topic(body.topics, codes)}
 
     async def delete(self, context: RequestContext, body: Any) -> Response:
-        """OffsetDelete: of topics that no member reads."""
+        """OffsetDelete: for topics that no member subscribes to."""
         context.park()
         wanted: dict[TopicPartition, None] = {}
         async for chunk in in_steps((topic.name, row) for topic in body.topics for row in topic.partitions):
@@ -98,9 +94,9 @@ class CommitHandlers:
         *,
         raises: bool = False,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """How it came out for each partition; those that the cluster does not know are left out of it.
+        """Return the outcome per partition; unknown partitions are not sent to the group.
 
-        Very many are changed one CHANGED_AT_ONCE after the other: then some may be stored, and others refused.
+        Very many are changed in steps of CHANGED_AT_ONCE: then some may be stored, and others refused.
         """
         codes: dict[TopicPartition, ErrorCode] = {}
         rest = iter(wanted)
@@ -137,7 +133,7 @@ class CommitHandlers:
     # -------------------------------------------------------------------- fetch
 
     async def fetch(self, context: RequestContext, body: Any) -> Response:
-        """OffsetFetch: what is committed; -1 for what never was. A group that is named twice is told once."""
+        """OffsetFetch: -1 for partitions without a committed offset. A group that is named twice is answered once."""
         if context.version >= SEVERAL_GROUPS_FROM:
             rows = []
             async for chunk in in_steps({asked.group_id: asked for asked in body.groups}.values()):
@@ -146,7 +142,7 @@ class CommitHandlers:
             return {"groups": rows}
         found = await self._fetch(body)
         code = found["error_code"]
-        if code and context.version == 1:  # which has no error for all
+        if code and context.version == 1:  # it has no error for the whole answer
             rows = [
                 {
                     "name": topic.name,
@@ -169,7 +165,7 @@ class CommitHandlers:
 
 
 async def _fetched(group: Group | None, topics: Any) -> Rows[Response]:
-    """The rows of a response: of these partitions, or of all there are if `topics` is None."""
+    """Return the rows of a response: of these partitions, or of all if `topics` is None."""
     offsets = group.offsets if group is not None else {}
     names: dict[str, dict[int, None]] = {}
     if topics is None:

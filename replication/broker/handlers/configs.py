@@ -1,6 +1,6 @@
-"""What admin clients ask of settings: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
 
-A topic's settings can be changed; those of a broker stand in its server.properties, and are only shown.
+Settings of a topic can be changed; those of a broker stand in its server.properties, and are only shown.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from replication.protocol.kio_pieces import Rows
 TOPIC, BROKER = 2, 4  # resource types
 OF_TOPIC, OF_FILE, DEFAULT = 1, 4, 5  # config sources: given for the topic, server.properties, built in
 APPEND = 2
-SETTINGS_MAX = 1000  # in one change of a topic; there are not nearly so many
-ALTERED_AT_ONCE = 10  # topics, in one step: each change is checked as a whole
+SETTINGS_MAX = 1000  # in one change of a topic; far more than there are
+ALTERED_AT_ONCE = 10  # topics in one step: each change is checked as a whole
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # config types
 
 
 class ConfigHandlers:
-    """See the module. `tree` returns the session's tree; raises KafkaError while there is none."""
+    """See the module. `tree` returns the session's tree; it raises KafkaError while there is none."""
 
     def __init__(self, config: BrokerConfig, metadata: Metadata, tree: Callable[[], Tree]) -> None:
         self._config = config
@@ -38,7 +38,6 @@ class ConfigHandlers:
         self._tree = tree
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """What is answered here."""
         return {
             ApiKey.DESCRIBE_CONFIGS: self.describe,
             ApiKey.ALTER_CONFIGS: self.alter,
@@ -46,7 +45,7 @@ class ConfigHandlers:
         }
 
     async def describe(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """The settings of topics and of this broker, and where they come from."""
+        """Return the settings of topics and of this broker, with their sources."""
         wanted: dict[tuple[int, str], Any] = {}
         overrides: dict[str, Mapping[str, str]] = {}
         failed: dict[str, PylogError] = {}
@@ -103,7 +102,7 @@ class ConfigHandlers:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
 
     async def alter(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """Give topics these settings and no others."""
+        """Replace all overrides of topics."""
 
         def wanted(resource: Any, known: Mapping[str, str]) -> dict[str, str]:
             return {row.name: row.value for row in resource.configs if row.value is not None}
@@ -111,7 +110,7 @@ class ConfigHandlers:
         return await self._alter(body, wanted)
 
     async def alter_incrementally(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """Change some settings of topics."""
+        """Change some overrides of topics."""
 
         def wanted(resource: Any, known: Mapping[str, str]) -> dict[str, str]:
             found, config = dict(known), self._config.log_config(known)
@@ -175,7 +174,7 @@ def _topics(resources: Iterable[Any]) -> Iterable[str]:
 
 
 def topic_settings(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Every setting of a topic, as DescribeConfigs and CreateTopics tell it."""
+    """Return every setting of a topic, as DescribeConfigs and CreateTopics show it."""
     config = broker.log_config(overrides)
     of_file = {f.metadata.get("topic") for f in fields(broker) if f.metadata["key"] in broker.given}
     rows = []
@@ -216,7 +215,7 @@ def _type(setting: Field[Any]) -> int:
 
 
 def _apply(found: dict[str, str], row: Any, config: LogConfig) -> None:
-    """One operation on the settings of a topic. Raises: KafkaError."""
+    """Apply one operation to the overrides of a topic. Raises: KafkaError."""
     match row.config_operation:
         case 0:  # SET
             found[row.name] = row.value or ""

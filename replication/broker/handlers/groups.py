@@ -1,4 +1,4 @@
-"""What members of consumer groups ask of their coordinator, and where that is; what administrators ask of groups."""
+"""The APIs of consumer groups, for members and administrators."""
 
 from __future__ import annotations
 
@@ -23,19 +23,17 @@ from replication.protocol.kio_pieces import Rows
 
 logger = logging.getLogger(__name__)
 
-GROUP_KEY_TYPE = 0  # FindCoordinator also looks for those of transactions, which are not served
+GROUP_KEY_TYPE = 0  # FindCoordinator can also ask for coordinators of transactions, which are not served
 CREATE_WAIT_S, LEARN_WAIT_S = 5.0, 1.0
 IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins with it
 LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
-LEAVING_AT_ONCE = 100  # members that leave in one step of the group's machine
+LEAVING_AT_ONCE = 100  # members in one event for the group
 
 Answer = TypeVar("Answer", bound=events.Body)
 Response = Mapping[str, Any]
 
 
 class GroupHandlers:
-    """See the module."""
-
     def __init__(
         self, config: BrokerConfig, metadata: Metadata, admin: TopicAdmin, groups: GroupCoordinator
     ) -> None:
@@ -45,7 +43,6 @@ class GroupHandlers:
         self._groups = groups
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """What is answered here."""
         return {
             ApiKey.FIND_COORDINATOR: self.find_coordinator,
             ApiKey.JOIN_GROUP: self.join,
@@ -60,7 +57,7 @@ class GroupHandlers:
     # -------------------------------------------------------- who keeps a group
 
     async def find_coordinator(self, context: RequestContext, body: Any) -> Response:
-        """The broker that keeps a group; the topic where groups are kept is made when it is first asked for."""
+        """Return the broker that keeps a group; the first request creates the offsets topic."""
         keys = dict.fromkeys(body.coordinator_keys) if context.version >= 4 else (body.key,)
         kind = getattr(body, "key_type", GROUP_KEY_TYPE)
         failed: KafkaError | None = None
@@ -115,10 +112,10 @@ class GroupHandlers:
         try:
             ready = await self._admin.ensure(topic, timeout_s=CREATE_WAIT_S)
         except PylogError as error:
-            logger.warning("topic %s is not made: %s", OFFSETS_TOPIC, error)
+            logger.warning("topic %s cannot be created: %s", OFFSETS_TOPIC, error)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         if ready is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being made")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being created")
 
     # ------------------------------------------------------------------ members
 
@@ -130,7 +127,7 @@ class GroupHandlers:
         return answer
 
     async def join(self, context: RequestContext, body: Any) -> Response:
-        """JoinGroup: answered when everybody has joined, or as soon as it is refused."""
+        """JoinGroup: answered when everybody has joined, or at once if it is refused."""
         session_timeout_ms = _ms(body.session_timeout)
         prefix = getattr(body, "group_instance_id", None) or context.client_id or "member"
         try:
@@ -167,7 +164,7 @@ class GroupHandlers:
         }
 
     async def sync(self, context: RequestContext, body: Any) -> Response:
-        """SyncGroup: answered when the leader has said who reads what."""
+        """SyncGroup: answered when the leader has assigned partitions."""
         try:
             answer = await self._ask(
                 body.group_id,
@@ -192,7 +189,7 @@ class GroupHandlers:
         }
 
     async def heartbeat(self, context: RequestContext, body: Any) -> Response:
-        """Heartbeat. While the group is being loaded all is well: nobody is expelled before it is."""
+        """Heartbeat: no error while the group is being loaded, since nobody is expelled before it is."""
         try:
             answer = await self._ask(
                 body.group_id,
@@ -210,12 +207,12 @@ class GroupHandlers:
         return {"error_code": answer.error}
 
     async def leave(self, context: RequestContext, body: Any) -> Response:
-        """LeaveGroup: of one member, or from version 3 of several."""
+        """LeaveGroup: of one member, or from version 3 on of several."""
         if context.version < LEAVES_TOGETHER_FROM:
             leaving: list[tuple[str, str | None]] = [(body.member_id, None)]
         else:
             leaving = list(dict.fromkeys([(each.member_id, each.group_instance_id) for each in body.members]))
-            if not leaving:  # whether there is such a group is told all the same
+            if not leaving:  # an error of the group is answered even so
                 await self._ask(body.group_id, events.Left, lambda n: events.Leave(n, ()))
         members: list[Response] = []
         async for chunk in in_steps(leaving, LEAVING_AT_ONCE):
@@ -239,7 +236,7 @@ class GroupHandlers:
     # ----------------------------------------------------------- administration
 
     def describe(self, context: RequestContext, body: Any) -> Response:
-        """DescribeGroups: a group that is not there is a dead one."""
+        """DescribeGroups: an unknown group is a dead one."""
 
         def row(group_id: str) -> Response:
             try:
@@ -251,7 +248,7 @@ class GroupHandlers:
         return {"groups": Rows(len(asked), map(row, asked))}
 
     def list(self, context: RequestContext, body: Any) -> Response:
-        """ListGroups: those of this broker, in these states (none named: in any)."""
+        """ListGroups: the groups of this broker, in these states (default: any)."""
         wanted = {state.casefold() for state in getattr(body, "states_filter", ())}
         try:
             groups = self._groups.groups()
@@ -265,7 +262,7 @@ class GroupHandlers:
         return {"error_code": ErrorCode.NONE, "groups": rows}
 
     async def delete(self, context: RequestContext, body: Any) -> Response:
-        """DeleteGroups: each for itself."""
+        """DeleteGroups: one outcome per group."""
         context.park()
         names = tuple(dict.fromkeys(body.groups_names))
         codes = await all_of(self._delete, names)
@@ -283,7 +280,7 @@ class GroupHandlers:
 
 
 def _nobody(key: str, error: KafkaError) -> Response:
-    # Who asked is to ask again: that this broker knows of no such topic yet is not its business.
+    # The client must ask again, even if this broker does not know of the topic yet.
     code = error.code if error.code is ErrorCode.INVALID_REQUEST else ErrorCode.COORDINATOR_NOT_AVAILABLE
     return {
         "key": key,
@@ -296,7 +293,7 @@ def _nobody(key: str, error: KafkaError) -> Response:
 
 
 def described(group_id: str, group: Group | None) -> Mapping[str, Any]:
-    """A group as DescribeGroups tells of it; what its members say and read is told while that is settled."""
+    """Return the row of DescribeGroups; metadata and assignments are shown in a stable group only."""
     if group is None:
         group = Group(id=group_id, phase=Phase.DEAD)
     is_stable = group.phase is Phase.STABLE

@@ -1,7 +1,7 @@
-"""Offsets of partitions, and ids of producers: ListOffsets, OffsetForLeaderEpoch, DeleteRecords, InitProducerId.
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords, InitProducerId.
 
-The partitions of a request are looked up one after the other, so that a request which names very many of them takes
-its time and not that of others. One that is named twice is an error.
+The partitions of a request are looked up one after the other, so that a request with very many of them does not delay
+others. A partition that is named twice is an error.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from replication.replica.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
-# The version of ListOffsets that knows a special time.
+# The first version of ListOffsets with each special time.
 _KNOWN_SINCE = {Special.LATEST: 1, Special.EARLIEST: 1, Special.MAX_TIMESTAMP: 7, Special.EARLIEST_LOCAL: 8}
 _NEVER = 2**15
-
 
 _TWICE, _TOO_OLD = FoundOffset(ErrorCode.INVALID_REQUEST), FoundOffset(ErrorCode.UNSUPPORTED_VERSION)
 
@@ -38,14 +37,11 @@ Response: TypeAlias = Mapping[str, Any]
 
 
 class PositionHandlers:
-    """See the module."""
-
     def __init__(self, config: BrokerConfig, replicas: ReplicaManager, tree: Callable[[], Tree]) -> None:
         self._replicas = replicas
         self._producer_ids = ProducerIds(config.broker_id, tree)
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """What is answered here."""
         return {
             ApiKey.LIST_OFFSETS: self.list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
@@ -54,7 +50,7 @@ class PositionHandlers:
         }
 
     async def list_offsets(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """Where partitions begin and end, or where a time is in them."""
+        """Return where partitions begin or end, or the first offset of a time."""
         isolation = Isolation(1 if getattr(body, "isolation_level", 0) == 1 else 0)
         named: Counter[tuple[str, int]] = Counter()
         async for chunk in in_steps(_asked(body.topics)):
@@ -85,7 +81,7 @@ class PositionHandlers:
         return {"topics": _by_topic(body.topics, "name", row, done)}
 
     async def offset_for_leader_epoch(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """Where leader epochs end: what a reader with such an epoch may have that this broker has not."""
+        """Return where leader epochs end in this broker's logs."""
 
         def row(topic: Any, asked: Any) -> Response:
             code, epoch, end_offset = self._replicas.end_offset_for_epoch(
@@ -104,7 +100,7 @@ class PositionHandlers:
         return {"topics": Rows(len(body.topics), map(topic_row, body.topics))}
 
     async def delete_records(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """Move the starts of logs up, on all replicas in sync. The partitions wait for their followers together."""
+        """Move the log starts up on all replicas in sync. The partitions wait for their followers together."""
         context.park()
         timeout_ms = int(body.timeout.total_seconds() * 1000)
         asked: dict[tuple[str, int], int] = {}
@@ -123,32 +119,32 @@ class PositionHandlers:
         return {"topics": [{"name": name, "partitions": found} for name, found in rows.items()]}
 
     async def _delete_records(self, tp: tuple[str, int], offset: int, *, timeout_ms: int) -> DeletedRecords:
-        if tp[0] in INTERNAL_TOPICS:  # the state of groups is the brokers' to forget
+        if tp[0] in INTERNAL_TOPICS:  # only brokers delete the state of groups
             return DeletedRecords(ErrorCode.INVALID_TOPIC_EXCEPTION)
         return await self._replicas.delete_records(tp, offset, timeout_ms=timeout_ms)
 
     async def init_producer_id(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """A new id, of epoch 0; also for who names an id of its own, as only transactions go on with one."""
+        """Return a new id with epoch 0, even to a client that names an id: only transactions continue one."""
         if body.transactional_id is not None:
             return {"error_code": ErrorCode.INVALID_REQUEST, "producer_id": -1, "producer_epoch": -1}
         try:
             producer_id = await self._producer_ids.next_id()
         except KafkaError as error:
-            logger.warning("no producer id can be given: %s", error)
+            logger.warning("no producer id is available: %s", error)
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # clients try again
             return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
         return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
 
 
 def _asked(topics: Iterable[Any]) -> Iterable[tuple[str, Any]]:
-    """(topic, what is asked of a partition), one after the other."""
+    """Iterate over (topic, asked partition)."""
     return ((topic.name, asked) for topic in topics for asked in topic.partitions)
 
 
 def _by_topic(
     topics: Sequence[Any], key: str, row: Callable[[Any, FoundOffset], Response], done: Iterable[FoundOffset]
 ) -> Rows[Response]:
-    """The rows of an answer, in the order of the request; `done` is in the same order."""
+    """Return the rows of an answer, in the order of the request and of `done`."""
     rest = iter(done)
 
     def topic_row(topic: Any) -> Response:

@@ -1,6 +1,6 @@
-"""Other replicas for partitions: AlterPartitionReassignments, ListPartitionReassignments. The controller answers.
+"""AlterPartitionReassignments and ListPartitionReassignments, answered by the controller.
 
-What is asked for is written where Kafka 0.9's tools write it; the controller's machine does the rest.
+A request is written where Kafka 0.9's tools write it; the controller's machine does the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from replication.protocol.apis import ApiKey
 
 
 class ReassignmentHandlers:
-    """See the module. `tree` returns the session's tree; raises KafkaError while there is none."""
+    """See the module. `tree` returns the session's tree; it raises KafkaError while there is none."""
 
     def __init__(
         self,
@@ -37,7 +37,6 @@ class ReassignmentHandlers:
         self._tree = tree
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """What is answered here."""
         return {
             ApiKey.ALTER_PARTITION_REASSIGNMENTS: self.alter,
             ApiKey.LIST_PARTITION_REASSIGNMENTS: self.list,
@@ -46,7 +45,7 @@ class ReassignmentHandlers:
     # ------------------------------------------------------------------- alter
 
     async def alter(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """Have partitions get other replicas, or (null) keep those that they had; returns when that is noted."""
+        """Request other replicas for partitions, or (null) cancel; return when the request is stored."""
         context.park()
         wanted: dict[TopicPartition, Assignment | None] = {}
         failed: dict[TopicPartition, KafkaError] = {}
@@ -63,7 +62,7 @@ class ReassignmentHandlers:
             return {"error_code": code_of(error), "error_message": str(error), "responses": ()}
         for tp in idle:
             failed[tp] = KafkaError(
-                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{tp} is not being reassigned: nothing to take back"
+                ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{tp} is not being reassigned: nothing to cancel"
             )
         rows: dict[str, list[Mapping[str, Any]]] = {}
         async for tps in in_steps(wanted):
@@ -81,7 +80,7 @@ class ReassignmentHandlers:
     async def _request(
         self, tree: Tree, wanted: Mapping[TopicPartition, Assignment | None]
     ) -> frozenset[TopicPartition]:
-        """As `reassignments.request`, if the brokers have room for what is added; else nothing of it is done."""
+        """As `reassignments.request`, if the brokers have room for the new replicas; otherwise nothing is done."""
         idle: frozenset[TopicPartition] = frozenset()
 
         async def write(counted: Step) -> None:
@@ -97,7 +96,7 @@ class ReassignmentHandlers:
         return tuple(broker for broker in target or () if broker not in known)
 
     async def _fault(self, tree: Tree, tp: TopicPartition, target: Assignment | None) -> KafkaError | None:
-        """Why it cannot be done; None if it can."""
+        """Return why it is refused; None if it is not."""
         known = self._metadata.topic(tp.topic)
         if (
             known is None
@@ -105,7 +104,7 @@ class ReassignmentHandlers:
             or (target is not None and await topics.is_marked_deleted(tree, tp.topic))
         ):
             return KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {tp}, or it is being deleted"
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp} does not exist, or is being deleted"
             )
         live = self._metadata.brokers()
         if target is not None and (
@@ -113,14 +112,14 @@ class ReassignmentHandlers:
         ):
             return KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{tp} on {list(target)}: live brokers are wanted, each once",
+                f"{tp} on {list(target)}: name live brokers, each once",
             )
         return None
 
     # -------------------------------------------------------------------- list
 
     async def list(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """What is being reassigned; of everything, if no topics are named."""
+        """Return the reassignments under way; all, if no topics are named."""
         context.park()
         asked = None
         if body.topics is not None:

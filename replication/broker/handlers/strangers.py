@@ -1,7 +1,7 @@
-"""Strangers: who guesses the epochs of brokers does not do so for long on one connection.
+"""Strangers: limits how often a connection may name a wrong broker epoch, so that nobody guesses one.
 
-A wrong epoch is answered as such: it is normal after a failover. A connection that brings WRONG_MAX of them is closed,
-which is one line in the log; brokers that were wrong so often come back with a new one.
+A wrong epoch is answered as such: it is normal after a failover. A connection that names WRONG_MAX of them is closed,
+with one line in the log; a broker that was wrong so often returns with another connection.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from replication.errors import ProtocolError
 from replication.network.request import RequestContext
 
 WRONG_MAX = 10
-CONNECTIONS_MAX = 10_000  # of which is noted how often they were wrong; the oldest notes go
+CONNECTIONS_MAX = 10_000  # counted; the oldest counts go
 
 
 class Strangers:
@@ -22,7 +22,7 @@ class Strangers:
         self._wrong: OrderedDict[int, int] = OrderedDict()
 
     def note_wrong(self, context: RequestContext) -> None:
-        """This request named a wrong epoch of a broker. Raises: ProtocolError: it was the last on its connection."""
+        """Count a wrong epoch. Raises: ProtocolError: it was the last on this connection."""
         count = self._wrong.pop(context.connection_id, 0) + 1
         if count >= WRONG_MAX:
             raise ProtocolError(

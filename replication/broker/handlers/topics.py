@@ -1,4 +1,4 @@
-"""What admin clients ask of topics: CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders. Any broker answers."""
+"""CreateTopics, DeleteTopics, CreatePartitions, ElectLeaders. Any broker answers."""
 
 from __future__ import annotations
 
@@ -21,20 +21,17 @@ from replication.protocol.kio_pieces import Rows
 
 Response: TypeAlias = Mapping[str, Any]
 
-PREFERRED = 0  # the kind of election that is served
+PREFERRED = 0  # the only kind of election that is served
 NO_CONFIG_ERROR = 0
 
 
 class TopicHandlers:
-    """See the module."""
-
     def __init__(self, config: BrokerConfig, metadata: Metadata, admin: TopicAdmin) -> None:
         self._config = config
         self._metadata = metadata
         self._admin = admin
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """What is answered here."""
         return {
             ApiKey.CREATE_TOPICS: self.create_topics,
             ApiKey.DELETE_TOPICS: self.delete_topics,
@@ -45,7 +42,7 @@ class TopicHandlers:
     # ------------------------------------------------------------------ create
 
     async def create_topics(self, context: RequestContext, body: Any) -> Response:
-        """Make topics, each for itself; a name that is there twice is an error."""
+        """Create topics, with one outcome each; a name that is given twice is an error."""
         context.park()
         names = await _named(body.topics)
         timeout_s = body.timeout.total_seconds()
@@ -99,7 +96,6 @@ class TopicHandlers:
         }
 
     async def create_partitions(self, context: RequestContext, body: Any) -> Response:
-        """Give topics more partitions."""
         context.park()
         timeout_s = body.timeout.total_seconds()
         names = await _named(body.topics)
@@ -154,7 +150,7 @@ class TopicHandlers:
     # ------------------------------------------------------------------- elect
 
     async def elect_leaders(self, context: RequestContext, body: Any) -> Response:
-        """Have preferred replicas lead; all partitions if none are named."""
+        """Elect the preferred replicas; of all partitions if none are named."""
         context.park()
         if getattr(body, "election_type", PREFERRED) != PREFERRED:
             return {"error_code": ErrorCode.INVALID_REQUEST, "replica_election_results": ()}
@@ -190,7 +186,7 @@ class TopicHandlers:
         return (TopicPartition(topic.topic, number) for topic in asked for number in topic.partitions)
 
     def _verdict(self, tp: TopicPartition) -> ErrorCode | None:
-        """Why no election is needed; None if one is."""
+        """Return why no election is needed; None if one is."""
         topic = self._metadata.topic(tp.topic)
         found = None if topic is None else topic.partitions.get(tp.partition)
         if found is None:
@@ -199,7 +195,7 @@ class TopicHandlers:
 
 
 async def _named(topics: Iterable[Any]) -> Counter[str]:
-    """How often each name is there."""
+    """Count each name."""
     names: Counter[str] = Counter()
     async for chunk in in_steps(topics):
         names.update([topic.name for topic in chunk])
@@ -207,7 +203,7 @@ async def _named(topics: Iterable[Any]) -> Counter[str]:
 
 
 def _unique(topics: Iterable[Any], names: Mapping[str, int]) -> Iterable[Any]:
-    """Each name once."""
+    """Iterate over the topics, with each name once."""
     told: set[str] = set()
     for topic in topics:
         if names[topic.name] == 1:

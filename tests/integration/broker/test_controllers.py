@@ -33,7 +33,7 @@ async def test_r25_a_silence_of_the_store_ends_no_role_no_life_and_no_term(tmp_p
 
         def facts():
             roles = [broker.replicas.partitions()[T0].role for broker in running.values()]
-            lives = [(broker.epoch, broker._tree) for broker in running.values()]
+            lives = [(broker.lifecycle.epoch, broker.lifecycle._tree) for broker in running.values()]
             terms = [
                 (broker.controller.is_active, broker.controller.state.epoch) for broker in running.values()
             ]

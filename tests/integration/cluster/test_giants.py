@@ -275,7 +275,7 @@ def most_lines(name, broker):
     asked = giant(
         name,
         controller_epoch=broker.broker.replicas.requests.controller_epoch,
-        broker_epoch=broker.broker.epoch,
+        broker_epoch=broker.broker.lifecycle.epoch,
     )
     with Client(broker.endpoint.port) as client:
         broker.count()

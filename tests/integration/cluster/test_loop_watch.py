@@ -175,12 +175,12 @@ def test_a_broker_whose_loop_is_stuck_loses_its_session_and_acknowledges_nothing
                 )
             )
         )
-        until(lambda: "the event loop stands still" in stuck.log())
+        until(lambda: "the event loop has been stalled" in stuck.log())
         producer.socket.sendall(produce(1))  # it waits in the socket
         until(lambda: state(store).leader == 2)
         assert "turns again" not in stuck.log()  # another one leads while it is still stuck
         (stuck.path / RELEASED).touch()
         assert outcome(producer.answer()) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         until(lambda: set(state(store).isr) == {1, 2})  # and it comes back by itself
-    (line,) = (line for line in stuck.log().splitlines() if "stands still" in line)
+    (line,) = (line for line in stuck.log().splitlines() if "has been stalled" in line)
     assert "DESCRIBE_CLUSTER of client 127.0.0.1" in line

@@ -86,7 +86,7 @@ def test_of_many_lines_about_a_client_few_are_written_and_the_rest_is_counted(lo
     assert sum("broker=" in line for line in kept.lines) == 50
     assert kept.lines[-2:] == [
         "WARNING client=5.6.7.8 connection closed: 0",
-        f"WARNING {50 - LINES_MAX} more WARNING lines about client=1.2.3.4 were left out",
+        f"WARNING dropped {50 - LINES_MAX} more WARNING lines about client=1.2.3.4",
     ]
 
 
