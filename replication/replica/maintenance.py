@@ -1,8 +1,8 @@
-"""Maintenance: what a broker does for its logs on a schedule: checkpoints, flushes, retention, compaction, scrub.
+"""Maintenance: scheduled work on the logs of a broker: checkpoints, flushes, retention, compaction, scrub.
 
-One background thread does it (the scrub has its own), one thing at a time, so that it never takes what clients need.
-Nothing above a partition's high watermark is removed. What fails is logged, and done again the next time. Belongs to
-the event loop.
+One background thread does one thing at a time (the scrub has its own), so that clients keep the other threads.
+Nothing above a partition's high watermark is removed. A failure is logged, and the work repeated the next time.
+Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from replication.replica.scrub import Scrub
 
 logger = logging.getLogger(__name__)
 
-FLUSH_LOOK_MS = 1000  # so much later than `flush.ms` an fsync may be, where nothing is appended
+FLUSH_LOOK_MS = 1000  # without appends, an fsync comes up to this much later than `flush.ms`
 
 
 class Maintenance:
@@ -43,7 +43,6 @@ class Maintenance:
         self._scrub = Scrub(config, env, replicas)
 
     def begin(self) -> None:
-        """Do it from now on."""
         config = self._config
         self._thread = ThreadPoolExecutor(1, "maintenance")
         schedule: list[tuple[int, Callable[[], None]]] = [
@@ -60,7 +59,7 @@ class Maintenance:
             self._scrubber.start()
 
     async def end(self) -> None:
-        """Stop, once what is being done is done."""
+        """Stop, once the present work is done."""
         self._is_ending = True
         for task in self._tasks:
             task.cancel()
@@ -77,7 +76,7 @@ class Maintenance:
             await asyncio.sleep(max(interval_ms, 100) / 1000)
             try:
                 await loop.run_in_executor(self._thread, act)
-            except Exception as error:  # the next time may be better
+            except Exception as error:  # the next time may succeed
                 logger.exception("maintenance failed")
                 if is_disk_dead(error):
                     self._replicas.disk_failed.set()
@@ -86,7 +85,7 @@ class Maintenance:
     # --------------------------------------------------------- high watermarks
 
     async def _checkpoint(self) -> None:
-        """Not behind the others: a compaction may take minutes."""
+        """Store high watermarks. Not in the thread: a compaction may take minutes."""
         while True:
             await asyncio.sleep(self._config.replica_high_watermark_checkpoint_interval_ms / 1000)
             cuts = self._replicas.dir.cuts()
@@ -95,9 +94,9 @@ class Maintenance:
                 try:
                     await asyncio.to_thread(self._replicas.dir.note_high_watermarks, offsets, cuts)
                 except DiskFullError:
-                    self._replicas.room.is_missing()  # says so once
+                    self._replicas.room.is_missing()  # logs it once
                 except (PylogError, OSError) as error:
-                    logger.error("high watermarks are not stored: %s", error)
+                    logger.error("high watermarks cannot be stored: %s", error)
                     if is_disk_dead(error):
                         self._replicas.disk_failed.set()
                         return
@@ -111,7 +110,7 @@ class Maintenance:
         self._replicas.dir.flush((tp, log) for tp, log in logs if log.files.view.end > log.recovery_point)
 
     def _flush_due(self) -> None:
-        """Those whose topic says `flush.ms`, also if nothing is appended any more."""
+        """Flush logs whose topic sets `flush.ms`, even if nothing is appended any more."""
         now_ms = self._clock.monotonic_ms()
         logs = [(tp, partition.replica.log) for tp, partition in self._partitions()]
         due = [(tp, log) for tp, log in logs if now_ms - log.last_flush_ms >= log.config.flush_ms]
@@ -154,7 +153,7 @@ class Maintenance:
         return [] if self._is_ending else list(self._replicas.partitions.items())
 
     def _guarded(self, tp: TopicPartition, act: Callable[[], None]) -> None:
-        """One partition that fails does not keep the others from it."""
+        """Log the failure of one partition, and continue with the others."""
         if self._is_ending or tp not in self._replicas.partitions:
             return
         try:
@@ -162,5 +161,5 @@ class Maintenance:
         except FailedStoreError:
             raise
         except (PylogError, OSError) as error:
-            logger.error("tp=%s is not maintained: %s", tp, error)
+            logger.error("tp=%s maintenance failed: %s", tp, error)
             self._replicas.repairs.suspect(tp, error)

@@ -1,7 +1,7 @@
 """Partition: one replica on this broker: its log, and the role that a controller gave it.
 
-Invariant: at most one role; a greater leader epoch always begins a new one, and only after everything that the former
-one sent to the log is in it. Between two roles nobody is served. Belongs to the event loop.
+Invariant: at most one role. A greater leader epoch begins another role, after all that the former one sent to the log
+is in it. Between two roles nobody is served. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from replication.replica.storage.replica_log import Host, ReplicaLog
 
 
 class Partition:
-    """See the module. `known_leader_epoch` is None until a controller of this session has spoken of the partition.
+    """See the module. `known_leader_epoch` is None until a controller of this session describes the partition.
 
-    `is_loss_decided`: no ISR counts any more on what a former life of the replica may have had and lost.
+    `is_loss_decided`: no ISR counts any more on records that a former life of the replica may have lost.
     """
 
     def __init__(self, host: Host, asking: Asking, tp: TopicPartition, log: Log, high_watermark: int) -> None:
@@ -40,36 +40,36 @@ class Partition:
 
     @property
     def leader(self) -> Leader:
-        """The role, if it is that of the leader. Raises: KafkaError: it is not."""
+        """The role, if it is the leader's. Raises: KafkaError: it is not."""
         if isinstance(self.role, Leader):
             return self.role
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.tp}")
 
     def leave_role(self) -> None:
-        """Nobody is served any more, until there is another role."""
+        """End the role: nobody is served until there is another one."""
         role, self.role = self.role, None
         if role is not None:
             self._idle_high_watermark = role.high_watermark
             role.leave()
 
     def forget_recent(self) -> None:
-        """The log was compacted: what is served from memory may be gone there."""
+        """Clear the batches in memory, since the log was compacted."""
         if isinstance(self.role, Leader):
             self.role.recent.clear()
 
     def note_cut(self) -> None:
-        """The log was cut for its damage, while it had no role."""
+        """Note that the damaged log was cut while it had no role."""
         self._idle_high_watermark = min(self._idle_high_watermark, self.replica.end)
 
     async def lead(self, stored: LeaderAndIsr, replicas: Assignment) -> None:
-        """Begin to lead, in this leader epoch; not if the session ends before that."""
+        """Begin to lead in this leader epoch, unless the session ends before that."""
         self._note(stored)
         await self.replica.call(self._check_end)
         if self.known_leader_epoch == stored.leader_epoch:
             self.role = Leader(self.replica, stored, replicas, self._idle_high_watermark)
 
     async def follow(self, stored: LeaderAndIsr) -> None:
-        """Begin to follow in this leader epoch; nobody, if there is no leader, or the session ends before that."""
+        """Begin to follow in this leader epoch, unless there is no leader or the session ends before that."""
         self._note(stored)
         if stored.leader >= 0:
             log = self.replica.log
@@ -78,7 +78,7 @@ class Partition:
                 self.role = Follower(self.replica, stored, epochs, self._idle_high_watermark, self._asking)
 
     def _check_end(self) -> None:
-        """In the log's queue. Who leads without a part of its log has followers cut theirs. Raises: CorruptLogError."""
+        """Raise CorruptLogError if the log lacks its end: its followers would truncate theirs. In the log's queue."""
         log = self.replica.log
         if self.replica.damage is None and (damage := log.files.view.tail.damage):
             raise CorruptLogError(log.directory, log.files.view.tail.position, damage)
@@ -89,6 +89,6 @@ class Partition:
         self.is_loss_decided = is_loss_decided(self._me, stored)
 
     def forget(self) -> None:
-        """The session is over: this broker leads and follows nothing until it is told anew."""
+        """Leave the role after the session ended, until a controller of the next session describes it again."""
         self.leave_role()
         self.known_leader_epoch, self.is_loss_decided = None, False

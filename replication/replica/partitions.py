@@ -1,4 +1,4 @@
-"""Partitions: the replicas that are on this broker, with the settings of their topics. Belongs to the event loop."""
+"""Partitions: the replicas on this broker, and the settings of their topics. Belongs to the event loop."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from replication.replica.storage.room import Room
 
 logger = logging.getLogger(__name__)
 
-# Of a topic whose settings cannot be understood.
+# For topics with malformed settings: nothing is deleted.
 NO_EFFECT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 class Partitions:
-    """See the module. `broken` are replicas that could not be recovered, and why; `offline` as its module has it."""
+    """See the module. `broken` are replicas that could not be recovered, each with the error."""
 
     def __init__(
         self, config: BrokerConfig, env: Env, isr: IsrUpdates, asking: Asking, counters: ReplicaCounters
@@ -55,9 +55,9 @@ class Partitions:
         self._topic_configs: dict[str, LogConfig] = {}
 
     async def open(self, tree: Tree) -> Sequence[TopicInfo]:
-        """Take the directory, and mend what a crash left; return the topics that came with it (see `adoption`).
+        """Take the directory, and recover its logs; return the topics that were adopted with it (see `adoption`).
 
-        Raises: StoreLockedError; NotAStoreError: it is another broker's; TopicExistsError: see `adoption`.
+        Raises: StoreLockedError; NotAStoreError: it belongs to another broker; TopicExistsError: see `adoption`.
         """
         self.tree = tree
         self.dir = await asyncio.to_thread(ReplicaLogDir.open, Path(self._config.log_dirs), self._env)
@@ -101,11 +101,11 @@ class Partitions:
 
     @property
     def has_lost_writes(self) -> bool:
-        """May something that was not flushed be missing, or a replica that an ISR counts on? Then say so."""
+        """Return whether unflushed writes, or a replica that an ISR counts on, may be missing."""
         return self.dir.has_lost_writes
 
     async def _find_losses(self, tree: Tree) -> None:
-        """Note if an ISR counts on a replica that is not here: on a disk that was replaced, say."""
+        """Note if an ISR counts on a replica that is missing here, after a change of the disk for example."""
         topics = await cluster.read_topics(tree)
         assigned = [
             (TopicPartition(name, number), topic.id or "")
@@ -117,11 +117,11 @@ class Partitions:
         for tp, topic_id in assigned:
             me, state, is_on_disk = Replica(tp, self.broker), states[tp], self.is_on_disk(tp, topic_id)
             if state is not None and is_replica_lost(me, state, is_on_disk=is_on_disk, is_new=False):
-                logger.error("tp=%s is in the ISR %s, and not here: it is lost", tp, state.isr)
+                logger.error("tp=%s is lost: it is in the ISR %s, and missing here", tp, state.isr)
                 self.dir.has_lost_writes = True
 
     async def maybe_forget_losses(self, tree: Tree) -> None:
-        """Once the controller has decided about every replica of this life, nobody counts on what a former one had."""
+        """Forget the loss once the controller has decided about every replica of this life."""
         topics = await cluster.read_topics(tree)
         told = {tp for tp, partition in self.partitions.items() if partition.is_loss_decided}
         assigned = {
@@ -136,14 +136,14 @@ class Partitions:
             await asyncio.to_thread(self.dir.note_boot)
 
     def disconnect(self) -> None:
-        """The session is over: this broker leads and follows nothing until it is told anew."""
+        """End all roles after the session ended, until controllers of the next one assign them again."""
         for partition in self.partitions.values():
             partition.forget()
         if self.partitions:
             self.repairs.untold()
 
     async def close(self) -> None:
-        """Flush everything, note a clean end, and let go of the directory."""
+        """Flush everything, note a clean end, and release the directory."""
         await self.repairs.close()
         self.room.close()
         await self.disk.close()
@@ -152,15 +152,15 @@ class Partitions:
         try:
             await asyncio.to_thread(self.dir.note_high_watermarks, offsets, self.dir.cuts())
         except (PylogError, OSError) as error:
-            logger.error("high watermarks are not stored: %s", error)
+            logger.error("high watermarks cannot be stored: %s", error)
         await asyncio.to_thread(self.dir.close, logs)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Of every replica whose log's end is sound."""
+        """Return those of all replicas whose log's end is sound."""
         return {tp: p.high_watermark for tp, p in self.partitions.items() if not p.replica.ends_early}
 
     def leaders(self) -> list[Leader]:
-        """Every partition that this broker leads."""
+        """Return every partition that this broker leads."""
         return [p.role for p in self.partitions.values() if isinstance(p.role, Leader)]
 
     def _add(self, tp: TopicPartition, log: Log) -> None:
@@ -170,20 +170,20 @@ class Partitions:
     # ---------------------------------------------------------------- settings
 
     def config_of(self, topic: str) -> LogConfig:
-        """The settings of a topic, as far as they are known."""
+        """Return the settings of a topic, as far as they are known."""
         return self._topic_configs.get(topic) or self._config.log_config({})
 
     def configure(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """Use these settings from now on. Raises: InvalidConfigError."""
+        """Use these overrides from now on. Raises: InvalidConfigError."""
         config = self._topic_configs[topic] = self._config.log_config(overrides)
         for tp, partition in self.partitions.items():
             if tp.topic == topic:
                 partition.replica.log.reconfigure(config)
 
     async def learn_configs(self, topics: Iterable[str], *, anew: Collection[str] = ()) -> None:
-        """Read the settings of topics that are not known yet, or to be read `anew`: a topic of this name was another.
+        """Read the settings of topics that are unknown, or in `anew`: those were recreated under their name.
 
-        One that the tree has wrong has those of the broker, but nothing of it is deleted by them.
+        Malformed settings of a topic are replaced by the broker's, except that nothing of it is deleted.
         """
         unknown = sorted(set(topics) - (self._topic_configs.keys() - set(anew)))
         if unknown and self.tree is not None:
@@ -196,14 +196,14 @@ class Partitions:
     # ------------------------------------------------------------- come and go
 
     def is_on_disk(self, tp: TopicPartition, topic_id: str) -> bool:
-        """Is there a replica of this topic, and not of another one of its name? A half made one is none."""
+        """Return whether there is a whole replica of this topic, and not of another topic of its name."""
         is_known = tp in self.partitions or tp in self.broken
         return is_known and self.dir.topic_ids.get(tp) == topic_id
 
     async def find_or_create(
         self, wanted: Mapping[TopicPartition, str]
     ) -> dict[TopicPartition, Partition | Exception]:
-        """The replicas of these topics' ids, made where they are missing; an error stands for one that cannot be."""
+        """Return the replicas of these topic ids, created where they are missing, or the errors in their places."""
         new = {tp: topic_id for tp, topic_id in wanted.items() if not self.is_on_disk(tp, topic_id)}
         found: dict[TopicPartition, Partition | Exception] = dict(self.broken)
         if new:
@@ -237,7 +237,7 @@ class Partitions:
         """Delete the replica: it is gone at once, its files after `file.delete.delay.ms`."""
         partition = self.partitions.get(tp)
         if partition is not None:
-            await partition.replica.call(partition.replica.log.close)  # behind all that it was told to write
+            await partition.replica.call(partition.replica.log.close)  # after all queued writes
         self._release(tp)
         await asyncio.to_thread(self.dir.delete, tp, self.config_of(tp.topic).file_delete_delay_ms)
         if not any(other.topic == tp.topic for other in self.partitions):
@@ -245,4 +245,4 @@ class Partitions:
 
 
 def _nothing() -> None:
-    """Nobody watches."""
+    """Used until the broker sets `look`."""

@@ -1,5 +1,5 @@
 """The role of a replica that follows, for one leader epoch.
 
 `follower` drives `machine.follower` and changes the log: it truncates what the leader does not have before it
-fetches. `fetcher` takes the questions of many followers to one leader in one request.
+fetches. `fetcher` sends the requests of many followers to one leader together.
 """

@@ -1,11 +1,12 @@
-"""Fetchers: take the questions of this broker's followers to their leaders, many partitions in one request.
+"""Fetchers: send the requests of this broker's followers to their leaders, many partitions in one request.
 
-Per leader there are `num.replica.fetchers` connections, and a spare one. Each takes all questions that wait; after an
-answer it lets the followers append first, so that they go together again. A question is on one connection only.
+There are `num.replica.fetchers` connections per leader, and a spare one. Each takes all waiting requests; after an
+answer it lets the followers append first, so that they go together again. A request of a follower is on one
+connection only.
 
-While all others wait at the leader for records, the spare one takes what is new. It waits for moments only, so that
-what comes next is not held up by what came just before, and gives its followers away as soon as another one is back.
-Belongs to the event loop.
+While all other connections wait at the leader for records, the spare one takes new requests. It waits for moments
+only, so that a later request is not delayed by an earlier one, and gives its followers away as soon as another
+connection is back. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -26,19 +27,18 @@ from replication.replica.machine.follower import AskEpochEnd, EpochEndAnswered, 
 
 logger = logging.getLogger(__name__)
 
-# What the followers of one answer have for appending it; those that take longer ask later, on their own.
-APPEND_S = 1.0
+APPEND_S = 1.0  # for the followers of one answer to append it; slower ones ask later, on their own
 IDLE_WAITS = 4
-# How long the spare connection waits, and another one that is to take over: for a moment, and longer with many
-# partitions, since it asks again and again. A question costs some 15 µs per partition.
+# While the spare connection is in use, requests wait for a moment only; longer with many partitions, since each of them
+# costs about 15 µs per request.
 SPARE_WAIT_MS, SPARE_PARTITIONS_PER_MS = 20, 20
-NAMED_MAX = 20  # partitions in one line of the log
+NAMED_MAX = 20  # partitions in one log line
 
 _Questions = dict[Follower, AskEpochEnd | Fetch]
 
 
 class Fetchers:
-    """See the module. `broker_epoch` says in which life this broker asks."""
+    """See the module. `broker_epoch` returns that of this broker's present life."""
 
     def __init__(self, config: BrokerConfig, metadata: Metadata, broker_epoch: Callable[[], int]) -> None:
         self.config = config
@@ -47,41 +47,40 @@ class Fetchers:
         self._leaders: dict[BrokerId, _LeaderFetcher] = {}
 
     def ask(self, role: Follower, question: AskEpochEnd | Fetch) -> None:
-        """Take the question to the role's leader."""
+        """Send the request to the leader of the role."""
         fetcher = self._leaders.get(role.leader)
         if fetcher is None:
             fetcher = self._leaders[role.leader] = _LeaderFetcher(self, role.leader)
         fetcher.ask(role, question)
 
     def settled(self, role: Follower) -> None:
-        """What the role did to its log is done."""
+        """Note that the role has finished its work on the log."""
         if (fetcher := self._leaders.get(role.leader)) is not None:
             fetcher.settled(role)
 
     def forget(self, role: Follower) -> None:
-        """No answer is wanted any more; a leader that nobody follows is left."""
+        """Drop the role's request; drop the connections to a leader that nobody follows."""
         fetcher = self._leaders.get(role.leader)
         if fetcher is not None and fetcher.forget(role):
             del self._leaders[role.leader]
             fetcher.close()
 
     def connect(self, broker: BrokerId) -> Client:
-        """A connection to it, which the caller closes. Raises: ConnectionError: where it is, is not known."""
+        """Return a connection, which the caller closes. Raises: ConnectionError: the broker's address is unknown."""
         address = self.metadata.address(broker)
         if address is None:
-            raise ConnectionError(f"where broker {broker} is, is not known")
+            raise ConnectionError(f"the address of broker {broker} is unknown")
         name, timeout_ms = f"broker-{self.config.broker_id}", self.config.replica_socket_timeout_ms
         return Client(*address, name, timeout_ms=timeout_ms)
 
     def close(self) -> None:
-        """Ask nothing more."""
         leaders, self._leaders = self._leaders, {}
         for fetcher in leaders.values():
             fetcher.close()
 
 
 class _LeaderFetcher:
-    """The questions to one leader."""
+    """The requests to one leader."""
 
     def __init__(self, fetchers: Fetchers, leader: BrokerId) -> None:
         self.fetchers = fetchers
@@ -94,13 +93,13 @@ class _LeaderFetcher:
         self._is_spare_needed = True
 
     def ask(self, role: Follower, question: AskEpochEnd | Fetch) -> None:
-        """Those that were on a connection last go with it again; others with the first that has nothing to do."""
+        """Keep the role on its last connection; otherwise give it to the first idle one."""
         self._roles.add(role)
         if not any(connection.keep(role, question) for connection in self._connections):
             self.offer(role, question)
 
     def offer(self, role: Follower, question: AskEpochEnd | Fetch) -> None:
-        """Whoever is first may take it."""
+        """Let the first free connection take it."""
         self._waiting[role] = question
         for connection in self._connections:
             if connection.is_idle:
@@ -112,7 +111,7 @@ class _LeaderFetcher:
             connection.settled(role)
 
     def forget(self, role: Follower) -> bool:
-        """Is nobody left?"""
+        """Drop the role; return whether none is left."""
         self._roles.discard(role)
         self._waiting.pop(role, None)
         for connection in self._connections:
@@ -120,11 +119,11 @@ class _LeaderFetcher:
         return not self._roles
 
     def take(self, taker: _Connection) -> _Questions:
-        """All that waits for any connection. The spare one gets nothing once another is back, or has nothing to do."""
+        """Return all requests that wait. The spare connection gets none once another one is back or idle."""
         if taker is not self._spare:
             self._is_spare_needed = self._spare.is_idle
         elif not self._is_spare_needed or any(other.is_idle for other in self._connections):
-            self._is_spare_needed = True  # from now on, if anything new comes
+            self._is_spare_needed = True  # for the next new request
             return {}
         taken, self._waiting = self._waiting, {}
         if taker is not self._spare:
@@ -133,7 +132,7 @@ class _LeaderFetcher:
 
     @property
     def is_gathering(self) -> bool:
-        """Has the spare connection something that another one is to take over?"""
+        """Return whether the spare connection has followers that another connection must take over."""
         return not self._spare.is_idle
 
     def close(self) -> None:
@@ -142,7 +141,7 @@ class _LeaderFetcher:
 
 
 class _Connection:
-    """One connection to a leader, and the followers that are on it: from their question to what they ask next."""
+    """One connection to a leader, and the followers on it: from one request to their next."""
 
     def __init__(self, owner: _LeaderFetcher, *, is_spare: bool = False) -> None:
         self.is_idle = False
@@ -158,7 +157,7 @@ class _Connection:
         self._task = asyncio.ensure_future(self._run())
 
     def keep(self, role: Follower, question: AskEpochEnd | Fetch) -> bool:
-        """Take the question, if the role is on this connection."""
+        """Take the request, if the role is on this connection."""
         if role not in self._roles:
             return False
         if self._is_spare:
@@ -176,7 +175,7 @@ class _Connection:
 
     @property
     def _is_appending(self) -> bool:
-        """Is any of the followers still at work on its log?"""
+        """Return whether any of the followers still works on its log."""
         return any(role.jobs for role in self._roles)
 
     def forget(self, role: Follower) -> None:
@@ -184,12 +183,12 @@ class _Connection:
         self.let_go((role,))
 
     def let_go(self, roles: Iterable[Follower]) -> None:
-        """They are on this connection no more."""
+        """Remove the roles from this connection."""
         self._roles.difference_update(roles)
         self._look_at_appends()
 
     def _look_at_appends(self) -> None:
-        """Wake who waits for all of them. If nobody does, the followers are not looked at: there may be thousands."""
+        """Wake the task that waits for all followers. If none waits, do not look at them: there may be thousands."""
         if not self._all_appended.is_set() and not self._is_appending:
             self._all_appended.set()
 
@@ -214,14 +213,14 @@ class _Connection:
                 await self._ask_all(questions)
             except (OSError, TimeoutError, ProtocolError) as error:
                 logger.info("leader=%d does not answer: %s", self._owner.leader, error)
-            except Exception:  # the others of this task must go on
+            except Exception:  # the other followers must go on
                 logger.exception("leader=%d fetching failed", self._owner.leader)
-            for role, question in questions.items():  # those that were not answered
+            for role, question in questions.items():  # only unanswered ones are left
                 role.failed(question.leader_epoch)
             await self._let_append()
 
     async def _let_append(self) -> None:
-        """Wait until the followers have done what the answers made of their logs; those that are slow go alone."""
+        """Wait until the followers have appended the answers; slow ones go alone."""
         if self._is_appending:
             self._all_appended.clear()
             try:
@@ -231,7 +230,7 @@ class _Connection:
                 return
 
     async def _ask_all(self, questions: _Questions) -> None:
-        """Ask, and bring the answers to the roles; who has its answer is taken out of `questions`."""
+        """Send the requests, and pass the answers to the roles; answered ones are removed from `questions`."""
         client = self._connected()
         ends = {role: asked for role, asked in questions.items() if isinstance(asked, AskEpochEnd)}
         fetches = {role: asked for role, asked in questions.items() if isinstance(asked, Fetch)}
@@ -244,7 +243,7 @@ class _Connection:
         elif fetches:
             await self._fetch(client, fetches, questions)
         if ends and fetches:
-            for role, fetch in fetches.items():  # at once, in the next round: with those that were cut
+            for role, fetch in fetches.items():  # they go in the next round, with the truncated followers
                 del questions[role]
                 self.keep(role, fetch)
 
@@ -260,7 +259,7 @@ class _Connection:
     async def _ends(
         self, client: Client, asked: Mapping[Follower, tuple[int, int]]
     ) -> dict[Follower, tuple[int, int]]:
-        """Where these epochs (leader epoch, epoch in question) end; those that failed are left out."""
+        """Return where these epochs (leader epoch, epoch in question) end; those that failed are left out."""
         roles = {role.replica.tp: role for role in asked}
         topics = [
             {
@@ -345,7 +344,7 @@ class _Connection:
         )
 
     def _wait_ms(self, partitions: int) -> int:
-        """How long the leader may wait. While nothing comes, up to `IDLE_WAITS` times as long: news end it at once."""
+        """Return how long the leader may wait: up to `IDLE_WAITS` times as long while nothing comes."""
         config = self._fetchers.config
         if self._owner.is_gathering:
             moment_ms = SPARE_WAIT_MS + partitions // SPARE_PARTITIONS_PER_MS
@@ -360,7 +359,7 @@ class _Connection:
         beyond: Mapping[Follower, PartitionFetched],
         questions: _Questions,
     ) -> None:
-        """The leader does not have what was asked for: tell the roles from where to where its log goes.
+        """The leader lacks the requested offsets: tell the roles the extent of its log.
 
         The current epoch ends where the log does.
         """
@@ -372,7 +371,7 @@ class _Connection:
             role.step(OutOfRange(question.leader_epoch, question.offset, start, max(start, end_offset)))
 
     def _tell_refused(self, code: int, tps: Sequence[TopicPartition]) -> None:
-        """In one line: while leaderships move they may be thousands, again and again."""
+        """Log refusals in one line: while leaderships move, there may be thousands, again and again."""
         more = f" and {len(tps) - NAMED_MAX} more" if len(tps) > NAMED_MAX else ""
         logger.info(
             "leader=%d refuses to be followed: error=%d partitions=%s%s",

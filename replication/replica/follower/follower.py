@@ -1,7 +1,7 @@
 """Follower: the role of a replica that follows, for one leader epoch. It drives `follower`, and changes the log.
 
-At most one question to the leader is open, and one append is in the log's queue; what comes of a role that was left is
-thrown away. Belongs to the event loop.
+At most one request to the leader is open, and one append is queued. Results are dropped once the role is over.
+Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -22,28 +22,26 @@ from replication.replica.storage.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
 
-# The first pauses after an error: at the begin of an epoch the leader may know of it a moment later.
-FIRST_PAUSE_MS = 20
+FIRST_PAUSE_MS = 20  # short: at the begin of an epoch, the leader may hear of it a moment later
 
 
 class Asking(Protocol):
-    """Who takes questions to leaders, and brings the answers to the role that asked."""
+    """Sends requests to leaders, and passes the answers to the role that asked."""
 
-    def ask(self, role: Follower, question: follower.AskEpochEnd | follower.Fetch) -> None:
-        """Ask it."""
+    def ask(self, role: Follower, question: follower.AskEpochEnd | follower.Fetch) -> None: ...
 
     def settled(self, role: Follower) -> None:
-        """What the role did to its log is done: it has asked again, or pauses."""
+        """Note that the role has finished its work on the log: it has asked again, or pauses."""
 
     def forget(self, role: Follower) -> None:
-        """No answer is wanted any more."""
+        """Drop the role's request."""
 
     def connect(self, broker: BrokerId) -> Client:
-        """A connection to it, which the caller closes. Raises: ConnectionError: where it is, is not known."""
+        """Return a connection, which the caller closes. Raises: ConnectionError: the broker's address is unknown."""
 
 
 class _Write:
-    """Something done to the log of a follower. A job of its queue."""
+    """A change of a follower's log: a job of its queue."""
 
     def __init__(self, role: Follower, act: Callable[[], None], then: Callable[[_Write], None]) -> None:
         self.role = role
@@ -54,7 +52,7 @@ class _Write:
         self.epochs: EpochStarts = ()
 
     def seal(self) -> None:
-        """Nothing joins it."""
+        """Nothing can join it."""
 
     def run(self) -> None:
         log = self.role.replica.log
@@ -70,7 +68,7 @@ class _Write:
 
 
 class Follower:
-    """See the module. `state` is the machine's; `jobs` are those of it that are in the queue."""
+    """See the module. `state` is the machine's; `jobs` is the number of its jobs in the queue."""
 
     def __init__(
         self,
@@ -99,7 +97,6 @@ class Follower:
 
     @property
     def leader(self) -> BrokerId:
-        """Whom it follows."""
         return self.state.leader
 
     @property
@@ -108,7 +105,7 @@ class Follower:
         return self.state.high_watermark
 
     def leave(self) -> None:
-        """The role is over: answers that are on their way come too late."""
+        """End the role; answers in flight are dropped."""
         self.is_over = True
         self._asking.forget(self)
         if self._timer is not None:
@@ -117,7 +114,7 @@ class Follower:
     # ----------------------------------------------------------------- answers
 
     def step(self, event: follower.Event) -> None:
-        """Let the machine have the event, then do what it says."""
+        """Step the machine, and perform its effects."""
         if not self.is_over:
             limits = follower.FollowerSettings(self._pause_ms)
             self.state, effects = follower.step(self.state, event, limits)
@@ -125,7 +122,7 @@ class Follower:
                 self._perform(effects)
 
     def is_no_news(self, question: follower.Fetch, high_watermark: int, log_start: int) -> bool:
-        """Would an answer without records to this question change anything? If not, it may be asked again at once."""
+        """Return whether an answer without records changes nothing, so that the request can be repeated as it is."""
         state = self.state
         return (
             not self.is_over
@@ -138,14 +135,14 @@ class Follower:
         )
 
     def fetched(self, epoch: int, offset: int, records: Buffer, high_watermark: int, log_start: int) -> None:
-        """The leader's answer to a fetch in this epoch, from this offset."""
-        # Else when it is in the log: on a full disk it is asked for again and again.
+        """Take the leader's answer to a fetch in this epoch, from this offset."""
+        # An answer with records resets it only after the append: a full disk refuses them again and again.
         if not records and log_start <= self.state.log_start_offset:
             self._pause_ms = FIRST_PAUSE_MS
         self.step(follower.RecordsFetched(epoch, offset, records, high_watermark, log_start))
 
     def failed(self, epoch: int) -> None:
-        """No answer, or an error that time cures: ask again after a pause, which grows."""
+        """Ask again after a growing pause: there was no answer, or an error that time cures."""
         if self.is_over or epoch != self.state.leader_epoch or self.state.resume_ms is not None:
             return
         self.replica.host.counters.failed_fetches += 1
@@ -153,7 +150,7 @@ class Follower:
 
     @property
     def _is_offline(self) -> bool:
-        """Then it asks nothing: a leader that hears of it takes it into the ISR."""
+        """An offline replica asks nothing: its leader would admit it to the ISR."""
         return self.replica.host.offline.is_said(self.replica.tp)
 
     def _ask(self, question: follower.Fetch | follower.AskEpochEnd) -> None:
@@ -169,7 +166,7 @@ class Follower:
         self._pause_ms = min(2 * self._pause_ms, host.config.replica_fetch_backoff_ms)
 
     def _resume(self) -> None:
-        """The pause is over; the clock may be a moment behind the timer."""
+        """Continue after a pause; the clock may be a moment behind the timer."""
         resume_ms = self.state.resume_ms
         if resume_ms is not None:
             self.step(follower.Ticked(max(resume_ms, self.replica.host.clock.monotonic_ms())))
@@ -192,7 +189,7 @@ class Follower:
                 case follower.MoveLogStart(offset):
                     self._move_start(offset)
                 case follower.HighWatermarkMoved():
-                    pass  # nobody waits for it here
+                    pass  # nothing waits for it
 
     def _append(self, records: Buffer, leader_high_watermark: int) -> None:
         replica = self.replica
@@ -226,7 +223,7 @@ class Follower:
     def _start_anew(self, offset: int) -> None:
         tp, host, log = self.replica.tp, self.replica.host, self.replica.log
         logger.warning(
-            "tp=%s epoch=%d begins anew at=%d: the leader does not have what was here",
+            "tp=%s epoch=%d starts anew at=%d: the leader's log has nothing in common with this one",
             tp,
             self.state.leader_epoch,
             offset,
@@ -252,7 +249,7 @@ class Follower:
     def _report(self, lost: follower.ReportLostRecords) -> None:
         self.replica.host.counters.lost_records += lost.end - lost.start
         logger.error(
-            "tp=%s epoch=%d records from=%d to=%d are cut though they were committed: data is lost",
+            "tp=%s epoch=%d truncated committed records from=%d to=%d: data is lost",
             self.replica.tp,
             lost.leader_epoch,
             lost.start,
@@ -260,7 +257,7 @@ class Follower:
         )
 
     def _move_start(self, offset: int) -> None:
-        """Behind the append that it came with. The log cannot begin behind its end."""
+        """Advance the log start after the append that came with it. The log cannot begin behind its end."""
         if offset > self._start_wanted:
             self._start_wanted = offset
             self._submit(self._advance_start, self._start_moved)
@@ -274,7 +271,7 @@ class Follower:
             self._start_wanted = -1
             self._write_failed(write)
         elif self.replica.start < self._start_wanted:
-            self._start_wanted = -1  # the log ends before: another time
+            self._start_wanted = -1  # the log ends before it: try again later
         else:
             self._pause_ms = FIRST_PAUSE_MS
             self.step(follower.LogStartMoved(self.replica.start))
@@ -286,13 +283,13 @@ class Follower:
         self.replica.submit(_Write(self, act, then))
 
     def written(self, write: _Write) -> None:
-        """A job was done, or failed."""
+        """Take the outcome of a job."""
         self.replica.note(write.offsets)
         self.jobs -= 1
         if self.is_over:
             return
         if isinstance(write.error, DiskFullError):
-            self.replica.host.disk_full()  # says so once
+            self.replica.host.disk_full()  # logs it once
         elif write.error is not None:
             if is_disk_dead(write.error):
                 self.replica.host.disk_failed()

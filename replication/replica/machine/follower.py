@@ -1,15 +1,15 @@
-"""A follower's view of one partition: first cut what the leader does not have, then fetch, and wait after errors.
+"""The machine of a follower: truncate what the leader does not have, then fetch; pause after errors.
 
 `step(state, event, limits) -> (state, effects)`. Laws:
 
-- Every leader epoch begins with a reconciliation, also under the same leader: the follower asks where its newest
-  epoch ends in the leader's log (OffsetsForLeaderEpoch), and cuts its log there; if the leader does not know that
-  epoch, it asks again with the next older one. It never cuts at a high watermark.
-- One question is open at a time, and an answer counts only if it is to that question: of this leader epoch, and
-  for a fetch of this offset. So whatever is appended begins at the log's end.
-- The HW is at most the leader's and at most the log's end; it follows an append, and it is lowered by a cut before
-  anything else.
-- A cut below the HW is reported with what it takes away, before it is done.
+- Every leader epoch begins with a reconciliation, even under the same leader: the follower asks where its newest
+  epoch ends in the leader's log (OffsetsForLeaderEpoch), and truncates there; if the leader does not know that epoch,
+  it asks again with the next older one. It never truncates to a high watermark.
+- One request is open at a time. An answer counts only for the open request: of this leader epoch, and for a fetch of
+  this offset. So every append begins at the log's end.
+- The HW is at most the leader's and at most the log's end. It moves after an append, and goes back before a
+  truncation.
+- A truncation below the HW is reported, with its extent, before it is done.
 
 ::
 
@@ -17,7 +17,7 @@
         ^               │ asked epoch unknown     │  ^────────────┘
         └───────────────┘                         │ error, no answer
         ^                                         v
-        └── the leader's log ends before ours     wait, then ask the same again
+        └── the leader's log ends before ours     pause, then repeat the request
 """
 
 from __future__ import annotations
@@ -36,14 +36,10 @@ EpochStarts: TypeAlias = tuple[tuple[int, int], ...]  # (epoch, offset of its fi
 
 @dataclass(frozen=True, slots=True)
 class FollowerSettings:
-    """How long to wait after an error."""
-
     replica_fetch_backoff_ms: int = 1_000
 
 
 class Phase(enum.StrEnum):
-    """What the follower is doing."""
-
     TRUNCATING = "Truncating"
     FETCHING = "Fetching"
 
@@ -52,8 +48,8 @@ class Phase(enum.StrEnum):
 class FollowerState:
     """One leader epoch of a partition, seen by a follower.
 
-    Invariant: high_watermark <= log_end_offset. `asked` is the epoch in question while truncating, `is_asking`
-    says that the question of this phase is open; `resume_ms` is when it is asked again after an error.
+    Invariant: high_watermark <= log_end_offset. `asked` is the epoch in question while truncating; `is_asking`: a
+    request is open; `resume_ms` is when it is repeated after an error.
     """
 
     leader: BrokerId
@@ -86,7 +82,7 @@ class EpochEndAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """The log was cut (or it was as short already), and is this now."""
+    """The log was truncated (or was as short already); its extent now."""
 
     log_start_offset: int
     log_end_offset: int
@@ -106,7 +102,7 @@ class RecordsFetched:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The records are in the log, which ends here now."""
+    """The records are in the log; its end now."""
 
     log_end_offset: int
     epochs: EpochStarts
@@ -115,7 +111,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class WriteFailed:
-    """An append or a cut failed, and nobody knows how far it came: the log is this now."""
+    """An append or a truncation failed part of the way; the extent of the log now."""
 
     log_start_offset: int
     log_end_offset: int
@@ -125,8 +121,6 @@ class WriteFailed:
 
 @dataclass(frozen=True, slots=True)
 class LogStartMoved:
-    """The log begins here now."""
-
     log_start_offset: int
 
 
@@ -150,8 +144,6 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed."""
-
     now_ms: int
 
 
@@ -182,7 +174,7 @@ class AskEpochEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReportLostRecords:
-    """Records below the HW are about to be cut: [start, end) as this replica had them. Log an error, count them."""
+    """Records below the HW are about to be truncated: [start, end) of this replica. Log an error and count them."""
 
     leader_epoch: int
     start: int
@@ -198,7 +190,7 @@ class TruncateTo:
 
 @dataclass(frozen=True, slots=True)
 class StartAnew:
-    """Remove everything: the log begins and ends at `offset`, as do HW, recovery point, epochs and producer state.
+    """Remove everything: the log, HW, recovery point, epochs and producer state start at `offset`.
 
     Answer: Truncated or WriteFailed.
     """
@@ -208,7 +200,7 @@ class StartAnew:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Ask the leader for records from `offset` on. Answer: RecordsFetched, OutOfRange or Failed."""
+    """Fetch records from `offset` on. Answer: RecordsFetched, OutOfRange or Failed."""
 
     leader: BrokerId
     leader_epoch: int
@@ -217,7 +209,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append what was fetched. Answer: Appended or WriteFailed."""
+    """Append the fetched records. Answer: Appended or WriteFailed."""
 
     records: Buffer
     leader_high_watermark: int
@@ -232,7 +224,7 @@ class HighWatermarkMoved:
 
 @dataclass(frozen=True, slots=True)
 class MoveLogStart:
-    """The leader has removed what is below; so may this replica. Answer: LogStartMoved, when it has."""
+    """The leader has removed everything below; so may this replica. Answer: LogStartMoved."""
 
     log_start_offset: int
 
@@ -262,7 +254,7 @@ def follow(
     epochs: Sequence[tuple[int, int]],
     high_watermark: int,
 ) -> Step:
-    """Begin to follow in a leader epoch. `high_watermark`: what is known, from memory or from the checkpoint."""
+    """Begin to follow in a leader epoch. `high_watermark`: the last known one, from memory or the checkpoint."""
     state = FollowerState(
         leader=leader,
         leader_epoch=leader_epoch,
@@ -276,7 +268,7 @@ def follow(
 
 
 def step(state: FollowerState, event: Event, limits: FollowerSettings) -> Step:
-    """Return the state after the event, and what has to be done, in order."""
+    """Return the state after the event, and the effects, in order."""
     match event:
         case RecordsFetched():
             return _fetched(state, event)
@@ -311,7 +303,7 @@ def end_of_epoch(epochs: EpochStarts, epoch: int, log_end_offset: int) -> tuple[
 
 
 def _reconcile(state: FollowerState) -> Step:
-    """Ask where the newest epoch ends; a log without epochs has nothing that could differ."""
+    """Ask where the newest epoch ends; a log without epochs has nothing to truncate."""
     return _ask(_from_newest(state))
 
 
@@ -321,7 +313,7 @@ def _from_newest(state: FollowerState) -> FollowerState:
 
 
 def _ask(state: FollowerState) -> Step:
-    """Ask the question of this phase."""
+    """Send the request of this phase."""
     question: Effect
     if state.phase is Phase.TRUNCATING:
         question = AskEpochEnd(state.leader, state.leader_epoch, state.asked)
@@ -333,13 +325,13 @@ def _ask(state: FollowerState) -> Step:
 def _failed(state: FollowerState, event: Failed | WriteFailed, limits: FollowerSettings) -> Step:
     if isinstance(event, WriteFailed):
         return _write_failed(state, event, limits)
-    if event.leader_epoch != state.leader_epoch or not state.is_asking:  # a late one
+    if event.leader_epoch != state.leader_epoch or not state.is_asking:  # it comes late
         return state, ()
     return _pause(state, event.now_ms, limits)
 
 
 def _write_failed(state: FollowerState, event: WriteFailed, limits: FollowerSettings) -> Step:
-    """Go on from the log as it is. A cut that was not made is found again: what was asked for it is answered."""
+    """Continue with the present log. A truncation that failed is found again by asking."""
     state = _with_log(state, event)
     if state.phase is Phase.TRUNCATING:
         state = _from_newest(state)
@@ -361,22 +353,22 @@ def _pause(state: FollowerState, now_ms: int, limits: FollowerSettings) -> Step:
 
 
 def _answered(state: FollowerState, event: EpochEndAnswered) -> Step:
-    """Cut where both logs end that epoch. What the leader has of it and this log has not, comes by fetching."""
+    """Truncate where both logs end that epoch. Records that only the leader has come by fetching."""
     if not (state.is_asking and state.phase is Phase.TRUNCATING) or (event.leader_epoch, event.asked) != (
         state.leader_epoch,
         state.asked,
     ):
         return state, ()
     state = replace(state, is_asking=False)
-    if event.epoch == NO_EPOCH:  # its log begins in a newer epoch than this one ends with
+    if event.epoch == NO_EPOCH:  # the leader's log begins in a newer epoch than this one ends with
         return _cut(replace(state, asked=NO_EPOCH), event.end_offset)
     own = end_of_epoch(state.epochs, event.epoch, state.log_end_offset)
-    if own is None:  # it knows none of the epochs that are here
+    if own is None:  # the leader knows none of the epochs here
         return _cut(replace(state, asked=NO_EPOCH), state.log_start_offset)
     own_epoch, own_end = own
     if own_epoch == event.epoch:
         return _cut(replace(state, asked=NO_EPOCH), min(own_end, event.end_offset))
-    # The leader's epoch is unknown here: what is newer than our next older one is not the leader's; ask for that.
+    # The leader's epoch is unknown here: truncate to our next older epoch, and ask for that.
     return _cut(replace(state, asked=own_epoch), own_end)
 
 
@@ -387,7 +379,7 @@ def _cut(state: FollowerState, offset: int) -> Step:
 
 
 def _lower(state: FollowerState, offset: int) -> Step:
-    """The HW goes first, and what it loses is said."""
+    """Lower the HW, and report what it loses."""
     if offset >= state.high_watermark:
         return state, ()
     lost = ReportLostRecords(state.leader_epoch, offset, state.high_watermark)
@@ -400,7 +392,7 @@ def _truncated(state: FollowerState, event: Truncated) -> Step:
 
 
 def _is_answer(state: FollowerState, event: RecordsFetched | OutOfRange) -> bool:
-    """Is this the answer to the open fetch, and not a late one of an older?"""
+    """Return whether it answers the open fetch, and not an earlier one."""
     return (
         state.is_asking
         and state.phase is Phase.FETCHING
@@ -440,7 +432,7 @@ def _advance(state: FollowerState, leader_high_watermark: int) -> Step:
 
 
 def _out_of_range(state: FollowerState, event: OutOfRange) -> Step:
-    """Nothing in common with the leader's log: begin anew. Beyond its end only: reconcile, it has other records."""
+    """Start anew if the logs have nothing in common; reconcile if ours is only longer."""
     if not _is_answer(state, event):
         return state, ()
     start, end = event.leader_log_start_offset, event.leader_log_end_offset

@@ -1,19 +1,19 @@
-"""A leader's view of one partition: who has what, who is in sync, what is committed.
+"""The machine of a leader: the followers' progress, the ISR, and the high watermark of one partition.
 
 `step(state, event, limits) -> (state, effects)`. Laws:
 
-- The high watermark (HW) is the smallest log end offset over the *maximal* ISR: the ISR that is written down and
-  the one that is being written. So whichever of the two a controller elects from, the new leader has everything
-  below the HW. It never goes back, and never beyond the log's end.
-- An ISR change counts when its conditional write was accepted; one change is in flight at most. A refused write
-  means that someone else decided: the leader changes nothing more until it has read what stands.
+- The high watermark (HW) is the smallest log end offset over the *maximal* ISR: the stored ISR and the proposed one.
+  Whichever of the two a controller elects from, the new leader has everything below the HW. The HW never goes back,
+  and never passes the log's end.
+- An ISR change counts when its conditional write was accepted; at most one is in flight. A refused write means that
+  another broker decided: the leader changes nothing more until it has read the stored state.
 - A follower joins by a fetch in this leader epoch, from an offset that has reached the HW *and* the start of this
-  epoch; the write names the incarnation that joins, and is valid only while that lives.
-- A follower leaves when no fetch has reached the leader's log end for `replica.lag.time.max.ms`, or when it came
-  back with less than the HW.
+  epoch; the write names the joining life, and is valid only while that lives.
+- A follower leaves when no fetch has reached the leader's log end for `replica.lag.time.max.ms`, or when it came back
+  with less than the HW.
 
-Events carry their time; it only has to be monotonic. The caller stores the new state before it does anything with
-the effects, and performs these in order. Not in here: whether a consumer may read (it may, below the HW).
+Events carry their time, which only has to be monotonic. The caller stores the new state before it performs the
+effects, in order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNKNOWN_OFFSET = -1
 
 @dataclass(frozen=True, slots=True)
 class IsrSettings:
-    """When a follower is too far behind. `replica_lag_max_messages` of -1: a number of records is never too far."""
+    """When a follower is too far behind. `replica_lag_max_messages` -1: never by a number of records."""
 
     replica_lag_time_max_ms: int = 10_000
     replica_lag_max_messages: int = -1
@@ -38,7 +38,7 @@ class IsrSettings:
 
 @dataclass(frozen=True, slots=True)
 class FollowerProgress:
-    """What the leader knows of a follower in this leader epoch; its log end is UNKNOWN_OFFSET until it fetches."""
+    """A follower in this leader epoch; its log end is UNKNOWN_OFFSET until it fetches."""
 
     caught_up_ms: int
     log_end_offset: int = UNKNOWN_OFFSET
@@ -64,19 +64,19 @@ class Leading:
     log_end_offset: int
     high_watermark: int
     proposed: tuple[BrokerId, ...] | None = None
-    is_stale: bool = False  # a write was refused: what stands must be read first
-    is_suspended: bool = False  # the coordination service does not answer: nothing is known, nothing changes
+    is_stale: bool = False  # a write was refused: the stored state must be read first
+    is_suspended: bool = False  # the coordination store cannot be reached: propose nothing
 
     @property
     def maximal_isr(self) -> tuple[BrokerId, ...]:
-        """Who must have a record before it is committed."""
+        """The replicas that must have a record before it is committed."""
         if self.proposed is None:
             return self.isr
         return self.isr + tuple(broker for broker in self.proposed if broker not in self.isr)
 
     @property
     def is_settled(self) -> bool:
-        """The HW has reached this epoch: it is the true one, and may be told to who asks for the log's end."""
+        """Return whether the HW has reached this epoch: it is the true one, and may be told as the log's end."""
         return self.high_watermark >= self.epoch_start_offset
 
 
@@ -85,14 +85,14 @@ class Leading:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The leader's log ends here now."""
+    """The leader's log has this end now."""
 
     log_end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A follower asked for records from `offset` on, so it has all before; judged by `judge_fetch` already."""
+    """A follower fetched from `offset`, so it has everything before; `judge_fetch` allowed it."""
 
     replica: BrokerId
     offset: int
@@ -102,14 +102,12 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed."""
-
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class IsrWritten:
-    """The ISR proposed in this leader epoch stands, as this version of the node."""
+    """The ISR proposed in this leader epoch is stored, as this version of the node."""
 
     leader_epoch: int
     version: int
@@ -117,26 +115,26 @@ class IsrWritten:
 
 @dataclass(frozen=True, slots=True)
 class IsrRefused:
-    """The ISR proposed in this leader epoch was not written, for sure: another version, or who joins has died."""
+    """The ISR proposed in this leader epoch is certainly not stored: other version, or a joining life has ended."""
 
     leader_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class LeadershipRefreshed:
-    """What the state node says now, read after a refusal."""
+    """The content of the state node, read after a refusal."""
 
     stored: LeaderAndIsr
 
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """The coordination service does not answer."""
+    """The coordination store cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """It answers again, and the session is still the same."""
+    """The store can be reached again, in the same session."""
 
 
 Event: TypeAlias = (
@@ -149,17 +147,16 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarkMoved:
-    """Everything below is committed: complete the waits, let consumers see it."""
+    """Everything below is committed: complete waiting requests, and show it to consumers."""
 
     high_watermark: int
 
 
 @dataclass(frozen=True, slots=True)
 class WriteIsr:
-    """Write this ISR, in this leader epoch, if the node is of `version` and the incarnations live, all in one step.
+    """Write this ISR in one step, if the node has `version` and the incarnations live.
 
-    The outcome comes back as IsrWritten or IsrRefused. Whoever does not know it (a lost connection) reads the
-    node until it does.
+    Answer: IsrWritten or IsrRefused. After a lost connection, the outcome is read from the node.
     """
 
     isr: tuple[BrokerId, ...]
@@ -169,7 +166,7 @@ class WriteIsr:
 
 @dataclass(frozen=True, slots=True)
 class IsrChanged:
-    """The ISR that stands has changed: count it, and tell the controller."""
+    """The stored ISR has changed: count it, and notify the controller."""
 
     before: tuple[BrokerId, ...]
     after: tuple[BrokerId, ...]
@@ -177,7 +174,7 @@ class IsrChanged:
 
 @dataclass(frozen=True, slots=True)
 class RefreshLeadership:
-    """Read the state node; answer with LeadershipRefreshed."""
+    """Read the state node. Answer: LeadershipRefreshed."""
 
 
 Effect: TypeAlias = HighWatermarkMoved | WriteIsr | IsrChanged | RefreshLeadership
@@ -196,10 +193,10 @@ def lead(
     high_watermark: int,
     now_ms: int,
 ) -> Step:
-    """Begin a leader epoch. Nothing is known of the followers yet, whoever led before; they have their full time.
+    """Begin a leader epoch. Nothing is known of the followers yet; each has the full lag time.
 
-    `high_watermark` is what this replica knew: it may be below the true one, and is not told before it has reached
-    the log's end of now.
+    `high_watermark` is what this replica knew. It may be below the true one, and is not told before it has reached
+    the present log end.
     """
     state = Leading(
         broker=broker,
@@ -216,7 +213,7 @@ def lead(
 
 
 def step(state: Leading, event: Event, limits: IsrSettings) -> Step:
-    """Return the state after the event, and what has to be done, in order."""
+    """Return the state after the event, and the effects, in order."""
     match event:
         case Fetched():
             return _fetched(state, event)
@@ -235,7 +232,7 @@ def step(state: Leading, event: Event, limits: IsrSettings) -> Step:
 
 
 class Verdict(enum.StrEnum):
-    """May this fetch be served? Everything but OK is an answer to the fetcher, and changes nothing here."""
+    """The answer to a fetch; anything but OK is an error for the fetcher, and changes nothing here."""
 
     OK = "OK"
     FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
@@ -245,14 +242,14 @@ class Verdict(enum.StrEnum):
 
 
 def judge_epoch(current: int, asked: int) -> Verdict:
-    """Who asks in an older leader epoch has missed a change; who asks in a newer one knows more than this leader."""
+    """Refuse a fetcher with an older leader epoch, which missed a change, or a newer one, which knows more."""
     if asked in (NO_EPOCH, current):
         return Verdict.OK
     return Verdict.FENCED_LEADER_EPOCH if asked < current else Verdict.UNKNOWN_LEADER_EPOCH
 
 
 def judge_fetch(state: Leading, replica: BrokerId, *, leader_epoch: int, broker_epoch: int) -> Verdict:
-    """May this follower be served? Its leader epoch must be ours, and its incarnation the newest that was seen."""
+    """Check a follower's fetch: it must have our leader epoch, and the newest known broker epoch."""
     verdict = judge_epoch(state.leader_epoch, leader_epoch)
     if verdict is not Verdict.OK:
         return verdict
@@ -263,7 +260,7 @@ def judge_fetch(state: Leading, replica: BrokerId, *, leader_epoch: int, broker_
 
 
 class Ack(enum.StrEnum):
-    """What a produce request with acks=all is told."""
+    """The answer to a produce request with acks=all."""
 
     WAIT = "WAIT"
     DONE = "DONE"
@@ -271,13 +268,13 @@ class Ack(enum.StrEnum):
 
 
 def has_enough_replicas(state: Leading, min_insync_replicas: int) -> bool:
-    """May records be taken with acks=all? Both the ISR that stands and the one being written must be large enough."""
+    """Return whether both the stored and the proposed ISR are large enough for acks=all."""
     proposed = state.isr if state.proposed is None else state.proposed
     return min(len(state.isr), len(proposed)) >= min_insync_replicas
 
 
 def acknowledge(state: Leading, end_offset: int, min_insync_replicas: int) -> Ack:
-    """The answer for records that end before `end_offset`. They stay in the log whatever it is."""
+    """Return the answer for records that end before `end_offset`. They stay in the log in any case."""
     if state.high_watermark < end_offset:
         return Ack.WAIT
     if has_enough_replicas(state, min_insync_replicas):
@@ -289,7 +286,7 @@ def acknowledge(state: Leading, end_offset: int, min_insync_replicas: int) -> Ac
 
 
 def _advance(state: Leading) -> Step:
-    """Move the HW to the smallest log end of the maximal ISR; unknown ends hold it where it is."""
+    """Move the HW to the smallest log end of the maximal ISR; an unknown end holds it."""
     known = [
         state.log_end_offset if broker == state.broker else _end_of(state, broker)
         for broker in state.maximal_isr
@@ -308,14 +305,14 @@ def _end_of(state: Leading, broker: BrokerId) -> int:
 def _fetched(state: Leading, event: Fetched) -> Step:
     known = state.followers.get(event.replica)
     if known is None or event.broker_epoch < known.broker_epoch:
-        return state, ()  # not a replica, or a late message of a former life
+        return state, ()  # not a replica, or a late request of a former life
     has_returned = known.broker_epoch not in (NO_EPOCH, event.broker_epoch)
     observed = _observe(state, event, FollowerProgress(event.now_ms) if has_returned else known)
     state = replace(state, followers={**state.followers, event.replica: observed})
     state, moved = _advance(state)
     if event.replica in state.isr:
         if event.offset < state.high_watermark and known.log_end_offset > event.offset:
-            state, asked = _maybe_shrink(state, (event.replica,))  # it has lost what was committed
+            state, asked = _maybe_shrink(state, (event.replica,))  # it has lost committed records
             return state, moved + asked
         return state, moved
     state, asked = _maybe_expand(state, event.replica)
@@ -323,7 +320,7 @@ def _fetched(state: Leading, event: Fetched) -> Step:
 
 
 def _observe(state: Leading, event: Fetched, known: FollowerProgress) -> FollowerProgress:
-    """Caught up now, if it has the leader's end; or at the fetch before, if it has what the leader had then."""
+    """A follower is caught up now if it has the leader's end, or since its last fetch if it has the end of then."""
     caught_up_ms = known.caught_up_ms
     if event.offset >= state.log_end_offset:
         caught_up_ms = event.now_ms
@@ -365,7 +362,7 @@ def _may_change(state: Leading) -> bool:
 
 
 def _propose(state: Leading, isr: tuple[BrokerId, ...]) -> Step:
-    """Ask for another ISR. The HW counts both from now on, so it cannot move by asking."""
+    """Propose another ISR. The HW counts both from now on, so the proposal cannot move it."""
     incarnations = tuple(
         (broker, state.followers[broker].broker_epoch)
         for broker in isr
@@ -376,7 +373,7 @@ def _propose(state: Leading, isr: tuple[BrokerId, ...]) -> Step:
 
 def _decided(state: Leading, event: IsrWritten | IsrRefused) -> Step:
     if state.proposed is None or event.leader_epoch != state.leader_epoch:
-        return state, ()  # the outcome of a former epoch's write
+        return state, ()  # it concerns a former epoch
     if isinstance(event, IsrRefused):
         return replace(state, proposed=None, is_stale=True), (RefreshLeadership(),)
     before, after = state.isr, state.proposed
@@ -385,11 +382,11 @@ def _decided(state: Leading, event: IsrWritten | IsrRefused) -> Step:
 
 
 def _refreshed(state: Leading, stored: LeaderAndIsr) -> Step:
-    """Go on with what stands, if this epoch is still ours; otherwise wait for the controller's word."""
+    """Continue with the stored state if it is still of this epoch; otherwise wait for the controller."""
     if (
         stored.leader != state.broker
         or stored.leader_epoch != state.leader_epoch
-        or stored.version < state.version  # it was read before our last write
+        or stored.version < state.version  # read before our last write
         or state.proposed is not None
     ):
         return state, ()

@@ -1,8 +1,8 @@
-"""What a broker makes of a controller's word: which request counts, and which role it gives per partition.
+"""The checks of a controller's request: whether it counts, and the role that it gives per partition.
 
-Laws: a broker obeys only who names its present life, which is a secret between it and the tree, and only in the
-controller epoch that the tree has: what another one says is looked up there first. Per partition only a greater
-leader epoch counts. (An equal one is a repetition: what it said is done.)
+Laws: a broker obeys only requests that name its present life, a secret between it and the tree, and only in the
+controller epoch of the tree: any other epoch is looked up there first. Per partition only a greater leader epoch
+counts; an equal one repeats a request that was obeyed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from replication.model.cluster import BrokerId, LeaderAndIsr, Replica
 
 
 class RequestVerdict(enum.StrEnum):
-    """Does a request of a controller count? Everything but OK is the answer to the whole of it.
+    """Everything but OK is the answer to the whole request.
 
-    STALE_BROKER_EPOCH is also what a broker says that has not heard yet which epoch its registration got, or that
-    cannot look up a controller epoch: the controller repeats the request as long as it believes that incarnation to
-    live. OTHER_CONTROLLER_EPOCH is no answer yet: look up what the tree has, and judge again.
+    STALE_BROKER_EPOCH is also the answer of a broker that does not know the epoch of its registration yet, or cannot
+    look up a controller epoch: the controller repeats the request as long as it believes that life to last.
+    OTHER_CONTROLLER_EPOCH is not an answer: look up the epoch in the tree, and judge again.
     """
 
     OK = "OK"
@@ -27,11 +27,11 @@ class RequestVerdict(enum.StrEnum):
 
 
 class Role(enum.StrEnum):
-    """What a partition of a LeaderAndIsr request makes of this broker's replica."""
+    """The role of this broker's replica by one partition of a LeaderAndIsr request."""
 
     LEAD = "LEAD"
     FOLLOW = "FOLLOW"
-    WAIT = "WAIT"  # a follower of nobody: there is no leader
+    WAIT = "WAIT"  # there is no leader to follow
     STALE_LEADER_EPOCH = "STALE_LEADER_EPOCH"
     NOT_A_REPLICA = "NOT_A_REPLICA"
     INCONSISTENT_TOPIC_ID = "INCONSISTENT_TOPIC_ID"
@@ -45,10 +45,10 @@ def judge_request(
     broker_epoch: int,
     is_looked_up: bool,
 ) -> RequestVerdict:
-    """May this request of a controller be obeyed? `is_looked_up`: the known epoch is what the tree says now.
+    """Judge a request of a controller. `is_looked_up`: the known epoch was just read in the tree.
 
-    An epoch that is ahead of the tree is nobody's, or the read was behind: it is not believed, and no controller is
-    told by it that its term is over. A known one that is ahead of the tree is forgotten with the look-up.
+    An epoch ahead of the tree belongs to nobody, or the read was late: it is not believed, and no controller's term
+    is ended for it. A known epoch ahead of the tree is replaced by the look-up.
     """
     if broker_epoch != own_broker_epoch:
         return RequestVerdict.STALE_BROKER_EPOCH
@@ -69,9 +69,9 @@ def judge_leadership(
     known_leader_epoch: int | None,
     has_topic_id: bool = True,
 ) -> Role:
-    """The role for one partition. `known_leader_epoch`: None if this life has heard nothing of it yet.
+    """Return the role for one partition. `known_leader_epoch`: None if this life has not heard of it.
 
-    `has_topic_id` is false if the replica on disk is of another topic of the same name.
+    `has_topic_id` is false if the replica on disk belongs to another topic of the same name.
     """
     if not has_topic_id:
         return Role.INCONSISTENT_TOPIC_ID
@@ -85,16 +85,16 @@ def judge_leadership(
 
 
 def is_loss_decided(me: Replica, state: LeaderAndIsr) -> bool:
-    """Has a controller that says this decided about what this replica may have lost?
+    """Return whether the controller has decided about what this replica may have lost.
 
-    Not while nobody leads and the ISR counts on it: it is one of those that are waited for.
+    It has not while nobody leads and the ISR counts on the replica: it is one of those that are waited for.
     """
     return state.leader >= 0 or me.broker not in state.isr
 
 
 def is_replica_lost(me: Replica, state: LeaderAndIsr, *, is_on_disk: bool, is_new: bool) -> bool:
-    """Does the ISR count on a replica that is not here (any more)? Then this broker must not lead it.
+    """Return whether the ISR counts on a replica that is not here, so that this broker must not lead it.
 
-    So it is with a disk that was replaced: the broker then registers anew as one that lost writes.
+    That happens when a disk was replaced: the broker then registers again as one that lost writes.
     """
     return me.broker in state.isr and not is_on_disk and not is_new

@@ -1,9 +1,8 @@
-"""Adoption: a stand-alone directory becomes a broker's: its topics are made in the cluster, with this only replica.
+"""Adoption: a stand-alone directory becomes a broker's; its topics are created in the cluster with this one replica.
 
-It happens once, when a directory without an owner is first opened by a broker; what a crash interrupts is done again.
-From then on the library may read the directory, while the broker is down, and not write to it: what it appended could
-not be told from what a leader of another epoch wrote. Topics keep their ids and settings, and what their directory kept
-for ever is kept for ever.
+It happens once, when a broker first opens a directory without an owner; after a crash it is repeated. From then on
+the library may read the directory while the broker is down, but not write to it: its appends could not be told from
+those of a leader of another epoch. Topics keep their ids and settings, and unlimited retention stays unlimited.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from replication.replica.storage.store_check import check_owner
 
 logger = logging.getLogger(__name__)
 
-RETENTION_MS = "retention.ms"  # of all settings the one whose default is another in a broker
+RETENTION_MS = "retention.ms"  # the only setting whose default differs in a broker
 
 
 async def take(tree: Tree, log_dir: LogDir, broker: BrokerId, env: Env) -> Sequence[TopicInfo]:
-    """Make the directory this broker's in this cluster, if it has no owner yet; return the topics that it brought.
+    """Make the directory this broker's if it has no owner yet; return the topics that it brought.
 
-    Raises: NotAStoreError: it is another broker's, or another cluster's; TopicExistsError: the cluster has a topic of
-    the name of one that is here.
+    Raises: NotAStoreError: it belongs to another broker or cluster; TopicExistsError: the cluster has another topic
+    with one of the names.
     """
     owner = DirectoryOwner(broker, await cluster.read_cluster_id(tree, new_topic_id()))
     if log_dir.owner is None:
@@ -45,7 +44,7 @@ async def take(tree: Tree, log_dir: LogDir, broker: BrokerId, env: Env) -> Seque
 
 
 def _settled_topics(log_dir: LogDir, env: Env) -> Sequence[TopicInfo]:
-    """The topics that are here, after the last crash was mended and every transaction ended."""
+    """Return the topics, after recovering from the last crash and ending every transaction."""
     store = LogStore(log_dir, env)
     if not store.topics():
         return ()

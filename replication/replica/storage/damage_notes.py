@@ -1,12 +1,11 @@
-"""DamageNotes: which replicas of a broker are damaged, in a file that every life of it begins with.
+"""DamageNotes: the damaged replicas of a broker, in a file that outlives the process.
 
 ::
 
     damaged-replicas      per replica: topic, partition, topic id, the first offset that is not sound (-1: unknown),
-                          whether it is being cut (1), and why
+                          whether it is being cut (1), and the reason
 
-A replica that is noted is not covered by the clean marker: what is there of it was not recovered, or is not sound.
-Blocks; safe for threads.
+The clean marker does not cover a noted replica: it was not recovered, or is not sound. Blocks; safe for threads.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _CHECKSUM = "#crc32"  # no topic has this name
 
 
 class DamageNote(NamedTuple):
-    """What is noted of one replica. `is_cut`: what there is of it may be a part of what it was, though it is sound."""
+    """The note of one replica. `is_cut`: the log may be only a part of the former one, though it is sound."""
 
     topic_id: str
     offset: int | None
@@ -36,7 +35,7 @@ class DamageNote(NamedTuple):
 
 
 class DamageNotes:
-    """See the module. `despite_full_disk` calls a function with the reserve given back, if need be."""
+    """See the module. `despite_full_disk` calls a function, with the disk reserve released if needed."""
 
     def __init__(
         self, env: Env, directory: Path, despite_full_disk: Callable[[Callable[[], None]], None]
@@ -48,7 +47,7 @@ class DamageNotes:
         self._notes: dict[TopicPartition, DamageNote] = {}
 
     def load(self) -> None:
-        """Take what the file says. Raises: CheckpointError: it is garbage, and any replica may be damaged."""
+        """Read the file. Raises: CheckpointError: it is damaged, and any replica may be."""
         try:
             rows = read_checkpoint(self._env, self._path)
         except FileNotFoundError:
@@ -66,7 +65,6 @@ class DamageNotes:
             raise CheckpointError(f"{self._path}: {error}") from error
 
     def all(self) -> dict[TopicPartition, DamageNote]:
-        """What is noted."""
         with self._mutex:
             return dict(self._notes)
 
@@ -75,7 +73,7 @@ class DamageNotes:
         self._change(tp, note)
 
     def remove(self, tp: TopicPartition) -> None:
-        """It is well again, or gone; durable on return."""
+        """Delete the note of a replica that is sound again, or gone; durable on return."""
         self._change(tp, None)
 
     def _change(self, tp: TopicPartition, note: DamageNote | None) -> None:

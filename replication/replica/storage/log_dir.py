@@ -1,13 +1,13 @@
-"""ReplicaLogDir: the store directory of a broker, which has it alone: its logs, and what it notes about them.
+"""ReplicaLogDir: the store directory of one broker: its logs, and their checkpoints.
 
 ::
 
-    replication-offset-checkpoint         per partition: its high watermark, as of some seconds ago
-    recovery-point-offset-checkpoint      per partition: below this offset everything was fsynced
-    broker.boot                           the boot of the machine that the broker was last started in
+    replication-offset-checkpoint         per partition: its high watermark some seconds ago
+    recovery-point-offset-checkpoint      per partition: everything below this offset was fsynced
+    broker.boot                           the boot of the machine in which the broker last started
     damaged-replicas                      see `damage_notes`
 
-Everything here blocks: it is called in threads, one call at a time but for `open_log`.
+Everything here blocks: it is called in threads, one call at a time except for `open_log`.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ Configs = Callable[[str], LogConfig]
 
 
 class ReplicaLogDir:
-    """See the module. `topic_ids` are the replicas that are here; `has_lost_writes`: power went since the last life.
+    """See the module. `topic_ids` are the replicas; `has_lost_writes`: power failed since the last life.
 
-    `damage` is what opening and recovery have found: the first offset that is not sound (None: not known), and why. The
-    end of those that are `unrecovered` is not to be trusted.
+    `damage` holds what opening and recovery found: the first offset that is not sound (None: unknown), and the
+    reason. The end of an `unrecovered` log is unknown.
     """
 
     def __init__(self, log_dir: LogDir, env: Env) -> None:
@@ -72,11 +72,11 @@ class ReplicaLogDir:
         self.damage: dict[TopicPartition, tuple[int | None, str]] = {}
         self.unrecovered: set[TopicPartition] = set()
         self.notes = DamageNotes(env, log_dir.path, log_dir.reserve.despite_full_disk)
-        self._is_sure = True  # nothing but what is noted may be damaged
+        self._is_sure = True  # every damaged replica is noted
         self._env = env
         self._cuts: dict[tuple[str, int], int] = {}  # see `cuts`
-        self._due_ms: dict[str, int] = {}  # names of hidden replicas: when they go
-        self._mutex = threading.Lock()  # of what is noted per partition
+        self._due_ms: dict[str, int] = {}  # of hidden replicas, by name
+        self._mutex = threading.Lock()  # of checkpoints
 
     @classmethod
     def open(cls, path: Path, env: Env) -> ReplicaLogDir:
@@ -84,7 +84,7 @@ class ReplicaLogDir:
         return cls(LogDir.open(path, read_only=False, create=True, env=env, alone_for="broker"), env)
 
     def look(self) -> None:
-        """See what is here, and whether power was lost since the last life."""
+        """Read what is here, and find out whether power failed since the last life."""
         for name in self._env.files.list(self.path).names:
             named = _PARTITION.fullmatch(name)
             if named is None or _HIDDEN.fullmatch(name) is not None:
@@ -94,7 +94,7 @@ class ReplicaLogDir:
         try:
             self.notes.load()
         except CheckpointError as error:
-            logger.error("%s: every replica is looked through", error)
+            logger.error("%s: every replica is checked", error)
             self._is_sure = False
         self.has_lost_writes = self._noted_boot() != self._boot() and not self.log_dir.is_clean
         if not self.has_lost_writes:
@@ -105,7 +105,7 @@ class ReplicaLogDir:
         except FileNotFoundError:
             self.high_watermarks = {}
         except (CheckpointError, ValueError) as error:
-            logger.warning("path=%s unreadable (%s): high watermarks are learnt anew", HIGH_WATERMARKS, error)
+            logger.warning("path=%s unreadable (%s): high watermarks start at 0", HIGH_WATERMARKS, error)
 
     def _boot(self) -> str:
         return self._env.files.read_all(_BOOT_ID).decode().strip()
@@ -117,7 +117,7 @@ class ReplicaLogDir:
             return self._boot()
 
     def note_boot(self) -> None:
-        """No ISR counts on what a former boot may have lost: it was told, and decided about."""
+        """Note this boot: the cluster has decided about the writes that a former boot may have lost."""
         self.has_lost_writes = False
         if self._env.files.stat(self.path / BOOT) is None or self._noted_boot() != self._boot():
             write_atomic(self._env, self.path / BOOT, self._boot().encode() + b"\n")
@@ -125,9 +125,9 @@ class ReplicaLogDir:
     # -------------------------------------------------------------------- logs
 
     def recover(self, configs: Configs, *, threads: int = 2) -> dict[TopicPartition, Log | PylogError]:
-        """Open every log that is here, after a crash also mend it; one that cannot be is an error in its place.
+        """Open every log, and recover it after a crash; an error stands in the place of one that cannot be opened.
 
-        One that is damaged is there, as far as it is sound, and in `damage`.
+        A damaged log is opened as far as it is sound, and is in `damage`.
         """
         is_clean = self.log_dir.is_clean and self._is_sure
         self.log_dir.mark_dirty()
@@ -149,7 +149,7 @@ class ReplicaLogDir:
     def _open_or_mend(self, tp: TopicPartition, config: LogConfig, *, is_clean: bool) -> Log:
         topic_id, damage = self.topic_ids[tp], list[str]()
         note = self.notes.all().get(tp)
-        if note is not None and note.topic_id != topic_id:  # of another topic of this name
+        if note is not None and note.topic_id != topic_id:  # it concerns another topic of this name
             self.note_mended(tp)
             note = None
         log = self._log(tp, topic_id, config)
@@ -172,29 +172,29 @@ class ReplicaLogDir:
             logger.error("tp=%s is damaged: %s", tp, "; ".join(damage))
             self._note_damage(tp, note.offset if note is not None else None, damage[0])
         elif note is not None:
-            logger.info("tp=%s is sound: what was noted of it is mended", tp)
+            logger.info("tp=%s is sound: its noted damage is repaired", tp)
             self.note_mended(tp)
         return log
 
     def _note_damage(self, tp: TopicPartition, offset: int | None, reason: str) -> None:
-        """The next start must know, too: what ends well says that everything is sound but what is noted."""
+        """Note it for the next start, too: a clean end says that everything but the noted is sound."""
         self.damage[tp] = offset, reason
         note = self.notes.all().get(tp)
         try:
             if note is None:
                 self.notes.put(tp, DamageNote(self.topic_ids[tp], offset, reason))
         except StorageError as error:
-            logger.error("tp=%s damage is not noted: %s", tp, error)
+            logger.error("tp=%s damage cannot be noted: %s", tp, error)
 
     def would_cut_at(self, log: Log, offset: int | None) -> int:
-        """Where `set_aside` would cut: what is from there on has to be elsewhere. `offset`: damage that is known of.
+        """Return where `set_aside` would cut: everything from there on must exist elsewhere. `offset`: known damage.
 
-        A compacted log goes whole: who has the rest may have removed the tombstones of what is left here.
+        A compacted log goes whole: other replicas may have removed the tombstones of records that are left here.
         """
         return 0 if _goes_whole(log) else soundness.first_damage(log, offset)
 
     def set_aside(self, tp: TopicPartition, log: Log, offset: int) -> SetAside:
-        """Cut a damaged log there (see `soundness`), and note before that it is no more what it was.
+        """Cut a damaged log there (see `soundness`), after noting that it will be incomplete.
 
         Raises: CorruptLogError: it would have to be cut lower by now.
         """
@@ -203,17 +203,17 @@ class ReplicaLogDir:
             self.notes.put(tp, note._replace(is_cut=True))
         whole = _goes_whole(log)
         done = soundness.set_aside(log, offset, whole=whole, cutting=lambda at: self.cutting(tp, at))
-        with self.cutting(tp, done.offset):  # also if a crash has cut it before
+        with self.cutting(tp, done.offset):  # a crash may have cut it before
             return done
 
     def note_mended(self, tp: TopicPartition) -> None:
-        """Its log is sound, or gone; durable on return."""
+        """Forget the damage of a log that is sound again, or gone; durable on return."""
         self.notes.remove(tp)
         self.damage.pop(tp, None)
         self.unrecovered.discard(tp)
 
     def _lower_to_ends(self, logs: Mapping[TopicPartition, Log | PylogError]) -> None:
-        """Note no high watermark beyond a log's end: the log will grow, and what comes is not committed by that."""
+        """Lower high watermarks to the ends of logs, since records appended later are not committed by them."""
         noted = self.high_watermarks
         ends = {
             tp: log.log_end_offset if isinstance(log, Log) and tp not in self.damage else noted.get(tp, 0)
@@ -226,7 +226,7 @@ class ReplicaLogDir:
                 self._write_high_watermarks()
 
     def open_log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
-        """The log of a replica that is here."""
+        """Open the log of a replica that is here."""
         log = self._log(tp, topic_id, config)
         log.files.list_segments()
         _settle(log)
@@ -238,13 +238,13 @@ class ReplicaLogDir:
         return log
 
     def create_logs(self, wanted: Mapping[TopicPartition, str]) -> None:
-        """Make empty replicas of these topics' ids. What is there of other topics of these names is hidden."""
+        """Create empty replicas with these topic ids. Replicas of other topics of these names are hidden."""
         self.log_dir.reserve.keep()
         with marking_failure(self._env, self.path):
             for tp in wanted:
                 if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
                     self._hide(tp)
-            # What is noted is of those; whoever flushes one of them notes nothing more, since it is hidden.
+            # The checkpoints are those of hidden replicas, of which later flushes note nothing.
             self.log_dir.forget_recovery_points(wanted)
             self._forget_high_watermarks(wanted)
             for tp, topic_id in wanted.items():
@@ -254,7 +254,7 @@ class ReplicaLogDir:
             self._env.files.fsync(self.path)
 
     def delete(self, tp: TopicPartition, delay_ms: int) -> None:
-        """Let go of a replica: it is gone at once, its files `delay_ms` later: its topic's `file.delete.delay.ms`."""
+        """Delete a replica: it is gone at once, its files `delay_ms` later (its topic's `file.delete.delay.ms`)."""
         self._forget_high_watermarks([tp])
         self.note_mended(tp)
         self.log_dir.reserve.despite_full_disk(lambda: self.log_dir.forget_recovery_points({tp}))
@@ -262,7 +262,7 @@ class ReplicaLogDir:
             self._due_ms[self._hide(tp)] = self._env.clock.now_ms() + delay_ms
             fsync_or_mark(self._env, self.path, self.path)
         topic_id = self.topic_ids.pop(tp, None)
-        catalog = Catalog(self.path / "topics", self._env)  # of what was adopted
+        catalog = Catalog(self.path / "topics", self._env)  # of adopted topics
         found = catalog.find(tp.topic)
         if found is not None and found.topic_id == topic_id:
             with catalog.lock():
@@ -275,7 +275,7 @@ class ReplicaLogDir:
         return hidden.name
 
     def sweep(self, delay_ms: int) -> None:
-        """Remove the replicas that were let go of, when they are due; those of former lives after `delay_ms`."""
+        """Remove hidden replicas that are due; those of former lives after `delay_ms`."""
         now_ms = self._env.clock.now_ms()
         for name in self._env.files.list(self.path).names:
             path = self.path / name
@@ -291,9 +291,9 @@ class ReplicaLogDir:
     # ------------------------------------------------------------- checkpoints
 
     def cuts(self) -> Mapping[tuple[str, int], int]:
-        """A number per log that grows as it begins to be cut, and when it was, or is let go of: odd while it is cut.
+        """Return a number per log that grows when a cut begins or ends, and with its deletion; it is odd during a cut.
 
-        Who looks at logs takes it before, and notes nothing of those of which it is another one, or odd.
+        Take it before looking at logs, and store nothing for those whose number is odd or has changed since.
         """
         return dict(self._cuts)
 
@@ -304,7 +304,7 @@ class ReplicaLogDir:
     def note_high_watermarks(
         self, offsets: Mapping[TopicPartition, int], cuts: Mapping[tuple[str, int], int]
     ) -> None:
-        """Store the high watermarks of these partitions; `cuts` as they were before those were looked at."""
+        """Store these high watermarks; `cuts` as it was before they were read."""
         with self._mutex:
             self.high_watermarks.update(
                 (tp, offset) for tp, offset in offsets.items() if not self._was_cut(tp, cuts)
@@ -313,7 +313,7 @@ class ReplicaLogDir:
 
     @contextmanager
     def cutting(self, tp: TopicPartition, offset: int) -> Iterator[None]:
-        """Cut the log at `offset` inside: before that nothing beyond it is noted any more."""
+        """Cut the log at `offset` inside: no checkpoint beyond it is left before that."""
         self._count_cut(tp)
         try:
             self.log_dir.lower_recovery_point(*tp, offset)
@@ -344,7 +344,7 @@ class ReplicaLogDir:
 
     @contextmanager
     def noting(self) -> Iterator[dict[tuple[str, int], tuple[str, int]]]:
-        """Note what is put in at the end: partition -> (topic id, how far it is on disk); but of no log cut since."""
+        """Store the recovery points that are put in: partition -> (topic id, offset); except for logs cut since."""
         cuts = self.cuts()
         points: dict[tuple[str, int], tuple[str, int]] = {}
         try:
@@ -353,9 +353,9 @@ class ReplicaLogDir:
             self.log_dir.advance_recovery_points(points, was_cut=lambda tp: self._was_cut(tp, cuts))
 
     def flush(self, logs: Iterable[tuple[TopicPartition, Log]]) -> bool:
-        """Fsync these logs, and note how far; one that cannot be read keeps only this from being true.
+        """Fsync these logs, and store how far; False if one of them cannot be read.
 
-        Raises: FailedStoreError: what is on disk is unknown.
+        Raises: FailedStoreError: the content of the disk is unknown.
         """
         is_done = True
         with self.noting() as points:
@@ -367,16 +367,16 @@ class ReplicaLogDir:
                 except FailedStoreError:
                     raise
                 except (PylogError, OSError) as error:
-                    if self._env.files.stat(log.directory) is not None:  # else it is deleted
+                    if self._env.files.stat(log.directory) is not None:  # otherwise it was deleted
                         logger.error("tp=%s is not flushed: %s", tp, error)
                         is_done = False
         return is_done
 
     def close(self, logs: Mapping[TopicPartition, Log]) -> None:
-        """Flush everything, note a clean end, and let go of the directory.
+        """Flush everything, note a clean end, and release the directory.
 
-        The clean marker speaks of all but what is noted as damaged; so what could not be noted keeps it away. So does a
-        loss of power that no controller has decided about yet: the next life must say it.
+        The clean marker covers everything but noted damage, so damage that could not be noted prevents it. So does a
+        power failure that no controller has decided about yet: the next life must report it.
         """
         try:
             is_done = self.flush(logs.items())
@@ -396,13 +396,13 @@ def _goes_whole(log: Log) -> bool:
 
 
 def _settle(log: Log) -> None:
-    """Look at the log's end and epochs now, so that later looks are cheap."""
-    log.log_end_offset  # noqa: B018  it is looked up, and remembered
+    """Read the log's end and epochs now, so that later reads are cheap."""
+    log.log_end_offset  # noqa: B018  it is read, and kept
     log.epochs  # noqa: B018
 
 
 def check_directory(config: BrokerConfig) -> None:
-    """Refuse a directory that this broker could not take, as far as looking at it tells.
+    """Refuse a directory that this broker cannot take, as far as a look can tell.
 
     Raises: NotAStoreError, StoreLockedError.
     """
@@ -418,7 +418,7 @@ def check_directory(config: BrokerConfig) -> None:
         )
     if not config.coordination and SYSTEM.files.stat(path / BROKER / COORDINATION_FILE) is None:
         raise NotAStoreError(
-            f"{path} belongs to broker {owner.broker_id} of cluster {owner.cluster_id}, which is not kept in there: "
-            "say with --coordination where that cluster is; if it was kept in there, and is gone: run `pylog cluster "
+            f"{path} belongs to broker {owner.broker_id} of cluster {owner.cluster_id}, whose coordination store is "
+            "not in it: name the store with --coordination; if it was in the directory and is gone, run `pylog cluster "
             "recover-coordination` (docs/operations.md)"
         )

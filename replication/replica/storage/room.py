@@ -1,10 +1,10 @@
-"""Room: whether the disk of a broker has room for records, found out by what is written there.
+"""Room: whether the disk of a broker is full, noticed by writes to it.
 
-The first write that finds none marks all replicas of the broker as offline (see `offline`): leaderships go to brokers
-that have room, and nobody waits for this one. What stays, where it is the last of an ISR, is read on, and refuses
-records. From then on the disk is looked at every second, and when there is room for more than the reserve, replicas are
-not offline any more. A disk that is full again soon after that (a quota that nobody tells of, say) is looked at less
-and less often, so that leaderships do not go to and fro. One line of the log per change. Belongs to the event loop.
+The first write that finds the disk full marks all replicas of the broker as offline (see `offline`): leadership moves
+to brokers with room, and nobody waits for this one. A replica that is the last of its ISR is still read, and refuses
+records. From then on the disk is checked every second; when more than the reserve is free, the marks are cleared. If
+the disk is full again soon after that (an invisible quota, for example), it is checked less and less often, so that
+leadership does not go to and fro. Each change is one line in the log. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ DISK_FULL = "disk full"
 LOOK_S = 1.0
 LOOK_MAX_S = 60.0
 RELAPSE_MS = 30_000
-# To be free beside the reserve: a hundredth of the disk, but no more than this.
-FREE_BYTES_MAX = 1024 * 1024 * 1024
+FREE_BYTES_MAX = (
+    1024 * 1024 * 1024
+)  # a hundredth of the disk, but at most this, must be free beside the reserve
 _REPLICA = re.compile(r".+-\d+(\..+\.deleted)?")
 
 
 class Usage(NamedTuple):
-    """What the files of the replicas take up, and what the disk has."""
+    """The bytes of the replicas' files, and those of the disk."""
 
     log_bytes: int
     free_bytes: int
@@ -54,18 +55,17 @@ class Room:
 
     @property
     def is_full(self) -> bool:
-        """Is there no room, as far as is known?"""
         return self._watch is not None
 
     async def begin(self) -> None:
-        """Look whether a broker that starts has room at all."""
+        """Check whether a starting broker has room at all."""
         try:
             await asyncio.to_thread(self._reserve.keep)
         except DiskFullError:
             self.is_missing()
 
     def is_missing(self) -> None:
-        """A write found the disk full."""
+        """Note that a write found the disk full."""
         if self._watch is None:
             self._offline.mark_all(DISK_FULL)
             now_ms, cleared_ms = self._env.clock.monotonic_ms(), self._cleared_ms
@@ -74,7 +74,6 @@ class Room:
             self._watch = asyncio.get_running_loop().create_task(self._until_there_is_room())
 
     def close(self) -> None:
-        """Look no more."""
         if self._watch is not None:
             self._watch.cancel()
 
@@ -88,7 +87,7 @@ class Room:
             self._offline.clear_all()
 
     def _has_room(self) -> bool:
-        """Is the reserve there, or can it be put back, and is something left beside it?"""
+        """Return whether the reserve exists or can be restored, with more free beside it."""
         try:
             self._reserve.keep()
             usage = shutil.disk_usage(self._path)
@@ -97,7 +96,7 @@ class Room:
         return usage.free >= min(usage.total // 100, FREE_BYTES_MAX)
 
     def usage(self) -> Usage:
-        """Look at every file of every replica: not for the event loop."""
+        """Sum up every file of every replica: not for the event loop."""
         usage, files = shutil.disk_usage(self._path), self._env.files
         logs = [
             f"{self._path}/{directory}/{name}"
@@ -112,5 +111,5 @@ class Room:
     def _names(self, directory: str) -> tuple[str, ...]:
         try:
             return self._env.files.list(f"{self._path}/{directory}").names
-        except FileNotFoundError:  # it was deleted meanwhile
+        except FileNotFoundError:  # it was just deleted
             return ()

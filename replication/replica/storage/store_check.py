@@ -1,7 +1,7 @@
-"""Whether a coordination store is the one that this broker's logs were written under, and not an older copy of it.
+"""Checks that a coordination store is the one under which this broker's logs were written, and not an older copy.
 
-A leader epoch is in the store before a record of it is in any log. So a log that has a later one was written after the
-store was copied: what it says of leaders and ISRs is old, and by it committed records would be cut.
+A leader epoch is in the store before any log has a record of it. A log with a later epoch was written after the store
+was copied: the leaders and ISRs in the copy are old, and committed records would be truncated by them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class OldStoreError(CoordinationError):
 
 
 def check_owner(path: object, owner: DirectoryOwner, found: DirectoryOwner) -> None:
-    """Raises: NotAStoreError: the directory is another broker's, or another cluster's."""
+    """Raises: NotAStoreError: the directory belongs to another broker or cluster."""
     if owner.broker_id != found.broker_id:
         raise NotAStoreError(
             f"{path} belongs to broker {owner.broker_id} of cluster {owner.cluster_id}; "
@@ -30,13 +30,13 @@ def check_owner(path: object, owner: DirectoryOwner, found: DirectoryOwner) -> N
     if owner.cluster_id != found.cluster_id:
         raise NotAStoreError(
             f"{path} belongs to broker {owner.broker_id} of cluster {owner.cluster_id}, and the coordination store is "
-            f"of cluster {found.cluster_id}. If that is another cluster, say with --coordination where this one's is; "
-            f"if this one's was lost and recreated: {WHAT_TO_DO}"
+            f"of cluster {found.cluster_id}. If that is another cluster, name the right store with --coordination; "
+            f"if the right one was lost and recreated: {WHAT_TO_DO}"
         )
 
 
 async def check_epochs(tree: Tree, epochs: Mapping[TopicPartition, tuple[str, int]]) -> None:
-    """`epochs`: of each log here the id of its topic, and its latest leader epoch. Raises: OldStoreError."""
+    """`epochs`: the topic id and the latest leader epoch of each log here. Raises: OldStoreError."""
     states = await cluster.read_states(tree, list(epochs))
     topics = sorted({tp.topic for tp in epochs})
     found = await tree.read_batch([nodes.topic_id_path(topic) for topic in topics])
@@ -45,6 +45,7 @@ async def check_epochs(tree: Tree, epochs: Mapping[TopicPartition, tuple[str, in
         state = states[tp]
         if state is not None and ids.get(tp.topic) == topic_id and epoch > state.leader_epoch:
             raise OldStoreError(
-                f"the coordination store knows leader epoch {state.leader_epoch} of {tp}, and the log here has "
-                f"records of epoch {epoch}: it is an older copy, and would have committed records cut; {WHAT_TO_DO}"
+                f"the coordination store has leader epoch {state.leader_epoch} of {tp}, and the log here has "
+                f"records of epoch {epoch}: the store is an older copy, which would truncate committed records; "
+                f"{WHAT_TO_DO}"
             )

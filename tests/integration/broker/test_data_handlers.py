@@ -55,7 +55,7 @@ class Client(Peer):
             for number in self.site.brokers
         ]  # fmt: skip
         one = self.site.brokers[1]
-        await one.replicas.update_metadata(ib.UpdateMetadataRequest(
+        await one.replicas.requests.obey(ib.UpdateMetadataRequest(
             controller_id=0, controller_epoch=1, broker_epoch=one.epoch, live_brokers=tuple(nodes),
             topic_states=tuple(
                 ib.UpdateMetadataTopic(

@@ -38,7 +38,7 @@ async def brokers(path, count, files=None, **settings):
     try:
         for broker in running.values():
             await broker.start()
-        tree = running[1]._connected_tree()
+        tree = running[1].lifecycle.tree
         await topics.create_topic(tree, T0.topic, TOPIC_ID, {0: tuple(running)}, {})
         await until(lambda: is_led(running, 1))
         yield running

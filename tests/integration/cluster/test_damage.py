@@ -129,7 +129,7 @@ def test_a_damaged_follower_is_copied_from_its_leader_and_is_in_sync_again(clust
         "is offline:",
         "cut to=1,",
         "copies from leader=1 from offset=1",
-        "not offline any more",
+        "is online again",
     ):
         (_,) = [line for line in told if step in line]
 

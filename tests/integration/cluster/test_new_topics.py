@@ -39,19 +39,20 @@ def slow(brokers):
     told = []
 
     def make_slow(number, slow_s=SLOW_S):
-        replicas = brokers.brokers[number].replicas
-        become = replicas.become
-        told.append((replicas, become))
+        requests = brokers.brokers[number].replicas.requests
+        obey = requests.obey
+        told.append((requests, obey))
 
         async def later(request, correlation_id=0):
-            await asyncio.sleep(slow_s)
-            return await become(request, correlation_id)
+            if isinstance(request, ib.LeaderAndIsrRequest):
+                await asyncio.sleep(slow_s)
+            return await obey(request, correlation_id)
 
-        replicas.become = later
+        requests.obey = later
 
     yield make_slow
-    for replicas, become in told:
-        replicas.become = become
+    for requests, obey in told:
+        requests.obey = obey
 
 
 def create(brokers, topic, *assignments):
@@ -84,10 +85,13 @@ def refusing(brokers):
     told = []
 
     def make_refuse(number):
-        replicas = brokers.brokers[number].replicas
-        told.append((replicas, replicas.become))
+        requests = brokers.brokers[number].replicas.requests
+        obey = requests.obey
+        told.append((requests, obey))
 
-        async def become(request, correlation_id=0):
+        async def refuse(request, correlation_id=0):
+            if not isinstance(request, ib.LeaderAndIsrRequest):
+                return await obey(request, correlation_id)
             rows = tuple(
                 ib.LeaderAndIsrTopicError(
                     topic_id=topic.topic_id,
@@ -103,11 +107,11 @@ def refusing(brokers):
             )
             return ib.LeaderAndIsrResponse(error_code=WireCode(ErrorCode.NONE), topics=rows)
 
-        replicas.become = become
+        requests.obey = refuse
 
     yield make_refuse
-    for replicas, become in told:
-        replicas.become = become
+    for requests, obey in told:
+        requests.obey = obey
 
 
 def test_a_topic_is_not_said_to_be_made_before_it_can_be_written(brokers, refusing):

@@ -166,7 +166,7 @@ def test_a_directory_in_use_or_of_another_broker_is_refused_and_left_as_it_was(c
     assert "belongs to broker 3 of cluster a-cluster; this is broker 4" in start(
         4, "--coordination", "sqlite:/no/x"
     )
-    assert "say with --coordination where that cluster is" in start(3)
+    assert "name the store with --coordination" in start(3)
     assert files_of(store.path) == before
     check_directory(
         BrokerConfig.from_properties({"broker.id": 3, "log.dirs": store.path, "coordination": "sqlite:x"})
