@@ -9,31 +9,7 @@ from __future__ import annotations
 import enum
 import errno
 
-from logstore.errors import (
-    BatchConflictError,
-    CorruptLogError,
-    DamagedBatchError,
-    FailedStoreError,
-    InvalidConfigError,
-    InvalidRecordError,
-    InvalidRequestError,
-    InvalidTimestampError,
-    InvalidTopicError,
-    OffsetOutOfRangeError,
-    OutOfOrderSequenceError,
-    ProducerFencedError,
-    PylogError,
-    ReadOnlyStoreError,
-    RecordTooLargeError,
-    StaleLogError,
-    StorageError,
-    StoreError,
-    TopicExistsError,
-    TransactionAbortedError,
-    TransactionStateError,
-    UnknownPartitionError,
-    UnknownTopicError,
-)
+from logstore import errors
 
 
 class ErrorCode(enum.IntEnum):
@@ -102,7 +78,7 @@ class ErrorCode(enum.IntEnum):
     TRANSACTION_ABORTABLE = 120
 
 
-class ProtocolError(PylogError):
+class ProtocolError(errors.PylogError):
     """The peer broke the protocol: close its connection."""
 
 
@@ -110,7 +86,7 @@ class TooManyItemsError(ProtocolError):
     """A message has more items in its arrays than it may have."""
 
 
-class KafkaError(PylogError):
+class KafkaError(errors.PylogError):
     """A failure with a Kafka code: raised by handlers, and by clients that were answered with one."""
 
     code: ErrorCode
@@ -135,27 +111,30 @@ class KeylessRecordsError(KafkaError):
 
 # The first line that fits counts: special ones stand before general ones.
 _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
-    (InvalidConfigError, ErrorCode.INVALID_CONFIG),
-    (InvalidTopicError, ErrorCode.INVALID_TOPIC_EXCEPTION),
-    (TopicExistsError, ErrorCode.TOPIC_ALREADY_EXISTS),
-    (UnknownTopicError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    (UnknownPartitionError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    (RecordTooLargeError, ErrorCode.MESSAGE_TOO_LARGE),
-    (DamagedBatchError, ErrorCode.CORRUPT_MESSAGE),
-    (InvalidTimestampError, ErrorCode.INVALID_TIMESTAMP),
-    (InvalidRecordError, ErrorCode.INVALID_RECORD),
-    (OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
-    (OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
-    (ProducerFencedError, ErrorCode.INVALID_PRODUCER_EPOCH),
-    (TransactionStateError, ErrorCode.INVALID_TXN_STATE),
-    (TransactionAbortedError, ErrorCode.TRANSACTION_ABORTABLE),
-    (BatchConflictError, ErrorCode.INVALID_REQUEST),
-    (ReadOnlyStoreError, ErrorCode.KAFKA_STORAGE_ERROR),
-    (InvalidRequestError, ErrorCode.INVALID_REQUEST),
-    (StaleLogError, ErrorCode.NOT_LEADER_OR_FOLLOWER),  # the topic is gone or another one: look it up again
-    (CorruptLogError, ErrorCode.KAFKA_STORAGE_ERROR),
-    (StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
-    (StoreError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.InvalidConfigError, ErrorCode.INVALID_CONFIG),
+    (errors.InvalidTopicError, ErrorCode.INVALID_TOPIC_EXCEPTION),
+    (errors.TopicExistsError, ErrorCode.TOPIC_ALREADY_EXISTS),
+    (errors.UnknownTopicError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (errors.UnknownPartitionError, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    (errors.RecordTooLargeError, ErrorCode.MESSAGE_TOO_LARGE),
+    (errors.DamagedBatchError, ErrorCode.CORRUPT_MESSAGE),
+    (errors.InvalidTimestampError, ErrorCode.INVALID_TIMESTAMP),
+    (errors.InvalidRecordError, ErrorCode.INVALID_RECORD),
+    (errors.OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
+    (errors.OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (errors.ProducerFencedError, ErrorCode.INVALID_PRODUCER_EPOCH),
+    (errors.TransactionStateError, ErrorCode.INVALID_TXN_STATE),
+    (errors.TransactionAbortedError, ErrorCode.TRANSACTION_ABORTABLE),
+    (errors.BatchConflictError, ErrorCode.INVALID_REQUEST),
+    (errors.ReadOnlyStoreError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.InvalidRequestError, ErrorCode.INVALID_REQUEST),
+    (
+        errors.StaleLogError,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ),  # the topic is gone or another one: look it up again
+    (errors.CorruptLogError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
+    (errors.StoreError, ErrorCode.KAFKA_STORAGE_ERROR),
     (TimeoutError, ErrorCode.REQUEST_TIMED_OUT),
     (OSError, ErrorCode.KAFKA_STORAGE_ERROR),
 )
@@ -175,5 +154,5 @@ _DEAD = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO})
 def is_disk_dead(error: BaseException) -> bool:
     """Does the error of a write show that the disk can no longer be trusted?"""
     cause = error.__cause__
-    is_gone = isinstance(error, StorageError) and isinstance(cause, OSError) and cause.errno in _DEAD
-    return is_gone or isinstance(error, FailedStoreError)
+    is_gone = isinstance(error, errors.StorageError) and isinstance(cause, OSError) and cause.errno in _DEAD
+    return is_gone or isinstance(error, errors.FailedStoreError)

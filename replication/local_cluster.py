@@ -1,7 +1,7 @@
 """LocalCluster: brokers as processes of this machine, for tests, notebooks and `pylog cluster start`.
 
-Every broker has a directory `broker-ID` below that of the cluster, keeps its port when it is restarted, and ends with
-this process. What the cluster agrees on is a SQLite file, unless another store is named.
+Every broker has a directory `broker-ID` below that of the cluster, keeps its port over restarts, and ends with this
+process. The coordination store is a SQLite file, unless another store is named.
 """
 
 from __future__ import annotations
@@ -38,16 +38,14 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 READY_TIMEOUT_S = 30
-MENDING_TIMEOUT_S = (
-    600  # the same for a broker that did not end in good order: it looks through its logs first
-)
+MENDING_TIMEOUT_S = 600  # after an unclean end: the broker recovers its logs first
 POLL_MS = 50
-LOOK_MS = 200  # how often a broker that is starting is looked at
+LOOK_MS = 200  # between two looks at a starting broker
 STOP_TIMEOUT_S = 30
-GIVE_UP_TIMEOUT_S = 5  # when a start is broken off, for the brokers that serve already
-# What differs from a broker's defaults: nobody waits for more members, and whoever stops last does not wait for others.
+GIVE_UP_TIMEOUT_S = 5  # for serving brokers, when a start is broken off
+# Other defaults than a broker's: groups do not wait for more members, and the last broker that stops not for others.
 DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "controlled.shutdown.max.retries": "1"}
-# What a cluster gives each of its brokers itself, and how to say it instead.
+# Settings that a cluster sets for each of its brokers, and how to set them instead.
 _OWN = {
     "broker.id": "the brokers of a cluster are numbered; --brokers says how many",
     "log.dirs": "each broker has a directory below that of the cluster: --dir",
@@ -62,30 +60,30 @@ METRICS_PORT = "metrics.port"
 
 
 class LocalClusterError(PylogError):
-    """A broker did not start, or there is none of that number."""
+    """A broker did not start, or does not exist."""
 
 
 class _Process:
-    """One broker's process, while there is one, and what it needs to be started again."""
+    """The process of one broker, while it runs, and all that is needed to restart it."""
 
     def __init__(self, broker: BrokerId, settings: Mapping[str, str]) -> None:
         self.broker = broker
         self.settings = dict(settings)
         self.said = Path(settings["log.dirs"]).with_suffix(".stderr")
-        self.said_bytes = 0  # what former lives said there
+        self.said_bytes = 0  # the output of former lives
         self.address: tuple[str, int] | None = None
         self.process: subprocess.Popen[str] | None = None
         self.is_serving = False
         self._start_timeout_s = 0.0
         self._log = Path(settings["log.dirs"]) / BROKER / SERVER_LOG
-        self._log_bytes = 0  # what former lives logged
+        self._log_bytes = 0  # the log of former lives
 
     @property
     def config(self) -> BrokerConfig:
         return BrokerConfig.from_properties(self.settings)
 
     def check(self) -> None:
-        """Raises: NotAStoreError, StoreLockedError: the directory is another's, or in use."""
+        """Raises: NotAStoreError, StoreLockedError: the directory belongs to another broker, or is in use."""
         if not self.is_up:
             check_directory(self.config)
 
@@ -110,7 +108,7 @@ class _Process:
             )
 
     def _time_to_start_s(self) -> float:
-        """A registration of a former life may have to end first (see `register_broker`), or logs to be mended."""
+        """Return the start timeout: a former registration may have to expire first, or logs need recovery."""
         directory = Path(self.settings["log.dirs"])
         is_new = SYSTEM.files.stat(directory / META) is None
         is_clean = is_new or SYSTEM.files.stat(directory / CLEAN_MARKER) is not None
@@ -134,7 +132,7 @@ class _Process:
         self.is_serving = True
 
     def _wait_for_word(self, stdout: int, is_over: threading.Event) -> None:
-        """Return when it says something, or ends."""
+        """Return when it prints something, or ends."""
         end_ms = SYSTEM.clock.monotonic_ms() + self._start_timeout_s * 1000
         heard = select.poll()
         heard.register(stdout, select.POLLIN)
@@ -152,7 +150,7 @@ class _Process:
                 )
 
     def _latest_warning(self) -> str:
-        """What server.log warns of last, in this life."""
+        """Return the last warning in server.log of this life."""
         stat = SYSTEM.files.stat(self._log)
         if stat is None or stat.size <= self._log_bytes:
             return ""
@@ -170,7 +168,7 @@ class _Process:
             self.process.send_signal(number)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for its end; kill it if that does not come. Returns what it ended with."""
+        """Wait for its end, and kill it after the timeout. Returns the exit code."""
         process = self.process
         if process is None:
             return None
@@ -185,7 +183,7 @@ class _Process:
 
 
 class LocalCluster:
-    """See the module. A context manager: started on entry, stopped on exit, whatever happened."""
+    """See the module. A context manager: started on entry, stopped on exit."""
 
     def __init__(
         self,
@@ -197,7 +195,7 @@ class LocalCluster:
     ) -> None:
         ids = list(range(1, brokers + 1) if isinstance(brokers, int) else brokers)
         given = _settings_of_each(settings or {}, ids)
-        if coordination is None:  # else others may take part
+        if coordination is None:  # otherwise other brokers may take part
             _check_replicas(given)
         self._temporary = tempfile.TemporaryDirectory(prefix="pylog-cluster-") if directory is None else None
         self.directory = Path(self._temporary.name if self._temporary else str(directory))
@@ -222,8 +220,8 @@ class LocalCluster:
     def start(self, is_over: threading.Event | None = None) -> Self:
         """Start all brokers; return when each of them knows all, or give up once `is_over` is set.
 
-        Raises: LocalClusterError; NotAStoreError, StoreLockedError: a directory is another's, or in use: nothing was
-        started or written.
+        Raises: LocalClusterError; NotAStoreError, StoreLockedError: a directory belongs to another broker, or is in
+        use: nothing was started or written.
         """
         self._is_over = is_over or self._is_over
         SYSTEM.files.mkdir(self.directory)
@@ -235,14 +233,14 @@ class LocalCluster:
         return self
 
     def _give_up(self) -> None:
-        """Stop those that serve, in good order if that is quick; kill the others."""
+        """Stop serving brokers in good order if that is quick; kill the others."""
         for each in self._brokers.values():
             each.send(signal.SIGTERM if each.is_serving else signal.SIGKILL)
         for each in self._brokers.values():
             each.wait(GIVE_UP_TIMEOUT_S)
 
     def start_brokers(self, *brokers: BrokerId) -> None:
-        """Start these; return when every broker that is up knows all that are up. Raises: as `start`."""
+        """Start these; return when all running brokers know each other. Raises: as `start`."""
         chosen = self._chosen(brokers)
         for each in chosen:
             each.check()
@@ -257,15 +255,15 @@ class LocalCluster:
         self.start_brokers(*brokers)
 
     def stop(self, *brokers: BrokerId) -> list[int | None]:
-        """Stop these in good order, or all if none are named; return what the processes ended with."""
+        """Stop these in good order (default: all); return the exit codes."""
         chosen = self._chosen(brokers or self._brokers)
         for each in chosen:
             each.send(signal.SIGTERM)
-            each.send(signal.SIGCONT)  # one that is paused could not hear it
+            each.send(signal.SIGCONT)  # a paused one could not react
         return [each.wait(STOP_TIMEOUT_S) for each in chosen]
 
     def kill(self, *brokers: BrokerId) -> None:
-        """End these at once, as a crash of the process does."""
+        """Kill these, as a crash of the process does."""
         for each in self._chosen(brokers):
             each.send(signal.SIGKILL)
             each.wait(STOP_TIMEOUT_S)
@@ -276,7 +274,7 @@ class LocalCluster:
     def _of(self, broker: BrokerId) -> _Process:
         if broker not in self._brokers:
             raise LocalClusterError(
-                f"there is no broker {broker} in this cluster; there are {sorted(self._brokers)}"
+                f"broker {broker} is not in this cluster, which has {sorted(self._brokers)}"
             )
         return self._brokers[broker]
 
@@ -289,7 +287,7 @@ class LocalCluster:
         self._of(broker).send(signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop everything; remove the directory if it was made for this cluster."""
+        """Stop everything; remove the directory if it was created for this cluster."""
         self.stop()
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -323,28 +321,26 @@ class LocalCluster:
         return process.pid
 
     def log_dir(self, broker: BrokerId) -> Path:
-        """Where a broker keeps its logs."""
         return Path(self._of(broker).settings["log.dirs"])
 
     @property
     def live(self) -> list[BrokerId]:
-        """The brokers whose processes are there."""
+        """The brokers whose processes run."""
         return [broker for broker, each in self._brokers.items() if each.is_up]
 
     def describe(self) -> ClusterState:
-        """What the coordination tree says now: brokers, topics, leaders, ISRs."""
+        """Return the content of the coordination tree: brokers, topics, leaders, ISRs."""
         return _in_thread(self._describe())
 
     def controller(self) -> BrokerId | None:
-        """Who is the controller."""
         return _in_thread(self._controller())
 
     def missing(self) -> list[BrokerId]:
-        """The brokers that partitions are on and that are neither of this cluster nor, started elsewhere, up."""
+        """Return the brokers with partitions that are neither in this cluster nor, started elsewhere, up."""
         return _in_thread(self._missing())
 
     def wait_until_known(self) -> None:
-        """Return when every broker that is up knows all that are up. Raises: LocalClusterError."""
+        """Return when all running brokers know each other. Raises: LocalClusterError."""
         _in_thread(self._wait_until_known())
 
     async def _describe(self) -> ClusterState:
@@ -364,7 +360,7 @@ class LocalCluster:
         }
         absent = assigned - self._brokers.keys()
         elsewhere = [found.brokers[broker] for broker in absent & found.brokers.keys()]
-        # Who was killed is registered for a while yet: ask.
+        # A killed broker stays registered for a while: ask each.
         up = {each.id for each in elsewhere if each.id in await _known_at(each.host, each.port)}
         return sorted(absent - up)
 
@@ -395,7 +391,7 @@ class LocalCluster:
 def _settings_of_each(
     given: Mapping[str, Any], brokers: Iterable[BrokerId]
 ) -> dict[BrokerId, dict[str, str]]:
-    """The settings of each broker. Raises: InvalidConfigError: one that a cluster makes itself, or that is wrong."""
+    """Return the settings of each broker. Raises: InvalidConfigError: one is wrong, or the cluster's own."""
     for key in sorted(given.keys() & _OWN.keys()):
         raise InvalidConfigError(f"{key}: {_OWN[key]}", key=key)
     settings = {key: str(value) for key, value in given.items()}
@@ -408,7 +404,7 @@ def _settings_of_each(
 
 
 def _check_replicas(given: Mapping[BrokerId, Mapping[str, str]]) -> None:
-    """Raises: InvalidConfigError: topics that are made without a number of replicas could not be made."""
+    """Raises: InvalidConfigError: topics with the default number of replicas could not be created."""
     for settings in given.values():
         replicas = BrokerConfig.from_properties(settings).default_replication_factor
         if replicas > len(given):
@@ -421,7 +417,7 @@ def _check_replicas(given: Mapping[BrokerId, Mapping[str, str]]) -> None:
 
 
 async def _known_at(host: str, port: int) -> set[BrokerId]:
-    """The brokers that this one knows."""
+    """Return the brokers that this one knows."""
     client = Client(host, port, "local-cluster", timeout_ms=5000)
     try:
         answer = await client.call(
@@ -440,6 +436,6 @@ async def _known_at(host: str, port: int) -> set[BrokerId]:
 
 
 def _in_thread(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine, also where an event loop is running already (a notebook)."""
+    """Run a coroutine, even where an event loop is already running (a notebook)."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()

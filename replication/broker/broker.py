@@ -69,7 +69,7 @@ class Broker:
         self.replicas = ReplicaManager(config, env, log_change=self.state_changes.write)
         self.controller = ControllerLoop(
             config.broker_id,
-            _limits(config),
+            config.part(ControllerSettings),
             self._call,
             self.state_changes.write,
             env.clock,
@@ -120,7 +120,7 @@ class Broker:
         await self.replicas.check_store(tree)
         self.groups.begin()
         self.server = Server(
-            self._handlers(cluster_id), _server_limits(self.config), observer=self.metrics.times
+            self._handlers(cluster_id), self.config.part(SocketServerSettings), observer=self.metrics.times
         )
         port = await self._listen("listeners", self.server, self.config.listener.port)
         self.endpoint = self.config.advertised(port)
@@ -206,24 +206,3 @@ class Broker:
         if broker.id == self.config.broker_id:
             return await self.replicas.requests.obey(request, next(self._correlation))
         return await self._clients.call(broker.host, broker.port, key, request)
-
-
-def _limits(config: BrokerConfig) -> ControllerSettings:
-    return ControllerSettings(
-        delete_topic_enable=config.delete_topic_enable,
-        auto_leader_rebalance_enable=config.auto_leader_rebalance_enable,
-        leader_imbalance_check_interval_seconds=config.leader_imbalance_check_interval_seconds,
-        leader_imbalance_per_broker_percentage=config.leader_imbalance_per_broker_percentage,
-    )
-
-
-def _server_limits(config: BrokerConfig) -> SocketServerSettings:
-    return SocketServerSettings(
-        socket_request_max_bytes=config.socket_request_max_bytes,
-        queued_max_requests=config.queued_max_requests,
-        queued_max_request_bytes=config.queued_max_request_bytes,
-        connections_max_idle_ms=config.connections_max_idle_ms,
-        max_connections=config.max_connections,
-        socket_send_buffer_bytes=config.socket_send_buffer_bytes,
-        socket_receive_buffer_bytes=config.socket_receive_buffer_bytes,
-    )

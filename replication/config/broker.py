@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from logstore.config import (
     INT32_MAX,
@@ -20,6 +20,8 @@ from logstore.config import (
 )
 from logstore.errors import InvalidConfigError
 from replication.config import unsupported
+
+_Part = TypeVar("_Part")
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
@@ -396,6 +398,11 @@ class BrokerConfig(_Given):
                 "port told that `listeners` takes",
                 key=key,
             )
+
+    def part(self, kind: type[_Part], **others: Any) -> _Part:
+        """Return a `kind` of settings: those of its fields that are settings of the broker, and `others`."""
+        own = {f.name for f in fields(self)}
+        return kind(**{f.name: getattr(self, f.name) for f in fields(kind) if f.name in own}, **others)  # type: ignore[arg-type]
 
     def log_config(self, overrides: Mapping[str, Any]) -> LogConfig:
         """Return the settings of a topic with these overrides. Raises: InvalidConfigError."""

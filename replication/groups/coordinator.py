@@ -123,7 +123,9 @@ class GroupCoordinator:
         env: Env = SYSTEM,
     ) -> None:
         self._config = config
-        self._limits = limits_of(config)
+        self._limits = config.part(
+            GroupSettings, offsets_retention_ms=config.offsets_retention_minutes * 60_000
+        )
         self._metadata = metadata
         self._writer = writer
         self._loader = loader
@@ -378,14 +380,3 @@ class GroupCoordinator:
         )
         if gone:
             self._tell_all(events.ForgetTopics(gone))
-
-
-def limits_of(config: BrokerConfig) -> GroupSettings:
-    return GroupSettings(
-        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
-        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
-        group_max_size=config.group_max_size,
-        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
-        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-    )

@@ -1,7 +1,7 @@
-"""The APIs that can be served, in which versions; requests out of frames, responses into frames, and the reverse.
+"""The APIs and their versions; requests out of frames, responses into frames, and the reverse.
 
-A frame is what stands behind the four bytes of its size. Produce and Fetch are values of `messages`, all others
-entities of `kio` or `interbroker`. Which of the APIs a broker serves, and so advertises, is up to its handlers.
+A frame is what follows the four bytes of its size. Produce and Fetch are values of `messages`, all others entities of
+`kio` or `interbroker`. The handlers of a broker decide which of the APIs it serves and advertises.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from replication.protocol.wire import COMPACT, INT32, ITEMS_MAX, LEGACY, MALFORM
 
 
 class ApiKey(enum.IntEnum):
-    """The kinds of requests."""
-
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
@@ -64,14 +62,14 @@ class ApiKey(enum.IntEnum):
 
 
 class Versions(NamedTuple):
-    """First and last version, both included."""
+    """The first and the last version, both included."""
 
     first: int
     last: int
 
 
-# What is read and written here. The highest versions that a classic cluster has a use for: later ones name topics
-# by their ids in the offsets APIs, or belong to transactions of the second kind.
+# The highest versions that a classic cluster needs: later ones name topics by id in the offsets APIs, or belong to
+# transactions of the second kind.
 SERVED: Mapping[ApiKey, Versions] = {
     ApiKey.PRODUCE: Versions(3, 10),
     ApiKey.FETCH: Versions(4, 16),
@@ -108,18 +106,18 @@ SERVED: Mapping[ApiKey, Versions] = {
     ApiKey.DESCRIBE_CLUSTER: Versions(0, 1),
 }
 INTERBROKER = frozenset(ApiKey(key) for key in interbroker.MESSAGES)
-# librdkafka below 2.1 compresses only if Produce begins at 0; what it sends has version 3 or later all the same.
+# librdkafka below 2.1 compresses only if Produce begins at 0, although it sends version 3 or later.
 _ADVERTISED_FIRST = {ApiKey.PRODUCE: 0}
 
-_COPIED_BYTES_MAX = 64 * 1024  # what is below this is sent in one piece with its header
+_COPIED_BYTES_MAX = 64 * 1024  # a smaller body is sent in one piece with its header
 _HEAD = struct.Struct(">hhi")
-# What kio's reader raises for bytes that are no such message.
+# The errors of kio's reader for bytes that are not such a message.
 _UNREADABLE = (SerialError, KeyError, OverflowError, *MALFORMED)
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class Request(NamedTuple):
-    """A request as it came. `body` is None for ApiVersions of a version that is not known here."""
+    """A decoded request. `body` is None for ApiVersions of an unknown version."""
 
     key: ApiKey
     version: int
@@ -129,7 +127,7 @@ class Request(NamedTuple):
 
 
 class EncodedBody(NamedTuple):
-    """A response's body that is bytes already: of the version that was asked in."""
+    """The encoded body of a response, in the version of the request."""
 
     parts: list[Buffer]
 
@@ -138,12 +136,12 @@ class EncodedBody(NamedTuple):
 
 
 def decode_request(frame: memoryview, *, items_max: int = ITEMS_MAX, in_pieces: bool = False) -> Request:
-    """The request in a frame. Views of the frame in it stay valid as long as they are held.
+    """Decode a frame. Views of the frame in the request stay valid as long as they are held.
 
-    `in_pieces`: so that other threads get their turns, however long it is.
+    `in_pieces`: let other threads run in between, however long the request is.
 
-    Raises: ProtocolError: it is no request, or of an API or version that is not in `SERVED`; TooManyItemsError: its
-    arrays have more than `items_max` items in all.
+    Raises: ProtocolError: not a request, or not an API and version in `SERVED`; TooManyItemsError: its arrays have
+    more than `items_max` items together.
     """
     try:
         number, version, correlation_id = _HEAD.unpack_from(frame)
@@ -160,7 +158,7 @@ def decode_request(frame: memoryview, *, items_max: int = ITEMS_MAX, in_pieces: 
 
 
 def _known(number: int, version: int) -> ApiKey | None:
-    """The API of a request; None for ApiVersions of an unknown version. Raises ProtocolError for all else unknown."""
+    """Return the API of a request; None for ApiVersions of an unknown version. Raises: ProtocolError."""
     key = _KEYS.get(number)
     if key is None:
         raise ProtocolError(f"API key {number} is not served here")
@@ -184,7 +182,7 @@ def decode_request_body(
     *,
     in_pieces: bool = False,
 ) -> Any:
-    """The request behind its header. Raises: as `decode_request`."""
+    """Decode a request behind its header. Raises: as `decode_request`."""
     if key is ApiKey.PRODUCE:
         return decoding.produce_request(version, frame, at, items_max)
     if key is ApiKey.FETCH:
@@ -196,7 +194,7 @@ def decode_request_body(
 
 @cache
 def is_flexible(key: ApiKey, version: int) -> bool:
-    """Has this version tagged fields, and so the longer header?"""
+    """Return whether this version has tagged fields, and so the longer header."""
     if key is ApiKey.PRODUCE:
         return version >= decoding.PRODUCE_FLEXIBLE
     if key is ApiKey.FETCH:
@@ -206,7 +204,7 @@ def is_flexible(key: ApiKey, version: int) -> bool:
 
 @cache
 def request_class(key: ApiKey, version: int) -> Any:
-    """The class of kio, or ours in its form. Loading one takes some 10 ms, once."""
+    """Return kio's class, or ours in its form. Loading one takes about 10 ms, once."""
     if key in INTERBROKER:
         return interbroker.MESSAGES[key][0]
     return load_request_schema(key, version)
@@ -214,17 +212,17 @@ def request_class(key: ApiKey, version: int) -> Any:
 
 @cache
 def response_class(key: ApiKey, version: int) -> Any:
-    """As `request_class`, of the response."""
+    """As `request_class`, for the response."""
     if key in INTERBROKER:
         return interbroker.MESSAGES[key][1]
     return load_response_schema(key, version)
 
 
 def encode_response(key: ApiKey, version: int, correlation_id: int, response: Any) -> list[Buffer]:
-    """A response, its size in front, as buffers to send one after the other.
+    """Return a response as buffers to send in order, its size in front.
 
-    `response` is a value of `messages` for Produce and Fetch; for the others an entity, a mapping that `build` makes
-    one of, or an EncodedBody.
+    `response` is a value of `messages` for Produce and Fetch; for the others an entity, a mapping for `build`, or an
+    EncodedBody.
     """
     return _sized(_response_header(key, version, correlation_id), _response_body(key, version, response))
 
@@ -237,7 +235,7 @@ def _response_header(key: ApiKey, version: int, correlation_id: int) -> bytes:
 def response_steps(
     key: ApiKey, version: int, correlation_id: int, response: Any
 ) -> Generator[None, None, list[Buffer]]:
-    """The same, item by item, for a response of kio's kind: see `kio_pieces.write`."""
+    """Encode a response item by item, as `kio_pieces.write` does; not for Produce and Fetch."""
     head = _response_header(key, version, correlation_id)
     body = yield from body_steps(key, version, response)
     if len(body) <= _COPIED_BYTES_MAX:
@@ -246,7 +244,7 @@ def response_steps(
 
 
 def body_steps(key: ApiKey, version: int, response: Any) -> Generator[None, None, memoryview]:
-    """The same of a response's body, for an EncodedBody that is given more than once."""
+    """Encode the body of a response item by item, for an EncodedBody that is sent more than once."""
     out = io.BytesIO()
     yield from kio_pieces.write(response_class(key, version), response, out)
     return out.getbuffer()
@@ -265,7 +263,7 @@ def _response_body(key: ApiKey, version: int, response: Any) -> list[Buffer]:
 
 
 def encode_entity(entity: Any) -> bytes:
-    """The bytes of an entity, by kio's writer."""
+    """Encode an entity with kio's writer."""
     out = io.BytesIO()
     entity_writer(type(entity))(out, entity)
     return out.getvalue()
@@ -280,7 +278,7 @@ def _sized(header: bytes, body: list[Buffer]) -> list[Buffer]:
 
 
 def advertised(keys: Collection[ApiKey]) -> tuple[tuple[int, int, int], ...]:
-    """(key, first, last) of the APIs that clients are told of: those of `keys` that are not between brokers only."""
+    """Return (key, first, last) of the APIs that clients see: those of `keys` that are not between brokers only."""
     shown = {*keys, ApiKey.API_VERSIONS} - INTERBROKER
     return tuple(
         (key, _ADVERTISED_FIRST.get(key, SERVED[key].first), SERVED[key].last) for key in sorted(shown)
@@ -288,7 +286,7 @@ def advertised(keys: Collection[ApiKey]) -> tuple[tuple[int, int, int], ...]:
 
 
 def answer_api_versions(request: Request, keys: Collection[ApiKey]) -> tuple[int, EncodedBody]:
-    """(the version that the answer has, the answer): version 0 to those who ask in one that is not known here."""
+    """Return (version, answer): version 0 for a request of an unknown version."""
     if request.body is None:
         return 0, _api_versions(0, ErrorCode.UNSUPPORTED_VERSION, frozenset(keys))
     error = ErrorCode.NONE
@@ -313,7 +311,7 @@ def _api_versions(version: int, error: ErrorCode, keys: frozenset[ApiKey]) -> En
 def encode_request(
     key: ApiKey, version: int, correlation_id: int, client_id: str, request: Any
 ) -> list[Buffer]:
-    """A request, its size in front, as buffers; `request` as for `encode_response`."""
+    """Return a request as buffers, its size in front; `request` as in `encode_response`."""
     header = _HEAD.pack(key, version, correlation_id) + LEGACY.put_string(client_id)
     if is_flexible(key, version):
         header += b"\x00"
@@ -331,10 +329,7 @@ def _request_body(key: ApiKey, version: int, request: Any) -> list[Buffer]:
 
 
 def decode_response(key: ApiKey, version: int, frame: memoryview) -> tuple[int, Any]:
-    """(correlation id, the response) of a frame that answers a request of this API and version.
-
-    Raises: ProtocolError: it is no such response.
-    """
+    """Return (correlation id, response) of a frame that answers this API and version. Raises: ProtocolError."""
     try:
         (correlation_id,) = INT32.unpack_from(frame)
         at = INT32.size

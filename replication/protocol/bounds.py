@@ -1,9 +1,9 @@
-"""What one request may cost: the bytes and the items that each API's may have, and how it is decoded within that.
+"""The limits of one request per API: its bytes and items, and how it is decoded within them.
 
-No honest client comes near these bounds. They are there since an item of some bytes becomes an object of some hundred,
-and something to do: so a request costs at most its own size and some tens of megabytes. What is above closes the
-connection. A request is *short* if a turn of an event loop has time to decode it; others are `decode`d in a thread,
-piece by piece.
+Honest clients stay far below these limits. Without them an item of a few bytes would become an object of some
+hundred, and work: with them a request costs at most its own size and some tens of megabytes. A larger request closes
+the connection. A *short* request is decoded in one turn of the event loop; others are `decode`d in a thread, piece by
+piece.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ SHORT_PARTITIONS, SHORT_ITEMS, SHORT_BYTES = 1000, 500, 64 * 1024
 
 
 class Bound(NamedTuple):
-    """Of one request. `items_max` is over all of its arrays, those in others included."""
+    """The limits of one request. `items_max` counts the items of all its arrays, nested ones included."""
 
     bytes_max: int
     items_max: int
 
 
-_SMALL = Bound(MIB, 100)  # nothing but a few strings
+_SMALL = Bound(MIB, 100)  # a few strings
 _NAMES = Bound(8 * MIB, 10_000)  # groups, members
 _CONFIGS = Bound(8 * MIB, 20_000)
 _TOPICS = Bound(8 * MIB, 50_000)
 _PARTITIONS = Bound(16 * MIB, 50_000)
-_ASSIGNMENTS = Bound(16 * MIB, 50_000)  # a partition and its replicas are several
-_ORDERS = Bound(32 * MIB, 200_000)  # the same of 10,000 partitions, which is what a controller says at once
+_ASSIGNMENTS = Bound(16 * MIB, 50_000)  # a partition and each of its replicas count
+_ORDERS = Bound(32 * MIB, 200_000)  # the same, for the 10,000 partitions that a controller names at once
 
 BOUNDS: Mapping[ApiKey, Bound] = {
     ApiKey.PRODUCE: Bound(sys.maxsize, 30_000),  # socket.request.max.bytes is its bound
@@ -74,12 +74,12 @@ BOUNDS: Mapping[ApiKey, Bound] = {
 }
 
 
-class LongRequest(Exception):  # noqa: N818  (a turn of events, not an error)
-    """The request is too long to be decoded in one turn of an event loop: `decode` it elsewhere."""
+class LongRequest(Exception):  # noqa: N818  (an event, not an error)
+    """The request is too long for one turn of an event loop: `decode` it elsewhere."""
 
 
 def bytes_max(number: int) -> int:
-    """How large a request with this API key may be. One that is not served is told so when it is decoded."""
+    """Return how large a request with this API key may be. Decoding refuses an unknown key."""
     bound = BOUNDS.get(number)  # type: ignore[call-overload]  # (an ApiKey is an int)
     return SHORT_BYTES if bound is None else bound.bytes_max
 
@@ -90,7 +90,7 @@ def short_items(key: int) -> int:
 
 
 def decode_short(frame: memoryview) -> Request:
-    """The request in a frame, as `apis.decode_request`. Raises: LongRequest, ProtocolError."""
+    """Decode a short request, as `apis.decode_request`. Raises: LongRequest, ProtocolError."""
     key = int.from_bytes(frame[:2], "big")
     if len(frame) > SHORT_BYTES and key != ApiKey.PRODUCE and key in BOUNDS:
         raise LongRequest
@@ -101,6 +101,6 @@ def decode_short(frame: memoryview) -> Request:
 
 
 def decode(frame: memoryview) -> Request:
-    """The same of a request of any length, item by item. Raises: ProtocolError."""
+    """Decode a request of any length, item by item. Raises: ProtocolError."""
     bound = BOUNDS[ApiKey(int.from_bytes(frame[:2], "big"))]
     return apis.decode_request(frame, items_max=bound.items_max, in_pieces=True)

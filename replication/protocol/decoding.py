@@ -1,7 +1,7 @@
-"""Produce and Fetch messages out of their bytes, by hand: some microseconds each, and records are not copied.
+"""Decoding of Produce and Fetch by hand: in some microseconds, and without copying records.
 
-`buffer` is a memoryview of a frame, `at` where the message begins behind its header. Records come as slices of it.
-Everything that a hostile length could do is answered with ProtocolError.
+`buffer` is a memoryview of a frame; `at` is the begin of the message behind its header. Records are slices of it. A
+hostile length raises ProtocolError.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LONG_LONG = struct.Struct(">qq")
 
 
 def fetch_partition_layout(version: int) -> struct.Struct:
-    """The fixed fields of a partition in a FetchRequest."""
+    """Return the fixed fields of a partition in a FetchRequest."""
     if version >= FETCH_FLEXIBLE:
         return struct.Struct(">iiqiqi")  # index, leader epoch, offset, last fetched epoch, log start, bytes
     if version >= 9:
@@ -70,7 +70,7 @@ _FETCH_PARTITION = {version: fetch_partition_layout(version) for version in rang
 
 
 def produce_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> ProduceRequest:
-    """A ProduceRequest of versions 3 to 12. Raises: TooManyItemsError: more topics and partitions than that."""
+    """Decode versions 3 to 12. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     flexible = form is COMPACT
     transactional_id, at = form.nullable_string(buffer, at)
@@ -98,7 +98,7 @@ def produce_request(version: int, buffer: Buffer, at: int, items_max: int = ITEM
 
 
 def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> FetchRequest:
-    """A FetchRequest of versions 4 to 16. Raises: TooManyItemsError: more topics and partitions than that."""
+    """Decode versions 4 to 16. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     replica_id = replica_epoch = -1
     if version < 15:
@@ -148,7 +148,7 @@ _ISOLATIONS = tuple(Isolation)
 def _fetch_topics(
     version: int, form: Form, buffer: Buffer, at: int, items_max: int
 ) -> tuple[tuple[FetchTopic, ...], int, int]:
-    """(the topics, how many items they are with their partitions, where they end)."""
+    """Return (the topics, the number of their items with partitions, their end)."""
     layout = _FETCH_PARTITION[version]
     flexible = form is COMPACT
     topics = []
@@ -186,7 +186,7 @@ def _fetch_partition(version: int, fields: tuple[int, ...]) -> FetchPartition:
 
 
 def topic_key(version: int, form: Form, buffer: Buffer, at: int) -> tuple[str | None, uuid.UUID | None, int]:
-    """A topic's name or, in a version with ids, its id (None for the zero id); and where it ends."""
+    """Return a topic's name or, in a version with ids, its id (None for the zero id); and its end."""
     if version >= TOPIC_IDS:
         raw, at = cut(buffer, at, 16)
         number = int.from_bytes(raw, "big")
@@ -216,7 +216,7 @@ def _forgotten(
 
 
 def fetch_response(version: int, buffer: Buffer, at: int) -> FetchResponse:
-    """A FetchResponse of versions 4 to 16: what a follower reads of its leader."""
+    """Decode versions 4 to 16: a leader's answer to a follower."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     (throttle_ms,) = INT32.unpack_from(buffer, at)
     at += 4
@@ -286,7 +286,7 @@ def _aborted(form: Form, buffer: Buffer, at: int) -> tuple[tuple[Aborted, ...] |
 
 
 def produce_response(version: int, buffer: Buffer, at: int) -> ProduceResponse:
-    """A ProduceResponse of versions 3 to 12."""
+    """Decode versions 3 to 12."""
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     topics = []
     count, at = form.count(buffer, at, 2)

@@ -1,7 +1,6 @@
-"""Produce and Fetch messages into bytes, by hand.
+"""Encoding of Produce and Fetch by hand.
 
-A message becomes a list of buffers, so that records are sent from where they are: only what stands between them is
-built.
+A message becomes a list of buffers: records are sent from where they are, and only the bytes between them are built.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from replication.protocol.messages import (
 )
 from replication.protocol.wire import COMPACT, INT16, INT32, LEGACY, Buffer, Form
 
-# Records up to this size are copied into the head of the message: one buffer less costs less than the copy.
+# Records up to this size are copied into the head of the message: the copy costs less than another buffer.
 COPIED_BYTES_MAX = 4096
 
 _PRODUCED = struct.Struct(">ihqq")
@@ -41,7 +40,7 @@ _NO_TAGS = b"\x00"
 
 
 def produce_response(version: int, response: ProduceResponse) -> list[Buffer]:
-    """The body of a ProduceResponse of versions 3 to 12."""
+    """Encode the body of versions 3 to 12."""
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     end = _NO_TAGS if form is COMPACT else b""
     parts = [form.put_count(len(response.topics))]
@@ -74,7 +73,7 @@ def _put_produced(version: int, form: Form, produced: PartitionProduced, parts: 
 
 
 def fetch_response(version: int, response: FetchResponse) -> list[Buffer]:
-    """The body of a FetchResponse of versions 4 to 16. Large records are buffers of their own, not copied."""
+    """Encode the body of versions 4 to 16. Large records are buffers of their own, not copied."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     end = _NO_TAGS if form is COMPACT else b""
     parts: list[Buffer] = [INT32.pack(response.throttle_time_ms)]
@@ -106,7 +105,7 @@ _CODE_SESSION = struct.Struct(">hi")
 
 
 def _put_fetched(version: int, form: Form, fetched: PartitionFetched) -> bytes:
-    """Everything of a partition before its records, their length included."""
+    """Encode a partition up to its records, their length included."""
     index, error_code, high_watermark, last_stable, log_start, aborted, records, preferred = fetched[:8]
     if version >= 5:
         head = _FETCHED_V5.pack(index, error_code, high_watermark, last_stable, log_start)
@@ -138,7 +137,7 @@ def _put_topic_key(version: int, form: Form, name: str | None, topic_id: uuid.UU
 
 
 def _put_endpoints(form: Form, is_served: bool, endpoints: Sequence[NodeEndpoint]) -> bytes:
-    """The tags of a whole response: where the leaders are, if this version can say it."""
+    """Encode the tags of a whole response: the addresses of leaders, in versions that have them."""
     if form is LEGACY:
         return b""
     if not (is_served and endpoints):
@@ -158,7 +157,7 @@ def _put_endpoints(form: Form, is_served: bool, endpoints: Sequence[NodeEndpoint
 
 
 def fetch_request(version: int, request: FetchRequest) -> list[Buffer]:
-    """The body of a FetchRequest of versions 4 to 16: what a follower asks its leader."""
+    """Encode the body of versions 4 to 16: a follower's request to its leader."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     parts = [] if version >= 15 else [INT32.pack(request.replica_id)]
     parts.append(
@@ -213,7 +212,7 @@ def _fetch_tags(version: int, form: Form, request: FetchRequest) -> list[tuple[i
 
 
 def produce_request(version: int, request: ProduceRequest) -> list[Buffer]:
-    """The body of a ProduceRequest of versions 3 to 12; records are buffers of their own, not copied."""
+    """Encode the body of versions 3 to 12; records are buffers of their own, not copied."""
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     end = form.put_tags(())
     parts: list[bytes] = [

@@ -1,9 +1,9 @@
 """Frames out of a stream of bytes, and responses in the order of their requests. No socket here.
 
-A frame is four bytes of size and so many bytes. Small frames are copied out of the buffer that the bytes came in. Of
-a large one that has not come whole, `room` is where its next bytes are to be received, so that they are copied once.
-Memory grows with what has come, not with what a size promises: at most four times that, and never above the size; of a
-very large frame, the system gives pages as they are written to.
+A frame is four bytes of size, and that number of bytes. Small frames are copied out of the buffer in which the bytes
+came. The next bytes of a large, incomplete frame are received directly into its `room`, so that they are copied once.
+Memory grows with the received bytes, not with the promised size: at most to four times them, and never above the
+size; the system provides the pages of a very large frame as they are written.
 """
 
 from __future__ import annotations
@@ -17,38 +17,36 @@ from typing import TypeAlias
 from replication.errors import ProtocolError
 from replication.protocol.wire import INT32, Buffer
 
-# What is below this is received into a shared buffer and copied: 64 KiB cost some 5 us.
-LARGE_BYTES = 64 * 1024
-# The header of a request; Kafka closes the connection on less, too.
-FRAME_BYTES_MIN = 8
-KEY_BYTES = 2  # what a frame begins with: the API's number
-# What is above this is in memory of its own, which goes back to the system with it, and does not grow by copies.
+LARGE_BYTES = 64 * 1024  # smaller frames are received into a shared buffer and copied, which costs about 5 µs
+FRAME_BYTES_MIN = 8  # the header of a request; Kafka closes the connection on less, too
+KEY_BYTES = 2  # the API key at the begin of a frame
+# A larger frame has memory of its own, which returns to the system with it and does not grow by copies.
 MAPPED_BYTES = 4 * 1024 * 1024
 
 Frame: TypeAlias = bytearray | mmap.mmap
 
 
 class FrameReader:
-    """The frames of one connection. `max_bytes` bounds a frame, its size not counted; `limit_of` those of one API."""
+    """The frames of one connection. `max_bytes` limits a frame without its size, `limit_of` a frame per API."""
 
     __slots__ = ("_frame", "_have", "_limit_of", "_max_bytes", "_size", "_size_bytes")
 
     def __init__(self, max_bytes: int, limit_of: Callable[[int], int] | None = None) -> None:
         self._max_bytes = max_bytes
         self._limit_of = limit_of
-        self._size_bytes = b""  # of the size, as long as it is not whole
+        self._size_bytes = b""  # the received part of the size
         self._frame: Frame | None = None
         self._have = self._size = 0
 
     @property
     def large_bytes(self) -> int:
-        """The size of the frame that is being received, if it is a large one; else 0."""
+        """The size of the large frame that is being received; 0 if there is none."""
         return self._size if self._frame is not None and self._size > LARGE_BYTES else 0
 
     def take(self, data: memoryview) -> list[Frame]:
-        """The frames that are whole with `data`, which is copied.
+        """Return the frames that are complete with `data`, which is copied.
 
-        Raises: ProtocolError: a frame would be smaller or larger than may be; nothing more can be read then.
+        Raises: ProtocolError: a frame is too small or too large; nothing more can be read then.
         """
         frames: list[Frame] = []
         at, end = 0, len(data)
@@ -63,7 +61,7 @@ class FrameReader:
         return frames
 
     def room(self) -> memoryview | None:
-        """Where the next bytes of a large frame go: tell `filled` how many came. None: use `take`."""
+        """Return where to receive the next bytes of a large frame; then call `filled`. None: use `take`."""
         if self._frame is None or self._size <= LARGE_BYTES:
             return None
         capacity = min(self._size, max(LARGE_BYTES, 4 * self._have))
@@ -72,17 +70,14 @@ class FrameReader:
         return memoryview(self._frame)[self._have : capacity]
 
     def filled(self, count: int) -> list[Frame]:
-        """The frame, if it is whole with the `count` bytes that are now in `room`.
-
-        Raises: ProtocolError: as `take`.
-        """
+        """Return the frame, if it is complete with the `count` bytes received into `room`. Raises: ProtocolError."""
         before, self._have = self._have, self._have + count
         if before < KEY_BYTES:
             self._check_kind()
         return self._whole()
 
     def _begin(self, data: memoryview, at: int) -> int:
-        """Read the size of the next frame, or as much of it as there is; return where that ends."""
+        """Read the size of the next frame, or a part of it; return where that ends."""
         head = self._size_bytes + bytes(data[at : at + INT32.size - len(self._size_bytes)])
         at += len(head) - len(self._size_bytes)
         if len(head) < INT32.size:
@@ -106,7 +101,7 @@ class FrameReader:
             self._check_kind()
 
     def _check_kind(self) -> None:
-        """A large frame's first bytes have come: they say of which API it is."""
+        """Check the limit of a large frame's API, once its first bytes have come."""
         assert self._frame is not None
         if self._limit_of is not None and self._have >= KEY_BYTES:
             key = int.from_bytes(self._frame[:KEY_BYTES], "big")
@@ -137,7 +132,7 @@ class Slot:
 
 
 class ResponseOrder:
-    """Responses of one connection leave in the order of their requests, whenever they become known."""
+    """Sends the responses of one connection in the order of their requests."""
 
     __slots__ = ("_slots",)
 
@@ -148,13 +143,13 @@ class ResponseOrder:
         return len(self._slots)
 
     def begin(self) -> Slot:
-        """The place of the next request's response."""
+        """Return the place of the next request's response."""
         slot = Slot()
         self._slots.append(slot)
         return slot
 
     def finish(self, slot: Slot, parts: Sequence[Buffer]) -> list[Buffer]:
-        """What may leave now that this response is known; `parts` is empty for a request that gets none."""
+        """Return the buffers that may leave now; `parts` is empty for a request without a response."""
         slot.parts = parts
         ready: list[Buffer] = []
         while self._slots and self._slots[0].parts is not None:

@@ -1,8 +1,8 @@
-"""Messages of kio's kind, looked through before kio decodes them: lengths that their bytes cannot hold are refused.
+"""Checks of messages before kio decodes them: lengths beyond their bytes are refused.
 
-kio's native reader reserves memory for an array as its length field says: five bytes can ask for 2^35 items, and the
-process aborts. It also stops at a tagged field that it does not know, which the protocol says to skip. So a message
-is walked first, by the fields that kio declares: `checked` returns bytes that kio can be given.
+kio's native reader allocates memory by the length field of an array: five bytes can ask for 2^35 items, and abort the
+process. It also fails at an unknown tagged field, which the protocol says to skip. So a message is walked first, by
+the fields that kio declares: `checked` returns bytes that are safe for kio.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from replication.protocol.wire import (
 
 
 class Notes:
-    """What was seen of one message: how much of it there is, and what must be changed for kio."""
+    """The items seen in one message, and the changes to make for kio."""
 
     __slots__ = ("changes", "items", "items_max")
 
     def __init__(self, items_max: int) -> None:
         self.items = 0
         self.items_max = items_max
-        # (where a piece begins, where it ends, what stands there instead)
+        # Each: where the piece begins, where it ends, and its replacement.
         self.changes: list[tuple[int, int, bytes]] = []
 
     def count(self, items: int) -> None:
-        """So many more items. Raises: ProtocolError: they are too many."""
+        """Add items. Raises: TooManyItemsError."""
         self.items += items
         check_items(self.items, self.items_max)
 
@@ -55,10 +55,10 @@ _FIXED_BYTES = {
 
 
 def checked(cls: Any, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> bytes:
-    """The message of class `cls` in `buffer` from `at` on, for kio's reader: read-only, without unknown tags.
+    """Return the message of class `cls` at `at` for kio's reader: read-only, without unknown tags.
 
-    Raises: TooManyItemsError: its arrays have more than `items_max` items in all; ProtocolError, or one of
-    `wire.MALFORMED`: the bytes are no such message.
+    Raises: TooManyItemsError: its arrays have more than `items_max` items together; ProtocolError, or one of
+    `wire.MALFORMED`: not such a message.
     """
     notes = Notes(items_max)
     end = _walk(cls)[0](buffer, at, notes)
@@ -75,7 +75,7 @@ def checked(cls: Any, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> by
 
 @cache
 def _walk(cls: Any) -> tuple[Step, int]:
-    """The step over a message or a nested struct, and the least bytes that one has."""
+    """Return the step over a message or a nested struct, and its minimum size in bytes."""
     form = COMPACT if cls.__flexible__ else LEGACY
     steps: list[Step] = []
     least_bytes = skipped_bytes = 0
@@ -102,7 +102,7 @@ def _walk(cls: Any) -> tuple[Step, int]:
 
 
 def _field_step(field: Field[Any], form: Form, *, is_tagged: bool) -> tuple[Step, int, bool]:
-    """(the step over a field, its least bytes, whether that is all it ever has)."""
+    """Return (the step over a field, its minimum size, whether that is its fixed size)."""
     kind, is_optional = _without_none(field.type)
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
@@ -127,7 +127,7 @@ def _item_step(kind: Any, field: Field[Any], form: Form) -> tuple[Step, int, boo
 
 
 def _without_none(kind: Any) -> tuple[Any, bool]:
-    """A field's type without `| None`, and whether it had that."""
+    """Return a field's type without `| None`, and whether it had that."""
     arguments = get_args(kind)
     if get_origin(kind) is tuple or type(None) not in arguments:
         return kind, False
@@ -209,7 +209,7 @@ def _tag_section(known: dict[int, Step]) -> Step:
 
 
 def _walk_tag(step: Step, content: Buffer, notes: Notes) -> None:
-    """A known tag's content must be what its size says; what is unknown inside it cannot be taken out."""
+    """Check that a known tag's content has its size; unknown tags inside it cannot be removed."""
     inner = Notes(notes.items_max - notes.items)
     if step(content, 0, inner) != len(content) or inner.changes:
         raise ProtocolError("a tagged field is not of its type")

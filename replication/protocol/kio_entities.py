@@ -1,7 +1,7 @@
-"""kio's entities from plain values, whatever the version: a handler says what it knows, once for all versions.
+"""kio's entities from plain values, whatever the version: a handler gives all that it knows, once for all versions.
 
-Nested structs are mappings, arrays any iterables; a field that the version has not is left out, one that is not
-given has kio's default. Times are given in milliseconds, error codes as ints.
+Nested structs are mappings, arrays any iterables; a field that the version lacks is left out, one that is not given
+has kio's default. Times are in milliseconds, error codes ints.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 
 def build(cls: Any, values: Mapping[str, Any]) -> Any:
-    """An entity of `cls` from `values`. Raises TypeError for a field that must be given and is not."""
+    """Return an entity of `cls`. Raises: TypeError: a required field is not given."""
     made = {}
     for name, convert, default in _fields_of(cls):
         if name in values:
@@ -27,13 +27,13 @@ def build(cls: Any, values: Mapping[str, Any]) -> Any:
 
 
 def converters(cls: Any) -> Mapping[str, tuple[Callable[[Any], Any], Any]]:
-    """Of every field by its name: how a plain value becomes the field's, and what stands where nothing is given."""
+    """Return per field name the conversion of a plain value, and the default."""
     return {name: (convert, default) for name, convert, default in _fields_of(cls)}
 
 
 @cache
 def _fields_of(cls: Any) -> tuple[tuple[str, Callable[[Any], Any], Any], ...]:
-    """(name, how a plain value becomes the field's, what stands where nothing is given)."""
+    """Return (name, conversion of a plain value, default) per field."""
     found = []
     for field in fields(cls):
         default = datetime.timedelta(0) if field.name == "throttle_time" else field.default

@@ -1,8 +1,8 @@
-"""Messages of kio's kind read and written item by item, for those that are too long to be done in one go.
+"""Reading and writing of kio's messages item by item, for long ones.
 
-kio's native reader and writer do a whole message while nobody else gets a turn of the interpreter: 0.5 to 2 µs per
-item. Here every array of structs is a loop of Python, with kio's work for one item inside: `read` can be run in a
-thread beside an event loop, and `write` is a generator that its caller goes on with whenever it likes.
+kio's native reader and writer process a whole message without giving other threads a turn: 0.5 to 2 µs per item. Here
+every array of structs is a Python loop, with kio's work for one item inside: `read` can run in a thread beside an
+event loop, and `write` is a generator that its caller resumes at will.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from replication.protocol.wire import COMPACT, LEGACY, Form, count_of_tags, put_
 
 Item = TypeVar("Item")
 
-# What an answer may have. (That to a Fetch is no message of kio's kind, and has its own bound: fetch.max.bytes.)
+# Of an answer. (The answer to a Fetch is not written here, and bounded by fetch.max.bytes.)
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 
 # Reads a value at a place: the value, and how many bytes it has.
@@ -31,7 +31,7 @@ Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 
 
 def item_class(field: Field[Any]) -> Any | None:
-    """The class of the structs in an array field; None for fields of other kinds."""
+    """Return the class of the structs in an array field; None for other fields."""
     for kind in (field.type, *get_args(field.type)):
         if get_origin(kind) is tuple and is_dataclass(get_args(kind)[0]):
             return get_args(kind)[0]
@@ -42,13 +42,13 @@ def item_class(field: Field[Any]) -> Any | None:
 
 
 def read(cls: Any, data: bytes) -> Any:
-    """The message of class `cls` in `data`, which `kio_checks.checked` has looked through."""
+    """Read the message of class `cls` in `data`, which `kio_checks.checked` returned."""
     return _reader(cls)(data, 0)[0]
 
 
 @cache
 def _reader(cls: Any) -> Reader:
-    """Kio's own for a struct without structs in it."""
+    """Return kio's own reader for a struct without arrays of structs."""
     plain = [field for field in fields(cls) if "tag" not in field.metadata]
     tagged = {field.metadata["tag"]: field for field in fields(cls) if "tag" in field.metadata}
     if not any(item_class(field) for field in plain):
@@ -100,7 +100,7 @@ def _field_reader(cls: Any, field: Field[Any]) -> Reader:
 
 
 class _Field(NamedTuple):
-    """How a field is written. `item` is the class of its structs, if it is an array of such."""
+    """How a field is written. `item` is the class of its structs, if it is an array of them."""
 
     name: str
     convert: Callable[[Any], Any]
@@ -110,7 +110,7 @@ class _Field(NamedTuple):
     tag: int | None
 
     def value_of(self, values: Any) -> Any:
-        """From a mapping of plain values, or from an entity."""
+        """Return its value in a mapping of plain values, or in an entity."""
         if not isinstance(values, Mapping):
             return getattr(values, self.name)
         if self.name in values:
@@ -122,7 +122,7 @@ class _Field(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """How a struct is written: fields in their order, then those with tags, in the order of those."""
+    """How a struct is written: fields in their order, then tagged ones by their tags."""
 
     form: Form
     plain: tuple[_Field, ...]
@@ -144,7 +144,7 @@ def _layout(cls: Any) -> _Layout:
 
 
 class Rows(Generic[Item]):
-    """So many items, each made when it is its turn to be written. They can be gone through once."""
+    """A known number of items, each made when it is written. They can be iterated once."""
 
     __slots__ = ("_items", "count")
 
@@ -160,10 +160,10 @@ class Rows(Generic[Item]):
 
 
 def write(cls: Any, values: Any, out: io.BytesIO) -> Iterator[None]:
-    """Write a message into `out`; yields after every item of an array of structs.
+    """Write a message into `out`; yield after every item of an array of structs.
 
-    `values` are as `build` takes them: a mapping, or an entity. An array of structs may be any iterable: an item is
-    asked for when it is its turn to be written, and let go of then.
+    `values` are as for `build`: a mapping, or an entity. An array of structs may be any iterable: each item is
+    requested when it is written, and released then.
 
     Raises: ProtocolError: it has more than ANSWER_BYTES_MAX.
     """
@@ -190,7 +190,7 @@ def _write_tags(tagged: Iterable[_Field], values: Any, out: io.BytesIO) -> None:
 
 
 def _write_items(form: Form, item: Any, values: Iterable[Any], out: io.BytesIO) -> Iterator[None]:
-    """An array. How many there are stands in front; if nobody can tell, they make room for it at the end."""
+    """Write an array. Its length comes first; if it is unknown, make room for it at the end."""
     begin, is_counted = out.tell(), isinstance(values, Sized)
     if is_counted:
         out.write(form.put_count(len(values)))  # type: ignore[arg-type]

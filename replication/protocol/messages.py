@@ -1,10 +1,10 @@
-"""The messages that carry records, as values: Produce and Fetch, requests and responses of all versions.
+"""Produce and Fetch, which carry records, as values: requests and responses of all versions.
 
-Every other message is a class of `kio` (or of `interbroker`). These are read and written by hand, because they are
-most of the traffic: a value per message is the same for all its versions, and a field that a version has not has its
-default. Records are views of the bytes that came, undecoded and writable, so that offsets can be stamped in place.
+Every other message is a class of `kio` (or of `interbroker`). These are coded by hand, since they are most of the
+traffic. One value serves all versions of a message; a field that a version lacks has its default. Records are
+writable views of the received bytes, undecoded, so that offsets can be stamped in place.
 
-Times are in milliseconds, -1 for none. `error_code` takes any int, so `replication.errors.ErrorCode` too.
+Times are in milliseconds, -1 for none. `error_code` takes any int, also an ErrorCode.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from replication.protocol.wire import Buffer
 
 
 class Isolation(enum.IntEnum):
-    """What of a transaction a consumer wants to see."""
-
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
 
@@ -35,14 +33,12 @@ class ProducePartition(NamedTuple):
 
 
 class ProduceTopic(NamedTuple):
-    """The partitions of one topic."""
-
     name: str
     partitions: tuple[ProducePartition, ...]
 
 
 class ProduceRequest(NamedTuple):
-    """acks: 0 nobody answers, 1 the leader has it, -1 every in-sync replica has it."""
+    """acks: 0: no answer; 1: the leader has it; -1: every replica in sync has it."""
 
     acks: int
     timeout_ms: int
@@ -58,14 +54,14 @@ class RecordError(NamedTuple):
 
 
 class CurrentLeader(NamedTuple):
-    """Who leads now, told with an error (Produce v10+, Fetch v12+)."""
+    """The present leader, told with an error (Produce v10+, Fetch v12+)."""
 
     leader_id: int
     leader_epoch: int
 
 
 class NodeEndpoint(NamedTuple):
-    """Where that leader is (Produce v10+, Fetch v16+)."""
+    """The address of that leader (Produce v10+, Fetch v16+)."""
 
     node_id: int
     host: str
@@ -74,7 +70,7 @@ class NodeEndpoint(NamedTuple):
 
 
 class PartitionProduced(NamedTuple):
-    """What became of one partition's records. `base_offset` is -1 with an error."""
+    """The outcome for one partition. `base_offset` is -1 with an error."""
 
     partition: int
     error_code: int
@@ -87,14 +83,12 @@ class PartitionProduced(NamedTuple):
 
 
 class TopicProduced(NamedTuple):
-    """The partitions of one topic."""
-
     name: str
     partitions: Sequence[PartitionProduced]
 
 
 class ProduceResponse(NamedTuple):
-    """The answer to a ProduceRequest whose acks is not 0."""
+    """The answer to a ProduceRequest, unless its acks is 0."""
 
     topics: Sequence[TopicProduced]
     throttle_time_ms: int = 0
@@ -105,7 +99,7 @@ class ProduceResponse(NamedTuple):
 
 
 class FetchPartition(NamedTuple):
-    """Where to read. `log_start_offset` is a follower's own; epochs are -1 if they need no check."""
+    """The position to read from. `log_start_offset` is a follower's own; epochs of -1 need no check."""
 
     partition: int
     fetch_offset: int
@@ -116,7 +110,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """The partitions of one topic, named by its name up to v12 and by its id from v13 on."""
+    """The partitions of one topic, identified by name up to v12 and by id from v13 on."""
 
     name: str | None
     topic_id: uuid.UUID | None
@@ -149,21 +143,21 @@ class FetchRequest(NamedTuple):
 
 
 class Aborted(NamedTuple):
-    """An aborted transaction whose records are among those returned."""
+    """An aborted transaction among the returned records."""
 
     producer_id: int
     first_offset: int
 
 
 class EpochEndOffset(NamedTuple):
-    """Where the follower's log and the leader's part (v12+)."""
+    """Where the logs of follower and leader diverge (v12+)."""
 
     epoch: int
     end_offset: int
 
 
 class PartitionFetched(NamedTuple):
-    """Whole batches as stored, from the one that holds the offset asked for.
+    """Whole batches as stored, from the one that holds the requested offset.
 
     `aborted` is None for read_uncommitted. `preferred_read_replica` is -1: read on here.
     """
@@ -189,7 +183,7 @@ class TopicFetched(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """The answer to a FetchRequest. `session_id` is 0 where no session is kept."""
+    """The answer to a FetchRequest. `session_id` is 0 without a session."""
 
     topics: Sequence[TopicFetched]
     throttle_time_ms: int = 0

@@ -1,10 +1,9 @@
-"""The protocol's primitive values, in its two forms: legacy, and compact (the flexible versions).
+"""The protocol's primitive values in its two forms: legacy, and compact (the flexible versions).
 
-What a peer sent is believed only as far as there are bytes for it: a length is compared with what is left before
-anything is made of it, so that a message costs no more memory than it has bytes. Readers take `(buffer, at)` and
-return `(value, where it ends)`. Writers return bytes.
+A length from a peer is compared with the remaining bytes before anything is allocated for it, so that a message costs
+no more memory than it has bytes. Readers take `(buffer, at)` and return `(value, end)`. Writers return bytes.
 
-`struct.error`, `IndexError` and `UnicodeDecodeError` may escape, for bytes that end too early or are no text: the
+`struct.error`, `IndexError` and `UnicodeDecodeError` may escape, for bytes that end too early or are not text: the
 caller of a whole message turns them into ProtocolError (`MALFORMED` lists them).
 """
 
@@ -24,8 +23,8 @@ Tags: TypeAlias = Mapping[int, Buffer]
 MALFORMED = (struct.error, IndexError, ValueError)
 
 NO_TAGS: Tags = MappingProxyType({})
-# More than any broker has to say, of all arrays of one message. A value costs up to a hundred times the bytes that it
-# is made of. Requests have closer bounds, each API its own: `bounds`.
+# Of all arrays of one message, since a value costs up to a hundred times its bytes. Limits of requests are lower, and
+# differ per API: `bounds`.
 ITEMS_MAX = 1_000_000
 TAGS_MAX = 100  # of one struct
 INT16 = struct.Struct(">h")
@@ -34,7 +33,7 @@ INT64 = struct.Struct(">q")
 
 
 def uvarint(buffer: Buffer, at: int) -> tuple[int, int]:
-    """An unsigned number of up to 32 bits, seven bits a byte, the lowest first."""
+    """Read an unsigned number of up to 32 bits: seven bits per byte, the lowest first."""
     value = buffer[at]
     if value < 0x80:
         return value, at + 1
@@ -49,7 +48,6 @@ def uvarint(buffer: Buffer, at: int) -> tuple[int, int]:
 
 
 def put_uvarint(value: int) -> bytes:
-    """The bytes of an unsigned number."""
     if value < 0x80:
         return _ONE_BYTE[value]
     out = bytearray()
@@ -64,7 +62,7 @@ _ONE_BYTE = [bytes([value]) for value in range(0x80)]
 
 
 def cut(buffer: Buffer, at: int, size: int) -> tuple[Buffer, int]:
-    """The next `size` bytes, not copied if `buffer` is a memoryview."""
+    """Return the next `size` bytes, as a view if `buffer` is a memoryview."""
     end = at + size
     if size < 0 or end > len(buffer):
         raise ProtocolError(f"a length of {size} where {len(buffer) - at} bytes are left")
@@ -72,23 +70,20 @@ def cut(buffer: Buffer, at: int, size: int) -> tuple[Buffer, int]:
 
 
 def check_count(buffer: Buffer, at: int, count: int, item_bytes: int) -> None:
-    """Are there bytes for `count` items that have at least `item_bytes` each, and may there be so many?
-
-    Raises: ProtocolError: there are not, or there may not.
-    """
+    """Check that `count` items of at least `item_bytes` each fit into the remaining bytes. Raises: ProtocolError."""
     if count * item_bytes > len(buffer) - at:
         raise ProtocolError(f"an array of {count} items where {len(buffer) - at} bytes are left")
     check_items(count)
 
 
 def check_items(count: int, limit: int = ITEMS_MAX) -> None:
-    """Raise TooManyItemsError if a message has more items than it may have."""
+    """Raise TooManyItemsError if a message has more items than `limit`."""
     if count > limit:
         raise TooManyItemsError(f"a message of more than {limit} items")
 
 
 def count_of_tags(buffer: Buffer, at: int) -> tuple[int, int]:
-    """How many tagged fields a struct has."""
+    """Read the number of tagged fields of a struct."""
     count, at = uvarint(buffer, at)
     if count > TAGS_MAX:
         raise ProtocolError(f"{count} tagged fields")
@@ -97,7 +92,7 @@ def count_of_tags(buffer: Buffer, at: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How strings, bytes, arrays and tags stand in one of the two forms."""
+    """The readers and writers of strings, bytes, arrays and tags in one of the two forms."""
 
     nullable_string: Callable[[Buffer, int], tuple[str | None, int]]
     nullable_bytes: Callable[[Buffer, int], tuple[Buffer | None, int]]
@@ -109,14 +104,14 @@ class Form:
     put_tags: Callable[[Sequence[tuple[int, bytes]]], bytes]
 
     def string(self, buffer: Buffer, at: int) -> tuple[str, int]:
-        """A string that is not null."""
+        """Read a string that is not null."""
         value, at = self.nullable_string(buffer, at)
         if value is None:
             raise ProtocolError("null where a string must be")
         return value, at
 
     def count(self, buffer: Buffer, at: int, item_bytes: int) -> tuple[int, int]:
-        """The length of an array that is not null."""
+        """Read the length of an array that is not null."""
         value, at = self.nullable_count(buffer, at, item_bytes)
         if value is None:
             raise ProtocolError("null where an array must be")

@@ -1,7 +1,7 @@
-"""Topics of an existing Kafka, copied: keys, values, headers, timestamps and partitions stay, offsets may differ.
+"""Copies topics of an existing Kafka: keys, values, headers, timestamps and partitions stay, offsets may differ.
 
-A copy that was ended, in whatever way, goes on where it was: no record is missing, and none is there twice. How, is
-the business of the targets (`mirror_targets`).
+A copy that ended, in whatever way, is continued: no record is missing, and none is there twice. The targets
+(`mirror_targets`) see to that.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 
-# What is appended at once: so much is held in memory, and copied again after a crash.
+# Appended at once: held in memory, and copied again after a crash.
 BATCH_BYTES = 32 * 1024 * 1024
 BATCH_RECORDS = 50_000
 BATCH_MS = 1000
@@ -52,7 +52,7 @@ _KNOWN = {f.metadata["key"] for f in fields(LogConfig)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """What one run did to a topic."""
+    """The outcome of one run for a topic."""
 
     topic: str
     partitions: int
@@ -73,11 +73,11 @@ def mirror(  # noqa: PLR0913  where from, what, where to, and how long
     consumer_properties: Mapping[str, str] | None = None,
     producer_properties: Mapping[str, str] | None = None,
 ) -> list[Copied]:
-    """Copy these topics, or those whose whole name fits the pattern, to a directory or a cluster (HOST:PORT,…).
+    """Copy these topics, or those whose whole name matches the pattern, to a directory or a cluster (HOST:PORT,…).
 
-    It ends where the topics ended when it began; with `follow`, when `stop` is set.
+    It ends at the ends that the topics had at its begin; with `follow`, when `stop` is set.
 
-    Raises: MirrorError, or what a directory raises.
+    Raises: MirrorError, and the errors of a directory.
     """
     if not _BOOTSTRAP.fullmatch(source):
         raise MirrorError(_no_address(source))
@@ -118,7 +118,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise MirrorError(f"{pattern!r} is no regular expression of topics: {error}") from None
+        raise MirrorError(f"{pattern!r} is not a regular expression: {error}") from None
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def _client_errors() -> Iterator[None]:
 def _checked(
     starts: Mapping[Partition, int], extents: Mapping[Partition, tuple[int, int]]
 ) -> dict[Partition, int]:
-    """Where to read on. Raises: MirrorError: the source is not what was copied before."""
+    """Return where to read on. Raises: MirrorError: the source is another one than before."""
     found = {}
     for (topic, number), start in starts.items():
         first, end = extents[topic, number]
@@ -151,7 +151,7 @@ def _checked(
 
 
 class _Copy:
-    """Records on their way, and how far it got."""
+    """The records on their way, and the progress."""
 
     def __init__(
         self,
@@ -174,11 +174,11 @@ class _Copy:
 
     @property
     def is_over(self) -> bool:
-        """Everything that was asked for is taken."""
+        """Return whether everything requested is taken."""
         return not self._open
 
     def take(self, messages: Iterable[Message]) -> None:
-        """Take what the source gave; append what is due."""
+        """Take the messages of the source; append what is due."""
         for message in messages:
             topic, number = message.topic(), message.partition()
             assert topic is not None, "it says of which topic it is"
@@ -205,13 +205,13 @@ class _Copy:
             self._end(partition)
 
     def _end(self, partition: Partition) -> None:
-        """Nothing more of this one: what its last offsets hold is no data."""
+        """Finish a partition: its last offsets hold no data."""
         if self._ends is not None and partition in self._open:
             self._open.discard(partition)
             self._positions[partition] = self._ends[partition]
 
     def flush(self) -> None:
-        """Append what is held, and say how far that is."""
+        """Append the held records, and report the progress."""
         if self._held:
             self._target.append(self._held)
         for (topic, _), records in self._held.items():
@@ -228,12 +228,12 @@ class _Copy:
 
 
 class _Source:
-    """The Kafka that is copied. `name` stays the same when its addresses change; clusters before 0.10.1 have none."""
+    """The Kafka that is copied. `name` survives changes of its addresses; clusters before 0.10.1 have none."""
 
     def __init__(self, bootstrap: str, properties: Mapping[str, str]) -> None:
         shared: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0, **properties}
         consume = {
-            "group.id": "pylog-mirror",  # required, and nothing is committed for it
+            "group.id": "pylog-mirror",  # required; nothing is committed for it
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
@@ -248,7 +248,7 @@ class _Source:
         self.name = getattr(self._known, "cluster_id", None) or "unnamed"
 
     def topics(self, names: Sequence[str], pattern: re.Pattern[str] | None) -> list[SourceTopic]:
-        """The topics asked for. Raises: MirrorError: one of them is not there."""
+        """Return the requested topics. Raises: MirrorError: one of them does not exist."""
         known = self._known.topics
         for name in names:
             if name not in known:
@@ -270,7 +270,7 @@ class _Source:
         ]
 
     def _settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """What was set for these topics and can be set for their copies; all but what gives records other times."""
+        """Return the overrides of these topics for their copies, except those that change timestamps."""
         asked = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in names])
         found: dict[str, dict[str, str]] = {}
         for resource, future in asked.items():
@@ -289,7 +289,7 @@ class _Source:
         return found
 
     def extents(self, topics: Iterable[SourceTopic]) -> dict[Partition, tuple[int, int]]:
-        """First offset and end of every partition."""
+        """Return the first offset and the end of every partition."""
         return {
             (topic.name, number): extent(self._consumer, TopicPartition(topic.name, number))
             for topic in topics
@@ -297,11 +297,11 @@ class _Source:
         }
 
     def assign(self, starts: Mapping[Partition, int]) -> None:
-        """Read from here."""
+        """Read from these offsets."""
         self._consumer.assign([TopicPartition(*partition, start) for partition, start in starts.items()])
 
     def poll(self) -> list[Message]:
-        """What came, for up to half a second; errors in it say that a partition ended. Raises: MirrorError."""
+        """Return the messages of up to half a second; errors in them end a partition. Raises: MirrorError."""
         messages = self._consumer.consume(min(BATCH_RECORDS, 10_000), 0.5)
         for message in messages:
             error = message.error()
@@ -310,5 +310,4 @@ class _Source:
         return messages
 
     def close(self) -> None:
-        """Let go."""
         self._consumer.close()

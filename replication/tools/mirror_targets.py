@@ -1,8 +1,8 @@
-"""Where copies of topics go: a directory, or a cluster.
+"""The targets of copies: a directory, or a cluster.
 
-Both know themselves how far a source was copied, and know it exactly, however the last run ended. In a directory that
-is the number of the last transaction, which is committed with the records. In a cluster it is an offset that is
-committed for a group at checkpoints, and the records behind that, which are compared with what comes again.
+Both know exactly how far a source was copied, however the last run ended. A directory keeps the number of the last
+transaction, which is committed with the records. A cluster keeps an offset that is committed for a group at
+checkpoints; the records behind it are compared with those that come again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ logger = logging.getLogger(__name__)
 Partition = tuple[str, int]
 
 TIMEOUT_S = 30.0
-# What a killed run had sent is appended within this, or lost with its connection.
-SETTLE_MS = 1000
+SETTLE_MS = 1000  # until records in flight from a killed run are appended, or lost with its connection
 RETRY_MS = 100
 LARGEST_MESSAGE_BYTES = 100_000_000
 
@@ -43,11 +42,11 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class MirrorError(PylogError):
-    """Copying cannot go on; what was copied is there, and the next run goes on behind it."""
+    """Copying cannot go on; the copied records stay, and the next run continues behind them."""
 
 
 class Record(NamedTuple):
-    """What is copied of a record. `timestamp_ms` None: it has none."""
+    """The copied parts of a record. `timestamp_ms` None: it has none."""
 
     offset: int
     timestamp_ms: int | None
@@ -57,7 +56,7 @@ class Record(NamedTuple):
 
     @classmethod
     def of(cls, message: Message) -> Record:
-        """The record that a client was given."""
+        """Return the record in a client's message."""
         _, timestamp_ms = message.timestamp()
         offset = message.offset()
         assert offset is not None, "it was fetched"
@@ -70,17 +69,17 @@ class Record(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """About how much it holds."""
+        """About its size in memory."""
         return len(self.key or b"") + len(self.value or b"") + sum(len(v or b"") for _, v in self.headers)
 
     def is_copied_as(self, copy: Record) -> bool:
-        """True if the other record says the same; a record without a time was given one."""
+        """Return whether the other record is its copy; a record without a timestamp was given one."""
         return self[2:] == copy[2:] and self.timestamp_ms in {None, 0, copy.timestamp_ms}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTopic:
-    """A topic that is to be copied."""
+    """A topic to copy."""
 
     name: str
     partitions: int
@@ -92,26 +91,24 @@ class MirrorTarget(Protocol):
     """Where the topics of one source go."""
 
     def prepare(self, topic: SourceTopic) -> bool:
-        """Have the topic with at least so many partitions; True if it had to be made."""
+        """Make sure that the topic has at least this many partitions; True if it was created."""
         ...
 
     def positions(self, starts: Mapping[Partition, int]) -> dict[Partition, int]:
-        """The source's offset that comes next in each of these partitions; that given here where nothing was copied."""
+        """Return the next offset of the source per partition; the given one where nothing was copied."""
         ...
 
     def append(self, records: Mapping[Partition, Sequence[Record]]) -> None:
-        """Append these, behind what was appended before; on return they stay, and are never asked for again."""
+        """Append these behind the former ones; on return they are durable, and never requested again."""
         ...
 
-    def close(self) -> None:
-        """Let go."""
-        ...
+    def close(self) -> None: ...
 
 
 class DirectoryTarget:
-    """A stand-alone directory. Every append of a partition is a transaction, whose number is the source's next offset.
+    """A stand-alone directory. Every append to a partition is a transaction numbered by the source's next offset.
 
-    Two runs at once do not harm: the one that began later ends the other.
+    Two simultaneous runs do no harm: the later one ends the other.
     """
 
     def __init__(self, path: Path, source: str) -> None:
@@ -121,7 +118,6 @@ class DirectoryTarget:
         self._positions: dict[Partition, int | None] = {}
 
     def prepare(self, topic: SourceTopic) -> bool:
-        """See `MirrorTarget`."""
         try:
             known = self._store.topic(topic.name)
         except UnknownTopicError:
@@ -132,23 +128,20 @@ class DirectoryTarget:
         return False
 
     def positions(self, starts: Mapping[Partition, int]) -> dict[Partition, int]:
-        """See `MirrorTarget`."""
         self._positions = {p: self._store.transactions.last_batch(self._name(p)) for p in starts}
         return {p: starts[p] if known is None else known for p, known in self._positions.items()}
 
     def append(self, records: Mapping[Partition, Sequence[Record]]) -> None:
-        """See `MirrorTarget`."""
         for partition, rows in records.items():
             name, end = self._name(partition), rows[-1].offset + 1
             with self._store.transactions.begin(name, end, run=self._run) as transaction:
                 self._store.append(partition[0], _table(rows, partition[1]), transaction=transaction)
-                # Whoever registers later than this ends this transaction: nobody can come between here and its commit.
+                # A run that registers later ends this transaction, so none can come between this check and its commit.
                 if self._store.transactions.last_batch(name) != self._positions[partition]:
                     raise MirrorError(f"{partition[0]}-{partition[1]} is copied here by another run, too")
             self._positions[partition] = end
 
     def close(self) -> None:
-        """See `MirrorTarget`."""
         self._store.close()
 
     def _name(self, partition: Partition) -> str:
@@ -171,9 +164,9 @@ def _table(records: Sequence[Record], partition: int) -> pa.Table:
 
 
 class ClusterTarget:
-    """Another cluster. Nobody else may write to the copies: a run that finds others' records behind its own ends.
+    """Another cluster. Nobody else may write to the copies: a run that finds foreign records behind its own ends.
 
-    A group of the cluster holds, per partition, where the copy ended at the last checkpoint, and as the metadata of
+    A group of the cluster holds, per partition, the end of the copy at the last checkpoint, and as the metadata of
     that offset how far the source was copied then.
     """
 
@@ -196,7 +189,6 @@ class ClusterTarget:
         self._errors: list[str] = []
 
     def prepare(self, topic: SourceTopic) -> bool:
-        """See `MirrorTarget`."""
         known = self._admin.list_topics(timeout=TIMEOUT_S)
         if getattr(known, "cluster_id", None) == self._source:
             raise MirrorError(
@@ -216,7 +208,6 @@ class ClusterTarget:
         return False
 
     def positions(self, starts: Mapping[Partition, int]) -> dict[Partition, int]:
-        """See `MirrorTarget`."""
         SYSTEM.clock.sleep_ms(SETTLE_MS)
         found = {}
         for known in self._consumer.committed([TopicPartition(*p) for p in starts], timeout=TIMEOUT_S):
@@ -237,7 +228,7 @@ class ClusterTarget:
         return found
 
     def _tail(self, start: TopicPartition, end: int) -> Iterable[Record]:
-        """What the target has behind the last checkpoint."""
+        """Return the records of the target behind the last checkpoint."""
         if start.offset >= end:
             return
         with closing(Consumer(self._group)) as consumer:
@@ -256,7 +247,6 @@ class ClusterTarget:
                     return
 
     def append(self, records: Mapping[Partition, Sequence[Record]]) -> None:
-        """See `MirrorTarget`."""
         for partition, rows in records.items():
             for record in rows:
                 if not self._is_there(partition, record):
@@ -264,7 +254,7 @@ class ClusterTarget:
         left = self._producer.flush(TIMEOUT_S * 10)
         if self._errors or left:
             raise MirrorError(self._errors[0] if self._errors else f"{left} records were not acknowledged")
-        # Where the last run's records were not all met yet, the checkpoint of that run holds.
+        # Until all records of the last run have come again, the checkpoint of that run holds.
         met = {p: rows[-1].offset + 1 for p, rows in records.items() if not self._ahead.get(p)}
         self._ends |= {p: extent(self._consumer, TopicPartition(*p))[1] for p in met}
         self._checkpoint(met)
@@ -309,7 +299,6 @@ class ClusterTarget:
                 raise MirrorError(f"the position of the copy is not kept: {committed.error.str()}")
 
     def close(self) -> None:
-        """See `MirrorTarget`."""
         self._consumer.close()
 
 
@@ -322,13 +311,13 @@ def _wait(asked: Mapping[str, Any]) -> None:
 
 
 def said(error: KafkaException) -> str:
-    """One line of a client's error."""
+    """Return a client's error as one line."""
     cause = error.args[0] if error.args else error
     return cause.str() if isinstance(cause, KafkaError) else str(cause)
 
 
 def extent(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
-    """First offset and end of a partition; waits for a topic just made to be known, or for a leader."""
+    """Return the first offset and the end of a partition; waits for a new topic to be known, or for a leader."""
     until_ms = SYSTEM.clock.monotonic_ms() + TIMEOUT_S * 1000
     while True:
         try:

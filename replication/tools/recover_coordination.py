@@ -1,7 +1,7 @@
-"""`pylog cluster recover-coordination`: a SQLite store made again, from directories of brokers and maybe a copy.
+"""`pylog cluster recover-coordination`: restores a SQLite store from brokers' directories, and a copy if there is one.
 
 `look` reads and decides, and changes nothing. `Recovery.write` puts the new store in its place, all or nothing, and
-what was there aside. Until both are done nobody else gets the directories, so that no broker begins.
+moves the former one aside. The directories stay locked until both are done, so that no broker starts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ logger = logging.getLogger(__name__)
 
 _PARTITION = re.compile(r"(.+)-(\d+)")
 _HIDDEN = re.compile(r".+\.[\w-]{22}\.deleted")
-# More than anybody has counted since a copy was made.
-CHANGES_STEP = 1_000_000
+CHANGES_STEP = 1_000_000  # more changes than there can be since the copy
 SESSION_MS = 60_000
 COLUMNS = tuple(field.name for field in fields(Row))
 Directories = Mapping[BrokerId, Path]
@@ -47,7 +46,7 @@ Directories = Mapping[BrokerId, Path]
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What was found, and what is to be done about it."""
+    """The findings, and the plan."""
 
     path: Path
     copy: Path | None
@@ -57,7 +56,7 @@ class Recovery:
     env: Env
 
     def write(self) -> Path | None:
-        """Put the new store in its place; return where the file went that was there."""
+        """Put the new store in its place; return where the former file went."""
         new = self.path.with_name(f".{self.path.name}.recovering")
         _remove(new, self.env)
         try:
@@ -79,7 +78,7 @@ class Recovery:
         return aside
 
     def _set_aside(self) -> Path | None:
-        """Put what is there aside, with what SQLite would take for a part of the new one."""
+        """Move the former store aside, with the files that SQLite would take for parts of the new one."""
         aside = self.path.with_name(f"{self.path.name}.lost-{self.env.clock.now_ms()}")
         was_there = self.env.files.stat(self.path) is not None
         for suffix in ("-wal", "-shm", ""):
@@ -88,7 +87,7 @@ class Recovery:
         return aside if was_there else None
 
     def _fill(self, db: sqlite3.Connection) -> None:
-        """Nobody of the former life is in it, and all that is counted goes on from far above."""
+        """Drop all sessions; continue every counter from far above."""
         db.execute("DELETE FROM session")
         db.execute("DELETE FROM node WHERE owner <> 0")
         db.execute("UPDATE counter SET number = number + ?", (CHANGES_STEP,))
@@ -98,7 +97,7 @@ class Recovery:
             _put(table, path, None)
         _put(table, nodes.CLUSTER_ID, nodes.encode_cluster_id(self.cluster_id))
         _put(table, nodes.CONTROLLER_EPOCH, b"%d" % self.plan.controller_epoch)
-        begin = self.env.clock.now_ms() * 1000  # so many a second nobody was given
+        begin = self.env.clock.now_ms() * 1000  # above any id that was given: they grow more slowly
         _put(table, producer_ids.NODE, producer_ids.skipping_to(table.node(producer_ids.NODE), begin))
         for name, topic in self.plan.topics.items():
             _remove_all(db, nodes.partitions_path(name))
@@ -127,10 +126,10 @@ def look(
     chosen_ids: Mapping[str, str] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Recovery]:
-    """What can be made of these. Nobody else gets the directories while it is open.
+    """Return a plan for these directories. They stay locked while it is open.
 
-    Raises: StoreLockedError: a broker runs, or has the store open; NotAStoreError: a directory is no broker's, or of
-    another cluster; CoordinationError: the copy is none, or of another cluster; InvalidRequestError: it is no plan.
+    Raises: StoreLockedError: a broker runs, or has the store open; NotAStoreError: a directory belongs to no broker,
+    or to another cluster; CoordinationError: the copy is not one, or of another cluster; InvalidRequestError.
     """
     with contextlib.ExitStack() as held:
         owners = {directory: _owner(directory, env) for directory in directories}
@@ -161,7 +160,7 @@ def look(
 
 
 def newest_copy(path: Path, env: Env) -> Path | None:
-    """The newest sound copy beside a store."""
+    """Return the newest sound copy beside a store."""
     return next((copy for copy in copies_of(path, env, None) if facts_of(copy) is not None), None)
 
 
@@ -192,7 +191,7 @@ async def _read_copy(copy: Path, cluster_id: str, env: Env) -> tuple[ClusterStat
         raise CoordinationError(
             f"{copy} is of cluster {facts.cluster_id}, and the directories are of {cluster_id}"
         )
-    scratch = copy.with_name(f".{copy.name}.reading")  # opening a store writes a session into it
+    scratch = copy.with_name(f".{copy.name}.reading")  # opening a store writes a session to it
     _remove(scratch, env)
     try:
         with contextlib.closing(sqlite3.connect(copy)) as db:
@@ -215,7 +214,7 @@ def _replicas_in(directory: Path, env: Env) -> Iterator[tuple[TopicPartition, Fo
     watermarks = _offsets(directory / HIGH_WATERMARKS, env)
     points = _offsets(directory / RECOVERY_POINTS, env)
     notes = DamageNotes(env, directory, lambda act: act())
-    with contextlib.suppress(CheckpointError):  # its broker looks through all logs then
+    with contextlib.suppress(CheckpointError):  # then its broker checks all logs
         notes.load()
     noted = notes.all()
     for name in sorted(env.files.list(directory).names):
@@ -239,7 +238,7 @@ def _replicas_in(directory: Path, env: Env) -> Iterator[tuple[TopicPartition, Fo
 
 
 def _replica_of(log: Log, *, is_clean: bool, high_watermark: int) -> FoundReplica:
-    """Where the log ends, as recovery will find it: behind the recovery point only what is whole counts."""
+    """Return the extent of the log as recovery will find it: behind the recovery point only sound batches count."""
     end, bases = log.log_end_offset, log.files.view.bases
     if not is_clean:
         end = _sound_end(log, bases, end)
@@ -278,7 +277,7 @@ def _offsets(path: Path, env: Env) -> dict[TopicPartition, int]:
 
 
 def _finish(path: Path) -> None:
-    """All of it is in the one file."""
+    """Move everything into the one file."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         db.execute("PRAGMA journal_mode = DELETE")
@@ -288,7 +287,7 @@ def _finish(path: Path) -> None:
 
 
 def _put(table: NodeTable, path: str, data: bytes | None) -> None:
-    """Make the node and those above it, and write it if there are data."""
+    """Create the node and its ancestors, and write the data, if any."""
     if table.node(path) is None:
         if parent := path.rpartition("/")[0]:
             _put(table, parent, None)
@@ -298,7 +297,7 @@ def _put(table: NodeTable, path: str, data: bytes | None) -> None:
 
 
 def _remove_all(db: sqlite3.Connection, path: str) -> None:
-    """Remove the node and those below it: between `/` and the character behind that."""
+    """Delete the node and its descendants: the paths between `/` and the character behind that."""
     db.execute("DELETE FROM node WHERE path = ? OR (path > ? AND path < ?)", (path, f"{path}/", f"{path}0"))
 
 

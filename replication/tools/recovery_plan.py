@@ -1,13 +1,13 @@
-"""What a coordination store is made of again, from what brokers' directories hold and, if there is one, a copy of it.
+"""The plan of a restored coordination store, from the replicas in brokers' directories and, if there is one, a copy.
 
-The rules (decision 50):
+Rules (decision 50):
 
-- The log that was written last leads: the greatest (last leader epoch, end). Whatever was committed is in it, where
-  leaders were elected from the ISR and its directory is among those that were read. Who has exactly as much is in sync.
-- Where only brokers were in sync, as of the copy, whose directories were not read, and no log was written later, the
+- The log that was written last leads: the greatest (last leader epoch, end). It has every committed record, if
+  leaders were elected from the ISR and its directory was read. Replicas with exactly the same extent are in sync.
+- If, as of the copy, only brokers whose directories were not read were in sync, and no log was written later, the
   partition waits for them.
-- Every epoch goes up by STEP: nothing that a living log, client or broker holds is newer.
-- A topic is what its id says. Where directories know several ids of one name, somebody must say which.
+- Every epoch grows by STEP: no living log, client or broker has a newer one.
+- A topic is identified by its id. If directories have several ids of one name, the operator must choose.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEP = 10_000
 
 @dataclass(frozen=True, slots=True)
 class FoundReplica:
-    """A replica as its directory has it. `epochs` are (leader epoch, first offset) of what is in the log."""
+    """A replica in a directory. `epochs` are (leader epoch, first offset) of the log."""
 
     topic_id: str
     epochs: tuple[tuple[int, int], ...] = ()
@@ -49,7 +49,7 @@ Found = Mapping[TopicPartition, Mapping[BrokerId, FoundReplica]]
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """A topic as it will be. `is_known`: the copy has it, with its settings."""
+    """A topic of the plan. `is_known`: the copy has it, with its settings."""
 
     id: str
     partitions: Mapping[int, Assignment]
@@ -58,7 +58,7 @@ class PlannedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One partition as it will be, and what may be lost."""
+    """One partition of the plan, and its possible losses."""
 
     topic: str
     partition: int
@@ -72,7 +72,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is to be written. `problems`: it must not be done as long as there is one."""
+    """All that will be written. `problems`: it must not be, as long as there is one."""
 
     topics: Mapping[str, PlannedTopic]
     states: Mapping[TopicPartition, LeaderAndIsr]
@@ -101,7 +101,7 @@ def plan(
     controller_epoch: int = 0,
     chosen_ids: Mapping[str, str] | None = None,
 ) -> Plan:
-    """Decide. `brokers`: whose directories were read; `controller_epoch`: the copy's."""
+    """Decide. `brokers`: those whose directories were read; `controller_epoch`: the copy's."""
     draft, known = _Draft(), copied or ClusterState({}, {}, {})
     epoch = max([controller_epoch, *(state.controller_epoch for state in known.leadership.values())]) + STEP
     for name in sorted({tp.topic for tp in found} | known.topics.keys()):
@@ -126,7 +126,7 @@ def plan(
 def _identify(
     draft: _Draft, name: str, found: Found, known: ClusterState, chosen: Mapping[str, str]
 ) -> str | None:
-    """The id of the topic of this name; None if it cannot be told."""
+    """Return the id of the topic of this name; None if it is ambiguous."""
     ids = sorted({each.topic_id for tp, row in found.items() if tp.topic == name for each in row.values()})
     topic = known.topics.get(name)
     if name in chosen:
@@ -197,7 +197,7 @@ def _plan_topic(  # noqa: PLR0913, PLR0917
 def _replicas(
     row: Mapping[BrokerId, FoundReplica], assigned: Assignment, state: LeaderAndIsr | None
 ) -> Assignment:
-    """Those of the copy, and who has written since; without a copy, all who have it, the best first."""
+    """Return the replicas in the copy, and those written since; without a copy, all that exist, the best first."""
     if assigned:
         since = -1 if state is None else state.leader_epoch
         return (
@@ -249,7 +249,7 @@ def _plan_partition(  # noqa: PLR0913, PLR0917
 def _losses(
     leader: BrokerId, sound: Mapping[BrokerId, FoundReplica], absent: Sequence[BrokerId]
 ) -> list[str]:
-    """What others have, or may have, that the leader has not."""
+    """Return notes on records that others have, or may have, and the leader lacks."""
     notes = []
     for broker, each in sound.items():
         kept = agreed_end(sound[leader], each)
@@ -268,7 +268,7 @@ def _losses(
 
 
 def agreed_end(leader: FoundReplica, follower: FoundReplica) -> int:
-    """Up to where a follower's log is that of the leader: what it keeps when it follows (KIP-101)."""
+    """Return where a follower's log diverges from the leader's: what it keeps when it follows (KIP-101)."""
     ends = {epoch: end for (epoch, _), (_, end) in pairwise((*leader.epochs, (0, leader.end)))}
     above = follower.end
     for epoch, start in reversed(follower.epochs):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import assert_never
 
-from replication.controller.machine import deletion, reassignment, rebalance
+from replication.controller.machine import deletion, events, reassignment, rebalance
 from replication.controller.machine.draft import WorkingState
 from replication.controller.machine.elections import (
     accepted,
@@ -27,31 +27,6 @@ from replication.controller.machine.elections import (
     drive,
     maybe_end_preferred,
     settle,
-)
-from replication.controller.machine.events import (
-    AnswerControlledShutdown,
-    BrokersChanged,
-    ContextLoaded,
-    ControlledShutdownRequested,
-    DeleteRequested,
-    Effect,
-    Elected,
-    Event,
-    Fenced,
-    IsrChanged,
-    LoadContext,
-    MakeTopicId,
-    OfflineReplicasChanged,
-    PreferredElectionRequested,
-    ReassignmentsRequested,
-    ReplicasDeleted,
-    Request,
-    Resign,
-    Resigned,
-    StatesWritten,
-    Ticked,
-    TopicNodesDeleted,
-    TopicsChanged,
 )
 from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.transitions import PartitionState, ReplicaState
@@ -66,74 +41,74 @@ from replication.model.cluster import (
     WriteResult,
 )
 
-Step = tuple[Controller, tuple[Effect, ...]]
+Step = tuple[Controller, tuple[events.Effect, ...]]
 
 
-def step(state: Controller, event: Event, limits: ControllerSettings) -> Step:
+def step(state: Controller, event: events.Event, limits: ControllerSettings) -> Step:
     """Return the state after the event, and the effects, in order."""
     match event:
-        case Elected(controller_epoch):
-            return Controller(broker=state.broker, epoch=controller_epoch), (LoadContext(),)
-        case Resigned():
+        case events.Elected(controller_epoch):
+            return Controller(broker=state.broker, epoch=controller_epoch), (events.LoadContext(),)
+        case events.Resigned():
             return Controller(broker=state.broker), ()
-        case Fenced():
+        case events.Fenced():
             return _fenced(state)
-        case ContextLoaded():
+        case events.ContextLoaded():
             if state.is_active or not state.epoch:
                 return state, ()
         case _:
             if not state.is_active:
                 return state, ()
-    if isinstance(event, StatesWritten) and _is_overtaken(state, event):
+    if isinstance(event, events.StatesWritten) and _is_overtaken(state, event):
         return _fenced(state)
     draft = WorkingState(state, limits)
     _work(draft, event)
     return draft.done()
 
 
-def _work(draft: WorkingState, event: Event) -> None:
+def _work(draft: WorkingState, event: events.Event) -> None:
     match event:
-        case ContextLoaded():
+        case events.ContextLoaded():
             _take_over(draft, event)
-        case BrokersChanged():
+        case events.BrokersChanged():
             _brokers_changed(draft, event)
-        case OfflineReplicasChanged(offline):
+        case events.OfflineReplicasChanged(offline):
             _drive_and_tell_back(draft, _note_offline(draft, offline))
-        case TopicsChanged(topics):
+        case events.TopicsChanged(topics):
             _topics_changed(draft, topics)
-        case StatesWritten(results):
+        case events.StatesWritten(results):
             for result in results:
                 _written(draft, result)
-        case IsrChanged():
+        case events.IsrChanged():
             _isr_changed(draft, event)
-        case Ticked(now_ms):
+        case events.Ticked(now_ms):
             _ticked(draft, now_ms)
-        case Elected() | Resigned() | Fenced():
+        case events.Elected() | events.Resigned() | events.Fenced():
             raise AssertionError(f"{event} was handled by `step`")
         case _:
             _asked(draft, event)
 
 
-def _asked(draft: WorkingState, event: Request) -> None:
+def _asked(draft: WorkingState, event: events.Request) -> None:
     """Requests of people and brokers, and the outcomes of effects that serve them."""
     match event:
-        case PreferredElectionRequested(partitions):
+        case events.PreferredElectionRequested(partitions):
             _elect_preferred(draft, partitions)
-        case ReassignmentsRequested(plans):
+        case events.ReassignmentsRequested(plans):
             for tp in reassignment.note(draft, plans):
                 drive(draft, tp)
             _begin_delayed_deletions(draft)
         case ReassignmentWritten():
             _reassignment_written(draft, event)
-        case ControlledShutdownRequested(broker, request):
+        case events.ControlledShutdownRequested(broker, request):
             _shut_down(draft, broker, request)
-        case DeleteRequested(names):
+        case events.DeleteRequested(names):
             deletion.begin(draft, names)
-        case ReplicasDeleted():
+        case events.ReplicasDeleted():
             deletion.replicas_deleted(draft, event)
             for tp in event.deleted:
                 drive(draft, tp)
-        case TopicNodesDeleted():
+        case events.TopicNodesDeleted():
             deletion.nodes_deleted(draft, event)
         case _:
             assert_never(event)
@@ -143,17 +118,17 @@ def _asked(draft: WorkingState, event: Request) -> None:
 
 
 def _fenced(state: Controller) -> Step:
-    return Controller(broker=state.broker), (Resign(),)
+    return Controller(broker=state.broker), (events.Resign(),)
 
 
-def _is_overtaken(state: Controller, event: StatesWritten) -> bool:
+def _is_overtaken(state: Controller, event: events.StatesWritten) -> bool:
     """Return whether a node has the epoch of a later controller: this one's term is over."""
     return any(
         result.stored is not None and result.stored.controller_epoch > state.epoch for result in event.results
     )
 
 
-def _take_over(draft: WorkingState, event: ContextLoaded) -> None:
+def _take_over(draft: WorkingState, event: events.ContextLoaded) -> None:
     """Begin a term with the content of the tree.
 
     It makes up for what its predecessor could not do when brokers died, perhaps because it was one of them: dead
@@ -181,7 +156,7 @@ def _take_over(draft: WorkingState, event: ContextLoaded) -> None:
 # ------------------------------------------------------------------- brokers
 
 
-def _brokers_changed(draft: WorkingState, event: BrokersChanged) -> None:
+def _brokers_changed(draft: WorkingState, event: events.BrokersChanged) -> None:
     """Brokers died or started; one with another epoch did both since the last look."""
     now = {broker.id: broker for broker in event.live}
     dead = sorted(b for b, info in draft.brokers.items() if b not in now or now[b].epoch != info.epoch)
@@ -282,7 +257,7 @@ def _note_removals(draft: WorkingState, brokers: Iterable[BrokerId]) -> list[Top
 def _shut_down(draft: WorkingState, broker: BrokerId, request: int) -> None:
     """Move leadership off a broker that wants to stop, and remove it from every ISR where it is not alone."""
     if broker not in draft.brokers:
-        draft.also(AnswerControlledShutdown(request, ()))
+        draft.also(events.AnswerControlledShutdown(request, ()))
         return
     draft.shutting_down.add(broker)
     tps = [
@@ -321,7 +296,7 @@ def _note_topics(draft: WorkingState, topics: dict[str, TopicInfo]) -> list[Topi
             deletion.forget(draft, name)  # deleted and recreated
             known = None
         if topic.id is None:
-            draft.also(MakeTopicId(name))
+            draft.also(events.MakeTopicId(name))
         kept = {} if known is None else known.partitions
         draft.topics[name] = TopicInfo({**topic.partitions, **kept}, topic.id, topic.unclean_leader_election)
         for tp in deletion.partitions_of(draft, name):
@@ -415,7 +390,7 @@ def _tell_written(
     draft.tell_metadata([tp])
 
 
-def _isr_changed(draft: WorkingState, event: IsrChanged) -> None:
+def _isr_changed(draft: WorkingState, event: events.IsrChanged) -> None:
     """Take the ISRs that leaders have written, and tell all brokers."""
     newer = [
         (tp, stored)

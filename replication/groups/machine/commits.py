@@ -5,30 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from replication.errors import ErrorCode
+from replication.groups.machine import events
 from replication.groups.machine.draft import WorkingState
-from replication.groups.machine.events import (
-    Append,
-    Appended,
-    Commit,
-    DeleteGroup,
-    DeleteOffsets,
-    Done,
-    ExpireOffsets,
-    ForgetTopics,
-    GoneOffsets,
-    NewOffsets,
-    OffsetsDone,
-)
 from replication.groups.machine.joining import who_is
 from replication.groups.machine.state import NO_TIME, Committed, Phase
 from replication.model.cluster import TopicPartition
 
 
-def commit(draft: WorkingState, event: Commit) -> None:
+def commit(draft: WorkingState, event: events.Commit) -> None:
     """Store the offsets, except those with too long a metadata text. A commit counts as a heartbeat of its member."""
     error = _refusal(draft, event)
     if error is not ErrorCode.NONE:
-        draft.answer(event.request, OffsetsDone(error))
+        draft.answer(event.request, events.OffsetsDone(error))
         return
     if event.member_id in draft.members:
         draft.hear(event.member_id)
@@ -40,13 +28,15 @@ def commit(draft: WorkingState, event: Commit) -> None:
     }
     accepted = {tp: wanted for tp, wanted in event.offsets.items() if tp not in refused}
     if not accepted:
-        draft.answer(event.request, OffsetsDone(refused=refused))
+        draft.answer(event.request, events.OffsetsDone(refused=refused))
         return
     draft.commits = {**draft.commits, event.request: tuple(accepted)}
-    draft.effects.append(Append(NewOffsets(event.request, accepted, refused), offsets=dict(accepted)))
+    draft.effects.append(
+        events.Append(events.NewOffsets(event.request, accepted, refused), offsets=dict(accepted))
+    )
 
 
-def _refusal(draft: WorkingState, event: Commit) -> ErrorCode:
+def _refusal(draft: WorkingState, event: events.Commit) -> ErrorCode:
     """Allow commits without a member while the group is empty; else only those by members of this generation."""
     if event.generation < 0 and draft.phase is Phase.EMPTY:
         return ErrorCode.NONE
@@ -60,11 +50,11 @@ def _refusal(draft: WorkingState, event: Commit) -> ErrorCode:
     return ErrorCode.REBALANCE_IN_PROGRESS if draft.phase is Phase.COMPLETING else ErrorCode.NONE
 
 
-def offsets_stored(draft: WorkingState, write: NewOffsets, outcome: Appended) -> None:
+def offsets_stored(draft: WorkingState, write: events.NewOffsets, outcome: events.Appended) -> None:
     """Answer a commit. Of two commits for a partition, the later one in the log wins."""
     draft.commits = {request: tps for request, tps in draft.commits.items() if request != write.request}
     if outcome.error is not ErrorCode.NONE:
-        draft.answer(write.request, OffsetsDone(outcome.error))
+        draft.answer(write.request, events.OffsetsDone(outcome.error))
         return
     offsets = dict(draft.offsets)
     for tp, new in write.offsets.items():
@@ -74,45 +64,45 @@ def offsets_stored(draft: WorkingState, write: NewOffsets, outcome: Appended) ->
                 new.offset, new.leader_epoch, new.metadata, new.commit_ms, new.expire_ms, outcome.position
             )
     draft.offsets = offsets
-    draft.answer(write.request, OffsetsDone(refused=write.refused))
+    draft.answer(write.request, events.OffsetsDone(refused=write.refused))
 
 
-def delete_offsets(draft: WorkingState, event: DeleteOffsets) -> None:
+def delete_offsets(draft: WorkingState, event: events.DeleteOffsets) -> None:
     """Delete offsets of topics that no member subscribes to."""
     topics: Collection[str] = ()
     if draft.group().is_blank:
-        draft.answer(event.request, OffsetsDone(ErrorCode.GROUP_ID_NOT_FOUND))
+        draft.answer(event.request, events.OffsetsDone(ErrorCode.GROUP_ID_NOT_FOUND))
         return
     if draft.phase is not Phase.EMPTY:
         known = draft.group().topics
         if known is None:
-            draft.answer(event.request, OffsetsDone(ErrorCode.NON_EMPTY_GROUP))
+            draft.answer(event.request, events.OffsetsDone(ErrorCode.NON_EMPTY_GROUP))
             return
         topics = known
     refused = {tp: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for tp in event.partitions if tp.topic in topics}
     gone = tuple(tp for tp in event.partitions if tp not in refused and tp in draft.offsets)
     if gone:
-        _remove(draft, GoneOffsets(gone, request=event.request, refused=refused))
+        _remove(draft, events.GoneOffsets(gone, request=event.request, refused=refused))
     else:
-        draft.answer(event.request, OffsetsDone(refused=refused))
+        draft.answer(event.request, events.OffsetsDone(refused=refused))
 
 
-def delete_group(draft: WorkingState, event: DeleteGroup) -> None:
+def delete_group(draft: WorkingState, event: events.DeleteGroup) -> None:
     """Delete a group without members, with all its offsets."""
     if draft.group().is_blank:
-        draft.answer(event.request, Done(ErrorCode.GROUP_ID_NOT_FOUND))
+        draft.answer(event.request, events.Done(ErrorCode.GROUP_ID_NOT_FOUND))
     elif draft.phase is not Phase.EMPTY:
-        draft.answer(event.request, Done(ErrorCode.NON_EMPTY_GROUP))
+        draft.answer(event.request, events.Done(ErrorCode.NON_EMPTY_GROUP))
     else:
         _remove_group(draft, event.request)
 
 
-def clean(draft: WorkingState, event: ForgetTopics | ExpireOffsets) -> None:
+def clean(draft: WorkingState, event: events.ForgetTopics | events.ExpireOffsets) -> None:
     """Delete offsets that expired or whose topics are gone, and an empty group with the last of them."""
-    if isinstance(event, ForgetTopics):
+    if isinstance(event, events.ForgetTopics):
         gone = tuple(tp for tp in draft.offsets if tp.topic in event.topics)
         if gone:
-            _remove(draft, GoneOffsets(gone))
+            _remove(draft, events.GoneOffsets(gone))
         return
     being_written = {tp for tps in draft.commits.values() for tp in tps}
     expired = tuple(
@@ -124,7 +114,7 @@ def clean(draft: WorkingState, event: ForgetTopics | ExpireOffsets) -> None:
     if is_abandoned and len(expired) == len(draft.offsets):
         _remove_group(draft, None)
     elif expired:
-        _remove(draft, GoneOffsets(expired))
+        _remove(draft, events.GoneOffsets(expired))
 
 
 def _is_expired(draft: WorkingState, tp: TopicPartition, stored: Committed) -> bool:
@@ -143,24 +133,24 @@ def _is_expired(draft: WorkingState, tp: TopicPartition, stored: Committed) -> b
     return wall_ms - since_ms >= draft.limits.offsets_retention_ms
 
 
-def _remove(draft: WorkingState, write: GoneOffsets) -> None:
-    draft.effects.append(Append(write, offsets=dict.fromkeys(write.partitions)))
+def _remove(draft: WorkingState, write: events.GoneOffsets) -> None:
+    draft.effects.append(events.Append(write, offsets=dict.fromkeys(write.partitions)))
 
 
 def _remove_group(draft: WorkingState, request: int | None) -> None:
     """Delete offsets and group; a group that was never stored and has no offsets is just forgotten."""
-    write = GoneOffsets(tuple(draft.offsets), draft.generation, request, is_whole_group=True)
+    write = events.GoneOffsets(tuple(draft.offsets), draft.generation, request, is_whole_group=True)
     if draft.offsets or draft.generation:
         draft.effects.append(
-            Append(write, offsets=dict.fromkeys(draft.offsets), deletes_group=draft.generation > 0)
+            events.Append(write, offsets=dict.fromkeys(draft.offsets), deletes_group=draft.generation > 0)
         )
         return
     draft.pending = {}
     if request is not None:
-        draft.answer(request, Done())
+        draft.answer(request, events.Done())
 
 
-def offsets_gone(draft: WorkingState, write: GoneOffsets, outcome: Appended) -> None:
+def offsets_gone(draft: WorkingState, write: events.GoneOffsets, outcome: events.Appended) -> None:
     """Forget deleted offsets that were not committed again, and the group if it did not change."""
     if outcome.error is ErrorCode.NONE:
         gone = set(write.partitions)
@@ -174,6 +164,6 @@ def offsets_gone(draft: WorkingState, write: GoneOffsets, outcome: Appended) -> 
     if write.request is None:
         return
     if write.is_whole_group:
-        draft.answer(write.request, Done(outcome.error))
+        draft.answer(write.request, events.Done(outcome.error))
     else:
-        draft.answer(write.request, OffsetsDone(outcome.error, write.refused))
+        draft.answer(write.request, events.OffsetsDone(outcome.error, write.refused))

@@ -22,46 +22,20 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from replication.errors import ErrorCode
-from replication.groups.machine import commits
+from replication.groups.machine import commits, events
 from replication.groups.machine.draft import WorkingState
-from replication.groups.machine.events import (
-    Append,
-    Appended,
-    Commit,
-    DeleteGroup,
-    DeleteOffsets,
-    Done,
-    Effect,
-    EmptyGroup,
-    Event,
-    ExpireOffsets,
-    ForgetTopics,
-    GoneOffsets,
-    Heartbeat,
-    Join,
-    Joined,
-    Leave,
-    Left,
-    NewAssignment,
-    NewOffsets,
-    NewStaticId,
-    OffsetsDone,
-    StoredGroup,
-    Sync,
-    Synced,
-    Ticked,
-    Unloaded,
-    Write,
-)
 from replication.groups.machine.joining import join, static_id_stored, who_is
 from replication.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
 from replication.model.cluster import TopicPartition
 
-Step: TypeAlias = tuple[Group, tuple[Effect, ...]]
+Step: TypeAlias = tuple[Group, tuple[events.Effect, ...]]
+Membership: TypeAlias = (
+    events.Join | events.Sync | events.Heartbeat | events.Leave | events.Ticked | events.Unloaded
+)
 
 
 def resume(
-    stored: StoredGroup, offsets: Mapping[TopicPartition, Committed], now: Now, limits: GroupSettings
+    stored: events.StoredGroup, offsets: Mapping[TopicPartition, Committed], now: Now, limits: GroupSettings
 ) -> Step:
     """Return the group as its new coordinator loaded it. The sessions of its members restart."""
     members = {
@@ -96,41 +70,48 @@ def resume(
     return draft.done()
 
 
-def step(group: Group, event: Event, now: Now, limits: GroupSettings) -> Step:
+def step(group: Group, event: events.Event, now: Now, limits: GroupSettings) -> Step:
     """Return the group after the event, and the effects, in order."""
     draft = WorkingState(group, now, limits)
-    if group.phase is Phase.DEAD and not isinstance(event, Appended):
+    if group.phase is Phase.DEAD and not isinstance(event, events.Appended):
         _refuse(draft, event)
         return draft.done()
     match event:
-        case Join() | Sync() | Heartbeat() | Leave() | Ticked() | Unloaded():
+        case (
+            events.Join()
+            | events.Sync()
+            | events.Heartbeat()
+            | events.Leave()
+            | events.Ticked()
+            | events.Unloaded()
+        ):
             _membership(draft, event)
-        case Appended():
+        case events.Appended():
             _appended(draft, event)
-        case Commit():
+        case events.Commit():
             commits.commit(draft, event)
-        case DeleteOffsets():
+        case events.DeleteOffsets():
             commits.delete_offsets(draft, event)
-        case DeleteGroup():
+        case events.DeleteGroup():
             commits.delete_group(draft, event)
-        case ForgetTopics() | ExpireOffsets():
+        case events.ForgetTopics() | events.ExpireOffsets():
             commits.clean(draft, event)
     return draft.done()
 
 
-def _membership(draft: WorkingState, event: Join | Sync | Heartbeat | Leave | Ticked | Unloaded) -> None:
+def _membership(draft: WorkingState, event: Membership) -> None:
     match event:
-        case Join():
+        case events.Join():
             join(draft, event)
-        case Sync():
+        case events.Sync():
             _sync(draft, event)
-        case Heartbeat():
+        case events.Heartbeat():
             _heartbeat(draft, event)
-        case Leave():
+        case events.Leave():
             _leave(draft, event)
-        case Ticked():
+        case events.Ticked():
             _tick(draft)
-        case Unloaded():
+        case events.Unloaded():
             for member_id in tuple(draft.members):
                 draft.answer_parked(member_id, ErrorCode.NOT_COORDINATOR)
             draft.members, draft.pending = {}, {}
@@ -138,29 +119,29 @@ def _membership(draft: WorkingState, event: Join | Sync | Heartbeat | Leave | Ti
             draft.enter(Phase.DEAD)
 
 
-def _refuse(draft: WorkingState, event: Event) -> None:
+def _refuse(draft: WorkingState, event: events.Event) -> None:
     """Refuse: the group has been unloaded."""
     error = ErrorCode.NOT_COORDINATOR
     match event:
-        case Join():
-            draft.answer(event.request, Joined(error=error, member_id=event.member_id))
-        case Sync():
-            draft.answer(event.request, Synced(error))
-        case Leave():
-            draft.answer(event.request, Left(tuple(error for _ in event.leaving)))
-        case Heartbeat() | DeleteGroup():
-            draft.answer(event.request, Done(error))
-        case Commit() | DeleteOffsets():
-            draft.answer(event.request, OffsetsDone(error))
+        case events.Join():
+            draft.answer(event.request, events.Joined(error=error, member_id=event.member_id))
+        case events.Sync():
+            draft.answer(event.request, events.Synced(error))
+        case events.Leave():
+            draft.answer(event.request, events.Left(tuple(error for _ in event.leaving)))
+        case events.Heartbeat() | events.DeleteGroup():
+            draft.answer(event.request, events.Done(error))
+        case events.Commit() | events.DeleteOffsets():
+            draft.answer(event.request, events.OffsetsDone(error))
 
 
 # ------------------------------------------------------------------------ sync
 
 
-def _sync(draft: WorkingState, event: Sync) -> None:
+def _sync(draft: WorkingState, event: events.Sync) -> None:
     error = _sync_refusal(draft, event)
     if error is not ErrorCode.NONE:
-        draft.answer(event.request, Synced(error))
+        draft.answer(event.request, events.Synced(error))
         return
     member = draft.members[event.member_id]
     draft.unsynced -= {member.id}
@@ -171,15 +152,17 @@ def _sync(draft: WorkingState, event: Sync) -> None:
         draft.answer(event.request, _assignment(draft, member))
         return
     if member.syncing is not None:
-        draft.answer(member.syncing, Synced(ErrorCode.REBALANCE_IN_PROGRESS))  # a newer request replaces it
+        draft.answer(
+            member.syncing, events.Synced(ErrorCode.REBALANCE_IN_PROGRESS)
+        )  # a newer request replaces it
     draft.put(replace(member, syncing=event.request))
     if member.id == draft.leader:
         assignments = {name: event.assignments.get(name, b"") for name in draft.members}
-        write = NewAssignment(draft.generation, assignments)
-        draft.effects.append(Append(write, draft.stored(assignments)))
+        write = events.NewAssignment(draft.generation, assignments)
+        draft.effects.append(events.Append(write, draft.stored(assignments)))
 
 
-def _sync_refusal(draft: WorkingState, event: Sync) -> ErrorCode:
+def _sync_refusal(draft: WorkingState, event: events.Sync) -> ErrorCode:
     error = _check_member(draft, event.member_id, event.instance_id, event.generation)
     if error is not ErrorCode.NONE:
         return error
@@ -195,18 +178,18 @@ def _check_member(draft: WorkingState, member_id: str, instance_id: str | None, 
     return error
 
 
-def _assignment(draft: WorkingState, member: Member) -> Synced:
-    return Synced(ErrorCode.NONE, draft.protocol_type, draft.protocol, member.assignment)
+def _assignment(draft: WorkingState, member: Member) -> events.Synced:
+    return events.Synced(ErrorCode.NONE, draft.protocol_type, draft.protocol, member.assignment)
 
 
-def _assignment_stored(draft: WorkingState, write: NewAssignment, outcome: Appended) -> None:
+def _assignment_stored(draft: WorkingState, write: events.NewAssignment, outcome: events.Appended) -> None:
     """Answer all members with their assignment, unless a newer rebalance has begun."""
     if draft.phase is not Phase.COMPLETING or draft.generation != write.generation:
         return
     if outcome.error is not ErrorCode.NONE:
         for member in tuple(draft.members.values()):
             if member.syncing is not None:
-                draft.answer(member.syncing, Synced(outcome.error))
+                draft.answer(member.syncing, events.Synced(outcome.error))
             draft.put(replace(member, syncing=None))
         draft.prepare_rebalance()
         return
@@ -222,20 +205,20 @@ def _assignment_stored(draft: WorkingState, write: NewAssignment, outcome: Appen
 # ------------------------------------------------------- heartbeats and leaving
 
 
-def _heartbeat(draft: WorkingState, event: Heartbeat) -> None:
+def _heartbeat(draft: WorkingState, event: events.Heartbeat) -> None:
     error = _check_member(draft, event.member_id, event.instance_id, event.generation)
     if error is ErrorCode.NONE:
         draft.hear(event.member_id)
         if draft.phase is Phase.PREPARING:
             error = ErrorCode.REBALANCE_IN_PROGRESS
-    draft.answer(event.request, Done(error))
+    draft.answer(event.request, events.Done(error))
 
 
-def _leave(draft: WorkingState, event: Leave) -> None:
+def _leave(draft: WorkingState, event: events.Leave) -> None:
     errors = tuple(_leave_one(draft, *identity) for identity in event.leaving)
     if ErrorCode.NONE in errors:
         draft.membership_changed()
-    draft.answer(event.request, Left(errors))
+    draft.answer(event.request, events.Left(errors))
 
 
 def _leave_one(draft: WorkingState, member_id: str, instance_id: str | None) -> ErrorCode:
@@ -280,27 +263,27 @@ def _tick(draft: WorkingState) -> None:
 # -------------------------------------------------------------------- outcomes
 
 
-def _appended(draft: WorkingState, outcome: Appended) -> None:
+def _appended(draft: WorkingState, outcome: events.Appended) -> None:
     outcome = replace(outcome, error=_told(outcome.write, outcome.error))
     match outcome.write:
-        case NewAssignment():
+        case events.NewAssignment():
             _assignment_stored(draft, outcome.write, outcome)
-        case NewStaticId():
+        case events.NewStaticId():
             static_id_stored(draft, outcome.write, outcome)
-        case NewOffsets():
+        case events.NewOffsets():
             commits.offsets_stored(draft, outcome.write, outcome)
-        case GoneOffsets():
+        case events.GoneOffsets():
             commits.offsets_gone(draft, outcome.write, outcome)
-        case EmptyGroup():
+        case events.EmptyGroup():
             pass
 
 
-def _told(write: Write, error: ErrorCode) -> ErrorCode:
+def _told(write: events.Write, error: ErrorCode) -> ErrorCode:
     """Return the error that makes members try again, here or elsewhere."""
     match error:
         case ErrorCode.NOT_LEADER_OR_FOLLOWER | ErrorCode.KAFKA_STORAGE_ERROR | ErrorCode.FENCED_LEADER_EPOCH:
             return ErrorCode.NOT_COORDINATOR
-        case ErrorCode.REQUEST_TIMED_OUT if isinstance(write, NewAssignment):
+        case ErrorCode.REQUEST_TIMED_OUT if isinstance(write, events.NewAssignment):
             return ErrorCode.REBALANCE_IN_PROGRESS
         case (
             ErrorCode.REQUEST_TIMED_OUT
@@ -309,7 +292,7 @@ def _told(write: Write, error: ErrorCode) -> ErrorCode:
             | ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         ):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        case ErrorCode.MESSAGE_TOO_LARGE if isinstance(write, NewOffsets):
+        case ErrorCode.MESSAGE_TOO_LARGE if isinstance(write, events.NewOffsets):
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         case ErrorCode.MESSAGE_TOO_LARGE:
             return ErrorCode.UNKNOWN_SERVER_ERROR

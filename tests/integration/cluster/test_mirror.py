@@ -334,7 +334,7 @@ def test_wrong_words_are_answered_in_one_line(source, tmp_path, monkeypatch):
     here = source.running.bootstrap
     assert "give --topics or --topics-regex" in says(here)
     assert "no topic 'ordres' in the source" in says(here, "--topics", "ordres")
-    assert "'(' is no regular expression of topics: missing )" in says(here, "--topics-regex", "(")
+    assert "'(' is not a regular expression: missing )" in says(here, "--topics-regex", "(")
     assert "no topic of the source fits 'none.*'" in says(here, "--topics-regex", "none.*")
     monkeypatch.setattr("replication.tools.mirror.TIMEOUT_S", 1.0)
     assert "127.0.0.1:1" in says("127.0.0.1:1", "--topics", "orders")
