@@ -215,8 +215,7 @@ class _Connection:
                 logger.info("leader=%d does not answer: %s", self._owner.leader, error)
             except Exception:  # the other followers must go on
                 logger.exception("leader=%d fetching failed", self._owner.leader)
-            for role, question in questions.items():  # only unanswered ones are left
-                role.failed(question.leader_epoch)
+            _ask_later(questions)  # only unanswered ones are left
             await self._let_append()
 
     async def _let_append(self) -> None:
@@ -380,6 +379,21 @@ class _Connection:
             ",".join(map(str, tps[:NAMED_MAX])),
             more,
         )
+
+
+def _ask_later(questions: _Questions) -> None:
+    """Ask the same after a pause, with one timer for all that pause as long."""
+    paused: dict[int, _Questions] = {}
+    for role, question in questions.items():
+        if (pause_ms := role.failed(question)) is not None:
+            paused.setdefault(pause_ms, {})[role] = question
+    for pause_ms, same in paused.items():
+        asyncio.get_running_loop().call_later(pause_ms / 1000, _ask_again, same)
+
+
+def _ask_again(questions: _Questions) -> None:
+    for role, question in questions.items():
+        role.ask_again(question)
 
 
 def _by_topic(roles: Iterable[Follower]) -> dict[str, list[Follower]]:

@@ -141,12 +141,27 @@ class Follower:
             self._pause_ms = FIRST_PAUSE_MS
         self.step(follower.RecordsFetched(epoch, offset, records, high_watermark, log_start))
 
-    def failed(self, epoch: int) -> None:
-        """Ask again after a growing pause: there was no answer, or an error that time cures."""
-        if self.is_over or epoch != self.state.leader_epoch or self.state.resume_ms is not None:
-            return
-        self.replica.host.counters.failed_fetches += 1
-        self._pause(follower.Failed(epoch, self.replica.host.clock.monotonic_ms()))
+    def failed(self, question: follower.AskEpochEnd | follower.Fetch) -> int | None:
+        """There was no answer, or an error that time cures: return after how many ms to `ask_again`; None if it is void.
+
+        The pause grows. The machine does not see it: its question stays open. Thousands of partitions may fail
+        together, again and again.
+        """
+        if not self._is_open(question):
+            return None
+        host, pause_ms = self.replica.host, self._pause_ms
+        host.counters.failed_fetches += 1
+        self._pause_ms = min(2 * pause_ms, host.config.replica_fetch_backoff_ms)
+        return pause_ms
+
+    def ask_again(self, question: follower.AskEpochEnd | follower.Fetch) -> None:
+        """Ask the same question, unless it is void by now."""
+        if self._is_open(question):
+            self._ask(question)
+
+    def _is_open(self, question: follower.AskEpochEnd | follower.Fetch) -> bool:
+        state = self.state
+        return not self.is_over and state.is_asking and question.leader_epoch == state.leader_epoch
 
     @property
     def _is_offline(self) -> bool:

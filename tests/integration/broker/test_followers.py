@@ -296,6 +296,38 @@ async def test_a_leader_that_leads_no_more_is_one_line_and_not_one_per_partition
 
 
 @on_loop
+async def test_asking_a_leader_that_leads_no_more_costs_no_step_and_few_timers(tmp_path, monkeypatch):
+    """While very many leaderships move, all followers ask again and again: that must not be what keeps them."""
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        tps = [TopicPartition(name, 0) for name in "abcdefghijklmnopqrst"]
+        for tp in tps:
+            await site.create(tp, replicas=(1, 2))
+        await until(lambda: all(one.replicas.leader(tp).replica.followers for tp in tps))
+        counters = two.replicas.counters
+        for tp in tps:
+            one.replicas.partitions()[tp].leave_role()
+        await until(lambda: counters.failed_fetches >= len(tps))
+        steps, timers, loop = [], [], asyncio.get_running_loop()
+        step, call_later = Follower.step, loop.call_later
+
+        def counted(delay_s, act, *args):
+            timers.extend([act] * act.__module__.startswith("replication.replica.follower"))
+            return call_later(delay_s, act, *args)
+
+        monkeypatch.setattr(Follower, "step", lambda *args: (steps.append(args), step(*args)))
+        monkeypatch.setattr(loop, "call_later", counted)
+        failed = counters.failed_fetches
+        await until(lambda: counters.failed_fetches >= failed + 6 * len(tps))
+        assert not steps
+        assert 0 < len(timers) < (counters.failed_fetches - failed) / 4
+        for tp in tps:  # and it leads again
+            await site.elect(1, tp)
+        assert (await one.produce(b"a", tp=tps[3])).error_code == ErrorCode.NONE
+        assert two.stored(tps[3]) == [b"a"]
+
+
+@on_loop
 async def test_followers_hear_at_once_where_a_log_begins_now(tmp_path):
     async with Site(tmp_path) as site:
         one, two = await site.start(1, 2, **PATIENT)
