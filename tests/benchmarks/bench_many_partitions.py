@@ -87,12 +87,11 @@ def main() -> None:
     parser.add_argument("--partitions", default="500,5000")
     parser.add_argument("--path", type=Path, default=None)
     chosen = parser.parse_args()
-    local_cluster.STOP_TIMEOUT_S = PATIENCE_S
-    found = []
+    local_cluster.STOP_TIMEOUT_S = local_cluster.READY_TIMEOUT_S = PATIENCE_S
     for partitions in map(int, chosen.partitions.split(",")):
         with tempfile.TemporaryDirectory(dir=chosen.path, prefix="pylog-bench-") as directory:
-            found += rows(partitions, Path(directory))
-    show("many partitions", ("what", "partitions", "wall s", "CPU s", "CPU ms / partition"), found)
+            found = rows(partitions, Path(directory))
+        show("many partitions", ("what", "partitions", "wall s", "CPU s", "CPU ms / partition"), found)
 
 
 if __name__ == "__main__":
