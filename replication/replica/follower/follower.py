@@ -142,7 +142,7 @@ class Follower:
         self.step(follower.RecordsFetched(epoch, offset, records, high_watermark, log_start))
 
     def failed(self, question: follower.AskEpochEnd | follower.Fetch) -> int | None:
-        """There was no answer, or an error that time cures: return after how many ms to `ask_again`; None if it is void.
+        """Without an answer, or after an error that time cures: how many ms later to `ask_again`; None if it is void.
 
         The pause grows. The machine does not see it: its question stays open. Thousands of partitions may fail
         together, again and again.
