@@ -7,7 +7,7 @@
     spark = spark_session()
     spark.read.format("pylog").option("path", "data").option("subscribe", "orders").load()
 
-From the ground up: `errors`, what is told of lost records; `schema`, the columns; `topics`, where topics live;
+From the ground up: `errors`, lost records and lines of reports; `schema`, the columns; `topics`, where topics live;
 `delta`, the Delta tables of tiered topics; `connector`, what Spark drives; `session`, spark_session(); `jobs`,
 maintenance as Spark jobs; `demo`.
 

@@ -1,4 +1,4 @@
-"""What is told of records that a query should have read and that are gone."""
+"""Lost records as an error or a warning, and errors as one line of a report."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ logger = logging.getLogger(__name__)
 
 class DataLossError(PylogError):
     """Records that the query should have read are gone: which, and why."""
+
+
+def reason(error: Exception) -> str:
+    """Return the line for a report. An error that nobody foresaw is logged with its traceback."""
+    if isinstance(error, PylogError | OSError):
+        return str(error)
+    logger.error("unforeseen error", exc_info=error)
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
 
 
 def report(losses: Iterable[str], *, fail: bool) -> None:

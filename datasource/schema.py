@@ -82,7 +82,7 @@ class Shape:
         ours = {name.lower(): name for name in TYPES}
         self._names = [ours[field.name.lower()] for field in schema.fields]
         self._schema = to_arrow_schema(schema, timezone="UTC")
-        # Something must tell how many rows there are.
+        # Without a stored column nothing says how many rows there are.
         self.stored = [name for name in self._names if name not in _CONSTANT] or ["offset"]
 
     def batch(self, records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
@@ -117,7 +117,7 @@ def _long_repeated(value: str | int, rows: int) -> pa.Array:
 
 
 def microseconds(milliseconds: pa.Array) -> Any:
-    """The timestamps in Spark's unit; what Spark cannot hold becomes its last moment."""
+    """Return the timestamps in Spark's unit; one that Spark cannot hold becomes its first or last moment."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -143,7 +143,7 @@ _WRITABLE: dict[str, tuple[type[DataType], ...]] = {
     "timestamp": (TimestampType,),
     HEADERS: (ArrayType,),
 }
-# A table that was read from a topic can be written to another one as it is: the new log gives these anew.
+# A table that was read from one topic can be written to another, unchanged: the new log assigns these.
 _GIVEN_BY_THE_LOG = ("offset", "timestamptype")
 
 
@@ -153,7 +153,7 @@ def check_write_schema(schema: StructType, *, has_topic: bool) -> None:
     for field in schema.fields:
         name = field.name.lower()
         if name in seen:
-            raise InvalidRecordError(f"column {field.name!r} is there twice")
+            raise InvalidRecordError(f"column {field.name!r} appears twice")
         seen.add(name)
         if name not in _GIVEN_BY_THE_LOG:
             _check_writable(field)

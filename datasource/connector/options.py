@@ -1,7 +1,7 @@
-"""What may stand in `.option(...)`: every name, its meaning, its check, as in Spark's Kafka source.
+"""The options of `.option(...)`: every name, its meaning and its check, as in Spark's Kafka source.
 
-An option that is unknown, misspelt, without a meaning here or not for this kind of query is refused with one
-line that says what to write instead: an option that is silently ignored is a wrong result later.
+An option that is unknown, misspelt, or not for this kind of query is refused with one line that says what to write
+instead: a silently ignored option is a wrong result later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datasource.connector import option_parsing as parse
 from datasource.schema import COLUMNS, HEADERS
 from logstore.errors import InvalidConfigError
 
-EARLIEST, LATEST = -2, -1  # what Kafka's JSON writes in the place of an offset
+EARLIEST, LATEST = -2, -1  # in Kafka's JSON, in place of an offset
 
 
 PARTITIONERS = ("murmur3", "murmur2", "sticky", "round_robin")
@@ -37,7 +37,7 @@ Uses = frozenset[Use]
 _READ = frozenset({Use.BATCH_READ, Use.STREAM_READ})
 _BATCH, _STREAM, _WRITE = frozenset({Use.BATCH_READ}), frozenset({Use.STREAM_READ}), frozenset({Use.WRITE})
 
-# name -> where it acts. `docs` and the refusals are made from this table.
+# name -> where it acts. Refusals come from this table, and a test compares it with docs/spark.md.
 OPTIONS: dict[str, Uses] = {
     "path": _READ | _WRITE,
     "assign": _READ,
@@ -108,7 +108,7 @@ _KAFKA_HINTS = {
     "kafka.enable.idempotence": "writes are exactly-once unless option 'exactlyOnce' is false",
     "kafka.auto.offset.reset": "use option 'startingOffsets'",
 }
-# What the catalog adds when a table is created with `USING pylog`.
+# Spark's catalog adds these to a table that was created with `USING pylog`.
 _CATALOG = re.compile(r"option\..*|location|provider|owner|external|is_managed_location|comment")
 
 
@@ -141,14 +141,14 @@ Topics = Assign | Subscribe | SubscribePattern
 
 @dataclass(frozen=True, slots=True)
 class Everywhere:
-    """The same place in every partition: EARLIEST or LATEST."""
+    """EARLIEST or LATEST in every partition."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """An offset per partition; EARLIEST and LATEST are allowed in the place of one."""
+    """An offset per partition, or EARLIEST or LATEST in its place."""
 
     offsets: Mapping[str, Mapping[int, int]]
 
@@ -190,7 +190,7 @@ class TaskLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """A checked read: which topics of which directory, from where to where, in what portions."""
+    """A checked read: which topics of which directory, from where to where, how much at a time."""
 
     path: str
     topics: Topics
@@ -209,7 +209,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """A checked write; `topic` None: every row names its own in a column."""
+    """A checked write; `topic` None: a column names the topic of each row."""
 
     path: str
     topic: str | None
@@ -227,18 +227,16 @@ class WriteOptions:
 
 
 def check_read(options: Mapping[str, str]) -> None:
-    """Raise for options with which neither a batch nor a stream could read.
+    """Raise InvalidConfigError for options with which neither a batch nor a stream could read.
 
-    Those of CREATE TABLE may be incomplete: what reads the table adds its own by WITH.
-
-    Raises: InvalidConfigError: one line that names the option and the remedy.
+    Options of CREATE TABLE may be incomplete: a read of the table adds its own by WITH.
     """
     if not any(_CATALOG.fullmatch(name.lower()) for name in options):
         read_options(options, streaming=None)
 
 
 def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
-    """Return the checked options of a read; `streaming` None: not known yet, so what either kind takes will do.
+    """Return the checked options of a read; `streaming` None: not known yet, so options of either kind pass.
 
     Raises: InvalidConfigError: one line that names the option and the remedy.
     """
@@ -354,7 +352,7 @@ def _lower(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _known(options: Mapping[str, str], uses: Uses) -> dict[str, str]:
-    """The options under lower-case names; every one of them is known and has a meaning for one of `uses`."""
+    """Return the options under lower-case names. Raises: InvalidConfigError: one is unknown, or not for `uses`."""
     given = _lower(options)
     if "path" not in given and all(_CATALOG.fullmatch(name) for name in given):
         raise InvalidConfigError(
@@ -432,9 +430,9 @@ _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 def _place(given: Mapping[str, str], side: str, words: tuple[str, ...], allowed: str = "") -> OffsetSpec:
-    """Where a read starts or ends: one time beats times per partition, which beat offsets.
+    """Return where a read starts or ends: one time goes before times per partition, and these before offsets.
 
-    `words` are the words allowed on this side, the default first, and `allowed` is how to say that.
+    `words` are allowed on this side, the default first; `allowed` says that in an error.
     """
     if f"{side}timestamp" in given:
         return Time(parse.whole(given, f"{side}Timestamp", 0))

@@ -1,6 +1,6 @@
-"""Ranges of offsets: bounded by a trigger, cut by row filters, packed into Spark tasks.
+"""Ranges of offsets: bounded by a trigger, narrowed by row filters, packed into Spark tasks.
 
-Values in, values out: what must be looked up in the log (batch boundaries, sizes) comes in as a function.
+All functions are pure; lookups in the log (batch boundaries, sizes) come in as functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Key = TypeVar("Key")
 def proportional(backlog: Mapping[Key, int], limit: int) -> dict[Key, int]:
     """Split `limit` over the keys by their backlog; the shares sum to min(limit, total) exactly.
 
-    What rounding down leaves goes to the largest fractions, one each, so no share exceeds its backlog.
+    The rest after rounding down goes to the largest fractions, one each, so no share exceeds its backlog.
     """
     total = sum(backlog.values())
     if total <= limit:
@@ -83,7 +83,7 @@ def tasks(
 def _cut_every(
     r: PartitionRange, count: int, floor_batch: Callable[[PartitionRange, int], int]
 ) -> list[PartitionRange]:
-    """Pieces of at most `count` offsets, cut at batches where a batch begins within reach."""
+    """Return pieces of at most `count` offsets, cut where a batch begins if one does."""
     pieces = []
     while r.count > count:
         nominal = r.start + count
@@ -97,7 +97,7 @@ def _cut_every(
 def _cut_into(
     ranges: Sequence[PartitionRange], wanted: int, floor_batch: Callable[[PartitionRange, int], int]
 ) -> list[PartitionRange]:
-    """`wanted` pieces if there are as many offsets: a range is cut in proportion to its length."""
+    """Return `wanted` pieces if there are as many offsets; each range is cut in proportion to its length."""
     spare = proportional({r: r.count - 1 for r in ranges}, wanted - len(ranges))
     return [piece for r in ranges for piece in _cut_evenly(r, 1 + spare[r], floor_batch)]
 
@@ -116,7 +116,7 @@ def _cut_evenly(
 def _pack(
     pieces: Iterable[PartitionRange], max_records: int, size_bytes: Callable[[PartitionRange], int]
 ) -> list[tuple[PartitionRange, ...]]:
-    """Neighbours share a task while they are small together."""
+    """Put neighbours into one task while they are small together."""
     packed: list[list[PartitionRange]] = []
     records = size = 0
     for piece in pieces:
@@ -144,7 +144,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """What the rows that pass all filters have in common; Spark applies the filters again, row by row."""
+    """Bounds of the rows that can pass all filters; Spark applies the filters again, row by row."""
 
     filters: tuple[Filter, ...] = ()
 
@@ -166,7 +166,7 @@ class Bounds:
     def timestamp_ms(self) -> int | None:
         """The lowest timestamp of such rows; None: unknown.
 
-        There is no upper bound to use: timestamps are the writers', an early one may stand at the very end.
+        There is no highest one: writers set timestamps, and the last record may have an early one.
         """
         lows = []
         for f in self.filters:
@@ -194,7 +194,7 @@ def _passes(f: Filter, value: Any) -> bool:
 
 
 def _interval(f: Filter) -> tuple[int | None, int | None]:
-    """The whole numbers [low, high) that can pass; None: unbounded."""
+    """Return the whole numbers [low, high) that can pass; None: unbounded."""
     match f.kind:
         case "EqualTo" | "EqualNullSafe" if f.value is not None:
             return f.value, f.value + 1
@@ -212,7 +212,7 @@ def _interval(f: Filter) -> tuple[int | None, int | None]:
 
 
 def _in_ms(f: Filter) -> Filter:
-    """The same filter in whole milliseconds, or one that passes more (Spark's are in microseconds)."""
+    """Return the filter in whole milliseconds, or one that passes more (Spark's are in microseconds)."""
     if isinstance(f.value, datetime):
         return replace(f, value=_floor_ms(f.value))
     if f.kind == "In":

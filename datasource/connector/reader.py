@@ -1,7 +1,7 @@
-"""The readers that Spark drives: they decide with `planning` and `selection`, and read from a `ReadableTopics`.
+"""The readers that Spark drives: they decide with `offsets` and `planning`, and read from `ReadableTopics`.
 
-A reader is pickled before it is used and recreated in several processes, so it opens nothing until it is
-asked to plan or to read, and everything that a task needs travels in its `LogPartition`.
+Spark pickles a reader and recreates it in several processes. So a reader opens nothing before it plans or reads, and
+everything that a task needs travels in its `LogPartition`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,18 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from datasource.connector import selection
-from datasource.connector.offsets import StreamOffset
+from datasource.connector.offsets import (
+    Extents,
+    StreamOffset,
+    between,
+    checked,
+    extents,
+    latest,
+    lost_topics,
+    position_after,
+    resolve,
+    warn_if_nothing,
+)
 from datasource.connector.options import Offsets, ReadOptions, Subscribe
 from datasource.connector.planning import Bounds, Filter, is_worth_a_batch, limited, proportional, tasks
 from datasource.delta.tiered_topics import reading_tiered
@@ -38,7 +48,7 @@ from logstore.env import SYSTEM
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Spark asks an idle source a hundred times a second; waiting here costs a twentieth of a second at most.
+# Spark asks an idle source a hundred times a second. This wait delays records by a twentieth of a second at most.
 IDLE_WAIT_MS = 50
 
 P = ParamSpec("P")
@@ -71,10 +81,10 @@ def _retrying(method: Callable[P, R]) -> Callable[P, R]:
 
 @functools.cache
 def _load_kernels() -> None:
-    """Load the kernels into this process of Spark's, once, and hide what came with them from its garbage collector.
+    """Load the kernels into this process once, and exempt what came with them from garbage collection.
 
-    Spark collects after every task and every plan. Among the objects of numba, which stay as long as the
-    process, that takes 40 ms; a task may take 300.
+    Spark collects after every task and every plan. With numba's objects, which live as long as the process, that takes
+    40 ms; a task may take 300.
     """
     from logstore.records import arrow, kernels  # noqa: F401 - all that reading needs
 
@@ -100,47 +110,47 @@ class _Tasks:
             ranges, self.options.tasks, floor_batch=target.floor_batch, size_bytes=target.size_bytes
         )
         if planned:
-            _load_kernels()  # compiled once here, not by every worker at once
+            _load_kernels()  # compile once here, not in every worker at once
         return [LogPartition(ranges) for ranges in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of the task's ranges."""
-        if not isinstance(partition, LogPartition):  # nothing was planned; Spark starts one task all the same
+        if not isinstance(partition, LogPartition):  # without a plan Spark starts one task all the same
             return
         _load_kernels()
         target = self._target()
         shape = Shape(self._schema)
         for planned in partition.ranges:
-            now = selection.extents(target, Subscribe((planned.topic,)), missing_ok=True)
-            for r in selection.checked([planned], now, fail=self.options.fail_on_data_loss):
+            now = extents(target, Subscribe((planned.topic,)), missing_ok=True)
+            for r in checked([planned], now, fail=self.options.fail_on_data_loss):
                 for records in target.read(r, shape.stored):
                     yield shape.batch(records, r.topic, r.partition)
 
 
 class BatchReader(_Tasks, DataSourceReader):
-    """Reads what the options say; where "latest" is, is decided while planning."""
+    """Reads what the options say. The plan decides where "latest" is."""
 
     _bounds = Bounds()
 
     @_retrying
     def partitions(self) -> list[InputPartition]:
-        """Plan the read. Raises: what `selection` raises."""
+        """Plan the read. Raises: as `extents`, `resolve` and `checked`."""
         target, options = self._target(), self.options
-        now = selection.extents(target, options.topics)
-        selection.warn_if_nothing(options.topics, now)
-        start = selection.resolve(
+        now = extents(target, options.topics)
+        warn_if_nothing(options.topics, now)
+        start = resolve(
             target, options.starting, now, side="starting", no_match_is_latest=options.no_match_is_latest
         )
-        end = selection.resolve(target, options.ending, now, side="ending", no_match_is_latest=True)
+        end = resolve(target, options.ending, now, side="ending", no_match_is_latest=True)
         ids = {topic: head.topic_id for topic, head in now.items()}
-        wanted = selection.between(StreamOffset(offsets=start, ids=ids), StreamOffset(offsets=end, ids=ids))
+        wanted = between(StreamOffset(offsets=start, ids=ids), StreamOffset(offsets=end, ids=ids))
         if isinstance(options.starting, Offsets) and isinstance(options.ending, Offsets):
             _check_order(wanted)
-        ranges = selection.checked([r for r in wanted if r.count], now, fail=options.fail_on_data_loss)
+        ranges = checked([r for r in wanted if r.count], now, fail=options.fail_on_data_loss)
         return self._plan(target, [self._narrowed(target, r) for r in ranges])
 
     def _narrowed(self, target: ReadableTopics, r: PartitionRange) -> PartitionRange:
-        """The part of `r` that can hold rows which pass the filters."""
+        """Return the part of `r` that can hold rows which pass the filters."""
         if not self._bounds.allows(r.topic, r.partition):
             return PartitionRange(r.topic, r.partition, r.start, r.start, r.topic_id)
         start, end = self._bounds.offsets(r.start, r.end)
@@ -159,16 +169,16 @@ def _check_order(wanted: Iterable[PartitionRange]) -> None:
 
 
 class PushingBatchReader(BatchReader):
-    """The same, and rows that the query's filters exclude are not read where offsets or times tell them."""
+    """A `BatchReader` that leaves out rows which the query's filters exclude by offset, partition, topic or time."""
 
     def pushFilters(self, filters: list[SparkFilter]) -> Iterable[SparkFilter]:  # noqa: N802
-        """Note the filters; all are returned, so that Spark applies them to every row."""
+        """Take the filters, and return all of them, so that Spark applies them to every row."""
         self._bounds = Bounds(filters=tuple(_plain(f) for f in filters))
         return filters
 
 
 def _plain(f: Any) -> Filter:
-    """A filter as a value; what has no column of its own (Not) says nothing."""
+    """Return a filter as a value; one without a column of its own (Not) excludes nothing."""
     column = ".".join(getattr(f, "attribute", ()))
     return Filter(type(f).__name__, column.lower(), getattr(f, "value", None))
 
@@ -176,24 +186,24 @@ def _plain(f: Any) -> Filter:
 class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads as the topics grow.
 
-    One instance lives as long as the query runs and plans its batches; copies of it read in the tasks. What
-    must survive a restart stands in the offsets (see `offsets`), because Spark hands over nothing else.
+    One instance plans the batches as long as the query runs; copies of it read in the tasks. Everything that must
+    survive a restart is in the `StreamOffset`, since Spark keeps nothing else.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._first: dict[str, Any] | None = None
-        self._goal: StreamOffset | None = None  # trigger(availableNow=True): nothing after this
-        self._last_batch_ms = -(10**12)  # long ago: the first batch does not wait for company
+        self._goal: StreamOffset | None = None  # with trigger(availableNow=True) the query ends here
+        self._last_batch_ms = -(10**12)  # long ago: the first batch does not wait for minOffsetsPerTrigger
 
     @_retrying
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where the query starts. Spark asks twice for batch 0; the answer stays the same."""
+        """Return where the query starts; the same each time, since Spark asks twice for batch 0."""
         if self._first is None:
             target, options = self._target(), self.options
-            now = selection.extents(target, options.topics)
-            selection.warn_if_nothing(options.topics, now)
-            offsets = selection.resolve(
+            now = extents(target, options.topics)
+            warn_if_nothing(options.topics, now)
+            offsets = resolve(
                 target, options.starting, now, side="starting", no_match_is_latest=options.no_match_is_latest
             )
             ids = {topic: head.topic_id for topic, head in now.items()}
@@ -201,7 +211,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Name a limit that is set; `latestOffset` applies them all, except under trigger(once=True)."""
+        """Return a limit that is set; `latestOffset` applies all of them, except under trigger(once=True)."""
         limits = self.options.trigger
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -213,17 +223,17 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @_retrying
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note the end of every partition: the query reads up to here, in as many batches as it takes."""
-        self._goal = selection.latest(self._heads())
+        """Fix the end of every partition: the query reads up to here, in as many batches as it takes."""
+        self._goal = latest(self._extents())
 
     @_retrying
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the end of every partition, for the query's progress."""
-        return selection.latest(self._heads()).to_json()
+        return latest(self._extents()).to_json()
 
     @_retrying
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return where the next batch ends: `start` itself when there is nothing to read."""
+        """Return where the next batch ends; `start` if there is nothing to read."""
         end = self._next(start, limit)
         if end == start and self._goal is None and not isinstance(limit, ReadAllAvailable):
             SYSTEM.clock.sleep_ms(IDLE_WAIT_MS)
@@ -234,7 +244,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @_retrying
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan a batch, the first time or again: the same offsets give the same records."""
+        """Plan a batch. The same offsets give the same records, also when Spark asks again."""
         if start == end:
             return []
         stop = StreamOffset.from_json(end)
@@ -242,39 +252,37 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if stop.init is not None:
             begin = StreamOffset(offsets=stop.init, ids=stop.ids)
         target = self._target()
-        now = selection.extents(target, Subscribe(tuple(stop.offsets)), missing_ok=True)
-        wanted = [r for r in selection.between(begin, stop) if r.count]
-        return self._plan(target, selection.checked(wanted, now, fail=self.options.fail_on_data_loss))
+        now = extents(target, Subscribe(tuple(stop.offsets)), missing_ok=True)
+        wanted = [r for r in between(begin, stop) if r.count]
+        return self._plan(target, checked(wanted, now, fail=self.options.fail_on_data_loss))
 
-    def _heads(self) -> dict[str, selection.TopicExtent]:
-        return selection.extents(self._target(), self.options.topics, missing_ok=True)
+    def _extents(self) -> Extents:
+        return extents(self._target(), self.options.topics, missing_ok=True)
 
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        position, now = StreamOffset.from_json(start), self._heads()
+        position, now = StreamOffset.from_json(start), self._extents()
         fail = self.options.fail_on_data_loss
-        lost = selection.lost_topics(position, now, self.options.topics)
+        lost = lost_topics(position, now, self.options.topics)
         report(lost, fail=fail)
         if fail:
             self._check_topics(position, now)
-        ranges = selection.checked(
-            selection.between(position, self._goal or selection.latest(now)), now, fail=fail
-        )
+        ranges = checked(between(position, self._goal or latest(now)), now, fail=fail)
         if not isinstance(limit, ReadAllAvailable):
             ranges = self._limited(ranges)
-        end = selection.position_after(ranges)
+        end = position_after(ranges)
         if start == self._first:
             return replace(end, init=position.offsets).to_json()
         return start if (end.offsets, end.ids) == (position.offsets, position.ids) else end.to_json()
 
-    def _check_topics(self, position: StreamOffset, now: selection.Heads) -> None:
-        """Raise UnknownTopicError for a topic that the user names and that never was there."""
+    def _check_topics(self, position: StreamOffset, now: Extents) -> None:
+        """Raise UnknownTopicError for a topic that the user names and that never existed."""
         if isinstance(self.options.topics, Subscribe):
             for topic in self.options.topics.topics:
                 if topic not in now and topic not in position.offsets:
                     self._target().topic(topic)
 
     def _limited(self, ranges: list[PartitionRange]) -> list[PartitionRange]:
-        """The ranges as far as this trigger may go."""
+        """Return the ranges, shortened to what this trigger may take."""
         limits = self.options.trigger
         waited_ms = SYSTEM.clock.monotonic_ms() - self._last_batch_ms
         count = sum(r.count for r in ranges)
@@ -294,7 +302,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """Reads nothing: says what is wrong with the query, whatever it is asked first."""
+    """Raises what is wrong with the query, whichever method Spark calls first."""
 
     def __init__(self, error: PylogError) -> None:
         self._error = error
@@ -304,11 +312,11 @@ class RefusedStreamReader(DataSourceStreamReader):
         raise self._error
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
-        """Raise the error. In this form Spark asks for no limit before."""
+        """Raise the error. With this signature Spark asks for no limit first."""
         raise self._error
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raise the error: this is asked first when a query goes on in the middle of a batch."""
+        """Raise the error. Spark calls this first when a query resumes in the middle of a batch."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -14,12 +14,9 @@ from datasource.connector.writer import BatchWriter, StreamWriter
 from datasource.schema import check_read_schema, spark_schema
 from logstore import PylogError
 
-# Loaded by Spark only where the switch spark.sql.python.filterPushdown.enabled is on. With the switch off, a
-# reader that could take filters is an error.
-#
-# With the switch on, Spark 4.2 keeps one plan per DataFrame or view: `f.count()` after `f.where("partition =
-# 0").count()` counts partition 0, and so does the other side of a self-join. So filters are taken only on
-# option `pushdown`.
+# Spark loads this only where spark.sql.python.filterPushdown.enabled is on; with it off, a reader that could take
+# filters is an error. With it on, Spark 4.2 keeps one plan per DataFrame or view: `f.count()` after
+# `f.where("partition = 0").count()` counts partition 0. So filters are taken only with the option `pushdown`.
 _PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -45,24 +42,23 @@ class PylogDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns of a read, without looking at any file: `columns` and `includeHeaders` decide.
 
-        Spark asks at `load()`, for a batch and a stream alike, so wrong options are refused here. It does not
-        ask when the user gives a schema; then they are refused by the reader.
+        Spark asks at `load()`, for a batch and a stream alike, so this refuses wrong options. If the user gives a
+        schema Spark does not ask, and the reader refuses them.
         """
         check_read(self.options)
         return spark_schema(selected_columns(self.options))
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A batch read of (a subset of) our columns."""
+        """Return the reader of a batch, for any of our columns."""
         check_read_schema(schema)
         options = read_options(self.options, streaming=False)
         kind = PushingBatchReader if options.pushdown and _PUSHDOWN in sys.modules else BatchReader
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """A stream of (a subset of) our columns; what is wrong with it is said when it is first used.
+        """Return the reader of a stream, for any of our columns. It raises what is wrong when it is first used.
 
-        If this method raised, Spark 4.2 would stop a reader that it does not have, and end the query with that
-        error of its own.
+        If this method raised, Spark 4.2 would try to stop a reader that it does not have, and report that instead.
         """
         try:
             check_read_schema(schema)
@@ -71,9 +67,9 @@ class PylogDataSource(DataSource):
             return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """A batch write; everything that can be wrong with columns and options is found here."""
+        """Return the writer of a batch, after checking columns and options."""
         return BatchWriter(write_options(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        """A stream write, checked in the same way."""
+        """Return the writer of a stream, checked in the same way."""
         return StreamWriter(write_options(self.options, streaming=True), schema, overwrite=overwrite)

@@ -1,11 +1,10 @@
 """The writers that Spark drives: Arrow batches in, appends out, one fsync per task and partition.
 
-With `exactlyOnce` (the default) every task attempt writes its part of a transaction: the whole micro-batch, or the
-whole batch write, becomes visible at once when the driver commits the attempts that count, or never. Without it rows
-are in the log as soon as they are appended: a task that fails or is tried again leaves what it had appended, and a
-batch write that fails says what that was.
+With `exactlyOnce` (the default) every task attempt writes its part of a transaction. The driver commits the attempts
+that count: the whole micro-batch, or batch write, becomes visible at once or never. Without `exactlyOnce` rows are in
+the log once they are appended: a failed or repeated task leaves what it appended, and a failed batch write says what.
 
-Spark makes a stream's writer anew in each process, so what `commit` and `abort` know comes with the messages.
+Spark recreates a stream's writer in each process, so `commit` and `abort` know only what the messages bring.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Enough for batches of full size in each of some dozen partitions; little against a worker's memory.
+# Enough for full batches in some dozen partitions, and little of a worker's memory.
 PORTION_BYTES = 16 * 1024 * 1024
-# The process that commits has this loaded, and needs no kernels.
+# The process that commits a stream has this loaded; it needs no checks and no kernels.
 _COMMITTING = "pyspark.sql.worker.python_streaming_sink_runner"
 _QUERY_ID = "sql.streaming.queryId"
 _GIVEN_UP = "the driver gave the batch up"
@@ -48,7 +47,7 @@ _GIVEN_UP = "the driver gave the batch up"
 
 @dataclass(frozen=True)
 class Appended(WriterCommitMessage):
-    """What one task appended, on disk; `prepared` is to be committed."""
+    """What one task appended, on disk; the driver commits `prepared`."""
 
     ranges: tuple[PartitionRange, ...]
     prepared: Prepared | None = None
@@ -60,7 +59,7 @@ Messages = Sequence[WriterCommitMessage | None]
 class _Appender:
     """What batch and stream share: the checks before any task runs, and the work of a task."""
 
-    _is_once = False  # nobody writes this batch again
+    _is_once = False  # True: nobody writes this batch again
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -128,8 +127,8 @@ class _Appender:
         return target.transactions.begin(name, batch_id, run=run, task=label, owner=owner, once=self._is_once)
 
     def _batch(self) -> tuple[str, int, str]:
-        """What the batch is called, its number, and the run that writes it."""
-        raise AssertionError("batch and stream know it in their own ways")
+        """Return the transaction's name, the batch's number, and the run that writes it."""
+        raise NotImplementedError
 
 
 class BatchWriter(_Appender, DataSourceArrowWriter):
@@ -146,7 +145,7 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
         return name or f"write {self._run}", batch_id or 0, self._run
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
-        """Append the rows; on return they are on disk. An error of a plain write says what all tasks left so far."""
+        """Append the rows; on return they are on disk. The error of a plain write says what all tasks left so far."""
         try:
             return super().write(iterator)
         except PylogError as error:
@@ -159,9 +158,9 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
         _commit(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Give up the transaction; of a plain write say what it left, now that all its tasks have ended.
+        """Give up the transaction; for a plain write, log what it left, now that all its tasks have ended.
 
-        Raising here would hide the cause behind "Writing job failed".
+        An error here would hide the cause behind "Writing job failed".
         """
         if self._options.exactly_once:
             name, batch_id, run = self._batch()
@@ -170,7 +169,7 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
             logger.warning("the write failed; left in the log since it began: %s", self._left())
 
     def _left(self) -> str:
-        """What was appended to the topics of this write since it was planned."""
+        """Return what was appended to the topics of this write since it was planned."""
         left = [
             PartitionRange(topic, p, self._before.get(topic, {}).get(p, 0), now)
             for topic, ends in _all_ends(self._options).items()
@@ -181,7 +180,7 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
 
 
 class StreamWriter(_Appender, DataSourceStreamArrowWriter):
-    """Appends each micro-batch. One that is replayed after a restart is there already: nothing is written."""
+    """Appends each micro-batch. Of one that is replayed after its commit nothing is written."""
 
     def _batch(self) -> tuple[str, int, str]:
         task = TaskContext.get()
@@ -199,10 +198,10 @@ class StreamWriter(_Appender, DataSourceStreamArrowWriter):
         _commit(self._options, messages, origin=_origin(self._options.checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Give the micro-batch up. Called after a failed commit, too: what is decided stays.
+        """Give the micro-batch up. Spark also calls this after a failed commit: what is decided stays.
 
-        Tasks that were stopped have sent no message. So the query's id is taken from its checkpoint, and its attempts
-        are those of this driver; without a known checkpoint, what was prepared waits for its timeout.
+        Stopped tasks have sent no message. So the query's id comes from its checkpoint, and all attempts of this driver
+        are aborted; without a readable checkpoint, what was prepared waits for its timeout.
         """
         if not self._options.exactly_once:
             return
@@ -231,9 +230,9 @@ def _commit(options: WriteOptions, messages: Messages, *, origin: str = "") -> N
 
 
 def _abort(options: WriteOptions, give_up: Callable[[Transactions], None]) -> None:
-    """Abort what tasks wrote; those that were killed are told by their being gone.
+    """Abort what tasks wrote, also what killed tasks left.
 
-    What cannot be aborted now is aborted by the next who comes: this must not hide why the write failed.
+    An error is only logged, or it would hide why the write failed: the next process that comes by aborts the rest.
     """
     try:
         transactions = writing(options.path).transactions
@@ -251,16 +250,16 @@ def _abort_quietly(transaction: Transaction, reason: str) -> None:
 
 
 def _origin(checkpoint: str | None, batch_id: int) -> str:
-    """What names the input of a micro-batch: its entry in the query's offset log, if that can be read here.
+    """Return the hash of the micro-batch's entry in the query's offset log; "" if it cannot be read here.
 
-    Spark writes the entry once, before the batch runs for the first time: a replay has the very same one.
+    Spark writes the entry once, before the batch first runs, so a replay of the same input has the same one.
     """
     entry = _read(checkpoint, f"offsets/{batch_id}")
     return hashlib.sha256(entry).hexdigest() if entry else ""
 
 
 def _query_id(checkpoint: str | None) -> str:
-    """The id that Spark gave the query of this checkpoint; "" if it cannot be read here."""
+    """Return the id that Spark gave the query of this checkpoint; "" if it cannot be read here."""
     try:
         return str(json.loads(_read(checkpoint, "metadata") or b"{}").get("id", ""))
     except ValueError:
@@ -268,7 +267,7 @@ def _query_id(checkpoint: str | None) -> str:
 
 
 def _read(checkpoint: str | None, name: str) -> bytes:
-    """A file of a checkpoint in a local directory; nothing of one elsewhere."""
+    """Return a file of a checkpoint in a local directory, else nothing."""
     if checkpoint is None or not (found := re.match(r"(?:file:/*(?=/))?(/.*)", checkpoint)):
         return b""
     try:
@@ -281,7 +280,7 @@ def _read(checkpoint: str | None, name: str) -> bytes:
 
 
 def _all_ends(options: WriteOptions) -> dict[str, Mapping[int, int]]:
-    """Where every partition ends that the write may reach."""
+    """Return the end of every partition that the write may reach."""
     target = reading(options.path, isolation="read_uncommitted")
     topics = [info.name for info in target.topics() if options.topic in (None, info.name) and not info.damage]
     return {topic: _ends(target, topic) for topic in topics}
@@ -292,7 +291,7 @@ def _ends(target: ReadableTopics, topic: str) -> Mapping[int, int]:
 
 
 def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Some batches at a time: few appends, little memory."""
+    """Yield batches in groups of about PORTION_BYTES: few appends, little memory."""
     portion: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -306,7 +305,7 @@ def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch
 
 
 def _by_topic(rows: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table]]:
-    """The rows of each topic, in their order; the option beats the column."""
+    """Yield the rows of each topic, in their order. The option goes before the column."""
     import pyarrow.compute as pc
 
     if topic is not None:
@@ -324,7 +323,7 @@ def _by_topic(rows: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table
 
 
 def merged(ranges: Iterable[PartitionRange]) -> list[PartitionRange]:
-    """Return the ranges sorted, those that touch joined."""
+    """Return the ranges, sorted; neighbours are joined."""
     result: list[PartitionRange] = []
     for r in sorted(ranges):
         last = result[-1] if result else None

@@ -2,8 +2,8 @@
 
 From the ground up: `log`, the log of a Delta table entry by entry; `conversion`, JSON values to typed columns;
 `table`, where it is, how far it goes, and one function that commits; `parquet`, records as its files;
-`tiered_topics`, the union of a log and its table, each offset once; `topic_tables`, the tables of a topic, and what
-its log is told of them.
+`tiered_topics`, the union of a log and its table, each offset once; `topic_tables`, the tables of a topic; `tiering`,
+what they lack, and what the log is told of them.
 
-A log is told that offsets are tiered after the commit that holds them, so retention deletes nothing that is nowhere.
+A log's tiered offset moves after the commit that holds its records, so retention deletes nothing that is nowhere.
 """

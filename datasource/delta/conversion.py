@@ -1,8 +1,8 @@
-"""JSON values as typed columns: each field as its declared type says, or the row is bad, and why.
+"""Parse JSON values into typed columns; a row with a field that does not fit its declared type is bad, with a reason.
 
-Strict, so that nothing is bent on the way: a number is no string and 1.5 no integer; a field that is missing is null,
-and one that is not declared is left out. Text is taken for dates (2024-01-31), times (ISO 8601; without a zone: UTC),
-decimals and binary (base64). A record without a value (a tombstone) is a row of nulls.
+Parsing is strict: a number is no string and 1.5 no integer. A missing field is null, an undeclared one is dropped.
+Dates (2024-01-31), times (ISO 8601; without a zone: UTC), decimals and binary (base64) are written as text. A record
+without a value (a tombstone) is a row of nulls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Convert = Callable[[Any, pa.DataType, str], Any]
 
 
 class Parsed(NamedTuple):
-    """The columns of the good rows, which rows those are, and the reasons of the others by row."""
+    """The columns of the good rows, the numbers of these rows, and the reasons of the bad ones by row."""
 
     columns: list[pa.Array]
     good: list[int]
@@ -84,13 +84,13 @@ _FLOATS = frozenset({float, int, Decimal, type(None)})
 
 
 def _column(values: list[Any], field: pa.Field, bad: dict[int, str]) -> pa.Array:
-    """The values as an array; where that is not possible, the reasons go into `bad` and null stands there."""
+    """Return the values as an array; one that does not fit is null, and its reason goes into `bad`."""
     kinds = set(map(type, values))
     if kinds <= _plain(field.type) and (field.nullable or type(None) not in kinds):
         try:
             return pa.array(values, field.type)
         except (pa.ArrowException, OverflowError, UnicodeError):
-            pass  # one of them does not fit: which?
+            pass  # find out below which one does not fit
     converted = []
     for i, value in enumerate(values):
         try:
@@ -102,7 +102,7 @@ def _column(values: list[Any], field: pa.Field, bad: dict[int, str]) -> pa.Array
 
 
 def _plain(kind: pa.DataType) -> frozenset[type]:
-    """Python types that need no conversion."""
+    """Return the Python types that need no conversion to `kind`."""
     if pa.types.is_integer(kind):
         return frozenset({int, type(None)})
     if pa.types.is_float64(kind):
@@ -133,7 +133,7 @@ def _converter(kind: pa.DataType) -> Convert:
     for matches, convert in _CONVERTERS:
         if matches(kind):
             return convert
-    raise AssertionError(kind)  # refused before any task runs
+    raise AssertionError(kind)  # `is_supported` refuses such types before any task runs
 
 
 def is_supported(kind: pa.DataType) -> bool:

@@ -1,15 +1,15 @@
-"""The log of a Delta table, entry by entry: what a commit did, what RESTORE undid, and which files a snapshot needs.
+"""The log of a Delta table, entry by entry: what a commit did, and what RESTORE undid.
 
 ::
 
     _delta_log/00000000000000000007.json                  version 7: a line of JSON per action
-    _delta_log/00000000000000000010.checkpoint….parquet   everything up to version 10; older entries may go then
+    _delta_log/00000000000000000010.checkpoint….parquet   everything up to version 10; older entries may be removed
     _delta_log/_sidecars/….parquet                        parts of checkpoints
     _delta_log/_last_checkpoint                           a hint
 
-RESTORE adds a version that has the files of an earlier one. The transactions of the versions between stay as they are:
-what they say of the rows is true no more. So the history of a table is not its versions from first to last, but the way
-back from the newest, which at each RESTORE jumps to the version that was brought back.
+RESTORE adds a version with the files of an earlier one. The transactions of the versions between stay, although their
+rows are gone. So the history of a table is not its versions from first to last, but the way back from the newest, which
+at each RESTORE jumps to the version that was brought back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from logstore.errors import StoreError
 
 LOG = "_delta_log"
 RESTORE = "RESTORE"
-UNKNOWN = -1  # RESTORE to a time: which version that was is not written down
+UNKNOWN = -1  # RESTORE to a time does not name the version
 
 _VERSIONED = re.compile(r"(\d{20})\.(json|checkpoint\..*)")
 _SIDECARS, _LAST_CHECKPOINT = "_sidecars", "_last_checkpoint"
@@ -48,9 +48,9 @@ Look = Callable[[int], Entry | None]
 
 
 def entry(table: Path, version: int) -> Entry | None:
-    """Return what the commit of this version did; None: its entry was removed, with other old ones.
+    """Return what the commit of this version did; None: Delta removed its entry, as it does with old ones.
 
-    Raises: StoreError: it cannot be read.
+    Raises: StoreError: the entry cannot be read.
     """
     path = table / LOG / f"{version:020d}.json"
     try:
@@ -75,7 +75,7 @@ def _entry(actions: list[dict[str, Any]]) -> Entry:
 
 
 def _restored(info: Mapping[str, Any]) -> int:
-    """The version that came back; Spark writes it as a number, deltalake as text."""
+    """Return the version that was brought back; Spark writes it as a number, deltalake as text."""
     version = info.get("operationParameters", {}).get("version")
     return int(version) if version not in (None, "") else UNKNOWN
 
@@ -85,7 +85,7 @@ def _restored(info: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undone:
-    """A RESTORE took rows away that `pylog:` transactions still tell of. `whole`: a version that has them all."""
+    """A RESTORE that took rows away which transactions still claim. `whole`: a version that has them all."""
 
     version: int
     restored: int
@@ -93,9 +93,9 @@ class Undone:
 
 
 def undone(look: Look, *, since: int, head: int, prefix: str) -> Undone | None:
-    """Return what took away rows that commits with transactions of this prefix added; None: they are all there.
+    """Return the RESTORE that took away rows of commits with transactions of this prefix; None: all rows are there.
 
-    Up to version `since` the history was looked at before. Where its entries were removed meanwhile it counts as good.
+    The history up to version `since` was checked before. Entries that Delta removed since then count as good.
     """
     for restore, restored in _jumps(look, since=since, head=head):
         if any(_is_ours(look(version), prefix) for version in range(restored + 1, restore)):
@@ -104,7 +104,7 @@ def undone(look: Look, *, since: int, head: int, prefix: str) -> Undone | None:
 
 
 def _jumps(look: Look, *, since: int, head: int) -> Iterator[tuple[int, int]]:
-    """The RESTOREs on the way back from `head`, and the versions that they brought back."""
+    """Yield the RESTOREs on the way back from `head`, each with the version that it brought back."""
     version, has_jumped = head, False
     while version > (0 if has_jumped else since) and (found := look(version)) is not None:
         if found.restored is None:
@@ -115,12 +115,12 @@ def _jumps(look: Look, *, since: int, head: int) -> Iterator[tuple[int, int]]:
 
 
 def _is_ours(found: Entry | None, prefix: str) -> bool:
-    """Did it add rows of the topic? Of an entry that is gone nobody knows, so perhaps."""
+    """Did it add rows of the topic? An entry that was removed may have."""
     return found is None or (found.files > 0 and any(name.startswith(prefix) for name in found.transactions))
 
 
 def _whole(look: Look, head: int, prefix: str) -> int | None:
-    """The newest version before a RESTORE that has all rows of the topic up to `head`; None: none is left that has."""
+    """Return the newest version before a RESTORE that has all rows of the topic up to `head`; None: there is none."""
     version = head
     while version > 0 and (found := look(version)) is not None and not _is_ours(found, prefix):
         version -= 1
@@ -133,10 +133,7 @@ def _whole(look: Look, head: int, prefix: str) -> int | None:
 
 
 def make_durable(table: Path, *, since: int) -> None:
-    """Let the entries and checkpoints above version `since` survive a loss of power.
-
-    They were written by deltalake or by Delta's own writer, and neither calls fsync.
-    """
+    """Fsync the entries and checkpoints above version `since`: neither deltalake nor Delta's own writer does."""
     log = table / LOG
     versions = ((name, _VERSIONED.fullmatch(name)) for name in SYSTEM.files.list(log).names)
     names = [name for name, found in versions if found and int(found[1]) > since]
@@ -148,13 +145,13 @@ def make_durable(table: Path, *, since: int) -> None:
                 fsync_file(sidecars / name)
             SYSTEM.files.fsync(sidecars)
     for name in names:
-        with suppress(FileNotFoundError):  # an old one, removed meanwhile: a newer one stands for it
+        with suppress(FileNotFoundError):  # somebody removed an old one: a newer one contains it
             fsync_file(log / name)
     SYSTEM.files.fsync(log)
 
 
 def fsync_file(path: Path) -> None:
-    """Make a file durable that is not ours, and keep no descriptor of it: others remove it one day."""
+    """Make a file durable, and keep no descriptor of it: it is Delta's, which may remove it."""
     try:
         SYSTEM.files.fsync(path)
     finally:

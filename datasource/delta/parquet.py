@@ -1,7 +1,7 @@
-"""Records of a topic as Parquet files in the directory of a Delta table: the part of tiering that Spark tasks do.
+"""Write records of a topic as Parquet files into the directory of a Delta table: what the tasks of tiering do.
 
-The files are on disk (fsync) when their descriptions leave the task, and belong to nothing until somebody commits
-them. A task that dies leaves files that nobody names; another attempt writes others.
+A task fsyncs its files before it describes them to the driver, which commits them. A task that dies leaves files that
+no version of the table names; another attempt writes new ones.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from logstore.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+    from deltalake.transaction import AddAction
 
 _HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -40,19 +41,19 @@ KEY, VALUE = pa.field("key", pa.binary()), pa.field("value", pa.binary())
 HEADERS, DAY = pa.field("headers", _HEADERS), pa.field(DATE, pa.date32())
 REASON = pa.field("reason", pa.string())
 
-RAW = pa.schema([*PLACE, KEY, VALUE, HEADERS, DAY])  # a record as it is
+RAW = pa.schema([*PLACE, KEY, VALUE, HEADERS, DAY])  # a record, its value as bytes
 BAD = pa.schema([*PLACE, KEY, VALUE, HEADERS, REASON, DAY])  # of `<topic>__dlq`
 
-# A row group: large enough to be read fast, small enough for a worker's memory (it is there twice for a moment).
+# A row group: large enough to be read fast, small enough to be in a worker's memory twice for a moment.
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 FILE_BYTES = 512 * 1024 * 1024  # of rows in memory; Parquet makes less of it
 _DAY_US = 86_400_000_000
-FILES_OPEN_MAX = 16  # records of how many days may be mixed before files get small
+FILES_OPEN_MAX = 16  # days: with records of more days mixed, files get small
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, what Spark and Delta can write
 
 
 def typed_schema(fields: Sequence[pa.Field]) -> pa.Schema:
-    """Return the columns of a table whose values are parsed; a field that is named as one of ours gets `value_` before.
+    """Return the columns of a table whose values are parsed; a field with the name of one of ours gets `value_` before.
 
     Raises: InvalidRequestError: a type that JSON cannot be parsed to, or a name twice.
     """
@@ -64,13 +65,13 @@ def typed_schema(fields: Sequence[pa.Field]) -> pa.Schema:
         columns.append(f.with_name(f"value_{f.name}") if f.name.lower() in ours else f)
     names = [f.name.lower() for f in columns]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise InvalidRequestError(f"schema: column {twice[0]!r} is there twice")
+        raise InvalidRequestError(f"schema: column {twice[0]!r} appears twice")
     return pa.schema([*PLACE, KEY, HEADERS, *columns, DAY])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSlice:
-    """Offsets [start, end) of a partition, and the tables that lack them. Without `fields` values stay bytes."""
+    """Offsets [start, end) of a partition, to be written to a table. Without `fields` values stay bytes."""
 
     path: str
     topic: str
@@ -80,7 +81,7 @@ class OffsetSlice:
     table: str
     fields: tuple[pa.Field, ...] = ()
     bad_table: str = ""
-    bad_start: int = 0  # bad rows below are in their table already
+    bad_start: int = 0  # bad rows below this offset are in their table already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,19 @@ class DataFile:
     partition: int
     offsets: tuple[int, int]
     timestamps_us: tuple[int, int]
+
+    def action(self) -> AddAction:
+        """The file as a commit adds it."""
+        from deltalake.transaction import AddAction
+
+        return AddAction(
+            path=self.name,
+            size=self.size_bytes,
+            partition_values={DATE: self.day},
+            modification_time=SYSTEM.clock.now_ms(),
+            data_change=True,
+            stats=self.stats(),
+        )
 
     def stats(self) -> str:
         """The statistics as Delta writes them."""
@@ -122,7 +136,7 @@ class Written:
 
 
 def write_piece(piece: OffsetSlice) -> Written:
-    """Write the records of the piece, those that cannot be parsed beside; on return the files are durable."""
+    """Write the records of the piece, and those that cannot be parsed to the bad table; on return both are durable."""
     schema = typed_schema(piece.fields) if piece.fields else RAW
     good = TableWriter(Path(piece.table), schema)
     bad = TableWriter(Path(piece.bad_table), BAD) if piece.fields else None
@@ -147,7 +161,7 @@ def write_piece(piece: OffsetSlice) -> Written:
 
 
 def converted(piece: OffsetSlice) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
-    """Yield the piece's records as rows of the table, and beside them the bad ones (None: values stay bytes)."""
+    """Yield the piece's records as rows of the table, each with the bad ones (None: values stay bytes)."""
     target = reading(piece.path)
     wanted = PartitionRange(piece.topic, piece.partition, piece.start, piece.end)
     stored = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
@@ -162,7 +176,7 @@ def converted(piece: OffsetSlice) -> Iterator[tuple[pa.RecordBatch, pa.RecordBat
 def split(
     rows: pa.RecordBatch, fields: Sequence[pa.Field], *, bad_start: int = 0
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the rows (as RAW) whose values could be parsed, typed, and the others from `bad_start` on as BAD."""
+    """Return the rows (of RAW) that could be parsed, with typed columns, and the others from `bad_start` on, as BAD."""
     parsed = parse(rows.column("value"), fields)
     good = rows.take(pa.array(parsed.good, pa.int64())) if parsed.reasons else rows
     before = [good.column(f.name) for f in (*PLACE, KEY, HEADERS)]
@@ -201,7 +215,7 @@ def days(timestamps: pa.Array) -> pa.Array:
 
 
 class TableWriter:
-    """Writes rows into files of a table, by day. `finish` returns them, durable; `discard` removes them."""
+    """Writes rows into files of a table, one per day. `finish` makes them durable; `discard` removes them."""
 
     def __init__(self, table: Path, schema: pa.Schema) -> None:
         self._table = table
@@ -213,7 +227,7 @@ class TableWriter:
         self._done: list[DataFile] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Add the rows of one partition, offsets going up."""
+        """Add rows of the partition, in the order of their offsets."""
         if rows.num_rows:
             self._waiting.append(rows)
             self._waiting_bytes += rows.nbytes
@@ -221,7 +235,7 @@ class TableWriter:
             self._spill()
 
     def finish(self) -> list[DataFile]:
-        """Close all files and make them durable."""
+        """Close all files, make them durable, and return them."""
         self._spill()
         for day in list(self._open):
             self._close(day)
@@ -232,7 +246,7 @@ class TableWriter:
         return self._done
 
     def discard(self) -> None:
-        """Remove what was written, as far as that is possible."""
+        """Remove what was written; a file that cannot be removed becomes an orphan."""
         names = [f.name for f in self._done]
         for file in self._open.values():
             with suppress(OSError):
@@ -241,7 +255,7 @@ class TableWriter:
         remove(self._table, names)
 
     def _spill(self) -> None:
-        """Write what waits: one row group per day."""
+        """Write the rows that wait, as one row group per day."""
         if not self._waiting:
             return
         rows = pa.Table.from_batches(self._waiting, self._schema)
@@ -321,14 +335,14 @@ class _File:
 
 
 def remove(table: Path, names: Sequence[str]) -> None:
-    """Remove files that nobody committed, as far as that is possible: what stays is an orphan."""
+    """Remove files that nobody committed; one that cannot be removed becomes an orphan."""
     for name in names:
         with suppress(OSError):
             SYSTEM.files.unlink(table / name)
 
 
 def _iso(timestamp_us: int) -> str | None:
-    """The time as Delta's statistics write it; None: outside of the years that they can write."""
+    """Return the time as Delta's statistics write it; None outside of the years that they can."""
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=timestamp_us)
     except OverflowError:

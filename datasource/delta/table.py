@@ -1,16 +1,16 @@
-"""The Delta table of a topic: where it is, up to which offset it holds each partition, and which files hold which rows.
+"""The Delta table of a topic: where it is, how far it holds each partition, and which files hold which rows.
 
 The table itself says how far it goes: each commit that adds records carries, per partition, a `txn` action with the app
 id `pylog:<topic id>:<partition>` and, as its version, the offset behind the last record. Rows and offset thus appear
-together or not at all, and every snapshot of the table agrees with itself. Nothing else is believed; what stands in
-the store (`tiering/<topic id>.json`) only says where the table is, and which schema was declared.
+together or not at all, in every snapshot. The store's note (`tiering/<topic id>.json`) only says where the table is,
+which schema was declared, and up to which version the table's history was checked.
 
-A copy of a store has the same topics, with the same ids. A table inside the store is copied with it, and is noted
-relative to it. A table elsewhere is of one store, whose path is a property of the table: another store is refused.
+A copy of a store has the same topics, with the same ids. A table inside the store is copied with it, and noted by its
+relative path. A table elsewhere belongs to one store, whose path is a property of the table; it refuses other stores.
 
-Two commits that were prepared from one snapshot and name the same app id exclude each other: the second one fails.
+Of two commits that were prepared from one snapshot and name the same app id, the second fails.
 
-Needs the package `deltalake` (pip install "pyspark-pylog[delta]"); no jar. Tables are directories that this machine
+Needs the package `deltalake` (pip install "pyspark-pylog[delta]") and no jar. Tables are directories that this machine
 sees.
 """
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction
 
-NOTES = "tiering"  # of the store: a note per tiered topic
-TABLES = "tiered"  # of the store: where tables are if nothing else is said
+NOTES = "tiering"  # directory of the store: a note per tiered topic
+TABLES = "tiered"  # directory of the store: where tables are by default
 TOPIC_ID = "pylog.topicId"  # property of a table: whose records it holds
-STORE = "pylog.store"  # property of a table: which store fills it, should it be outside of that store
+STORE = "pylog.store"  # property of a table: which store fills it, if it is outside of that store
 DATE = "date"  # the partition column
 
-# What a reader must know of a table beyond plain Parquet files, and need not care about here.
+# Features of a table that a reader of its current rows may ignore.
 _HARMLESS_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 _FORBIDDEN_IN_NAMES = re.compile(r"[ ,;{}()\n\t=]")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
@@ -52,12 +52,12 @@ class TableConflictError(PylogError):
 
 
 class RestoredError(StoreError):
-    """RESTORE took rows out of the table that its transactions still tell of."""
+    """RESTORE took rows out of the table that its transactions still claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A data file, and what its statistics say of the rows in it; None: they do not say."""
+    """A data file, and the bounds of its rows by its statistics; None: these do not say."""
 
     path: Path
     size_bytes: int
@@ -77,9 +77,9 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class TierConfig:
-    """Where the table of a topic is, and its declared schema as DDL; "": values are bytes.
+    """The store's note of a topic's table: where it is, and its declared schema as DDL ("": values are bytes).
 
-    Up to `version` the history of the table was looked through and is on disk; `bad_version`: of that of bad rows.
+    The history of the table is checked and on disk up to `version`, that of the table of bad rows up to `bad_version`.
     """
 
     table: Path
@@ -89,13 +89,13 @@ class TierConfig:
 
     @property
     def tables(self) -> list[tuple[Path, int]]:
-        """The tables, and up to which version each was looked through."""
+        """The tables, each with the version up to which it was checked."""
         bad = [(bad_table(self.table), self.bad_version)] if self.schema else []
         return [(self.table, self.version), *bad]
 
 
 def bad_table(table: Path) -> Path:
-    """Return where rows go that do not fit the schema."""
+    """Return the table of rows that do not fit the schema."""
     return table.with_name(f"{table.name}__dlq")
 
 
@@ -124,7 +124,7 @@ def write_note(root: str | Path, topic: str, topic_id: str, note: TierConfig) ->
 
 
 def _owner(root: str | Path) -> str:
-    """What a table outside of the store knows the store by."""
+    """Return the value of STORE in a table outside of the store."""
     return str(Path(root).resolve())
 
 
@@ -137,7 +137,7 @@ def _note(root: str | Path, topic_id: str) -> Path:
 
 
 def lock_path(root: str | Path, topic_id: str) -> Path:
-    """Return the file that who tiers a topic holds locked: a second job has nothing to do there."""
+    """Return the file that a job keeps locked while it tiers the topic."""
     return Path(root) / NOTES / f"{topic_id}.lock"
 
 
@@ -145,7 +145,7 @@ def lock_path(root: str | Path, topic_id: str) -> Path:
 
 
 def app_id(topic_id: str, partition: int | str) -> str:
-    """Return the name under which a table keeps how far it holds a partition ("": what such names begin with)."""
+    """Return the app id by which a table says how far it holds a partition ("": the prefix of all partitions)."""
     return f"pylog:{topic_id}:{partition}"
 
 
@@ -153,7 +153,7 @@ class TopicTable:
     """One snapshot of the table of one topic. `boundary` and `files` agree with each other; `commit` builds on both."""
 
     def __init__(self, path: Path, topic_id: str, root: str) -> None:
-        """Load the newest snapshot. Raises: StoreError: there is no such table of this topic of the store at `root`."""
+        """Load the newest snapshot. Raises: StoreError: the store at `root` has no such table of this topic."""
         self.path = path
         self.topic_id = topic_id
         self.root = root
@@ -161,8 +161,13 @@ class TopicTable:
         self._check()
 
     def boundary(self, partition: int) -> int | None:
-        """Return the offset behind the last that was tiered; None: nothing was, yet."""
+        """Return the offset behind the last tiered record; None: none is."""
         return self._table.transaction_version(app_id(self.topic_id, partition))
+
+    def check_boundary(self, partition: int, start: int) -> None:
+        """Raise TableConflictError if somebody tiered records from `start` on since that was planned."""
+        if (self.boundary(partition) or 0) > start:
+            raise TableConflictError(f"{self.path} moved on since the job was planned")
 
     @property
     def version(self) -> int:
@@ -180,7 +185,7 @@ class TopicTable:
         import pyarrow as pa
 
         found = pa.table(self._table.get_add_actions(flatten=True))
-        # Not all columns: the statistics of other ones may be what Python cannot hold, as the year 55840.
+        # Not all columns: other statistics may hold what Python cannot, as the year 55840.
         rows = found.select([name for name in _OF_A_FILE if name in found.column_names]).to_pylist()
         return [
             TableFile(
@@ -194,10 +199,10 @@ class TopicTable:
         ]
 
     def commit(self, adds: Sequence[AddAction], boundaries: Mapping[int, int]) -> TopicTable:
-        """Add the files, which are on disk, and move the boundaries, together; return the snapshot behind it, durable.
+        """Add files that are on disk and move the boundaries, in one durable commit; return the snapshot behind it.
 
-        Raises: TableConflictError: since this snapshot others committed to the table; StoreError: it cannot be
-        written, now or later. Nothing was committed.
+        Raises: TableConflictError: others committed to the table since this snapshot; StoreError: it cannot be
+        written, now or later. Nothing was committed then.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
@@ -214,7 +219,9 @@ class TopicTable:
             )
         except DeltaError as error:
             after = TopicTable(self.path, self.topic_id, self.root)
-            if not after._holds(adds, boundaries):  # it failed after the commit: writing a checkpoint, say
+            if not after._holds(
+                adds, boundaries
+            ):  # else it failed after the commit, writing a checkpoint, say
                 raise self._refusal(after, error) from error
         else:
             after = TopicTable(self.path, self.topic_id, self.root)
@@ -228,7 +235,7 @@ class TopicTable:
         )
 
     def _refusal(self, after: TopicTable, error: Exception) -> PylogError:
-        """A conflict, if the table is another one `after` the commit failed: else it would fail again."""
+        """Return a conflict if the table has changed, else an error that would come again."""
         reason = str(error).strip().splitlines()[0]
         if after.version > self.version:
             return TableConflictError(f"{self.path}: {reason}; the next run of the job goes on")
@@ -236,7 +243,7 @@ class TopicTable:
         return StoreError(f"{self.path} cannot be written: {reason}{jar}")
 
     def committed(self, since: int, partition: int, end: int) -> log.Entry | None:
-        """Return what the commit did that moved the boundary to `end`, after version `since`; None: there is none."""
+        """Return the commit after version `since` that moved the boundary to `end`; None: there is none."""
         for version in range(since + 1, self.version + 1):
             found = log.entry(self.path, version)
             if found and found.transactions.get(app_id(self.topic_id, partition)) == end:
@@ -244,10 +251,7 @@ class TopicTable:
         return None
 
     def check_history(self, *, since: int) -> None:
-        """Raise RestoredError if RESTORE took away rows that the boundaries still tell of.
-
-        Up to version `since` this was looked at before.
-        """
+        """Raise RestoredError if RESTORE took away rows that the boundaries still claim, after version `since`."""
         look = cache(partial(log.entry, self.path))
         found = log.undone(look, since=since, head=self.version, prefix=app_id(self.topic_id, ""))
         if found is None:
@@ -255,16 +259,16 @@ class TopicTable:
         to = "an earlier time" if found.restored < 0 else f"version {found.restored}"
         forward = "" if found.whole is None else f"RESTORE it to version {found.whole}, which has them; or "
         raise RestoredError(
-            f"{self.path} was taken back to {to} by RESTORE (its version {found.version}): rows that were tiered "
-            f"are in it no more. Nothing is tiered, and the log keeps what it has, until you {forward}remove "
+            f"{self.path} was taken back to {to} by RESTORE (its version {found.version}): it lacks rows that were "
+            f"tiered. Nothing is tiered, and the log keeps what it has, until you {forward}remove "
             f"{_note(self.root, self.topic_id)} and give another directory with --table (table=): a new table "
             "begins with what the log still has"
         )
 
     def make_durable(self, *, since: int, files: Iterable[TableFile] = ()) -> None:
-        """Let the commits above version `since`, and these files, survive a loss of power.
+        """Fsync the commits above version `since`, and these files, since the log is deleted once they are tiered.
 
-        The log is removed on their word. Delta's own writer does not call fsync, nor deltalake for what it commits.
+        Delta's own writer does not call fsync, nor deltalake for what it commits.
         """
         directories = {self.path}
         for file in files:
@@ -275,7 +279,7 @@ class TopicTable:
         log.make_durable(self.path, since=since)
 
     def orphans(self, *, age_hours: int) -> list[Path]:
-        """Return files that are in no version of the table and older than this: what killed runs left."""
+        """Return our files that are in no version of the table and older than this: killed runs left them."""
 
         def vacuumed(*, full: bool) -> list[str]:
             return self._table.vacuum(
@@ -330,9 +334,9 @@ def exists(path: Path) -> bool:
 
 
 def create(path: Path, root: str, name: str, topic_id: str, schema: pa.Schema) -> None:
-    """Make the (empty) table of a topic of the store at `root`; nothing happens if it is there.
+    """Make the empty table of a topic of the store at `root`, unless it exists; on return it is durable.
 
-    Raises: InvalidRequestError: a column has a name that Delta does not take.
+    Raises: InvalidRequestError: Delta does not allow the name of a column.
     """
     if bad := [column for column in schema.names if _FORBIDDEN_IN_NAMES.search(column)]:
         raise InvalidRequestError(f"column {bad[0]!r}: Delta Lake allows none of ' ,;{{}}()=' in a name")
@@ -355,9 +359,9 @@ def create(path: Path, root: str, name: str, topic_id: str, schema: pa.Schema) -
 
 
 def name_features(path: Path) -> None:
-    """Name `invariants` among the features of the table, if it names any: NOT NULL is one, and deltalake forgets it.
+    """Name `invariants` among the table's features if a column is NOT NULL: deltalake forgets it.
 
-    Delta's Spark refuses a table that does not name a feature that its schema uses.
+    Delta's Spark refuses a table that does not name each feature that its schema uses.
     """
     table = _load(path)
     from deltalake import TableFeatures
@@ -368,14 +372,14 @@ def name_features(path: Path) -> None:
 
 
 def _has_required(fields: Iterable[Any]) -> bool:
-    """Is a column NOT NULL, or a field of a struct?"""
+    """Is a column, or a field of a struct, NOT NULL?"""
     return any(not f.nullable or _has_required(getattr(f.type, "fields", ())) for f in fields)
 
 
 def _location(path: Path) -> str:
-    """The path as deltalake takes it.
+    """Return the path for deltalake.
 
-    Raises: InvalidRequestError: it would take it for another directory, as `a%41` for `aA`.
+    Raises: InvalidRequestError: deltalake would take it for another directory, as `a%41` for `aA`.
     """
     if found := _ESCAPE.search(str(path.resolve())):
         raise InvalidRequestError(

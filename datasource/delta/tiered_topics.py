@@ -1,8 +1,8 @@
 """The union of a log and of the Delta table that holds its older records: one topic, each offset once.
 
-Below the boundary that the table's own snapshot names, rows come from the table; from there on, from the log. A
-reader takes one snapshot at a time, so it does not matter what is committed meanwhile. If retention has let go of
-records that were behind the snapshot's boundary, they are in the table by now: it is looked at again.
+Below the boundary in the table's snapshot, rows come from the table; from there on, from the log. A reader takes both
+from one snapshot, so later commits do not matter. If retention has deleted records behind the snapshot's boundary, they
+are in the table by now, and the reader takes a new snapshot.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def reading_tiered(path: str, *, fail_on_data_loss: bool) -> ReadableTopics:
-    """Return the topics of a directory, with what their tables hold, for reading: committed records."""
+    """Return the topics of a directory together with their tables, for reading committed records."""
     return TieredTopics(reading(path), path, fail_on_data_loss=fail_on_data_loss)
 
 
 class TieredTopics:
-    """Topics whose older records are in tables. One that was never tiered is just its log.
+    """Topics whose older records are in tables. A topic that was never tiered is just its log.
 
-    What is asked of a table that lost rows by RESTORE raises DataLossError, or a warning is logged.
+    A table that lost rows by RESTORE raises DataLossError, or logs a warning.
     """
 
     def __init__(self, log: ReadableTopics, path: str, *, fail_on_data_loss: bool = True) -> None:
@@ -49,28 +49,28 @@ class TieredTopics:
         """First and next offset of every partition, of table and log together."""
         log = self._log.offsets(
             topic
-        )  # first: what retention removes now is in the table that is loaded next
-        lake = self._lake(topic)
-        if lake is None:
+        )  # first: what retention deletes now is in the table that is loaded next
+        table = self._table(topic)
+        if table is None:
             return log
-        files = lake.files()
-        return {p: _joined(files, lake.boundary(p), p, extent) for p, extent in log.items()}
+        files = table.files()
+        return {p: _joined(files, table.boundary(p), p, extent) for p, extent in log.items()}
 
     def settled(self, look: Callable[[], Found]) -> Found:
-        """What `look` finds while no transaction is decided."""
+        """Return what `look` finds while no transaction is decided."""
         return self._log.settled(look)
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Offset of the first record at or after this time."""
-        lake = self._lake(topic)
-        boundary = 0 if lake is None else lake.boundary(partition) or 0
-        if lake is not None and boundary:
+        table = self._table(topic)
+        boundary = 0 if table is None else table.boundary(partition) or 0
+        if table is not None and boundary:
             import pyarrow.compute as pc
 
             offsets = [
                 pc.min(batch.filter(_since(batch, timestamp_ms)).column("offset")).as_py()
                 for batch in rows(
-                    lake, PartitionRange(topic, partition, 0, boundary), ["offset", "timestamp"]
+                    table, PartitionRange(topic, partition, 0, boundary), ["offset", "timestamp"]
                 )
             ]
             if found := [int(offset) for offset in offsets if offset is not None]:
@@ -79,21 +79,21 @@ class TieredTopics:
 
     def floor_batch(self, r: PartitionRange, offset: int) -> int:
         """Where to cut at `offset`: at a batch in the log, anywhere in the table."""
-        lake = self._lake(r.topic)
-        if lake is not None and offset < (lake.boundary(r.partition) or 0):
+        table = self._table(r.topic)
+        if table is not None and offset < (table.boundary(r.partition) or 0):
             return offset
         return self._log.floor_batch(r, offset)
 
     def size_bytes(self, r: PartitionRange) -> int:
-        """Size as stored, about: of files that reach beyond the range their part of it."""
-        old, new, lake = self._parts(r)
+        """Return the size as stored, about: of a file that reaches beyond the range a part."""
+        old, new, table = self._parts(r)
         size = self._log.size_bytes(new) if new.count else 0
-        if lake is not None and old.count:
-            size += sum(_share(file, old) for file in lake.files() if _may_hold(file, old))
+        if table is not None and old.count:
+            size += sum(_share(file, old) for file in table.files() if _may_hold(file, old))
         return size
 
     def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
-        """Where about `max_bytes` from the start of `r` end; at least one batch."""
+        """Return the offset about `max_bytes` behind the start of `r`, at least one batch behind it."""
         old, new, _ = self._parts(r)
         if not old.count:
             return self._log.offset_after_bytes(new, max_bytes)
@@ -101,32 +101,32 @@ class TieredTopics:
         return old.end if size <= max_bytes else old.start + max(1, old.count * max_bytes // size)
 
     def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The records of `r`: those of the table, then those of the log.
+        """Yield the records of `r`: those of the table, then those of the log.
 
         Raises: DataLossError: some are in neither.
         """
         while r.count:
-            old, new, lake = self._parts(r)
-            if lake is not None and old.count:
-                yield from rows(lake, old, columns)
+            old, new, table = self._parts(r)
+            if table is not None and old.count:
+                yield from rows(table, old, columns)
             try:
                 for batch, after in self._log_batches(new, columns):
                     yield batch
                     new = replace(new, start=after)
                 return
             except OffsetOutOfRangeError:
-                # Tiered and deleted since we looked; or deleted, and never tiered.
+                # Tiered and deleted since the snapshot; or deleted, and never tiered.
                 r = new if self._parts(new)[0].count else self._behind_the_hole(new)
 
     def _behind_the_hole(self, r: PartitionRange) -> PartitionRange:
-        """What is left of a range whose begin is neither in the table nor in the log."""
+        """Return what is left of a range whose begin is neither in the table nor in the log."""
         start = self._log.offsets(r.topic)[r.partition].start
         lost = replace(r, end=min(start, r.end))
         report([f"{lost} is lost: it was deleted from the log before it was tiered"], fail=self._fail)
         return replace(r, start=lost.end)
 
     def _log_batches(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Batches of the log, and the offset behind each."""
+        """Yield batches of the log, each with the offset behind it."""
         if not r.count:
             return
         names = list(columns)
@@ -135,54 +135,53 @@ class TieredTopics:
             yield batch.select(names), batch.column("offset")[-1].as_py() + 1
 
     def _parts(self, r: PartitionRange) -> tuple[PartitionRange, PartitionRange, TopicTable | None]:
-        """The range below the boundary of the table as it is now, the rest, and that table."""
-        lake = self._lake(r.topic)
-        boundary = 0 if lake is None else lake.boundary(r.partition) or 0
+        """Return the range below the boundary of the newest snapshot, the rest, and that snapshot."""
+        table = self._table(r.topic)
+        boundary = 0 if table is None else table.boundary(r.partition) or 0
         cut = min(max(r.start, boundary), r.end)
-        return replace(r, end=cut), replace(r, start=cut), lake
+        return replace(r, end=cut), replace(r, start=cut), table
 
-    def _lake(self, topic: str) -> TopicTable | None:
-        """The newest snapshot of the topic's table; None: it was never tiered."""
+    def _table(self, topic: str) -> TopicTable | None:
+        """Return the newest snapshot of the topic's table; None: it was never tiered."""
         info = self._log.topic(topic)
         note = noted(self._path, info.topic_id)
         if note is None:
             return None
-        lake = TopicTable(note.table, info.topic_id, self._path)
+        table = TopicTable(note.table, info.topic_id, self._path)
         try:
-            lake.check_history(since=max(note.version, self._looked_through.get(topic, -1)))
-            self._looked_through[topic] = lake.version
+            table.check_history(since=max(note.version, self._looked_through.get(topic, -1)))
+            self._looked_through[topic] = table.version
         except RestoredError as error:
             report([str(error)], fail=self._fail)
-        if not is_raw(lake.schema()):
+        if not is_raw(table.schema()):
             raise InvalidRequestError(
                 f"topic {topic!r} is tiered with a schema, so {note.table} has no bytes of values: read that table "
                 "itself (format delta), and the log without includeTiered"
             )
-        return lake
+        return table
 
 
 def is_raw(schema: pa.Schema) -> bool:
-    """Does the table hold values as they are?"""
+    """Does the table hold values as bytes?"""
     import pyarrow as pa
 
     return "value" in schema.names and pa.types.is_binary(schema.field("value").type)
 
 
-def rows(lake: TopicTable, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the records of the table in `r`, with the columns and types of a read of the log.
+def rows(table: TopicTable, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the table's records of `r`, with the columns and types of a read of the log.
 
-    Raises: StorageError: a file is gone since the snapshot was taken (vacuumed): a retry reads another one.
+    Raises: StorageError: VACUUM removed a file of the snapshot; a retry takes a newer one.
     """
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
 
     from logstore.store.reading import schema_of
 
-    files = sorted((f for f in lake.files() if _may_hold(f, r)), key=lambda f: f.offsets or (0, 0))
+    files = sorted((f for f in table.files() if _may_hold(f, r)), key=lambda f: f.offsets or (0, 0))
     schema = schema_of(columns)
-    parquet = ds.ParquetFileFormat(
-        coerce_int96_timestamp_unit="us"
-    )  # as ns they end in 2262; Spark writes INT96
+    # Spark writes INT96, which would be read as nanoseconds: those end in 2262.
+    parquet = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
     wanted = (
         (pc.field("partition") == r.partition)
         & (pc.field("offset") >= r.start)
@@ -207,9 +206,9 @@ def _may_hold(file: TableFile, r: PartitionRange) -> bool:
 def _joined(
     files: Sequence[TableFile], boundary: int | None, partition: int, log: OffsetRange
 ) -> OffsetRange:
-    """The offsets of table and log: from the first row in a file that may hold the partition.
+    """Return the offsets of table and log: from the first row in a file that may hold the partition.
 
-    Of a partition that the table does not know, from 0: what the log has no more is lost, and a read of it says so.
+    A partition that the table does not know begins at 0: a read of what the log deleted says that it is lost.
     """
     if boundary is None:
         return OffsetRange(0, log.end)
@@ -220,7 +219,7 @@ def _joined(
 
 
 def _share(file: TableFile, r: PartitionRange) -> int:
-    """The bytes of a file that belong to the range, as if its offsets were spread evenly."""
+    """Return the bytes of a file that belong to the range, as if its offsets were spread evenly."""
     if file.offsets is None:
         return file.size_bytes
     low, high = file.offsets

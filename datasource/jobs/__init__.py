@@ -7,9 +7,9 @@
     tiering.run(spark, path="data", topics=["orders"]).show()
 
 `run(spark, path=…, topics=…, dry_run=…)` returns a DataFrame with a row per partition: what was done, or would be. A
-partition that fails says so in its row and keeps no other from being handled. A job may be killed and run again, and
-two at once do no harm. From the ground up: `tasks`, what all of them share; `delta_spark`, tiering through Delta's
-own writer; the jobs, `retention`, `compaction`, `tiering` and `verify`; `schedule`, jobs again and again; `cli`.
+partition that fails says so in its row, and the others go on. A job may be killed and run again, and two may run at
+once. From the ground up: `tasks`, what all of them share; `delta_spark`, tiering through Delta's own writer; the jobs,
+`retention`, `compaction`, `tiering` and `verify`; `schedule`, jobs in turn; `cli`.
 """
 
 from datasource.jobs import compaction, retention, tiering, verify

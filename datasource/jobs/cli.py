@@ -32,7 +32,7 @@ from logstore.errors import PylogError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# What of a report is shown as a table; JSON has everything.
+# The columns of a report in a table; JSON has all.
 _COLUMNS = {
     "retention": ("topic", "partition", "status", "segments", "bytes", "bytes_before", "bytes_after",
                   "start_before", "start_after", "seconds", "reasons"),
@@ -44,7 +44,7 @@ _COLUMNS = {
     "verify": ("topic", "partition", "status", "segments", "bytes", "seconds"),
 }  # fmt: skip
 _WRONG = ("failed", "damaged")
-CANCEL_S = 10.0  # for jobs to end after Ctrl-C, before the session ends under them
+CANCEL_S = 10.0  # how long after Ctrl-C jobs may take to end, before their session ends
 
 Done = TypeVar("Done")
 
@@ -55,11 +55,11 @@ topics_option = click.option(
     metavar="TOPIC",
     help="Only this topic; may be repeated. [default: all]",
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing: say what would be done.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing: report what would be done.")
 
 
 def _duration_ms(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    """Turn 60s, 5m, 1h into milliseconds."""
+    """Return 60s, 5m or 1h in milliseconds."""
     from datasource.connector.option_parsing import duration_ms
 
     if text is None:
@@ -70,18 +70,18 @@ def _duration_ms(_ctx: click.Context, _parameter: click.Parameter, text: str | N
 
 @click.group()
 def jobs() -> None:
-    """Maintenance, in parallel by Spark: what appends and openings leave undone, tiering to Delta Lake, checks.
+    """Maintain topics in parallel with Spark: retention, compaction, tiering to Delta Lake, checks.
 
     \b
     $ pylog jobs retention --path data --dry-run
 
-    Each job handles partition after partition, may be killed and run again, and does no harm beside
-    another. For a cluster: spark-submit datasource/jobs/__main__.py NAME --path DIR.
+    A job may be killed and run again, and may run beside another. On a Spark cluster:
+    spark-submit datasource/jobs/__main__.py NAME --path DIR.
     """
 
 
 def _job(name: str) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a command of a job, with the options that all jobs have."""
+    """Return a decorator that makes a command of a job, with the options that all jobs have."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         for option in (output_option, path_option, dry_run_option, topics_option):
@@ -93,12 +93,12 @@ def _job(name: str) -> Callable[[Callable[..., Any]], click.Command]:
 
 @_job("retention")
 def retention(topics: tuple[str, ...], dry_run: bool, path: Path, output: str) -> None:
-    """Let go of old segments, as retention.ms and retention.bytes say.
+    """Delete old segments, as retention.ms and retention.bytes say.
 
     \b
     $ pylog jobs retention --path data
 
-    Appends and openings do this for the topics that they touch; this is for all.
+    Appends, and opening a store, do this for the topics that they touch.
     """
     _run("retention", path, topics, dry_run, output)
 
@@ -118,14 +118,14 @@ def compaction(topics: tuple[str, ...], dry_run: bool, path: Path, output: str) 
 @click.option(
     "--table",
     metavar="DIR",
-    help="Directory of the Delta table, {topic} stands for the topic's name; chosen once, at the first run. "
+    help="Directory of the Delta table; {topic} stands for the topic's name. Chosen once, at the first run. "
     "[default: tiered/{topic} in the store]",
 )
 @click.option(
     "--schema",
     metavar="DDL",
-    help="Fields of JSON values, as 'id bigint, at timestamp': they become columns, and rows that do not fit go to "
-    "the table <table>__dlq. Later runs take the one that was given last.",
+    help="Fields of JSON values, as 'id bigint, at timestamp': they become columns. Rows that do not fit go to the "
+    "table <table>__dlq. Later runs take the last schema that was given.",
 )
 @_job("tiering")
 def tiering(
@@ -136,8 +136,8 @@ def tiering(
     \b
     $ pylog jobs tiering --path data
 
-    With remote.storage.enable=true on a topic, retention waits for this. Spark reads table and log as
-    one with the option includeTiered.
+    With remote.storage.enable=true on a topic, retention waits for this job. Spark reads table and log
+    as one with the option includeTiered.
     """
     _run("tiering", path, topics, dry_run, output, table=table, schema=schema)
 
@@ -149,7 +149,7 @@ def verify(topics: tuple[str, ...], dry_run: bool, path: Path, output: str) -> N
     \b
     $ pylog jobs verify --path data
 
-    The same checks as `pylog verify`. Exit code 1 if there is damage.
+    It checks what `pylog verify` checks, and ends with exit code 1 if there is damage.
     """
     _run("verify", path, topics, dry_run, output)
 
@@ -182,10 +182,10 @@ def run(
     \b
     pylog jobs run --every 60s --job retention --job compaction --path data
 
-    With --output json a line per job and turn. With --every a turn that fails is told, and the next one comes.
+    With --output json it prints a line per job and turn. With --every it reports a turn that fails, and goes on.
     """
+    from datasource.errors import reason
     from datasource.jobs import schedule
-    from datasource.jobs.tasks import reason
     from logstore.env import SYSTEM
 
     with _session() as spark, progress_bar("jobs") as progress:
@@ -232,7 +232,7 @@ def _run(name: str, path: Path, topics: Sequence[str], dry_run: bool, output: st
 
 
 def _told(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Say what there is to say beside the table; return the partitions where something is wrong."""
+    """Print notes and damage to stderr; return the partitions where something is wrong."""
     for row in rows:
         where = f"{row['topic']}-{row['partition']}"
         if row.get("note"):
@@ -250,7 +250,7 @@ def _end(wrong: Sequence[str]) -> None:
 
 @contextmanager
 def _session() -> Iterator[SparkSession]:
-    """The session that is there (spark-submit makes one), or a local one, whose talk is kept if Spark fails."""
+    """Yield the active session (spark-submit makes one), or a local one, whose stderr is kept if Spark fails."""
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -271,7 +271,7 @@ def _session() -> Iterator[SparkSession]:
 
     try:
         with stderr_to(Path(log)):
-            _apart(make, threading.Thread.join)  # a Java that is starting could not be ended
+            _apart(make, threading.Thread.join)  # nothing can end a Java that is starting
         yield made[0]
     except PySparkException as error:
         raise PylogError(f"Spark: {str(error).strip().splitlines()[0]} (more in {log})") from error
@@ -287,12 +287,12 @@ def _session() -> Iterator[SparkSession]:
 
 
 def _interruptibly(spark: SparkSession, work: Callable[[], Done]) -> Done:
-    """Do `work`; Ctrl-C cancels the jobs of Spark that it waits for."""
+    """Do `work`; Ctrl-C cancels the Spark jobs that it waits for."""
 
     def cancel(worker: threading.Thread) -> None:
         _hush()
         for _ in range(int(CANCEL_S / 0.1)):
-            spark.sparkContext.cancelAllJobs()  # and those that it begins then
+            spark.sparkContext.cancelAllJobs()  # again and again: `work` may begin more
             worker.join(0.1)
             if not worker.is_alive():
                 break
@@ -301,9 +301,9 @@ def _interruptibly(spark: SparkSession, work: Callable[[], Done]) -> Done:
 
 
 def _apart(work: Callable[[], Done], interrupted: Callable[[threading.Thread], None]) -> Done:
-    """Do `work` in a thread of its own. Ctrl-C comes to this one, which then has it `interrupted`.
+    """Do `work` in another thread. Ctrl-C comes to this thread, which then calls `interrupted` with the other one.
 
-    In the middle of a talk with Java an interrupt would print what it broke, and could be lost.
+    An interrupt in the middle of a call to Java would print a traceback, and could be lost.
     """
     done: Future[Done] = Future()
 
@@ -323,7 +323,7 @@ def _apart(work: Callable[[], Done], interrupted: Callable[[threading.Thread], N
 
 
 def _hush() -> None:
-    """Let nobody tell of connections to Java that end: py4j tells by the root logger, a thread by its traceback."""
+    """Silence the messages about connections to Java that end: py4j's by the root logger, a thread's traceback."""
     logging.getLogger().addFilter(lambda record: False)
     threading.excepthook = lambda args: None
 

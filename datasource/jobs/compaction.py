@@ -1,7 +1,7 @@
 """Compact topics to the last record of each key, partitions in parallel.
 
 A partition is compacted when enough of it is dirty (`min.cleanable.dirty.ratio`, `max.compaction.lag.ms`); writers
-and readers go on meanwhile. Topics without `cleanup.policy=compact` are left out.
+and readers go on. Topics without `cleanup.policy=compact` are left out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import logstore
-from datasource.jobs.tasks import Done, PartitionPlace, Progress, chosen, no_progress, run_tasks, to_frame
+from datasource.jobs.tasks import (
+    NOTHING,
+    PartitionPlace,
+    Progress,
+    Row,
+    chosen,
+    no_progress,
+    places,
+    report_row,
+    run_tasks,
+    to_frame,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +33,7 @@ SCHEMA = (
     "topic string, partition int, status string, records_before bigint, records_after bigint, bytes_before bigint, "
     "bytes_after bigint, dirty_before double, dirty_after double, rounds int, seconds double, note string"
 )
-COMPACTED, NOTHING, WOULD, FAILED = "compacted", "nothing to do", "would be compacted", "failed"
+COMPACTED, WOULD = "compacted", "would be compacted"
 
 
 def run(
@@ -37,15 +48,11 @@ def run(
 
     Raises: UnknownTopicError, NotAStoreError.
     """
-    with logstore.open(path, mode="r", create=False) as store:
-        places = [
-            PartitionPlace(str(store.path), info.name, p)
-            for info in chosen(store, topics)
-            if info.config.is_compacted or info.damage
-            for p in range(info.partitions)
-        ]
-    done = run_tasks(spark, places, partial(_compact, dry_run), progress)
-    return to_frame(spark, [_row(one, WOULD if dry_run else COMPACTED) for one in done], SCHEMA)
+    root, infos = chosen(path, topics)
+    wanted = places(root, (info for info in infos if info.config.is_compacted or info.damage))
+    done = run_tasks(spark, wanted, partial(_compact, dry_run), progress)
+    describe = partial(_described, WOULD if dry_run else COMPACTED)
+    return to_frame(spark, [report_row(one.item, one, describe) for one in done], SCHEMA)
 
 
 def _compact(dry_run: bool, place: PartitionPlace) -> CompactionReport:
@@ -53,21 +60,15 @@ def _compact(dry_run: bool, place: PartitionPlace) -> CompactionReport:
         return store.compact(place.topic, place.partition, dry_run=dry_run)
 
 
-def _row(done: Done[PartitionPlace, CompactionReport], status: str) -> tuple[object, ...]:
-    place, report = done.item, done.result
-    if report is None:
-        return (place.topic, place.partition, FAILED, *[None] * 7, done.duration_s, done.error)
-    return (
-        place.topic,
-        place.partition,
-        NOTHING if report.skipped else status,
-        report.records_before,
-        report.records_after,
-        report.bytes_before,
-        report.bytes_after,
-        report.dirty_ratio_before,
-        report.dirty_ratio_after,
-        report.rounds,
-        done.duration_s,
-        report.skipped,
-    )
+def _described(status: str, report: CompactionReport) -> Row:
+    return {
+        "status": NOTHING if report.skipped else status,
+        "records_before": report.records_before,
+        "records_after": report.records_after,
+        "bytes_before": report.bytes_before,
+        "bytes_after": report.bytes_after,
+        "dirty_before": report.dirty_ratio_before,
+        "dirty_after": report.dirty_ratio_after,
+        "rounds": report.rounds,
+        "note": report.skipped,
+    }

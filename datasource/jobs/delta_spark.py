@@ -1,8 +1,8 @@
 """Tiering through Delta's own Spark writer, in sessions that have its jar (`spark_session(delta=True)`).
 
 The writer's options `txnAppId` and `txnVersion` put the boundary into the commit: Delta skips a write whose version is
-not above the table's. Jobs of one store exclude each other by the lock of the topic, and look at the boundary under it,
-again right before they write.
+not above the table's. The jobs of a store exclude each other by the topic's lock, and check the boundary under it right
+before they write.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from datasource.delta.parquet import BAD, FIRST_DAY, LAST_DAY, RAW, OffsetSlice, Written, split, typed_schema
 from datasource.delta.table import DATE, TableConflictError, TopicTable, app_id
-from datasource.jobs.tasks import Done, reason
+from datasource.errors import reason
+from datasource.jobs.tasks import Done
 from datasource.session import DELTA_EXTENSION, delta_settings
 from logstore.env import SYSTEM
 from logstore.errors import PylogError, StorageError
@@ -38,9 +39,9 @@ def has_delta(spark: SparkSession) -> bool:
 
 
 def write(spark: SparkSession, piece: OffsetSlice, topic_id: str) -> Done[OffsetSlice, Written]:
-    """Append the piece to its tables, that of bad rows first; what goes wrong is in the result.
+    """Append the piece to its tables, that of bad rows first; an error is in the result.
 
-    Raises: TableConflictError: the tables are no more what they were when the piece was planned: plan again.
+    Raises: TableConflictError: the tables have changed since the piece was planned: plan again.
     """
     start_ms = SYSTEM.clock.monotonic_ms()
     done, error = None, None
@@ -66,7 +67,7 @@ def _write(spark: SparkSession, piece: OffsetSlice, topic_id: str) -> Written:
 
 
 def _records(spark: SparkSession, piece: OffsetSlice) -> DataFrame:
-    """The piece's records with the columns of RAW."""
+    """Return the piece's records with the columns of RAW."""
     number = f"greatest({FIRST_DAY}, least({LAST_DAY}, floor(unix_micros(timestamp) / 86400000000)))"
     day = f"date_from_unix_date(CAST({number} AS INT)) AS date"
     place = (
@@ -88,10 +89,9 @@ def _records(spark: SparkSession, piece: OffsetSlice) -> DataFrame:
 def _append(
     rows: DataFrame, table: Path, piece: OffsetSlice, begin: int, topic_id: str, done: Written
 ) -> int:
-    """Append in one commit that moves the boundary from `begin`, durable on return; return how many rows that were."""
+    """Append in one durable commit that moves the boundary from `begin`; return the number of rows."""
     before = TopicTable(table, topic_id, piece.path)
-    if (before.boundary(piece.partition) or 0) > begin:
-        raise TableConflictError(f"{table} moved on since the job was planned")
+    before.check_boundary(piece.partition, begin)
     try:
         (
             rows.write.format("delta")
@@ -115,7 +115,7 @@ def _append(
 
 @contextmanager
 def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Give the session these settings for a while, save those that it was given others of by its user."""
+    """Give the session these settings during the block, except those that its user has set."""
     own = spark.conf.getAll
     missing = {name: value for name, value in wanted.items() if name not in own}
     for name, value in missing.items():
@@ -127,7 +127,7 @@ def settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
             spark.conf.unset(name)
 
 
-# What all of Delta's exceptions are, in Java and in the package delta-spark, that say that another commit came first.
+# The base classes of Delta's exceptions that say that another commit came first, in Java and in delta-spark.
 _CONFLICT = "java.util.ConcurrentModificationException"
 _CONFLICT_IN_PYTHON = "DeltaConcurrentModificationException"
 _DELTA_S = ("io.delta.", "org.apache.spark.sql.delta.")
@@ -135,7 +135,7 @@ _CAUSES_MAX = 20
 
 
 def failure(table: Path, error: PySparkException | Py4JJavaError) -> PylogError:
-    """What Delta says, and not who called it; a TableConflictError if another commit came first."""
+    """Return Delta's own message as an error: a TableConflictError if another commit came first."""
     causes = list(_causes(error))
     by_delta = [cause for cause in causes if cause.getClass().getName().startswith(_DELTA_S)]
     if by_delta:
@@ -150,7 +150,7 @@ def failure(table: Path, error: PySparkException | Py4JJavaError) -> PylogError:
 
 
 def _causes(error: PySparkException | Py4JJavaError) -> Iterator[Any]:
-    """The exception of Java, and what caused it, outermost first; nothing if it is one of Python's own."""
+    """Yield the Java exception and its causes, outermost first; nothing for an exception of Python."""
     found = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     for _ in range(_CAUSES_MAX):
         if found is None:

@@ -1,26 +1,31 @@
-"""Let go of what topics need not keep (`retention.ms`, `retention.bytes`, deleted records), partitions in parallel.
+"""Delete what topics need not keep (`retention.ms`, `retention.bytes`, deleted records), partitions in parallel.
 
-Appends and the opening of a store do the same for what they touch; this is for topics that nobody touches. With
-`remote.storage.enable=true` only what is tiered goes, and nothing while the table cannot be read or has lost rows.
+Appends and the opening of a store do the same for the topics that they touch. With `remote.storage.enable=true` only
+what is tiered goes, and nothing while the table cannot be read or has lost rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import logstore
 from datasource.delta.table import RestoredError
-from datasource.delta.topic_tables import check_histories, distrust
+from datasource.delta.tiering import distrust
+from datasource.delta.topic_tables import check_histories
+from datasource.errors import reason
 from datasource.jobs.tasks import (
+    NOTHING,
     Done,
     PartitionPlace,
     Progress,
+    Row,
     chosen,
     no_progress,
     places,
-    reason,
+    report_row,
     run_tasks,
     to_frame,
 )
@@ -34,7 +39,7 @@ SCHEMA = (
     "topic string, partition int, status string, segments int, bytes bigint, bytes_before bigint, "
     "bytes_after bigint, start_before bigint, start_after bigint, reasons string, seconds double, note string"
 )
-REMOVED, NOTHING, WOULD, FAILED = "removed", "nothing to do", "would be removed", "failed"
+REMOVED, WOULD = "removed", "would be removed"
 
 
 class Outcome(NamedTuple):
@@ -59,27 +64,27 @@ def run(
 
     Raises: UnknownTopicError, NotAStoreError.
     """
-    untrue = _untrue(path, topics, dry_run=dry_run)
-    refused: list[Done[PartitionPlace, Outcome]] = [
-        Done(p, None, untrue[p.topic], 0.0) for p in places(path, topics) if p.topic in untrue
-    ]
-    # First what would go: the first process to open the store lets it go at once, for all partitions.
-    would = run_tasks(spark, [p for p in places(path, topics) if p.topic not in untrue], _would)
-    if dry_run:
-        rows = [_row(one.item, one, WOULD) for one in (*would, *refused)]
-    else:
+    root, infos = chosen(path, topics)
+    refused = _refused(root, infos, dry_run=dry_run)
+    everywhere = places(root, infos)
+    # First ask what would go: the first process that opens the store for writing deletes it, in all partitions.
+    would = run_tasks(spark, [place for place in everywhere if place.topic not in refused], _would)
+    done: list[tuple[PartitionPlace, Done[Any, Outcome]]] = [(one.item, one) for one in would]
+    if not dry_run:
         expected = [(one.item, one.result) for one in would]
-        done = run_tasks(spark, expected, _expire, progress)
-        rows = [_row(one.item[0], one, REMOVED) for one in done] + [
-            _row(one.item, one, REMOVED) for one in refused
-        ]
-    return to_frame(spark, sorted(rows, key=lambda row: row[:2]), SCHEMA)
+        done = [(one.item[0], one) for one in run_tasks(spark, expected, _expire, progress)]
+    done += [
+        (place, Done(place, None, refused[place.topic], 0.0))
+        for place in everywhere
+        if place.topic in refused
+    ]
+    done.sort(key=lambda found: (found[0].topic, found[0].partition))
+    describe = partial(_described, WOULD if dry_run else REMOVED)
+    return to_frame(spark, [report_row(place, one, describe) for place, one in done], SCHEMA)
 
 
-def _untrue(path: str, topics: str | Sequence[str] | None, *, dry_run: bool) -> dict[str, str]:
-    """The topics that wait for a table of which nobody knows that it has what their logs were told, and why."""
-    with logstore.open(path, mode="r", create=False) as store:
-        infos, root = chosen(store, topics), str(store.path)
+def _refused(root: str, infos: Iterable[logstore.TopicInfo], *, dry_run: bool) -> dict[str, str]:
+    """Return the topics whose table may lack what their logs count as tiered, and why."""
     found = {}
     for info in infos:
         if info.damage is None and info.config.remote_storage_enable:
@@ -88,7 +93,7 @@ def _untrue(path: str, topics: str | Sequence[str] | None, *, dry_run: bool) -> 
             except PylogError as error:
                 found[info.name] = reason(error)
                 if isinstance(error, RestoredError) and not dry_run:
-                    distrust(root, info)  # appends let go of records, too
+                    distrust(root, info)  # appends apply retention, too
     return found
 
 
@@ -100,7 +105,7 @@ def _would(place: PartitionPlace) -> Outcome:
 
 
 def _expire(expected: tuple[PartitionPlace, Outcome | None]) -> Outcome:
-    """Apply retention; the report has what went since `expected`, whoever removed it."""
+    """Apply retention; report what went since `expected`, whoever deleted it."""
     place, before = expected
     with logstore.open(place.path, create=False) as store:
         after = store.expire(place.topic, place.partition)
@@ -120,21 +125,15 @@ def _size_bytes(store: logstore.LogStore, place: PartitionPlace) -> int:
     return sum(segment.size_bytes for segment in store.log(place.topic, place.partition).segments())
 
 
-def _row(place: PartitionPlace, done: Done[Any, Outcome], status: str) -> tuple[object, ...]:
-    if done.result is None:
-        return (place.topic, place.partition, FAILED, *[None] * 7, done.duration_s, done.error)
-    report = done.result.report
-    return (
-        place.topic,
-        place.partition,
-        status if report.removed else NOTHING,
-        len(report.removed),
-        report.removed_bytes,
-        done.result.bytes_before,
-        done.result.bytes_after,
-        report.log_start_before,
-        report.log_start_after,
-        ", ".join(sorted({segment.reason for segment in report.removed})),
-        done.duration_s,
-        None,
-    )
+def _described(status: str, outcome: Outcome) -> Row:
+    report = outcome.report
+    return {
+        "status": status if report.removed else NOTHING,
+        "segments": len(report.removed),
+        "bytes": report.removed_bytes,
+        "bytes_before": outcome.bytes_before,
+        "bytes_after": outcome.bytes_after,
+        "start_before": report.log_start_before,
+        "start_after": report.log_start_after,
+        "reasons": ", ".join(sorted({segment.reason for segment in report.removed})),
+    }

@@ -1,4 +1,4 @@
-"""Jobs in turn, again and again, in one process and one Spark session."""
+"""Run jobs in turn, once or for ever, in one process and one Spark session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Job = Callable[..., "DataFrame"]
 
-# In this order: what was tiered may go at once, and what is gone need not be compacted.
+# In this order, retention may delete at once what was tiered, and compaction skips what was deleted.
 JOBS: dict[str, Job] = {
     "tiering": tiering.run,
     "retention": retention.run,
@@ -27,7 +27,7 @@ JOBS: dict[str, Job] = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one job did in one turn."""
+    """The rows of one job in one turn."""
 
     job: str
     rows: list[dict[str, Any]]
@@ -42,7 +42,7 @@ def turn(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> Iterator[Report]:
-    """Run each job once; yield what it did."""
+    """Run each of `jobs` once; yield its report."""
     for name, job in JOBS.items():
         if name in jobs:
             frame = job(spark, path=path, topics=topics, dry_run=dry_run, progress=progress)
@@ -56,9 +56,9 @@ def every(
     *,
     clock: Clock = SYSTEM.clock,
 ) -> None:
-    """Do `work` for ever, beginning every `interval_ms`; what takes longer is followed at once. Ctrl-C ends it.
+    """Do `work` for ever, once per `interval_ms`, or at once after a turn that took longer. Ctrl-C ends it.
 
-    A turn that fails is told to `failed`, and the next one may do better.
+    `failed` gets the error of a turn that failed; the next turn may succeed.
     """
     while True:
         start_ms = clock.monotonic_ms()
@@ -66,7 +66,7 @@ def every(
             work()
         except Exception as error:
             if isinstance(error, OSError) and not isinstance(error, PylogError):
-                raise  # nobody reads the output any more, say: no turn does better
+                raise  # nobody reads the output any more, say: no turn would succeed
             failed(error)
         left_ms = interval_ms - (clock.monotonic_ms() - start_ms)
         if left_ms > 0:

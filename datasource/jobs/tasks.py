@@ -1,34 +1,33 @@
-"""Work on partitions as Spark tasks: one partition in one task, what goes wrong there is data, not the end of the job.
+"""What all jobs share: a Spark task per partition, and a report with a row per partition.
 
-Only names, numbers and small reports travel between driver and tasks. A task may run twice (Spark tries again
-when its worker dies), so whatever work does must bear that.
+A partition that fails becomes a row, and the job goes on. Only names, numbers and small reports travel between driver
+and tasks. Work must bear to run twice: Spark repeats a task whose worker died.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import logstore
+from datasource.errors import reason
+from datasource.session import watching
 from logstore.env import SYSTEM
-from logstore.errors import PylogError, UnknownTopicError
+from logstore.errors import UnknownTopicError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-logger = logging.getLogger(__name__)
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Progress = Callable[[int, int], None]  # tasks that ended, of how many
+Row = Mapping[str, object]
 
-POLL_MS = 200
+NOTHING, FAILED = "nothing to do", "failed"
 
 
 def no_progress(done: int, total: int) -> None:
@@ -54,29 +53,23 @@ class PartitionPlace:
     partition: int
 
 
-def places(path: str, topics: str | Sequence[str] | None) -> list[PartitionPlace]:
-    """Return every partition of these topics (None: of all), sorted.
+def chosen(path: str, topics: str | Sequence[str] | None) -> tuple[str, list[logstore.TopicInfo]]:
+    """Return the store's own path and these topics (None: all), by name.
 
-    Raises: UnknownTopicError; NotAStoreError.
+    Raises: UnknownTopicError, NotAStoreError.
     """
     with logstore.open(path, mode="r", create=False) as store:
-        return [
-            PartitionPlace(str(store.path), info.name, p)
-            for info in chosen(store, topics)
-            for p in range(info.partitions)
-        ]
-
-
-def chosen(store: logstore.LogStore, topics: str | Sequence[str] | None) -> list[logstore.TopicInfo]:
-    """Return these topics (None: all), by name. Raises: UnknownTopicError."""
-    if topics is None:
-        return store.topics()
-    names = [topics] if isinstance(topics, str) else list(topics)
-    known = {info.name: info for info in store.topics()}
+        known, root = {info.name: info for info in store.topics()}, str(store.path)
+    names = known if topics is None else [topics] if isinstance(topics, str) else topics
     for name in names:
         if name not in known:
-            raise UnknownTopicError(name, known, str(store.path))
-    return [known[name] for name in sorted(set(names))]
+            raise UnknownTopicError(name, known, root)
+    return root, [known[name] for name in sorted(set(names))]
+
+
+def places(root: str, infos: Iterable[logstore.TopicInfo]) -> list[PartitionPlace]:
+    """Return every partition of these topics."""
+    return [PartitionPlace(root, info.name, p) for info in infos for p in range(info.partitions)]
 
 
 def run_tasks(
@@ -85,9 +78,9 @@ def run_tasks(
     work: Callable[[Item], Result],
     progress: Progress = no_progress,
 ) -> list[Done[Item, Result]]:
-    """Do `work` on every item, a Spark task each; return how each ended, in the order of the items.
+    """Do `work` on every item, in a Spark task each; return how each ended, in the order of the items.
 
-    `work` is a function of a module, or a `partial` of one: it travels by name.
+    `work` is a function of a module, or a `partial` of one, since it travels by name.
     """
     if not items:
         return []
@@ -107,36 +100,19 @@ def _guarded(work: Callable[[Item], Result], item: Item) -> Done[Item, Result]:
     return Done(item, result, error, (SYSTEM.clock.monotonic_ms() - start_ms) / 1000)
 
 
-def reason(error: Exception) -> str:
-    """Return the line for a report; what nobody foresaw is logged as a whole."""
-    if isinstance(error, PylogError | OSError):
-        return str(error)
-    logger.error("not foreseen", exc_info=error)
-    return f"{type(error).__name__}: {error}".strip().splitlines()[0]
-
-
 @contextmanager
 def _watched(context: SparkContext, total: int, progress: Progress) -> Iterator[None]:
-    """Tell `progress` now and then how many tasks of the block's Spark job have ended."""
+    """Report to `progress` how many tasks of the block's Spark job have ended."""
     if progress is no_progress:
         yield
         return
     group, before = f"pylog-{SYSTEM.random.getrandbits(64):x}", context.getLocalProperty("spark.jobGroup.id")
     context.setLocalProperty("spark.jobGroup.id", group)
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(POLL_MS / 1000):
-            progress(_completed(context, group), total)
-
-    watcher = threading.Thread(target=watch, daemon=True)
     progress(0, total)
-    watcher.start()
     try:
-        yield
+        with watching(lambda: progress(_completed(context, group), total)):
+            yield
     finally:
-        ended.set()
-        watcher.join()
         context.setLocalProperty("spark.jobGroup.id", before)  # type: ignore[arg-type]  # None removes it
     progress(total, total)
 
@@ -148,6 +124,21 @@ def _completed(context: SparkContext, group: str) -> int:
     return sum(stage.numCompletedTasks for stage in stages if stage)
 
 
-def to_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: str) -> DataFrame:
-    """Return the report as a DataFrame; `schema` is DDL."""
-    return spark.createDataFrame(list(rows), schema)
+def report_row(
+    place: PartitionPlace, done: Done[Any, Result], describe: Callable[[Result], Row]
+) -> dict[str, object]:
+    """Return the row of a partition: what `describe` says of the result, or the error."""
+    row = {"topic": place.topic, "partition": place.partition, "seconds": done.duration_s}
+    if done.result is None:
+        return row | {"status": FAILED, "note": done.error}
+    return row | dict(describe(done.result))
+
+
+def to_frame(spark: SparkSession, rows: Iterable[Row], schema: str) -> DataFrame:
+    """Return the report as a DataFrame with the columns of `schema` (DDL); what a row does not name is null."""
+    from pyspark.sql.types import StructType
+
+    columns = StructType.fromDDL(schema)
+    assert isinstance(columns, StructType), schema
+    values = [tuple(row.get(name) for name in columns.names) for row in rows]
+    return spark.createDataFrame(values, columns)

@@ -1,6 +1,6 @@
-"""Read every batch of a store again, partitions in parallel, and say what is damaged: file, position, reason.
+"""Read every batch of a store again, partitions in parallel, and report damage: file, position, reason.
 
-Checked are CRCs, offsets, indexes, leader epochs and transactions. Nothing is changed, nobody is kept from anything.
+The job checks CRCs, offsets, indexes, leader epochs and transactions. It changes nothing, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import logstore
-from datasource.jobs.tasks import Done, PartitionPlace, Progress, no_progress, places, run_tasks, to_frame
+from datasource.jobs.tasks import (
+    Done,
+    PartitionPlace,
+    Progress,
+    Row,
+    chosen,
+    no_progress,
+    places,
+    run_tasks,
+    to_frame,
+)
 from logstore.tools.verify import PartitionReport, verify_descriptions, verify_partition, verify_transactions
 
 if TYPE_CHECKING:
@@ -33,18 +43,19 @@ def run(
 ) -> DataFrame:
     """Return a row per partition: `status` is "sound" or "damaged", and `damage` has every place.
 
-    A topic of which records are there and no description has a row without partition; a damaged journal of transactions
-    one without topic, too.
+    Records without a description of their topic have a row without partition, a damaged journal of transactions one
+    without topic, too.
 
     Raises: UnknownTopicError, NotAStoreError. Damage, and what cannot be opened, is in the rows.
     """
-    done = run_tasks(spark, places(path, topics), partial(_verified, dry_run), progress)
-    rows = [_row(one, dry_run) for one in done]
-    with logstore.open(path, mode="r", create=False) as store:
-        more = [] if dry_run or topics is not None else list(verify_descriptions(store))
-        if not dry_run and (journal := verify_transactions(store)):
-            more.append(journal)
-    rows += [(report.topic, None, DAMAGED, None, None, 0.0, list(report.damage)) for report in more]
+    done = run_tasks(spark, places(*chosen(path, topics)), partial(_verified, dry_run), progress)
+    rows = [_row(_found(one), one.duration_s, WOULD if dry_run else None) for one in done]
+    if not dry_run:
+        with logstore.open(path, mode="r", create=False) as store:
+            more = list(verify_descriptions(store)) if topics is None else []
+            if journal := verify_transactions(store):
+                more.append(journal)
+        rows += [_row(report, 0.0) for report in more]
     return to_frame(spark, rows, SCHEMA)
 
 
@@ -53,18 +64,22 @@ def _verified(dry_run: bool, place: PartitionPlace) -> PartitionReport:
         return verify_partition(store, place.topic, place.partition, dry_run=dry_run)
 
 
-def _row(done: Done[PartitionPlace, PartitionReport], dry_run: bool) -> tuple[object, ...]:
-    place, report = done.item, done.result
-    if report is None:
-        where = f"{place.path}/{place.topic}-{place.partition}"
-        report = PartitionReport(place.topic, place.partition, None, None, ((where, 0, done.error or ""),))
-    status = WOULD if dry_run else DAMAGED if report.damage else SOUND
-    return (
-        report.topic,
-        report.partition,
-        status,
-        report.segments,
-        report.size_bytes,
-        done.duration_s,
-        list(report.damage),
-    )
+def _found(done: Done[PartitionPlace, PartitionReport]) -> PartitionReport:
+    """The report of a task. A partition that cannot be opened is damaged."""
+    if done.result is not None:
+        return done.result
+    place = done.item
+    where = f"{place.path}/{place.topic}-{place.partition}"
+    return PartitionReport(place.topic, place.partition, None, None, ((where, 0, done.error or ""),))
+
+
+def _row(report: PartitionReport, duration_s: float, status: str | None = None) -> Row:
+    return {
+        "topic": report.topic,
+        "partition": report.partition,
+        "status": status or (DAMAGED if report.damage else SOUND),
+        "segments": report.segments,
+        "bytes": report.size_bytes,
+        "seconds": duration_s,
+        "damage": list(report.damage),
+    }

@@ -23,9 +23,8 @@ import pyarrow as pa, pyarrow.parquet as pq
 from pathlib import Path
 import logstore
 from deltalake import DeltaTable
-from datasource import spark_session; from datasource.delta import table as lake
+from datasource import spark_session
 from datasource.jobs import delta_spark, retention, tiering
-from datasource.delta.table import Lake
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 

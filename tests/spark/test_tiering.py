@@ -19,13 +19,17 @@ from deltalake import DeltaTable
 
 import logstore
 from datasource.delta import table as delta_table
-from datasource.delta.parquet import write_piece
+from datasource.delta.parquet import OffsetSlice, write_piece
 from datasource.delta.table import TableConflictError, TopicTable
 from datasource.delta.tiered_topics import TieredTopics
+from datasource.delta.tiering import ORPHAN_AGE_HOURS, ReportRow, clean, commit, goal, plan
+from datasource.delta.topic_tables import TieringTask, declared
 from datasource.jobs import delta_spark, retention, tiering
+from datasource.jobs.tasks import no_progress
 from datasource.session import DELTA_JARS
 from datasource.topics import PartitionRange, reading
 from logstore import InvalidRequestError
+from logstore.env import SYSTEM
 from tests.spark import kill_tiering
 from tests.spark.delta_writer import DeltaSource
 from tests.support.repeats import times
@@ -68,27 +72,27 @@ def logged(topics, topic: str = "t") -> list[tuple[int, int]]:
         ]
 
 
-def copy_of(topics, topic: str = "t", fields: tuple[pa.Field, ...] = ()) -> tiering.TieringTask:
+def task_of(topics, topic: str = "t", fields: tuple[pa.Field, ...] = ()) -> TieringTask:
     with logstore.open(topics.path, mode="r") as store:
         topic_id = store.topic(topic).topic_id
-    return tiering.TieringTask(
+    return TieringTask(
         path=topics.path, topic=topic, topic_id=topic_id, table=table(topics, topic), fields=fields
     )
 
 
-def planned(copy: tiering.TieringTask) -> tuple[dict[int, int], dict[int, tiering.ReportRow]]:
+def planned(task: TieringTask) -> tuple[dict[int, int], dict[int, ReportRow]]:
     """How far a run would go now, and the rows of its report."""
-    with logstore.open(copy.path, mode="r") as store:
-        count = store.topic(copy.topic).partitions
-    lines = {p: tiering.ReportRow(topic=copy.topic, partition=p) for p in range(count)}
-    return tiering._goal(copy, lines), lines
+    with logstore.open(task.path, mode="r") as store:
+        count = store.topic(task.topic).partitions
+    lines = {p: ReportRow(topic=task.topic, partition=p) for p in range(count)}
+    return goal(task, lines), lines
 
 
-def prepared(copy: tiering.TieringTask) -> tuple[TopicTable, list[tiering.OffsetSlice]]:
+def prepared(task: TieringTask) -> tuple[TopicTable, list[OffsetSlice]]:
     """The tables, made, and what a run would write into them now."""
-    for path, schema in copy.tables:
-        delta_table.create(path, copy.path, copy.topic, copy.topic_id, schema)
-    return copy.lake(), tiering._plan(copy, *planned(copy))
+    for path, schema in task.tables:
+        delta_table.create(path, task.path, task.topic, task.topic_id, schema)
+    return task.open_table(), plan(task, *planned(task))
 
 
 def refused(row: dict[str, object]) -> str:
@@ -195,9 +199,9 @@ def test_a_commit_whose_run_died_before_it_told_the_log_is_not_done_again(topics
     """(S27)"""
     topics.create("t", partitions=2)
     topics.append("t", VALUES, key=VALUES)
-    copy = copy_of(topics)
-    _, pieces = prepared(copy)
-    tiering._through_package(spark, copy, pieces, tiering.no_progress)  # and here the driver dies
+    task = task_of(topics)
+    _, pieces = prepared(task)
+    tiering.through_package(spark, task, pieces, no_progress)  # and here the driver dies
     with logstore.open(topics.path, mode="r") as store:
         assert store.log("t", 0).tiered_offset == 0
     report = tier()
@@ -211,18 +215,18 @@ def test_files_of_a_run_that_died_before_its_commit_are_in_no_version_and_go_whe
     """(S27)"""
     topics.create("t")
     topics.append("t", VALUES)
-    copy = copy_of(topics)
-    _, pieces = prepared(copy)
+    task = task_of(topics)
+    _, pieces = prepared(task)
     lost = [table(topics) / f.name for f in write_piece(pieces[0]).files]
     tier()
     assert places(table(topics)) == logged(topics)
     assert lost[0].exists()  # another job may be about to commit it
-    old = time.time() - (tiering.ORPHAN_AGE_HOURS + 1) * 3600
+    old = time.time() - (ORPHAN_AGE_HOURS + 1) * 3600
     for file in table(topics).rglob("*.parquet"):
         os.utime(file, (old, old))
     (lost[0].parent / "somebody-elses.parquet").write_bytes(b"")
     os.utime(lost[0].parent / "somebody-elses.parquet", (old, old))
-    assert tiering.clean(copy) == lost
+    assert clean(task) == lost
     assert places(table(topics)) == logged(topics)
     assert (lost[0].parent / "somebody-elses.parquet").exists()
 
@@ -230,13 +234,13 @@ def test_files_of_a_run_that_died_before_its_commit_are_in_no_version_and_go_whe
 def test_of_two_commits_of_the_same_records_the_second_is_refused(topics):
     topics.create("t", partitions=2)
     topics.append("t", VALUES, key=VALUES)
-    copy = copy_of(topics)
-    first, pieces = prepared(copy)
-    second = copy.lake()
+    task = task_of(topics)
+    first, pieces = prepared(task)
+    second = task.open_table()
     written = [write_piece(pieces[0]) for _ in range(2)]
-    tiering._commit(first, written[0].files, {0: pieces[0].end})
+    commit(first, written[0].files, {0: pieces[0].end})
     with pytest.raises(TableConflictError):
-        tiering._commit(second, written[1].files, {0: pieces[0].end + 5})
+        commit(second, written[1].files, {0: pieces[0].end + 5})
     assert places(table(topics)) == [place for place in logged(topics) if place[0] == 0]
     assert not any((table(topics) / f.name).exists() for f in written[1].files)
 
@@ -244,13 +248,13 @@ def test_of_two_commits_of_the_same_records_the_second_is_refused(topics):
 def test_a_run_that_lost_the_race_goes_on_behind_the_winner(topics, spark, tier):
     topics.create("t")
     topics.append("t", VALUES)
-    copy = copy_of(topics)
-    _, pieces = prepared(copy)
+    task = task_of(topics)
+    _, pieces = prepared(task)
     tier()
     with pytest.raises(TableConflictError):
-        tiering._through_package(spark, copy, pieces, tiering.no_progress)
+        tiering.through_package(spark, task, pieces, no_progress)
     topics.append("t", VALUES)
-    tiering._rounds(spark, copy, *planned(copy), tiering.no_progress)
+    tiering.tier_to(spark, task, *planned(task), no_progress)
     assert places(table(topics)) == logged(topics)
 
 
@@ -259,8 +263,8 @@ def test_a_second_job_leaves_a_topic_to_the_first(topics, tier):
     topics.append("t", VALUES)
     tier()
     topics.append("t", VALUES)
-    path = delta_table.lock_path(topics.path, copy_of(topics).topic_id)
-    lock = tiering.SYSTEM.files.lock(path)
+    path = delta_table.lock_path(topics.path, task_of(topics).topic_id)
+    lock = SYSTEM.files.lock(path)
     try:
         assert tier()[0]["status"] == "skipped"
     finally:
@@ -346,11 +350,11 @@ def test_declared_fields_become_columns_and_the_rest_goes_to_the_dlq_with_its_re
 def test_a_death_between_the_two_commits_doubles_no_bad_row(topics, tier):
     topics.create("t")
     topics.append("t", ["bad", VALUES[0], "bad"])
-    fields = tiering.declared("id bigint")
-    copy = copy_of(topics, fields=fields)
-    _, pieces = prepared(copy)
+    fields = declared("id bigint")
+    task = task_of(topics, fields=fields)
+    _, pieces = prepared(task)
     written = write_piece(pieces[0])
-    tiering._commit(copy.bad_lake(), written.bad_files, {0: pieces[0].end})
+    commit(task.open_bad_table(), written.bad_files, {0: pieces[0].end})
     topics.append("t", [VALUES[1], "bad"])
     report = tier(schema="id bigint")[0]
     assert (report["records"], report["bad"]) == (2, 1)
@@ -365,7 +369,7 @@ def test_another_schema_than_that_of_the_table_is_refused(topics, tier):
     assert "has other columns than declared (id): give" in refused(tier(schema="id string")[0])
     with pytest.raises(InvalidRequestError, match="write columns and types"):
         tier(schema="id bigin")
-    with pytest.raises(InvalidRequestError, match="column 'id' is there twice"):
+    with pytest.raises(InvalidRequestError, match="column 'id' appears twice"):
         tier(schema="id bigint, ID string")
 
 
@@ -548,10 +552,10 @@ def test_delta_s_writer_gets_boundaries_and_rows(through_delta, topics, tier, re
 def test_delta_s_writer_gets_bad_rows_once(through_delta, topics, tier):
     topics.create("t")
     topics.append("t", ["bad", VALUES[0], None])
-    fields = tiering.declared("id bigint")
-    copy = copy_of(topics, fields=fields)
-    _, pieces = prepared(copy)
-    tiering._commit(copy.bad_lake(), write_piece(pieces[0]).bad_files, {0: 3})
+    fields = declared("id bigint")
+    task = task_of(topics, fields=fields)
+    _, pieces = prepared(task)
+    commit(task.open_bad_table(), write_piece(pieces[0]).bad_files, {0: 3})
     report = tier(schema="id bigint")[0]
     assert (report["records"], report["bad"]) == (2, 0)
     assert [o for _, o in places(table(topics, "t__dlq"))] == [0]

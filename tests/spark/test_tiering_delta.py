@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,18 +18,20 @@ from pyspark.sql.functions import expr
 import logstore
 from datasource.delta import table as delta_table
 from datasource.delta.table import TableConflictError, TopicTable
+from datasource.delta.tiering import clean
 from datasource.jobs import delta_spark, tiering
+from datasource.jobs.tasks import no_progress
 from datasource.session import delta_settings
 from logstore import StorageError
 from tests.spark.test_tiering import (
     VALUES,
-    copy_of,
     logged,
     places,
     planned,
     prepared,
     refused,
     table,
+    task_of,
     through_delta,
     tier,
 )
@@ -62,9 +65,9 @@ class Disk:
         self._fsync(fd)
 
     def _copy(self) -> Disk:
-        copy = Disk()
-        copy.files, copy.names = dict(self.files), dict(self.names)
-        return copy
+        task = Disk()
+        task.files, task.names = dict(self.files), dict(self.names)
+        return task
 
     def restore(self, directory: Path, target: Path) -> None:
         """Make what is left of the directory."""
@@ -111,9 +114,9 @@ def test_what_the_log_is_told_survives_a_loss_of_power(request, topics, tier, di
 def test_what_a_killed_run_committed_is_on_disk_before_the_log_is_told(spark, topics, tier, tmp_path, disk):
     topics.create("t")
     topics.append("t", VALUES)
-    copy = copy_of(topics)
-    _, pieces = prepared(copy)
-    tiering._through_package(spark, copy, pieces, tiering.no_progress)  # and here the driver dies
+    task = task_of(topics)
+    _, pieces = prepared(task)
+    tiering.through_package(spark, task, pieces, no_progress)  # and here the driver dies
     watched = disk()
     assert tier()[0]["status"] == "nothing to do"
     watched.at_mark.restore(table(topics), tmp_path / "left")
@@ -238,16 +241,16 @@ def test_delta_s_own_words_are_told_and_only_a_conflict_is_tried_again(spark):
 def test_a_table_that_moved_on_right_before_the_write_is_not_written_to(spark, topics, tier, through_delta):
     topics.create("t", partitions=2)
     topics.append("t", VALUES, key=VALUES)
-    copy = copy_of(topics)
-    _, pieces = prepared(copy)
+    task = task_of(topics)
+    _, pieces = prepared(task)
     tier()
     topics.append("t", VALUES, key=VALUES)
-    more = [tiering.replace(p, end=p.end + 20) for p in pieces]
-    version = copy.lake().version
+    more = [replace(p, end=p.end + 20) for p in pieces]
+    version = task.open_table().version
     with pytest.raises(TableConflictError, match="moved on since the job was planned"):
-        tiering._through_spark(spark, copy, more, tiering.no_progress)
-    assert copy.lake().version == version
-    assert tiering._rounds(spark, copy, *planned(copy), tiering.no_progress)
+        tiering.through_spark(spark, task, more, no_progress)
+    assert task.open_table().version == version
+    assert tiering.tier_to(spark, task, *planned(task), no_progress)
     assert places(table(topics)) == logged(topics)
 
 
@@ -270,7 +273,7 @@ def test_a_table_that_cannot_be_written_is_not_tried_again(topics, tier, monkeyp
     assert "checkpointProtection" in refused(tier()[0])
     assert len(tries) == 1
     assert sorted(table(topics).rglob("*.pylog.parquet")) == sorted(
-        f.path for f in TopicTable(table(topics), copy_of(topics).topic_id, topics.path).files()
+        f.path for f in TopicTable(table(topics), task_of(topics).topic_id, topics.path).files()
     )
 
 
@@ -295,5 +298,5 @@ def test_a_run_that_was_killed_by_delta_leaves_its_files_to_vacuum(topics, tier)
     left.parent.mkdir(exist_ok=True)
     left.write_bytes(b"")
     os.utime(left, (0, 0))
-    assert tiering.clean(copy_of(topics)) == []
+    assert clean(task_of(topics)) == []
     assert left.exists()

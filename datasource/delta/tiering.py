@@ -1,0 +1,300 @@
+"""Tiering one topic, but for the writing of rows: what its tables lack, commits, and what its log is told of them.
+
+The log's tiered offset is a copy of what the table says, and retention goes by it (`remote.storage.enable`). It moves
+after the rows are on disk, and back if the table holds less: a table that was restored from an older copy does.
+
+Reports have a row per partition. What fails there fails its row, and the other partitions go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import logstore
+from datasource.delta import table as delta_table
+from datasource.delta.parquet import DataFile, OffsetSlice, remove
+from datasource.delta.table import RestoredError, TierConfig, TopicTable
+from datasource.delta.topic_tables import TieringTask
+from datasource.errors import reason
+from logstore.env import SYSTEM
+from logstore.errors import PylogError, StoreError
+from logstore.log.isolation import committed_end
+from logstore.log.log import Log
+from logstore.log.segments import offset_checkpoints
+
+logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+
+TIERED, NOTHING, WOULD, SKIPPED, FAILED = "tiered", "nothing to do", "would be tiered", "skipped", "failed"
+
+# What one task reads before its rows are committed: a killed run repeats at most this much per partition.
+PIECE_BYTES = 1024 * 1024 * 1024
+# A killed run left a file that is this old and in no version of the table: no run takes so long.
+ORPHAN_AGE_HOURS = 24
+
+
+@dataclass(slots=True, kw_only=True)
+class ReportRow:
+    """What was done with a partition."""
+
+    topic: str
+    partition: int
+    status: str = NOTHING
+    start: int = 0
+    end: int = 0
+    records: int = 0
+    bad: int = 0
+    files: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+    def values(self) -> dict[str, Any]:
+        """The row of the report, by column."""
+        named = {name: getattr(self, name) for name in self.__slots__ if name != "notes"}
+        return named | {"seconds": round(self.seconds, 3), "note": "; ".join(self.notes) or None}
+
+    def note(self, text: str) -> None:
+        """Say something about the partition, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def fail(self, why: str) -> None:
+        """Note that the partition could not be tiered, or no further."""
+        self.status = FAILED
+        self.note(why)
+
+
+Report = Mapping[int, ReportRow]
+
+
+def each(report: Report, partitions: Iterable[int], look: Callable[[int], Found]) -> dict[int, Found]:
+    """Return what `look` finds for each partition, except where it fails: that is noted in the row."""
+    found = {}
+    for partition in list(partitions):
+        try:
+            found[partition] = look(partition)
+        except Exception as error:  # noqa: BLE001  the other partitions are tiered all the same
+            report[partition].fail(reason(error))
+    return found
+
+
+@contextmanager
+def alone(root: str, info: logstore.TopicInfo, report: Report) -> Iterator[bool]:
+    """Keep other jobs from the topic; False if another one is at work, which the report then says.
+
+    If the block finds that the table lost rows, the log's tiered offsets are withdrawn before others may go on.
+    """
+    lock_path = delta_table.lock_path(root, info.topic_id)
+    SYSTEM.files.mkdir(lock_path.parent)
+    lock = SYSTEM.files.lock(lock_path, wait=False)
+    if lock is None:
+        for row in report.values():
+            row.status = SKIPPED
+            row.note("another tiering job is at work on this topic")
+        yield False
+        return
+    try:
+        yield True
+    except RestoredError:
+        distrust(root, info)
+        raise
+    finally:
+        lock.release()
+
+
+# ------------------------------------------------------------------------------------------------------ plan
+
+
+def goal(task: TieringTask, report: Report) -> dict[int, int]:
+    """Return how far each partition is committed now. A transaction is in it with all of its partitions or none."""
+    with logstore.open(task.path, mode="r", create=False) as store:
+        return store.transactions.settled(lambda: each(report, report, lambda p: _extent(store, task, p).end))
+
+
+def plan(task: TieringTask, goal: Mapping[int, int], report: Report) -> list[OffsetSlice]:
+    """Return what the tables lack up to `goal`, at most one piece per partition."""
+    main, bad = (
+        TopicTable(path, task.topic_id, task.path) if delta_table.exists(path) else None
+        for path in (task.table, task.bad_table)
+    )
+    with logstore.open(task.path, mode="r", create=False) as store:
+
+        def piece(partition: int) -> OffsetSlice | None:
+            boundary = main.boundary(partition) if main else None
+            start = _start(_extent(store, task, partition), boundary, report[partition])
+            if start >= goal[partition]:
+                return None
+            return OffsetSlice(
+                path=task.path,
+                topic=task.topic,
+                partition=partition,
+                start=start,
+                end=_end(store.log(task.topic, partition), start, goal[partition]),
+                table=str(task.table),
+                fields=task.fields,
+                bad_table=str(task.bad_table),
+                bad_start=(bad.boundary(partition) or 0) if bad else 0,
+            )
+
+        return [found for found in each(report, goal, piece).values() if found]
+
+
+def preview(task: TieringTask, report: Report) -> None:
+    """Report what a run would do now."""
+    ends = goal(task, report)
+    with logstore.open(task.path, mode="r", create=False) as store:
+        for piece in plan(task, ends, report):
+            row = report[piece.partition]
+            row.status, row.end = WOULD, ends[piece.partition]
+            row.bytes = store.log(task.topic, piece.partition).bytes_between(piece.start, row.end)
+
+
+def _extent(store: logstore.LogStore, task: TieringTask, partition: int) -> logstore.OffsetRange:
+    log = store.log(task.topic, partition)
+    end = committed_end(log, store.outcomes())
+    return logstore.OffsetRange(min(log.log_start_offset, end), end)
+
+
+def _start(extent: logstore.OffsetRange, boundary: int | None, row: ReportRow) -> int:
+    """Return where the table ends, or where the log begins if that is later, which the row then says."""
+    if boundary is not None and boundary > extent.end:
+        raise StoreError(
+            f"the table holds offsets up to {boundary}, and the log ends at {extent.end}: an older copy?"
+        )
+    lacks = boundary or 0
+    if extent.start > lacks:
+        row.note(f"offsets {lacks} to {extent.start} were deleted before they were tiered")
+    start = max(lacks, extent.start)
+    row.start, row.end = (start, start) if row.status == NOTHING else (row.start, start)
+    return start
+
+
+def _end(log: Log, start: int, goal: int) -> int:
+    """Return where a piece from `start` ends: at the goal, or at the end of the batch that fills it."""
+    if log.bytes_between(start, goal) <= PIECE_BYTES:
+        return goal
+    return min(goal, log.offset_after_bytes(start, PIECE_BYTES))
+
+
+# -------------------------------------------------------------------------------------------------- the tables
+
+
+def prepare(task: TieringTask) -> TieringTask:
+    """Create the tables if they are missing, and note them in the store; return the task with the note."""
+    if task.noted is None:
+        for path, schema in task.tables:
+            delta_table.create(path, task.path, task.topic, task.topic_id, schema)
+    elif task.fields:
+        for path, _ in task.tables:
+            delta_table.name_features(path)  # tables of earlier versions may lack them
+    note = replace(task.noted or TierConfig(task.table), schema=task.ddl)
+    if task.noted != note:
+        delta_table.write_note(task.path, task.topic, task.topic_id, note)
+    return replace(task, noted=note)
+
+
+def flushed(task: TieringTask, goal: Mapping[int, int], report: Report) -> dict[int, int]:
+    """Flush the logs; return the goal of those that are on disk now.
+
+    A power failure must not take records from the log that are in the table: their offsets would be given again.
+    """
+    with logstore.open(task.path, create=False) as store:
+        done = each(report, goal, lambda p: store.log(task.topic, p).flush())
+    return {p: goal[p] for p in done}
+
+
+def commit(table: TopicTable, files: Sequence[DataFile], ends: Mapping[int, int]) -> None:
+    """Add the files and move the boundaries in one commit. Raises: as `TopicTable.commit`; the files are gone then."""
+    try:
+        table.commit([file.action() for file in files], ends)
+    except PylogError:
+        remove(table.path, [file.name for file in files])
+        raise
+
+
+def clean(task: TieringTask) -> list[Path]:
+    """Remove, and return, the files that killed runs left in the tables: old ones that are in no version."""
+    removed = []
+    for path, _ in task.tables:
+        for file in TopicTable(path, task.topic_id, task.path).orphans(age_hours=ORPHAN_AGE_HOURS):
+            SYSTEM.files.unlink(file)
+            logger.warning("path=%s removed: a tiering job that was killed left it", file)
+            removed.append(file)
+    return removed
+
+
+# ---------------------------------------------------------------------------------------------- tiered offsets
+
+
+def tell_log(task: TieringTask, report: Report) -> TieringTask:
+    """Move the tiered offsets to what the tables hold on disk; return the task with its new note.
+
+    Raises: RestoredError: the table lost rows by RESTORE. No tiered offset moves then.
+    """
+    assert task.noted is not None, task
+    table = task.open_table()
+    partitions = [p for p, row in report.items() if row.status != FAILED]
+    with logstore.open(task.path, mode="r", create=False) as store:
+        told = each(report, partitions, lambda p: _told(store.log(task.topic, p), table.boundary(p) or 0))
+    new = [(p, start, end) for p, start in told.items() if (end := table.boundary(p) or 0) > start]
+    task = replace(task, noted=_make_durable(task, task.noted, table, new))
+    if new:
+        with logstore.open(task.path, create=False) as store:
+
+            def tell(partition: int) -> None:
+                log, boundary = store.log(task.topic, partition), table.boundary(partition) or 0
+                if boundary <= log.log_end_offset:  # else the log is an older copy, as the plan will say
+                    log.advance_tiered_offset(boundary)
+
+            each(report, [p for p, _, _ in new], tell)
+    return task
+
+
+def _told(log: Log, boundary: int) -> int:
+    """Return the log's tiered offset, after withdrawing one that is beyond the table's boundary."""
+    told = log.tiered_offset
+    if told > boundary:
+        offset_checkpoints.withdraw(SYSTEM, str(log.directory), offset_checkpoints.TIERED)
+        return 0
+    return told
+
+
+def _make_durable(
+    task: TieringTask, noted: TierConfig, table: TopicTable, new: Sequence[tuple[int, int, int]]
+) -> TierConfig:
+    """Fsync what is new in the tables: their logs, and the files that may hold (partition, start, end) of `new`.
+
+    A killed run may have committed that and not fsynced it. Returns the note, with the versions checked here.
+    """
+    versions = []
+    for found, since in ((table, noted.version), (task.open_bad_table(), noted.bad_version)):
+        if found is not None:
+            found.check_history(since=since)
+            files = [f for f in found.files() if any(f.may_hold(*offsets) for offsets in new)] if new else []
+            if files or found.version > since:
+                found.make_durable(since=since, files=files)
+        versions.append(found.version if found else since)
+    note = replace(noted, version=versions[0], bad_version=versions[1])
+    if note != noted:
+        delta_table.write_note(task.path, task.topic, task.topic_id, note)
+    return note
+
+
+def distrust(root: str, info: logstore.TopicInfo) -> None:
+    """Withdraw the topic's tiered offsets, so that retention removes nothing that may be nowhere else.
+
+    The store is opened for reading only: the first to open it for writing would apply retention at once.
+    """
+    with logstore.open(root, mode="r", create=False) as store:
+        for partition in range(info.partitions):
+            try:
+                _told(store.log(info.name, partition), -1)
+            except PylogError as error:
+                logger.warning("tp=%s-%d tiered offset not withdrawn: %s", info.name, partition, error)
