@@ -11,17 +11,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import get_args
 
 from datasource.connector import option_parsing as parse
 from datasource.schema import COLUMNS, HEADERS
 from logstore.errors import InvalidConfigError
+from logstore.log.isolation import Isolation
+from logstore.records.compression import Codec
+from logstore.records.partitioner import PARTITIONERS
 
 EARLIEST, LATEST = -2, -1  # in Kafka's JSON, in place of an offset
-
-
-PARTITIONERS = ("murmur3", "murmur2", "sticky", "round_robin")
-ISOLATIONS = ("read_committed", "read_uncommitted")
-COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+ISOLATIONS: tuple[str, ...] = get_args(Isolation)
+COMPRESSIONS = tuple(codec.name.lower() for codec in Codec)
 
 
 class Use(StrEnum):

@@ -128,7 +128,7 @@ class _Appender:
 
     def _batch(self) -> tuple[str, int, str]:
         """Return the transaction's name, the batch's number, and the run that writes it."""
-        raise NotImplementedError
+        raise AssertionError("BatchWriter and StreamWriter define it")
 
 
 class BatchWriter(_Appender, DataSourceArrowWriter):
