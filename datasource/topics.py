@@ -63,39 +63,30 @@ class ReadableTopics(Protocol):
 
     def topics(self) -> list[TopicInfo]:
         """Every topic, by name."""
-        ...
 
     def topic(self, name: str) -> TopicInfo:
         """One topic. Raises: UnknownTopicError."""
-        ...
 
     def offsets(self, topic: str) -> dict[int, OffsetRange]:
         """First and next offset of every partition."""
-        ...
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Offset of the first record at or after this time."""
-        ...
 
     def floor_batch(self, r: PartitionRange, offset: int) -> int:
         """Base offset of the batch that holds `offset`."""
-        ...
 
     def size_bytes(self, r: PartitionRange) -> int:
         """Return the size as stored, about."""
-        ...
 
     def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
         """End of the whole batches from the start of `r` that fit into `max_bytes`; at least one batch."""
-        ...
 
     def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The records of `r`, a few MiB at a time."""
-        ...
 
     def settled(self, look: Callable[[], Found]) -> Found:
         """Return what `look` finds while no transaction is decided: it sees all of a transaction, or nothing."""
-        ...
 
 
 class WritableTopics(ReadableTopics, Protocol):
@@ -104,7 +95,6 @@ class WritableTopics(ReadableTopics, Protocol):
     @property
     def transactions(self) -> Transactions:
         """The store's transactions."""
-        ...
 
     def append(
         self,
@@ -116,51 +106,44 @@ class WritableTopics(ReadableTopics, Protocol):
         transaction: Transaction | None,
     ) -> dict[int, OffsetRange]:
         """Append rows; return the offsets that they got."""
-        ...
 
     def flush(self) -> None:
         """Make durable what was appended through this target."""
-        ...
 
 
 class DirectoryTopics:
-    """The topics of one directory on this machine (or on a file system that all executors share)."""
+    """The topics of one directory on this machine (or on a file system that all executors share).
+
+    The Protocols above say what the methods do.
+    """
 
     def __init__(self, store: LogStore, isolation: Isolation = "read_committed") -> None:
         self._store = store
         self._isolation: Isolation = isolation
 
     def topics(self) -> list[TopicInfo]:
-        """Every topic, by name."""
         return self._store.topics()
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic. Raises: UnknownTopicError."""
         return self._store.topic(name)
 
     def offsets(self, topic: str) -> dict[int, OffsetRange]:
-        """First and next offset of every partition."""
         return self._store.offsets(topic, isolation=self._isolation)
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Offset of the first record at or after this time."""
         found = self._store.offsets_for_times(topic, {partition: timestamp_ms})[partition]
         return None if found is None else found.offset
 
     def floor_batch(self, r: PartitionRange, offset: int) -> int:
-        """Base offset of the batch that holds `offset`."""
         return self._store.log(r.topic, r.partition).floor_batch(offset)
 
     def size_bytes(self, r: PartitionRange) -> int:
-        """Return the size as stored, about."""
         return self._store.log(r.topic, r.partition).bytes_between(r.start, r.end)
 
     def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
-        """End of the whole batches from the start of `r` that fit; at least one batch."""
         return self._store.log(r.topic, r.partition).offset_after_bytes(r.start, max_bytes)
 
     def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """The records of `r`, a few MiB at a time."""
         yield from self._store.read(
             r.topic,
             partition=r.partition,
@@ -172,7 +155,6 @@ class DirectoryTopics:
         )
 
     def settled(self, look: Callable[[], Found]) -> Found:
-        """Return what `look` finds while no transaction is decided."""
         self._end_dead()
         return self._store.transactions.settled(look)
 
@@ -191,7 +173,6 @@ class DirectoryTopics:
 
     @property
     def transactions(self) -> Transactions:
-        """The store's transactions."""
         return self._store.transactions
 
     def append(
@@ -203,13 +184,11 @@ class DirectoryTopics:
         compression: str | None,
         transaction: Transaction | None,
     ) -> dict[int, OffsetRange]:
-        """Append rows; return the offsets that they got."""
         return self._store.append(
             topic, rows, partitioner=partitioner, compression=compression, transaction=transaction
         )
 
     def flush(self) -> None:
-        """Make durable what was appended through this target."""
         self._store.flush()
 
 

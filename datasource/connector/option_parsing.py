@@ -93,7 +93,6 @@ def positive(given: Mapping[str, str], name: str) -> int | None:
 
 
 def flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """Return true or false."""
     return choice(given, name, ("true", "false"), "true" if default else "false") == "true"
 
 

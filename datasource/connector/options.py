@@ -26,8 +26,6 @@ COMPRESSIONS = tuple(codec.name.lower() for codec in Codec)
 
 
 class Use(StrEnum):
-    """What the options are for."""
-
     BATCH_READ = "batch read"
     STREAM_READ = "stream read"
     WRITE = "write"

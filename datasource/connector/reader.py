@@ -308,7 +308,6 @@ class RefusedStreamReader(DataSourceStreamReader):
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Raise the error."""
         raise self._error
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
@@ -320,5 +319,4 @@ class RefusedStreamReader(DataSourceStreamReader):
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raise the error."""
         raise self._error

@@ -36,7 +36,6 @@ class PylogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name in `format(...)` and `USING`."""
         return "pylog"
 
     def schema(self) -> StructType:

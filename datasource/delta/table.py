@@ -114,7 +114,7 @@ def noted(root: str | Path, topic_id: str) -> TierConfig | None:
 
 
 def write_note(root: str | Path, topic: str, topic_id: str, note: TierConfig) -> None:
-    """Write the note, durably."""
+    """Write the note durably."""
     table = note.table.resolve().relative_to(_owner(root)) if _is_inside(note.table, root) else note.table
     versions = {"version": note.version, "dlqVersion": note.bad_version}
     text = json.dumps({"topic": topic, "table": str(table), "schema": note.schema} | versions)
@@ -171,17 +171,14 @@ class TopicTable:
 
     @property
     def version(self) -> int:
-        """The version of the snapshot."""
         return self._table.version()
 
     def schema(self) -> pa.Schema:
-        """The columns."""
         import pyarrow as pa
 
         return pa.schema(self._table.schema().to_arrow())
 
     def files(self) -> list[TableFile]:
-        """Return the data files of the snapshot."""
         import pyarrow as pa
 
         found = pa.table(self._table.get_add_actions(flatten=True))
@@ -329,7 +326,6 @@ _OF_A_FILE = (
 
 
 def exists(path: Path) -> bool:
-    """Is there a Delta table?"""
     return SYSTEM.files.stat(path / log.LOG) is not None and bool(_deltalake().is_deltatable(_location(path)))
 
 

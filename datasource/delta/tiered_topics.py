@@ -38,11 +38,9 @@ class TieredTopics:
         self._looked_through: dict[str, int] = {}  # topic: version of its table
 
     def topics(self) -> list[TopicInfo]:
-        """Every topic, by name."""
         return self._log.topics()
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic. Raises: UnknownTopicError."""
         return self._log.topic(name)
 
     def offsets(self, topic: str) -> dict[int, OffsetRange]:
@@ -57,11 +55,9 @@ class TieredTopics:
         return {p: _joined(files, table.boundary(p), p, extent) for p, extent in log.items()}
 
     def settled(self, look: Callable[[], Found]) -> Found:
-        """Return what `look` finds while no transaction is decided."""
         return self._log.settled(look)
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Offset of the first record at or after this time."""
         table = self._table(topic)
         boundary = 0 if table is None else table.boundary(partition) or 0
         if table is not None and boundary:

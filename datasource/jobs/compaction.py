@@ -11,18 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import logstore
-from datasource.jobs.tasks import (
-    NOTHING,
-    PartitionPlace,
-    Progress,
-    Row,
-    chosen,
-    no_progress,
-    places,
-    report_row,
-    run_tasks,
-    to_frame,
-)
+from datasource.jobs import tasks
+from datasource.jobs.tasks import NOTHING, PartitionPlace, Row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,17 +32,17 @@ def run(
     path: str,
     topics: str | Sequence[str] | None = None,
     dry_run: bool = False,
-    progress: Progress = no_progress,
+    progress: tasks.Progress = tasks.no_progress,
 ) -> DataFrame:
     """Return a row per partition of the compacted topics: records, bytes and dirty ratio before and after.
 
     Raises: UnknownTopicError, NotAStoreError.
     """
-    root, infos = chosen(path, topics)
-    wanted = places(root, (info for info in infos if info.config.is_compacted or info.damage))
-    done = run_tasks(spark, wanted, partial(_compact, dry_run), progress)
+    root, infos = tasks.chosen(path, topics)
+    wanted = tasks.places(root, (info for info in infos if info.config.is_compacted or info.damage))
+    done = tasks.run_tasks(spark, wanted, partial(_compact, dry_run), progress)
     describe = partial(_described, WOULD if dry_run else COMPACTED)
-    return to_frame(spark, [report_row(one.item, one, describe) for one in done], SCHEMA)
+    return tasks.to_frame(spark, [tasks.report_row(one.item, one, describe) for one in done], SCHEMA)
 
 
 def _compact(dry_run: bool, place: PartitionPlace) -> CompactionReport:

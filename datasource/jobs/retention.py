@@ -16,19 +16,8 @@ from datasource.delta.table import RestoredError
 from datasource.delta.tiering import distrust
 from datasource.delta.topic_tables import check_histories
 from datasource.errors import reason
-from datasource.jobs.tasks import (
-    NOTHING,
-    Done,
-    PartitionPlace,
-    Progress,
-    Row,
-    chosen,
-    no_progress,
-    places,
-    report_row,
-    run_tasks,
-    to_frame,
-)
+from datasource.jobs import tasks
+from datasource.jobs.tasks import NOTHING, Done, PartitionPlace, Row
 from logstore.errors import PylogError
 from logstore.maintenance.expiry import RetentionReport
 
@@ -56,7 +45,7 @@ def run(
     path: str,
     topics: str | Sequence[str] | None = None,
     dry_run: bool = False,
-    progress: Progress = no_progress,
+    progress: tasks.Progress = tasks.no_progress,
 ) -> DataFrame:
     """Return a row per partition: how many segments and bytes went, or (`dry_run`) would go, and why.
 
@@ -64,15 +53,15 @@ def run(
 
     Raises: UnknownTopicError, NotAStoreError.
     """
-    root, infos = chosen(path, topics)
+    root, infos = tasks.chosen(path, topics)
     refused = _refused(root, infos, dry_run=dry_run)
-    everywhere = places(root, infos)
+    everywhere = tasks.places(root, infos)
     # First ask what would go: the first process that opens the store for writing deletes it, in all partitions.
-    would = run_tasks(spark, [place for place in everywhere if place.topic not in refused], _would)
+    would = tasks.run_tasks(spark, [place for place in everywhere if place.topic not in refused], _would)
     done: list[tuple[PartitionPlace, Done[Any, Outcome]]] = [(one.item, one) for one in would]
     if not dry_run:
         expected = [(one.item, one.result) for one in would]
-        done = [(one.item[0], one) for one in run_tasks(spark, expected, _expire, progress)]
+        done = [(one.item[0], one) for one in tasks.run_tasks(spark, expected, _expire, progress)]
     done += [
         (place, Done(place, None, refused[place.topic], 0.0))
         for place in everywhere
@@ -80,7 +69,7 @@ def run(
     ]
     done.sort(key=lambda found: (found[0].topic, found[0].partition))
     describe = partial(_described, WOULD if dry_run else REMOVED)
-    return to_frame(spark, [report_row(place, one, describe) for place, one in done], SCHEMA)
+    return tasks.to_frame(spark, [tasks.report_row(place, one, describe) for place, one in done], SCHEMA)
 
 
 def _refused(root: str, infos: Iterable[logstore.TopicInfo], *, dry_run: bool) -> dict[str, str]:

@@ -79,7 +79,6 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
 
 
 def _tier(spark: SparkSession, task: TieringTask, report: Report, progress: Progress) -> None:
-    """Tier one topic."""
     task = tiering.tell_log(tiering.prepare(task), report)  # a killed run may not have come so far
     ends = tiering.flushed(task, tiering.goal(task, report), report)
     if tier_to(spark, task, ends, report, progress):

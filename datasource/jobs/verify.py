@@ -10,17 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import logstore
-from datasource.jobs.tasks import (
-    Done,
-    PartitionPlace,
-    Progress,
-    Row,
-    chosen,
-    no_progress,
-    places,
-    run_tasks,
-    to_frame,
-)
+from datasource.jobs import tasks
+from datasource.jobs.tasks import Done, PartitionPlace, Row
 from logstore.tools.verify import PartitionReport, verify_descriptions, verify_partition, verify_transactions
 
 if TYPE_CHECKING:
@@ -39,7 +30,7 @@ def run(
     path: str,
     topics: str | Sequence[str] | None = None,
     dry_run: bool = False,
-    progress: Progress = no_progress,
+    progress: tasks.Progress = tasks.no_progress,
 ) -> DataFrame:
     """Return a row per partition: `status` is "sound" or "damaged", and `damage` has every place.
 
@@ -48,7 +39,9 @@ def run(
 
     Raises: UnknownTopicError, NotAStoreError. Damage, and what cannot be opened, is in the rows.
     """
-    done = run_tasks(spark, places(*chosen(path, topics)), partial(_verified, dry_run), progress)
+    done = tasks.run_tasks(
+        spark, tasks.places(*tasks.chosen(path, topics)), partial(_verified, dry_run), progress
+    )
     rows = [_row(_found(one), one.duration_s, WOULD if dry_run else None) for one in done]
     if not dry_run:
         with logstore.open(path, mode="r", create=False) as store:
@@ -56,7 +49,7 @@ def run(
             if journal := verify_transactions(store):
                 more.append(journal)
         rows += [_row(report, 0.0) for report in more]
-    return to_frame(spark, rows, SCHEMA)
+    return tasks.to_frame(spark, rows, SCHEMA)
 
 
 def _verified(dry_run: bool, place: PartitionPlace) -> PartitionReport:
