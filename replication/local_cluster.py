@@ -183,7 +183,7 @@ class _Process:
 
 
 class LocalCluster:
-    """See the module. A context manager: started on entry, stopped on exit."""
+    """A context manager: started on entry, stopped on exit."""
 
     def __init__(
         self,
@@ -417,7 +417,6 @@ def _check_replicas(given: Mapping[BrokerId, Mapping[str, str]]) -> None:
 
 
 async def _known_at(host: str, port: int) -> set[BrokerId]:
-    """Return the brokers that this one knows."""
     client = Client(host, port, "local-cluster", timeout_ms=5000)
     try:
         answer = await client.call(

@@ -59,7 +59,7 @@ GRACE_S = 5.0  # for requests in flight when the broker stops
 
 
 class Broker:
-    """See the module. `endpoint` is the address for clients, once it has started."""
+    """`endpoint` is the address for clients, once it has started."""
 
     def __init__(self, config: BrokerConfig, env: Env = SYSTEM) -> None:
         self.config = config

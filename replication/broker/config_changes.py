@@ -20,7 +20,7 @@ NOTICES_KEPT = 100
 
 
 class ConfigChanges:
-    """See the module. `changed` takes a topic and its settings; it may raise InvalidConfigError."""
+    """`changed` takes a topic and its settings; it may raise InvalidConfigError."""
 
     def __init__(self, changed: Callable[[str, Mapping[str, str]], None]) -> None:
         self._changed = changed

@@ -19,7 +19,7 @@ LATEST, EARLIEST, CONSUMER = -1, -2, -1  # in ListOffsets: special times, and th
 
 
 class Leaders:
-    """See the module. The metadata says whom to ask; a leader that does not answer is left out."""
+    """The metadata says whom to ask; a leader that does not answer is left out."""
 
     def __init__(self, broker: BrokerId, replicas: ReplicaManager, clients: Clients) -> None:
         self._broker = broker

@@ -40,7 +40,7 @@ NAMED_MAX = 20  # partitions in one log line
 
 
 class BrokerLifecycle:
-    """See the module. `call` sends a request to a broker."""
+    """`call` sends a request to a broker."""
 
     def __init__(
         self,

@@ -35,7 +35,6 @@ class LoopWatch:
         self._is_over = threading.Event()
 
     def begin(self) -> None:
-        """Watch the running loop."""
         self._turned_ms = self._clock.monotonic_ms()
         self._tick()
         threading.Thread(target=self._watch, name="loop watch", daemon=True).start()

@@ -341,7 +341,6 @@ class MetricsEndpoint:
         self._listener: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; return the port."""
         self._listener = await asyncio.start_server(self._serve, host, port)
         chosen: int = self._listener.sockets[0].getsockname()[1]
         return chosen

@@ -104,7 +104,6 @@ class OffsetsTopic:
 
 
 def _take(latest: Latest, records: bytes | bytearray | memoryview, start: int) -> int:
-    """Take the records from offset `start` on; return where the next ones begin."""
     position = start
     for at, header in batch.batches(records):
         if not header.is_control:
@@ -124,6 +123,5 @@ def _add_up(latest: Latest) -> Loaded:
 
 
 def group_coordinator(config: BrokerConfig, replicas: ReplicaManager, env: Env = SYSTEM) -> GroupCoordinator:
-    """The coordinator of the groups of this broker."""
     topic = OffsetsTopic(replicas)
     return GroupCoordinator(config, replicas.metadata, lambda: replicas.tree, topic, topic, env)

@@ -45,7 +45,7 @@ class NewTopic:
 
 
 class TopicAdmin:
-    """See the module. `tree` returns the session's tree; it raises KafkaError while there is none.
+    """`tree` returns the session's tree; it raises KafkaError while there is none.
 
     `do_lead` asks the leaders in the metadata whether they lead. `placements` writes the replicas.
     """
@@ -264,7 +264,6 @@ class TopicAdmin:
         return None
 
     async def _led(self, name: str, partitions: int) -> TopicMetadata:
-        """Return the topic once this number of partitions have leaders in the metadata."""
 
         def is_ready() -> bool:
             known = self._metadata.topic(name)

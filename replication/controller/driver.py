@@ -75,7 +75,7 @@ class _Term:
 
 
 class ControllerLoop:
-    """See the module. `unclean_default`: may a topic without that setting elect a leader outside its ISR?"""
+    """`unclean_default`: may a topic without that setting elect a leader outside its ISR?"""
 
     def __init__(
         self,

@@ -74,7 +74,6 @@ class Watches:
         return (await self.read_topics(),)
 
     async def read_topics(self) -> events.TopicsChanged:
-        """Return the present topics."""
         found = await cluster.read_topics(self._tree, unclean_default=self._unclean_default)
         return events.TopicsChanged(found)
 
@@ -96,7 +95,6 @@ class Watches:
         return await self.read_topics(), plans
 
     async def read_reassignments(self, watch: Watch | None = None) -> events.ReassignmentsRequested:
-        """Return the requested reassignments."""
         return events.ReassignmentsRequested(await cluster.read_reassignments(self._tree, watch))
 
     async def isrs(self, watch: Watch) -> tuple[events.Event, ...]:

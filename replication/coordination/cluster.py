@@ -242,7 +242,6 @@ async def read_states(
 
 
 async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
-    """Return the registered brokers."""
     ids = [int(name) for name in await tree.children(nodes.BROKER_IDS)]
     found = await tree.read_batch([nodes.broker_path(broker) for broker in ids])
     return {

@@ -293,7 +293,6 @@ def decode_config(topic: str, data: bytes) -> dict[str, str]:
 
 
 def encode_config_change(topic: str) -> bytes:
-    """The notice that a topic's settings changed."""
     return _encode({"version": 1, "entity_type": "topics", "entity_name": topic})
 
 

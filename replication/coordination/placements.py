@@ -24,8 +24,6 @@ TOPICS_AT_ONCE = 200
 
 
 class Placements:
-    """See the module."""
-
     def __init__(self, replicas_max: int, env: Env = SYSTEM) -> None:
         self._replicas_max = replicas_max
         self._random = env.random

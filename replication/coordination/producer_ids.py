@@ -21,7 +21,7 @@ LAST_ID = 2**63 - 1
 
 
 class ProducerIds:
-    """See the module. `tree` returns the session's tree; it raises KafkaError while there is none."""
+    """`tree` returns the session's tree; it raises KafkaError while there is none."""
 
     def __init__(self, broker: int, tree: Callable[[], Tree]) -> None:
         self._broker = broker

@@ -35,8 +35,6 @@ LIVES_MAX, SECRET_BITS = 1 << 23, 40
 
 
 class BrokerIdTakenError(CoordinationError):
-    """Another broker with this id is alive."""
-
     broker: BrokerId
 
     def __init__(self, broker: BrokerId, waited_ms: int) -> None:

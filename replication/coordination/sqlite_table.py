@@ -152,7 +152,6 @@ class NodeTable:
         return path
 
     def _require(self, path: str, version: int) -> int:
-        """Return the node's version, if it is the required one."""
         found = self.look(path, children=False)
         if found is None:
             raise NoNodeError(path)

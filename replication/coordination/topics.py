@@ -110,7 +110,6 @@ def _noting(note: Node | None, found: nodes.GroupPartitions) -> Step:
 
 
 async def read_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the overrides of these topics."""
     found = await tree.read_batch([nodes.topic_config_path(topic) for topic in topics])
     return {topic: nodes.settings_of(topic, node) for topic, node in zip(topics, found, strict=True)}
 

@@ -36,8 +36,6 @@ SESSION_TIMEOUT_MS = 6000  # zookeeper.session.timeout.ms
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node as it was read."""
-
     data: bytes
     version: int
     creation: int
@@ -106,8 +104,6 @@ class Change:
 
 
 class SessionEvent(enum.StrEnum):
-    """See the module."""
-
     CONNECTED = "CONNECTED"
     SUSPENDED = "SUSPENDED"
     EXPIRED = "EXPIRED"
@@ -117,8 +113,7 @@ Watch: TypeAlias = Callable[[Change], None]
 OnSession: TypeAlias = Callable[[SessionEvent], None]
 
 
-class CoordinationError(PylogError):
-    """Base of the errors of a coordination store."""
+class CoordinationError(PylogError): ...
 
 
 class RefusedError(CoordinationError):

@@ -83,8 +83,7 @@ class _InOrder(SequentialThreadingHandler):  # type: ignore[misc]
     def start(self) -> None:
         """Start no threads: kazoo calls back directly while the handler is not "running"."""
 
-    def stop(self) -> None:
-        """Nothing to stop."""
+    def stop(self) -> None: ...
 
     def dispatch_callback(self, callback: Any) -> None:
         callback.func(*callback.args)

@@ -111,7 +111,7 @@ class _Term:
 
 
 class GroupCoordinator:
-    """See the module. `tree` returns that of the session, None while there is none."""
+    """`tree` returns that of the session, None while there is none."""
 
     def __init__(
         self,
@@ -213,13 +213,11 @@ class GroupCoordinator:
         return body
 
     def member_id(self, prefix: str) -> str:
-        """Return a new, unique member id."""
         return f"{prefix}-{uuid.UUID(int=self._env.random.getrandbits(128), version=4)}"
 
     # ------------------------------------------------------------------- terms
 
     def _term(self, group_id: str) -> _Term:
-        """Return the term in which this broker is the coordinator of the group."""
         number = self.partition_of(group_id)
         term = self._look_at(number)
         if term is None:

@@ -24,7 +24,7 @@ RETRY_S = 0.5
 
 
 class GroupMapping:
-    """See the module. Call `look` when the metadata has changed, `end` when the broker stops."""
+    """Call `look` when the metadata has changed, `end` when the broker stops."""
 
     def __init__(self, metadata: Metadata, tree: Callable[[], Tree | None]) -> None:
         self._metadata = metadata

@@ -15,8 +15,6 @@ from replication.model.cluster import LEADER_DURING_DELETE, Assignment, BrokerId
 
 
 class BrokerAddress(NamedTuple):
-    """The address of a live broker."""
-
     id: BrokerId
     host: str
     port: int
@@ -42,16 +40,12 @@ class TopicMetadata:
 
 
 class PartitionUpdate(NamedTuple):
-    """One partition of an UpdateMetadata request."""
-
     tp: TopicPartition
     topic_id: str | None
     metadata: PartitionMetadata
 
 
 class Metadata:
-    """See the module."""
-
     def __init__(self) -> None:
         self.controller_id: BrokerId | None = None
         self._brokers: Mapping[BrokerId, BrokerAddress] = {}
@@ -61,7 +55,6 @@ class Metadata:
         self._listeners: list[Callable[[], None]] = []
 
     def brokers(self) -> Mapping[BrokerId, BrokerAddress]:
-        """Return the live brokers."""
         return self._brokers
 
     def topics(self) -> Mapping[str, TopicMetadata]:
@@ -71,7 +64,6 @@ class Metadata:
         return self._topics.get(name)
 
     def name_of(self, topic_id: str) -> str | None:
-        """Return the name of the topic of this id."""
         return self._names.get(topic_id)
 
     def leader(self, topic: str, partition: int) -> BrokerId | None:
@@ -81,7 +73,6 @@ class Metadata:
         return found.state.leader if found is not None else None
 
     def address(self, broker: BrokerId) -> tuple[str, int] | None:
-        """Return the address of a broker, if it is known."""
         if (found := self._brokers.get(broker)) is not None:
             return found.host, found.port
         return self._leaders.get(broker)

@@ -37,8 +37,6 @@ def named(tp: TopicPartition) -> str:
 
 
 class ControllerLines(NamedTuple):
-    """The lines of one term of a controller."""
-
     broker: BrokerId
     epoch: int
 
@@ -108,8 +106,6 @@ class ControllerLines(NamedTuple):
 
 
 class RequestLines(NamedTuple):
-    """The lines of a broker about one request of a controller."""
-
     broker: BrokerId
     controller: BrokerId
     controller_epoch: int

@@ -127,8 +127,6 @@ class Request(NamedTuple):
 
 
 class EncodedBody(NamedTuple):
-    """The encoded body of a response, in the version of the request."""
-
     parts: list[Buffer]
 
 
@@ -263,7 +261,6 @@ def _response_body(key: ApiKey, version: int, response: Any) -> list[Buffer]:
 
 
 def encode_entity(entity: Any) -> bytes:
-    """Encode an entity with kio's writer."""
     out = io.BytesIO()
     entity_writer(type(entity))(out, entity)
     return out.getvalue()

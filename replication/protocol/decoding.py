@@ -55,7 +55,6 @@ _LONG_LONG = struct.Struct(">qq")
 
 
 def fetch_partition_layout(version: int) -> struct.Struct:
-    """Return the fixed fields of a partition in a FetchRequest."""
     if version >= FETCH_FLEXIBLE:
         return struct.Struct(">iiqiqi")  # index, leader epoch, offset, last fetched epoch, log start, bytes
     if version >= 9:
@@ -148,7 +147,6 @@ _ISOLATIONS = tuple(Isolation)
 def _fetch_topics(
     version: int, form: Form, buffer: Buffer, at: int, items_max: int
 ) -> tuple[tuple[FetchTopic, ...], int, int]:
-    """Return (the topics, the number of their items with partitions, their end)."""
     layout = _FETCH_PARTITION[version]
     flexible = form is COMPACT
     topics = []

@@ -40,7 +40,6 @@ class FrameReader:
 
     @property
     def large_bytes(self) -> int:
-        """The size of the large frame that is being received; 0 if there is none."""
         return self._size if self._frame is not None and self._size > LARGE_BYTES else 0
 
     def take(self, data: memoryview) -> list[Frame]:

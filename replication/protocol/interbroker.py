@@ -107,8 +107,6 @@ class LeaderAndIsrTopic:
 
 @_entity(LEADER_AND_ISR)
 class LiveLeader:
-    """The address of a leader."""
-
     broker_id: int = _of("int32")
     host_name: str = _of("string")
     port: int = _of("int32")

@@ -31,7 +31,6 @@ Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 
 
 def item_class(field: Field[Any]) -> Any | None:
-    """Return the class of the structs in an array field; None for other fields."""
     for kind in (field.type, *get_args(field.type)):
         if get_origin(kind) is tuple and is_dataclass(get_args(kind)[0]):
             return get_args(kind)[0]
@@ -110,7 +109,6 @@ class _Field(NamedTuple):
     tag: int | None
 
     def value_of(self, values: Any) -> Any:
-        """Return its value in a mapping of plain values, or in an entity."""
         if not isinstance(values, Mapping):
             return getattr(values, self.name)
         if self.name in values:

@@ -30,7 +30,7 @@ FLUSH_LOOK_MS = 1000  # without appends, an fsync comes up to this much later th
 
 
 class Maintenance:
-    """See the module. `begin` once the replicas are open, `end` before they are closed."""
+    """`begin` once the replicas are open, `end` before they are closed."""
 
     def __init__(self, config: BrokerConfig, env: Env, replicas: Partitions) -> None:
         self._config = config

@@ -17,7 +17,7 @@ from replication.replica.storage.replica_log import Host, ReplicaLog
 
 
 class Partition:
-    """See the module. `known_leader_epoch` is None until a controller of this session describes the partition.
+    """`known_leader_epoch` is None until a controller of this session describes the partition.
 
     `is_loss_decided`: no ISR counts any more on records that a former life of the replica may have lost.
     """

@@ -35,7 +35,7 @@ NO_EFFECT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes"
 
 
 class Partitions:
-    """See the module. `broken` are replicas that could not be recovered, each with the error."""
+    """`broken` are replicas that could not be recovered, each with the error."""
 
     def __init__(
         self, config: BrokerConfig, env: Env, isr: IsrUpdates, asking: Asking, counters: ReplicaCounters

@@ -62,7 +62,7 @@ _NO_ROLE = {
 
 
 class ControllerRequests:
-    """See the module. `broker_epoch` is that of the registration, NO_EPOCH while it is unknown."""
+    """`broker_epoch` is that of the registration, NO_EPOCH while it is unknown."""
 
     def __init__(self, replicas: Partitions, metadata: Metadata, log_change: LogChange) -> None:
         self.controller_epoch = 0
@@ -92,7 +92,6 @@ class ControllerRequests:
     ) -> ib.UpdateMetadataResponse: ...
 
     async def obey(self, request: Request, correlation_id: int = 0) -> Response:
-        """Obey a controller's request; return the answer."""
         broker = self._replicas.broker
         lines = RequestLines(broker, request.controller_id, request.controller_epoch, correlation_id)
         match request:

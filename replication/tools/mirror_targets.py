@@ -56,7 +56,6 @@ class Record(NamedTuple):
 
     @classmethod
     def of(cls, message: Message) -> Record:
-        """Return the record in a client's message."""
         _, timestamp_ms = message.timestamp()
         offset = message.offset()
         assert offset is not None, "it was fetched"
@@ -79,8 +78,6 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTopic:
-    """A topic to copy."""
-
     name: str
     partitions: int
     replicas: int
@@ -228,7 +225,6 @@ class ClusterTarget:
         return found
 
     def _tail(self, start: TopicPartition, end: int) -> Iterable[Record]:
-        """Return the records of the target behind the last checkpoint."""
         if start.offset >= end:
             return
         with closing(Consumer(self._group)) as consumer:

@@ -287,7 +287,6 @@ def _finish(path: Path) -> None:
 
 
 def _put(table: NodeTable, path: str, data: bytes | None) -> None:
-    """Create the node and its ancestors, and write the data, if any."""
     if table.node(path) is None:
         if parent := path.rpartition("/")[0]:
             _put(table, parent, None)

@@ -30,7 +30,7 @@ BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # config types
 
 
 class ConfigHandlers:
-    """See the module. `tree` returns the session's tree; it raises KafkaError while there is none."""
+    """`tree` returns the session's tree; it raises KafkaError while there is none."""
 
     def __init__(self, config: BrokerConfig, metadata: Metadata, tree: Callable[[], Tree]) -> None:
         self._config = config

@@ -18,8 +18,6 @@ from replication.replica.requests import ControllerRequests
 
 
 class InterHandlers:
-    """See the module."""
-
     def __init__(
         self, requests: ControllerRequests, controller: ControllerLoop, strangers: Strangers
     ) -> None:

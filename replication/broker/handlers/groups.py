@@ -262,7 +262,6 @@ class GroupHandlers:
         return {"error_code": ErrorCode.NONE, "groups": rows}
 
     async def delete(self, context: RequestContext, body: Any) -> Response:
-        """DeleteGroups: one outcome per group."""
         context.park()
         names = tuple(dict.fromkeys(body.groups_names))
         codes = await all_of(self._delete, names)

@@ -137,14 +137,12 @@ class PositionHandlers:
 
 
 def _asked(topics: Iterable[Any]) -> Iterable[tuple[str, Any]]:
-    """Iterate over (topic, asked partition)."""
     return ((topic.name, asked) for topic in topics for asked in topic.partitions)
 
 
 def _by_topic(
     topics: Sequence[Any], key: str, row: Callable[[Any, FoundOffset], Response], done: Iterable[FoundOffset]
 ) -> Rows[Response]:
-    """Return the rows of an answer, in the order of the request and of `done`."""
     rest = iter(done)
 
     def topic_row(topic: Any) -> Response:

@@ -22,7 +22,7 @@ from replication.protocol.apis import ApiKey
 
 
 class ReassignmentHandlers:
-    """See the module. `tree` returns the session's tree; it raises KafkaError while there is none."""
+    """`tree` returns the session's tree; it raises KafkaError while there is none."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ CONNECTIONS_MAX = 10_000  # counted; the oldest counts go
 
 
 class Strangers:
-    """See the module. One for all handlers of a broker."""
+    """One for all handlers of a broker."""
 
     def __init__(self) -> None:
         self._wrong: OrderedDict[int, int] = OrderedDict()

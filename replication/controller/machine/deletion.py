@@ -92,7 +92,6 @@ def nodes_deleted(draft: WorkingState, event: TopicNodesDeleted) -> None:
 
 
 def forget(draft: WorkingState, topic: str) -> None:
-    """Forget a topic that is gone from the tree."""
     for tp in partitions_of(draft, topic):
         settle(draft, tp)
         reassignment.forget(draft, tp)
@@ -108,7 +107,6 @@ def forget(draft: WorkingState, topic: str) -> None:
 
 
 def partitions_of(draft: WorkingState, topic: str) -> list[TopicPartition]:
-    """Return the partitions of a topic, in order."""
     found = draft.topics.get(topic)
     return [] if found is None else [TopicPartition(topic, number) for number in sorted(found.partitions)]
 

@@ -45,7 +45,7 @@ from replication.model.state_changes import ControllerLines, StateChange
 
 
 class WorkingState:
-    """See the module. Lives for one `step`."""
+    """Lives for one `step`."""
 
     broker: BrokerId
     epoch: int
@@ -94,22 +94,18 @@ class WorkingState:
     # ------------------------------------------------------------- looking up
 
     def partitions(self) -> Iterable[tuple[TopicPartition, Assignment]]:
-        """Iterate over all partitions with their replicas."""
         for name, topic in self.topics.items():
             for number, replicas in topic.partitions.items():
                 yield TopicPartition(name, number), replicas
 
     def partitions_on(self, brokers: Collection[BrokerId]) -> list[TopicPartition]:
-        """Return the partitions with a replica on one of these brokers."""
         return [tp for tp, replicas in self.partitions() if any(broker in brokers for broker in replicas)]
 
     def replicas_of(self, tp: TopicPartition) -> Assignment:
-        """Return the assigned replicas; none if the partition does not exist any more."""
         topic = self.topics.get(tp.topic)
         return () if topic is None else topic.partitions.get(tp.partition, ())
 
     def offline_of(self, tp: TopicPartition) -> frozenset[BrokerId]:
-        """Return the brokers whose replica of this partition is offline."""
         return frozenset(broker for broker, offline in self.offline.items() if offline.reason(tp) is not None)
 
     def available(self, tp: TopicPartition) -> frozenset[BrokerId]:
@@ -127,7 +123,6 @@ class WorkingState:
         self._others.append(effect)
 
     def assign(self, tp: TopicPartition, replicas: Assignment) -> None:
-        """Set the replicas of a partition."""
         topic = self.topics[tp.topic]
         self.topics[tp.topic] = replace(topic, partitions={**topic.partitions, tp.partition: replicas})
 

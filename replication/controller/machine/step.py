@@ -45,7 +45,6 @@ Step = tuple[Controller, tuple[events.Effect, ...]]
 
 
 def step(state: Controller, event: events.Event, limits: ControllerSettings) -> Step:
-    """Return the state after the event, and the effects, in order."""
     match event:
         case events.Elected(controller_epoch):
             return Controller(broker=state.broker, epoch=controller_epoch), (events.LoadContext(),)
@@ -287,7 +286,6 @@ def _topics_changed(draft: WorkingState, topics: dict[str, TopicInfo]) -> None:
 
 
 def _note_topics(draft: WorkingState, topics: dict[str, TopicInfo]) -> list[TopicPartition]:
-    """Take topics and partitions that came, went or have other settings. Returns all partitions."""
     for name in sorted(draft.topics.keys() - topics.keys()):
         deletion.forget(draft, name)
     for name, topic in sorted(topics.items()):

@@ -88,7 +88,6 @@ def delete_offsets(draft: WorkingState, event: events.DeleteOffsets) -> None:
 
 
 def delete_group(draft: WorkingState, event: events.DeleteGroup) -> None:
-    """Delete a group without members, with all its offsets."""
     if draft.group().is_blank:
         draft.answer(event.request, events.Done(ErrorCode.GROUP_ID_NOT_FOUND))
     elif draft.phase is not Phase.EMPTY:

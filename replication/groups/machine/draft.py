@@ -26,7 +26,7 @@ from replication.model.edit import freeze, thaw
 
 
 class WorkingState:
-    """See the module. Lives for one `step`."""
+    """Lives for one `step`."""
 
     id: str
     phase: Phase
@@ -56,7 +56,6 @@ class WorkingState:
         return freeze(Group, self)
 
     def done(self) -> tuple[Group, tuple[Effect, ...]]:
-        """Return the new state, and the effects in order."""
         return self.group(), tuple(self.effects)
 
     def answer(self, request: int, body: Body) -> None:
@@ -65,11 +64,9 @@ class WorkingState:
     # -------------------------------------------------------------------- members
 
     def instance(self, instance_id: str) -> str | None:
-        """Return the member id of the static member with this instance id."""
         return next((m.id for m in self.members.values() if m.instance_id == instance_id), None)
 
     def put(self, member: Member) -> None:
-        """Store this state of the member."""
         self.members[member.id] = member
 
     def hear(self, member_id: str) -> None:
@@ -84,7 +81,6 @@ class WorkingState:
         self.put(replace(member, joining=request))
 
     def answer_parked(self, member_id: str, error: ErrorCode) -> None:
-        """Answer the parked requests of the member with this error."""
         member = self.members[member_id]
         if member.joining is not None:
             known = member_id if error is not ErrorCode.UNKNOWN_MEMBER_ID else ""
@@ -167,7 +163,6 @@ class WorkingState:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of all members."""
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     def maybe_complete_join(self) -> None:
@@ -217,7 +212,6 @@ class WorkingState:
             self.hear(member.id)
 
     def stored(self, assignments: Mapping[str, bytes]) -> StoredGroup:
-        """Return what is stored of the group, with these assignments."""
         protocol = self.protocol or ""
         return StoredGroup(
             id=self.id,

@@ -83,8 +83,6 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """Delete the group with its offsets."""
-
     request: int
 
 
@@ -96,8 +94,7 @@ class ForgetTopics:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpireOffsets:
-    """Expired offsets must be deleted."""
+class ExpireOffsets: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +245,6 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """Answers Sync."""
-
     error: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
     protocol: str | None = None

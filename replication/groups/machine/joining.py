@@ -127,7 +127,6 @@ def _join_again(draft: WorkingState, event: Join) -> None:
 
 
 def _update(draft: WorkingState, member: Member, event: Join) -> None:
-    """Park the member with the values of its join."""
     draft.park_join(
         replace(
             member,

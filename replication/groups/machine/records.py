@@ -36,8 +36,7 @@ class GroupKey(NamedTuple):
 Key: TypeAlias = OffsetKey | GroupKey
 
 
-class UnknownRecordError(ValueError):
-    """A record of an unknown kind or version."""
+class UnknownRecordError(ValueError): ...
 
 
 def partition_of(group: str, partitions: int) -> int:

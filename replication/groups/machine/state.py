@@ -73,7 +73,6 @@ class Member:
     syncing: int | None = None
 
     def metadata(self, protocol: str) -> bytes:
-        """Return the member's metadata for this protocol; empty if it does not support that."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     @property

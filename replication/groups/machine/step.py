@@ -71,7 +71,6 @@ def resume(
 
 
 def step(group: Group, event: events.Event, now: Now, limits: GroupSettings) -> Step:
-    """Return the group after the event, and the effects, in order."""
     draft = WorkingState(group, now, limits)
     if group.phase is Phase.DEAD and not isinstance(event, events.Appended):
         _refuse(draft, event)

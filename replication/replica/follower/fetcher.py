@@ -38,7 +38,7 @@ _Questions = dict[Follower, AskEpochEnd | Fetch]
 
 
 class Fetchers:
-    """See the module. `broker_epoch` returns that of this broker's present life."""
+    """`broker_epoch` returns that of this broker's present life."""
 
     def __init__(self, config: BrokerConfig, metadata: Metadata, broker_epoch: Callable[[], int]) -> None:
         self.config = config
@@ -80,8 +80,6 @@ class Fetchers:
 
 
 class _LeaderFetcher:
-    """The requests to one leader."""
-
     def __init__(self, fetchers: Fetchers, leader: BrokerId) -> None:
         self.fetchers = fetchers
         self.leader = leader
@@ -183,7 +181,6 @@ class _Connection:
         self.let_go((role,))
 
     def let_go(self, roles: Iterable[Follower]) -> None:
-        """Remove the roles from this connection."""
         self._roles.difference_update(roles)
         self._look_at_appends()
 

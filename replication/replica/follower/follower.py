@@ -68,7 +68,7 @@ class _Write:
 
 
 class Follower:
-    """See the module. `state` is the machine's; `jobs` is the number of its jobs in the queue."""
+    """`state` is the machine's; `jobs` is the number of its jobs in the queue."""
 
     def __init__(
         self,

@@ -268,7 +268,6 @@ def follow(
 
 
 def step(state: FollowerState, event: Event, limits: FollowerSettings) -> Step:
-    """Return the state after the event, and the effects, in order."""
     match event:
         case RecordsFetched():
             return _fetched(state, event)

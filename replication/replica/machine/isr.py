@@ -213,7 +213,6 @@ def lead(
 
 
 def step(state: Leading, event: Event, limits: IsrSettings) -> Step:
-    """Return the state after the event, and the effects, in order."""
     match event:
         case Fetched():
             return _fetched(state, event)

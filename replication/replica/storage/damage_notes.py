@@ -35,7 +35,7 @@ class DamageNote(NamedTuple):
 
 
 class DamageNotes:
-    """See the module. `despite_full_disk` calls a function, with the disk reserve released if needed."""
+    """`despite_full_disk` calls a function, with the disk reserve released if needed."""
 
     def __init__(
         self, env: Env, directory: Path, despite_full_disk: Callable[[Callable[[], None]], None]

@@ -57,7 +57,7 @@ Configs = Callable[[str], LogConfig]
 
 
 class ReplicaLogDir:
-    """See the module. `topic_ids` are the replicas; `has_lost_writes`: power failed since the last life.
+    """`topic_ids` are the replicas; `has_lost_writes`: power failed since the last life.
 
     `damage` holds what opening and recovery found: the first offset that is not sound (None: unknown), and the
     reason. The end of an `unrecovered` log is unknown.
@@ -226,7 +226,6 @@ class ReplicaLogDir:
                 self._write_high_watermarks()
 
     def open_log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
-        """Open the log of a replica that is here."""
         log = self._log(tp, topic_id, config)
         log.files.list_segments()
         _settle(log)

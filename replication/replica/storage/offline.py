@@ -27,7 +27,7 @@ NAMED_MAX = 1000  # a node holds 1 MB; with more of them, the whole disk is in d
 
 
 class OfflineReplicas:
-    """See the module. `connect` and `disconnect` frame a session with the store."""
+    """`connect` and `disconnect` frame a session with the store."""
 
     def __init__(self, broker: BrokerId) -> None:
         self._broker = broker
@@ -77,11 +77,9 @@ class OfflineReplicas:
 
     @property
     def everything(self) -> str | None:
-        """Return why all replicas are offline, if they are."""
         return self._everything
 
     def reason(self, tp: TopicPartition) -> str | None:
-        """Return why this replica is offline; None if it is not."""
         return self._partitions.get(tp, self._everything)
 
     def is_said(self, tp: TopicPartition) -> bool:

@@ -42,8 +42,6 @@ class Usage(NamedTuple):
 
 
 class Room:
-    """See the module."""
-
     def __init__(self, path: Path, reserve: DiskReserve, offline: OfflineReplicas, env: Env) -> None:
         self._path = path
         self._reserve = reserve
