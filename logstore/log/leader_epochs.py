@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +26,14 @@ class EpochStart(NamedTuple):
 
     epoch: int
     start_offset: int
+
+
+def end_offset(starts: Sequence[tuple[int, int]], epoch: int, log_end_offset: int) -> EpochStart | None:
+    """Return the largest of these epochs <= `epoch`, with the offset where it ends; None if all are newer."""
+    after = bisect.bisect_right(starts, epoch, key=lambda start: start[0])
+    if after == 0:
+        return None
+    return EpochStart(starts[after - 1][0], starts[after][1] if after < len(starts) else log_end_offset)
 
 
 class LeaderEpochs:
@@ -74,11 +82,7 @@ class LeaderEpochs:
 
         Source: Kafka's OffsetsForLeaderEpoch (KIP-101, KIP-279).
         """
-        after = bisect.bisect_right(self._starts, epoch, key=lambda s: s.epoch)
-        if after == 0:
-            return None
-        end = self._starts[after].start_offset if after < len(self._starts) else log_end_offset
-        return EpochStart(self._starts[after - 1].epoch, end)
+        return end_offset(self._starts, epoch, log_end_offset)
 
     def trim(self, log_end_offset: int) -> None:
         """Forget the epochs that begin at or after the end of the log."""

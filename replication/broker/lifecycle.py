@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from replication.controller.driver import ControlledShutdownError, ControllerLoo
 from replication.coordination import CopyPolicy, cluster, nodes, open_tree, registration
 from replication.coordination.tree import CoordinationError, SessionEvent, Tree
 from replication.errors import ErrorCode, KafkaError, ProtocolError
-from replication.model.cluster import NO_EPOCH, BrokerInfo, TopicPartition
+from replication.model.cluster import NO_EPOCH, BrokerInfo, TopicPartition, names_of
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 from replication.replica.manager import ReplicaManager
@@ -36,7 +36,6 @@ SESSION_TOKEN = "session"  # a file: a restarted process ends the session of its
 RETRY_S = 0.5
 CONTROLLER_LOOK_S = 0.1  # between two looks for a controller, while this broker stops
 _BETWEEN_CONTROLLERS = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH)
-NAMED_MAX = 20  # partitions in one log line
 
 
 class BrokerLifecycle:
@@ -220,13 +219,13 @@ class BrokerLifecycle:
                 logger.info("[Kafka Server %d], Controlled shutdown succeeded", config.broker_id)
                 return
             logger.info(
-                "[Kafka Server %d], Remaining partitions to move: %s", config.broker_id, _named(remaining)
+                "[Kafka Server %d], Remaining partitions to move: %s", config.broker_id, names_of(remaining)
             )
         logger.warning(
             "[Kafka Server %d], Proceeding though all the controlled shutdown attempts failed: nobody leads %s until "
             "this broker is back",
             config.broker_id,
-            "what it leads" if remaining is None else _named(remaining),
+            "what it leads" if remaining is None else names_of(remaining),
         )
 
     async def _ask_any_controller(self) -> tuple[TopicPartition, ...]:
@@ -270,8 +269,3 @@ class BrokerLifecycle:
         """End the session."""
         if self._tree is not None:
             await self._tree.close()
-
-
-def _named(tps: Sequence[TopicPartition]) -> str:
-    more = f" and {len(tps) - NAMED_MAX} more" if len(tps) > NAMED_MAX else ""
-    return ",".join(map(str, tps[:NAMED_MAX])) + more

@@ -171,14 +171,9 @@ class ControllerLoop:
     # ---------------------------------------------------------------- the term
 
     def _begin_term(self, tree: Tree, term: cluster.Term) -> None:
-        logger.info(
-            "[Controller %d]: Broker %d starting become controller state transition", *(self.broker,) * 2
-        )
-        logger.info(
-            "[Controller %d]: Controller %d incremented epoch to %d",
-            *(self.broker,) * 2,
-            term.controller_epoch,
-        )
+        me, epoch = self.broker, term.controller_epoch
+        logger.info("[Controller %d]: Broker %d starting become controller state transition", me, me)
+        logger.info("[Controller %d]: Controller %d incremented epoch to %d", me, me, epoch)
         channels = BrokerChannels(
             ControllerLines(self.broker, term.controller_epoch),
             self._call,

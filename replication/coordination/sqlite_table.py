@@ -21,6 +21,7 @@ from replication.coordination.leases import Pulse
 from replication.coordination.tree import (
     ANY_VERSION,
     BadVersionError,
+    BatchResult,
     Change,
     ChangeKind,
     Check,
@@ -36,6 +37,7 @@ from replication.coordination.tree import (
     RefusedError,
     SetData,
     Step,
+    Watch,
 )
 
 FORMAT = 1
@@ -108,6 +110,19 @@ class NodeTable:
                 refused.index = index
                 raise
         return tuple(done)
+
+    def apply_each(self, multis: Sequence[Sequence[Step]], session: int) -> list[BatchResult]:
+        """Do each multi that can be done; return the outcome of each."""
+        results: list[BatchResult] = []
+        for steps in multis:
+            self._db.execute("SAVEPOINT multi")
+            try:
+                results.append(self.apply(steps, session))
+            except RefusedError as refused:
+                self._db.execute("ROLLBACK TO multi")
+                results.append(refused)
+            self._db.execute("RELEASE multi")
+        return results
 
     def _apply(self, step: Step, number: int, session: int) -> Done:
         match step:
@@ -216,9 +231,39 @@ def connect(path: Path) -> sqlite3.Connection:
     return db
 
 
-def change_between(
-    path: str, before: SessionRow | None, now: SessionRow | None, *, children: bool
-) -> Change | None:
+class NodeWatches:
+    """The watches of one session, each with what it saw."""
+
+    __slots__ = ("_seen", "seen_number")
+
+    def __init__(self) -> None:
+        self.seen_number = -1  # of the last change that they were compared with
+        self._seen: dict[tuple[str, bool, Watch], SessionRow | None] = {}
+
+    def add(self, table: NodeTable, path: str, watch: Watch | None, *, children: bool) -> None:
+        if watch is not None:
+            self._seen.setdefault((path, children, watch), table.look(path, children=children))
+
+    def clear(self) -> None:
+        self._seen.clear()
+
+    def changes(self, table: NodeTable) -> list[tuple[Watch, Change]]:
+        """Return the watches whose node has changed, which then are gone."""
+        number = table.number()
+        if number == self.seen_number:
+            return []
+        self.seen_number = number
+        found = []
+        for key, before in list(self._seen.items()):
+            path, children, watch = key
+            change = _change(path, before, table.look(path, children=children), children=children)
+            if change is not None:
+                del self._seen[key]
+                found.append((watch, change))
+        return found
+
+
+def _change(path: str, before: SessionRow | None, now: SessionRow | None, *, children: bool) -> Change | None:
     """Return what a watch that saw `before` is told; None if nothing changed."""
     if now == before:
         return None

@@ -41,7 +41,7 @@ from replication.coordination.sqlite_file import (
     is_busy,
 )
 from replication.coordination.sqlite_sync import Answer, Syncer
-from replication.coordination.sqlite_table import NodeTable, SessionRow, change_between, connect
+from replication.coordination.sqlite_table import NodeTable, NodeWatches, connect
 from replication.coordination.tree import (
     ANY_VERSION,
     SESSION_TIMEOUT_MS,
@@ -128,8 +128,7 @@ class SqliteTree:
         self._leases = Leases()
         self._beat_every_ms = min(BEAT_MS, session_timeout_ms // 8)
         self._last_beat_ms = 0
-        self._watches: dict[tuple[str, bool, Watch], SessionRow | None] = {}
-        self._seen_number = -1
+        self._watches = NodeWatches()
         self._syncer: Syncer
         self._file: StoreFile
 
@@ -187,7 +186,10 @@ class SqliteTree:
         ]
         # No part waits for the fsync of the one before: one fsync may serve many.
         found = await asyncio.gather(
-            *(self._do(partial(self._apply_each, part), writes=True) for part in parts)
+            *(
+                self._do(partial(NodeTable.apply_each, multis=part, session=self.session), writes=True)
+                for part in parts
+            )
         )
         return tuple(result for results in found for result in results)
 
@@ -195,7 +197,7 @@ class SqliteTree:
         check_path(path)
 
         def read(table: NodeTable) -> Node | None:
-            self._watch(table, path, watch, children=False)
+            self._watches.add(table, path, watch, children=False)
             return table.node(path)
 
         return await self._do(read)
@@ -205,7 +207,7 @@ class SqliteTree:
 
         def read(table: NodeTable) -> tuple[str, ...]:
             found = table.children(path)
-            self._watch(table, path, watch, children=True)
+            self._watches.add(table, path, watch, children=True)
             return found
 
         return await self._do(read)
@@ -248,7 +250,7 @@ class SqliteTree:
             elif isinstance(job, _SyncFailed):
                 self._suspend(job.reason)
             elif self._state is SessionEvent.CONNECTED:
-                self._in_session(self._look)
+                self._in_session(self._fire)
         self._end()
 
     def _next_job(self) -> _Job | _SyncFailed | bool | None:
@@ -287,12 +289,13 @@ class SqliteTree:
         )
 
     def _perform(self, job: _Job) -> None:
-        if self._state is SessionEvent.EXPIRED:
-            self._post(_fail, job.future, SessionExpiredError())
-        elif self._state is SessionEvent.SUSPENDED:
-            self._post(_fail, job.future, ConnectionLossError("suspended"))
-        else:
-            self._in_session(lambda: self._transact_job(job), job.future)
+        match self._state:
+            case SessionEvent.EXPIRED:
+                self._post(_fail, job.future, SessionExpiredError())
+            case SessionEvent.SUSPENDED:
+                self._post(_fail, job.future, ConnectionLossError("suspended"))
+            case SessionEvent.CONNECTED:
+                self._in_session(lambda: self._transact_job(job), job.future)
 
     def _in_session(self, act: Callable[[], None], future: asyncio.Future[Any] | None = None) -> None:
         """Do it; on a failure, change the state of the session accordingly."""
@@ -300,15 +303,11 @@ class SqliteTree:
         try:
             act()
             return
-        except _Gone:
-            self._watches.clear()
-            self._become(SessionEvent.EXPIRED)
-            error = SessionExpiredError()
-        except ReplacedError:
-            _log.error(
-                "coordination store %s was replaced by another file: the session with the former one has expired",
-                self._path,
-            )
+        except (_Gone, ReplacedError) as gone:
+            if isinstance(gone, ReplacedError):
+                _log.error(
+                    "coordination store %s was replaced by another file: its session has expired", self._path
+                )
             self._watches.clear()
             self._become(SessionEvent.EXPIRED)
             error = SessionExpiredError()
@@ -322,22 +321,26 @@ class SqliteTree:
         holder = self._file.holder() if is_busy(error) and hasattr(self, "_file") else ""
         return f"{explain(error)}; {holder}" if holder else explain(error)
 
+    def _fire(self) -> None:
+        for watch, change in self._watches.changes(self._table):
+            self._post(watch, change)
+
     def _transact_job(self, job: _Job) -> None:
         def work(table: NodeTable) -> Any:
             if not table.has_session(self.session):
                 raise _Gone
             if not job.writes:
-                self._look()  # in the snapshot of the read, so that watches know of all that it shows
+                self._fire()  # in the snapshot of the read, so that watches know of all that it shows
             return job.work(table)
 
         try:
             result = self._transact(work, writes=job.writes)
         except RefusedError as refused:
-            self._look()
+            self._fire()
             self._tell(_fail, job.future, refused)
             return
         if job.writes:
-            self._look()
+            self._fire()
         self._tell(_resolve, job.future, result)
 
     def _tell(self, act: Callable[..., None], future: asyncio.Future[Any], found: Any) -> None:
@@ -346,7 +349,7 @@ class SqliteTree:
         def refuse(reason: str) -> None:
             self._post(_fail, future, ConnectionLossError(reason))
 
-        self._syncer.answer(Answer(self._seen_number, lambda: self._post(act, future, found), refuse))
+        self._syncer.answer(Answer(self._watches.seen_number, lambda: self._post(act, future, found), refuse))
 
     def _sync(self) -> None:
         """Fsync all that was written before.
@@ -371,39 +374,6 @@ class SqliteTree:
                     raise
             clock.sleep_ms(BUSY_PAUSE_MS)
 
-    def _apply_each(self, multis: Sequence[Sequence[Step]], table: NodeTable) -> list[BatchResult]:
-        results: list[BatchResult] = []
-        for steps in multis:
-            self._db.execute("SAVEPOINT multi")
-            try:
-                results.append(table.apply(steps, self.session))
-            except RefusedError as refused:
-                self._db.execute("ROLLBACK TO multi")
-                results.append(refused)
-            self._db.execute("RELEASE multi")
-        return results
-
-    # --------------------------------------------------------------- watches
-
-    def _watch(self, table: NodeTable, path: str, watch: Watch | None, *, children: bool) -> None:
-        if watch is not None:
-            self._watches.setdefault((path, children, watch), table.look(path, children=children))
-
-    def _look(self) -> None:
-        """Call the watches whose node has changed."""
-        number = self._table.number()
-        if number == self._seen_number:
-            return
-        for key, before in list(self._watches.items()):
-            path, children, watch = key
-            change = change_between(
-                path, before, self._table.look(path, children=children), children=children
-            )
-            if change is not None:
-                del self._watches[key]
-                self._post(watch, change)
-        self._seen_number = number
-
     # --------------------------------------------------------------- session
 
     def _maybe_beat(self) -> None:
@@ -427,7 +397,7 @@ class SqliteTree:
             self._file.look()
             self._transact(beat)
             self._renewed(begun_ms)
-            self._file.maybe_copy(self._db, self._seen_number)
+            self._file.maybe_copy(self._db, self._watches.seen_number)
 
         self._in_session(beat_and_renew)
 

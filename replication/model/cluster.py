@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -25,6 +25,7 @@ NO_LEADER = -1  # every eligible replica is down
 LEADER_DURING_DELETE = -2  # in metadata, while the topic is being deleted
 NO_EPOCH = -1
 EPOCH_DURING_DELETE = -2  # in place of a leader epoch, while the topic is being deleted
+NAMED_MAX = 20  # partitions in one log line
 NO_NODE = -1  # the version of a state node that does not exist yet
 
 
@@ -48,6 +49,12 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def names_of(tps: Sequence[TopicPartition]) -> str:
+    """Return the names of the first partitions, and how many more there are, for a log line."""
+    more = f" and {len(tps) - NAMED_MAX} more" if len(tps) > NAMED_MAX else ""
+    return ",".join(map(str, tps[:NAMED_MAX])) + more
 
 
 class Replica(NamedTuple):

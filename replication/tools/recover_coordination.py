@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -31,13 +30,11 @@ from replication.coordination.tree import CoordinationError, Create, SetData
 from replication.model.cluster import OFFSETS_TOPIC, BrokerId, ClusterState, TopicPartition
 from replication.replica.partitions import NO_EFFECT
 from replication.replica.storage.damage_notes import DamageNotes
-from replication.replica.storage.log_dir import HIGH_WATERMARKS
+from replication.replica.storage.log_dir import HIGH_WATERMARKS, replica_named
 from replication.tools.recovery_plan import STEP, FoundReplica, Plan, Row, plan
 
 logger = logging.getLogger(__name__)
 
-_PARTITION = re.compile(r"(.+)-(\d+)")
-_HIDDEN = re.compile(r".+\.[\w-]{22}\.deleted")
 CHANGES_STEP = 1_000_000  # more changes than there can be since the copy
 SESSION_MS = 60_000
 COLUMNS = tuple(field.name for field in fields(Row))
@@ -218,11 +215,10 @@ def _replicas_in(directory: Path, env: Env) -> Iterator[tuple[TopicPartition, Fo
         notes.load()
     noted = notes.all()
     for name in sorted(env.files.list(directory).names):
-        named = None if _HIDDEN.fullmatch(name) else _PARTITION.fullmatch(name)
-        topic_id = topic_id_of(directory / name, env) if named is not None else None
-        if named is None or topic_id is None:
+        tp = replica_named(name)
+        topic_id = topic_id_of(directory / name, env) if tp is not None else None
+        if tp is None or topic_id is None:
             continue
-        tp = TopicPartition(named[1], int(named[2]))
         note = noted.get(tp)
         if note is not None and note.topic_id == topic_id:
             yield tp, FoundReplica(topic_id, damage=note.reason)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, ProtocolError
-from replication.model.cluster import BrokerId, TopicPartition
+from replication.model.cluster import BrokerId, TopicPartition, names_of
 from replication.model.metadata import Metadata
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
@@ -32,7 +32,6 @@ IDLE_WAITS = 4
 # While the spare connection is in use, requests wait for a moment only; longer with many partitions, since each of them
 # costs about 15 µs per request.
 SPARE_WAIT_MS, SPARE_PARTITIONS_PER_MS = 20, 20
-NAMED_MAX = 20  # partitions in one log line
 
 _Questions = dict[Follower, AskEpochEnd | Fetch]
 
@@ -368,13 +367,11 @@ class _Connection:
 
     def _tell_refused(self, code: int, tps: Sequence[TopicPartition]) -> None:
         """Log refusals in one line: while leaderships move, there may be thousands, again and again."""
-        more = f" and {len(tps) - NAMED_MAX} more" if len(tps) > NAMED_MAX else ""
         logger.info(
-            "leader=%d refuses to be followed: error=%d partitions=%s%s",
+            "leader=%d refuses to be followed: error=%d partitions=%s",
             self._owner.leader,
             code,
-            ",".join(map(str, tps[:NAMED_MAX])),
-            more,
+            names_of(tps),
         )
 
 

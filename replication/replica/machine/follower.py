@@ -22,12 +22,12 @@
 
 from __future__ import annotations
 
-import bisect
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
+from logstore.log.leader_epochs import end_offset
 from logstore.records.compression import Buffer
 from replication.model.cluster import NO_EPOCH, BrokerId
 
@@ -290,14 +290,6 @@ def step(state: FollowerState, event: Event, limits: FollowerSettings) -> Step:
             assert_never(event)
 
 
-def end_of_epoch(epochs: EpochStarts, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-    """The largest known epoch that is not above `epoch`, and where it ends; None if all are newer."""
-    after = bisect.bisect_right(epochs, epoch, key=lambda start: start[0])
-    if after == 0:
-        return None
-    return epochs[after - 1][0], epochs[after][1] if after < len(epochs) else log_end_offset
-
-
 # -------------------------------------------------------------------- parts
 
 
@@ -361,7 +353,7 @@ def _answered(state: FollowerState, event: EpochEndAnswered) -> Step:
     state = replace(state, is_asking=False)
     if event.epoch == NO_EPOCH:  # the leader's log begins in a newer epoch than this one ends with
         return _cut(replace(state, asked=NO_EPOCH), event.end_offset)
-    own = end_of_epoch(state.epochs, event.epoch, state.log_end_offset)
+    own = end_offset(state.epochs, event.epoch, state.log_end_offset)
     if own is None:  # the leader knows none of the epochs here
         return _cut(replace(state, asked=NO_EPOCH), state.log_start_offset)
     own_epoch, own_end = own

@@ -50,10 +50,16 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 BOOT = "broker.boot"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
-_PARTITION = re.compile(r"(.+)-(\d+)")
+_REPLICA = re.compile(r"(.+)-(\d+)")
 _HIDDEN = re.compile(r".+-\d+\.([\w-]{22})\.deleted")
 
 Configs = Callable[[str], LogConfig]
+
+
+def replica_named(name: str) -> TopicPartition | None:
+    """Return the replica whose directory has this name; None for other files, and for hidden replicas."""
+    named = None if _HIDDEN.fullmatch(name) else _REPLICA.fullmatch(name)
+    return None if named is None else TopicPartition(named[1], int(named[2]))
 
 
 class ReplicaLogDir:
@@ -86,11 +92,9 @@ class ReplicaLogDir:
     def look(self) -> None:
         """Read what is here, and find out whether power failed since the last life."""
         for name in self._env.files.list(self.path).names:
-            named = _PARTITION.fullmatch(name)
-            if named is None or _HIDDEN.fullmatch(name) is not None:
-                continue
-            if (topic_id := topic_id_of(self.path / name, self._env)) is not None:
-                self.topic_ids[TopicPartition(named[1], int(named[2]))] = topic_id
+            tp = replica_named(name)
+            if tp is not None and (topic_id := topic_id_of(self.path / name, self._env)) is not None:
+                self.topic_ids[tp] = topic_id
         try:
             self.notes.load()
         except CheckpointError as error:

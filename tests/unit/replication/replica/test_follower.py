@@ -4,6 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from logstore.log.leader_epochs import end_offset
 from replication.replica.machine.follower import (
     Append,
     Appended,
@@ -24,7 +25,6 @@ from replication.replica.machine.follower import (
     Truncated,
     TruncateTo,
     WriteFailed,
-    end_of_epoch,
     follow,
     step,
 )
@@ -76,7 +76,7 @@ class Follower:
     def _perform(self, effect, leader, leader_hw, batch):
         match effect:
             case AskEpochEnd(_, epoch, asked):
-                found = end_of_epoch(starts(leader), asked, len(leader)) or (-1, 0)
+                found = end_offset(starts(leader), asked, len(leader)) or (-1, 0)
                 return EpochEndAnswered(epoch, asked, *found)
             case TruncateTo(offset):
                 self.cut_at = offset
