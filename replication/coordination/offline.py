@@ -16,7 +16,7 @@ from replication.model.cluster import BrokerId, Offline
 logger = logging.getLogger(__name__)
 
 
-async def say_offline(tree: Tree, broker: BrokerId, offline: Offline | None) -> None:
+async def write_offline(tree: Tree, broker: BrokerId, offline: Offline | None) -> None:
     """Write the offline replicas of this session's broker; None deletes the node."""
     path = nodes.offline_path(broker)
     while True:

@@ -29,28 +29,28 @@ from replication.model.cluster import (
 Plans = dict[TopicPartition, Reassignment]
 
 
-async def write(tree: Tree, term: Term, order: ReassignmentWrite) -> ReassignmentWritten:
+async def write(tree: Tree, term: Term, change: ReassignmentWrite) -> ReassignmentWritten:
     """Do the write, if both nodes still say what it expects. May be repeated.
 
     Raises: FencedError; MalformedNodeError.
     """
-    tp, topic_path = order.tp, nodes.topic_path(order.tp.topic)
+    tp, topic_path = change.tp, nodes.topic_path(change.tp.topic)
     while True:
         node, topic = await tree.read_batch([nodes.REASSIGNMENT, topic_path])
         plans, assigned = _plans(node), _assigned(tp.topic, topic)
         plan, replicas = plans.get(tp), assigned.get(tp.partition, ())
-        is_replicas_done = order.replicas in (None, replicas)
-        if plan == order.after and is_replicas_done:
+        is_replicas_done = change.replicas in (None, replicas)
+        if plan == change.after and is_replicas_done:
             return ReassignmentWritten(tp, True, plan, replicas)
-        is_known = plan == order.before or (plan is None and order.after is None)
-        if not is_known or not (is_replicas_done or replicas == order.stored):
+        is_known = plan == change.before or (plan is None and change.after is None)
+        if not is_known or not (is_replicas_done or replicas == change.stored):
             return ReassignmentWritten(tp, False, plan, replicas)
         plans.pop(tp, None)
-        if order.after is not None:
-            plans[tp] = order.after
+        if change.after is not None:
+            plans[tp] = change.after
         steps: list[Step] = [term.guard, *_steps(node, plans)]
-        if topic is not None and order.replicas is not None and not is_replicas_done:
-            data = nodes.encode_topic({**assigned, tp.partition: order.replicas})
+        if topic is not None and change.replicas is not None and not is_replicas_done:
+            data = nodes.encode_topic({**assigned, tp.partition: change.replicas})
             steps.append(SetData(topic_path, data, topic.version))
         try:
             await tree.multi(steps)

@@ -172,7 +172,7 @@ class SimBroker:
                 self.world.timer(self, RETRY_MS, lambda: self._register(session))
                 return
             self.epoch = epoch
-            self.say_offline()  # it may be another by now
+            self.write_offline()  # it may be another by now
             self.on_controller_gone()
 
         has_lost = self.replicas.has_lost_writes
@@ -191,13 +191,13 @@ class SimBroker:
     def fall_out_of_order(self, offline: Offline | None) -> None:
         """These replicas, too, fetch nothing from now on."""
         self.out_of_order = offline
-        self.say_offline()
+        self.write_offline()
 
-    def say_offline(self) -> None:
+    def write_offline(self) -> None:
         """The tree says so as soon as it can."""
         session = self.session
         if self.is_up and session is not None:
-            self.ask_tree(lambda: self.tree.say_offline(session, self.id, self.offline), lambda _: None)
+            self.ask_tree(lambda: self.tree.write_offline(session, self.id, self.offline), lambda _: None)
 
     def ask_tree(
         self, change: Callable[[], Any], answered: Callable[[Any], None], *, is_among_news: bool = False

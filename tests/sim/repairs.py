@@ -59,7 +59,7 @@ class Repairs:
         """The replica is deleted."""
         self.states.pop(tp, None)
         if self.offline.pop(tp, None) is not None:
-            self.broker.say_offline()
+            self.broker.write_offline()
 
     def _step(self, tp: TopicPartition, event: repair.Event) -> None:
         state, effects = repair.step(self.broker.id, self.states.get(tp), event)
@@ -76,7 +76,7 @@ class Repairs:
                     self._later(tp, partial(self._note, tp, offset, reason))
                 case repair.MarkOffline(reason):
                     self.offline[tp] = reason
-                    self.broker.say_offline()
+                    self.broker.write_offline()
                 case repair.ReadLeader(leader, leader_epoch, offset):
                     self._read_leader(tp, leader, leader_epoch, offset)
                 case repair.Cut(offset):
@@ -163,4 +163,4 @@ class Repairs:
         self.offline.pop(tp, None)
         if stored is not None and leader_epoch == stored.leader_epoch == partition.known_epoch:
             partition.follow(stored)
-        broker.say_offline()
+        broker.write_offline()

@@ -186,7 +186,7 @@ class Tree:
         self.world.note(f"tree: broker {broker} registered, epoch {self.clock}, lost_writes={lost_writes}")
         return self.clock
 
-    def say_offline(self, session: Session, broker: int, offline: Offline | None) -> None:
+    def write_offline(self, session: Session, broker: int, offline: Offline | None) -> None:
         """The broker says which of its replicas it cannot serve or write."""
         if broker in self.brokers and self.brokers[broker][1] is session:
             self.offline.pop(broker, None)

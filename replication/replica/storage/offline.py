@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from replication.coordination.offline import say_offline
+from replication.coordination.offline import write_offline
 from replication.coordination.tree import CoordinationError, SessionExpiredError, Tree
 from replication.model.cluster import BrokerId, Offline, TopicPartition
 
@@ -40,7 +40,7 @@ class OfflineReplicas:
     def connect(self, tree: Tree) -> None:
         """Write the marks to this session's tree from now on."""
         self.disconnect()
-        self._task = asyncio.ensure_future(self._say_all(tree))
+        self._task = asyncio.ensure_future(self._write_all(tree))
 
     def disconnect(self) -> None:
         if self._task is not None:
@@ -101,12 +101,12 @@ class OfflineReplicas:
 
     # ------------------------------------------------------------------- tree
 
-    async def _say_all(self, tree: Tree) -> None:
+    async def _write_all(self, tree: Tree) -> None:
         while True:
             self._has_changed.clear()
             said = self.said()
             try:
-                await say_offline(tree, self._broker, said)
+                await write_offline(tree, self._broker, said)
             except SessionExpiredError:  # the owner of the session logs it
                 return
             except CoordinationError as error:

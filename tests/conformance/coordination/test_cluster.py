@@ -17,7 +17,7 @@ from replication.coordination.cluster import (
     resign,
     write_states,
 )
-from replication.coordination.offline import read_offline, say_offline
+from replication.coordination.offline import read_offline, write_offline
 from replication.coordination.registration import (
     LIVES_MAX,
     SECRET_BITS,
@@ -91,13 +91,13 @@ async def test_what_is_offline_comes_and_goes_with_the_registration_and_changes_
     for said in (full, full, damaged):
         changed = Seen()
         await read_offline(tree, changed)
-        await say_offline(other, 2, said)
+        await write_offline(other, 2, said)
         assert await read_offline(tree) == {2: said}
         assert changed.all or said is full
-    await say_offline(other, 2, None)
-    await say_offline(other, 2, None)
+    await write_offline(other, 2, None)
+    await write_offline(other, 2, None)
     assert await read_offline(tree) == {}
-    await say_offline(other, 2, full)
+    await write_offline(other, 2, full)
     assert (await read_cluster(tree)).offline == {2: full}
     await other.close()
     assert await read_offline(tree) == {}

@@ -172,7 +172,7 @@ def register(world: World, broker: int, *, lost_writes: bool) -> None:
     world.next_epoch += 1
 
 
-def say_offline(world: World, broker: int, offline: Offline | None) -> None:
+def write_offline(world: World, broker: int, offline: Offline | None) -> None:
     world.offline.pop(broker, None)
     if offline is not None:
         world.offline[broker] = offline
@@ -202,10 +202,10 @@ def act(world: World, action) -> None:
             world.post(events.BrokersChanged(tuple(world.live.values()), dict(world.offline)))
         case ("starts", broker, lost, offline):
             register(world, broker, lost_writes=lost)
-            say_offline(world, broker, offline)
+            write_offline(world, broker, offline)
             world.post(events.BrokersChanged(tuple(world.live.values()), dict(world.offline)))
         case ("offline", broker, offline) if broker in world.live:
-            say_offline(world, broker, offline)
+            write_offline(world, broker, offline)
             world.post(events.OfflineReplicasChanged(dict(world.offline)))
         case ("registers unseen", broker, lost):
             register(world, broker, lost_writes=lost)
