@@ -54,6 +54,16 @@ def test_a_table_that_deltalake_cannot_write_is_no_conflict(tmp_path, feature):
     assert TopicTable(tmp_path / "t", ID, str(tmp_path / "store")).version == 0
 
 
+def test_a_plan_that_begins_before_the_boundary_is_a_conflict(tmp_path):
+    table = made(tmp_path / "t")
+    table.check_boundary(0, 0)
+    after = table.commit([added("a")], {0: 5})
+    after.check_boundary(0, 5)
+    after.check_boundary(1, 0)
+    with pytest.raises(TableConflictError, match="moved on since the job was planned"):
+        after.check_boundary(0, 4)
+
+
 def test_a_commit_after_another_one_of_the_partition_is_a_conflict(tmp_path):
     first = made(tmp_path / "t")
     second = TopicTable(tmp_path / "t", ID, str(tmp_path / "store"))
