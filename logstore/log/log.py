@@ -564,6 +564,17 @@ class Log:
             if place is None:
                 self.epochs.replace(())
 
+    def change_files(self, change: Callable[[], None]) -> None:
+        """Have files replaced by what has the same batches at the same places, whatever is damaged in the log."""
+        self._check_writable()
+        with self._files.hold(), marking_failure(self._env, self._root):
+            self._is_caught_up = False
+            try:
+                change()
+            finally:
+                self._files.relist()
+                self._producers.forget()
+
     def _cut(self, offset: int, place: lookup.Spot | None) -> None:
         """Under the lock: remove what is at `place` and all behind it; None: everything, to begin at `offset`."""
         view = self._files.view

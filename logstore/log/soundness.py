@@ -56,18 +56,28 @@ def no_pause(size_bytes: int) -> None:
 
 
 def check_segment(
-    files: PartitionDirectory, view: DirectoryView, number: int, config: LogConfig, pace: Pace = no_pause
+    files: PartitionDirectory,
+    view: DirectoryView,
+    number: int,
+    config: LogConfig,
+    pace: Pace = no_pause,
+    *,
+    start: tuple[int, int] | None = None,
 ) -> Unsound | None:
     """Read one segment, and check every byte of it, and that the next one follows; None: all is well.
+
+    `start` is (position, offset) of where to begin; None: at its first byte.
 
     Takes no lock: who changes the log meanwhile may look like damage. Raises: FileNotFoundError.
     """
     segment, is_active = files.segment(view.bases[number]), number == len(view.bases) - 1
     size_bytes = view.tail.position if is_active else segment.size_bytes()
-    end, sound, paced = segment.base_offset, 0, 0
-    before = end, sound
+    sound, end = (0, segment.base_offset) if start is None else start
+    paced, before = sound, (end, sound)
     try:
-        for position, batch in checked_batches(files.env, segment, size_bytes):
+        for position, batch in checked_batches(
+            files.env, segment, size_bytes, position=sound, next_offset=end
+        ):
             before = end, sound
             end, sound = batch.next_offset, position + batch.size_bytes
             if sound - paced >= CHUNK_BYTES:
@@ -95,7 +105,7 @@ def find(log: Log, path: str | None = None) -> Unsound | None:
     files = log.files
     with files.hold():
         try:
-            view = _settled(log)
+            view = settled(log)
         except CorruptLogError as error:
             return Unsound(None, 0, 0, error.path, error.position, error.reason)
         for number, base in enumerate(view.bases):
@@ -114,7 +124,7 @@ def find_from(log: Log, offset: int | None) -> Unsound | None:
     if offset is None:
         return find(log)
     with log.files.hold():
-        view = _settled(log)
+        view = settled(log)
         return check_segment(log.files, view, number_of(view, offset), log.config) if view.bases else None
 
 
@@ -143,7 +153,7 @@ def first_damage(log: Log, known: int | None) -> int:
     """
     with log.files.hold():
         try:
-            view = _settled(log)
+            view = settled(log)
         except CorruptLogError:
             return 0
         found = _first(log.files, view, log.config, known)
@@ -162,11 +172,11 @@ def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAsid
     with files.hold(), marking_failure(files.env, log.directory.parent):
         aside = None
         try:
-            view = _settled(log)
+            view = settled(log)
         except CorruptLogError as error:  # what says where the log begins: all of it goes
-            aside, whole = _aside_path(files, error.path), True
+            aside, whole = aside_path(files, error.path), True
             files.env.files.rename(error.path, aside)
-            view = _settled(log)
+            view = settled(log)
         found = _first(files, view, log.config, known)
         if found is not None and found.offset < known and not whole:
             raise CorruptLogError(
@@ -185,7 +195,7 @@ def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAsid
         return SetAside(log.log_end_offset, aside)
 
 
-def _settled(log: Log) -> DirectoryView:
+def settled(log: Log) -> DirectoryView:
     """What is on the disk, without a rewritten segment on its way into the log."""
     view = log.files.relist()
     if view.is_swapping:
@@ -214,7 +224,7 @@ def _keep(files: PartitionDirectory, spot: Spot) -> str | None:
     stat = files.env.files.stat(path)
     if stat is None or stat.size <= spot.position:  # what is missing is damage, too: nothing to keep
         return None
-    aside = _aside_path(files, path)
+    aside = aside_path(files, path)
     copy = path + TEMPORARY_SUFFIX
     _copy(files, path, copy, spot.position)
     files.env.files.link(path, aside)
@@ -227,14 +237,24 @@ def _keep(files: PartitionDirectory, spot: Spot) -> str | None:
 
 def _copy(files: PartitionDirectory, source: str, target: str, size_bytes: int) -> None:
     """Put the first bytes of a file into another one, durably."""
-    disk, at = files.env.files, 0
+    disk = files.env.files
     disk.create(target)
     disk.truncate(target, 0)
+    copy_bytes(files, source, target, 0, size_bytes)
     try:
-        while at < size_bytes and (data := disk.read(source, at, min(CHUNK_BYTES, size_bytes - at))):
+        fsync_or_mark(files.env, target, log_root(files))
+    except OSError:
+        disk.unlink(target)
+        raise
+
+
+def copy_bytes(files: PartitionDirectory, source: str, target: str, start: int, end: int) -> None:
+    """Put the bytes [start, end) of a file into the same place of another one, which goes if that fails."""
+    disk, at = files.env.files, start
+    try:
+        while at < end and (data := disk.read(source, at, min(CHUNK_BYTES, end - at))):
             disk.write(target, at, data)
             at += len(data)
-        fsync_or_mark(files.env, target, log_root(files))
     except OSError:
         disk.unlink(target)
         raise
@@ -245,5 +265,5 @@ def log_root(files: PartitionDirectory) -> str:
     return files.path.rpartition("/")[0]
 
 
-def _aside_path(files: PartitionDirectory, path: str) -> str:
+def aside_path(files: PartitionDirectory, path: str) -> str:
     return f"{path}.{files.env.clock.now_ms()}{DAMAGED_SUFFIX}"

@@ -25,11 +25,13 @@ from replication.protocol.wire import Buffer
 from replication.replica.follower.fetcher import Fetchers
 from replication.replica.leader import fetches, offsets
 from replication.replica.leader.broker_epochs import BrokerEpochs
+from replication.replica.leader.bystander import Bystander
 from replication.replica.leader.isr_writer import IsrWriter
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.purgatory import PendingProduce
 from replication.replica.leader.results import (
     ALL_IN_SYNC,
+    EXAMINER,
     AppendResult,
     DeletedRecords,
     EpochEnd,
@@ -204,6 +206,13 @@ class ReplicaManager:
         """The leader's role of this partition. Raises: KafkaError: as `partition`, or this broker does not lead it."""
         return self.partition(*tp).leader
 
+    def _shown(self, tp: TopicPartition) -> Leader | Bystander:
+        """What an examiner reads: the leader, or any replica that knows of a leader epoch. Raises: KafkaError."""
+        found = self.partition(*tp)
+        if isinstance(found.role, Leader) or found.known_leader_epoch is None:
+            return found.leader
+        return Bystander(found.replica, found.known_leader_epoch)
+
     def configure(self, topic: str, overrides: Mapping[str, str]) -> None:
         """Use these settings of a topic from now on. Raises: InvalidConfigError."""
         self._set.configure(topic, overrides)
@@ -260,7 +269,7 @@ class ReplicaManager:
         terms = FetchTerms(
             replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation, room_bytes
         )
-        return await fetches.fetch(self.leader, wanted, terms)
+        return await fetches.fetch(self._shown if replica_id == EXAMINER else self.leader, wanted, terms)
 
     async def offset_for_time(
         self,

@@ -1,4 +1,4 @@
-"""Repairs: damaged replicas of this broker, from the first doubt until they are copied from their leaders again.
+"""Repairs: damaged replicas of this broker, from the first doubt until they are copied from their leaders, or filled.
 
 Whoever reads a log and meets something odd calls `suspect`; it counts once a second look, while nobody writes, shows
 the same. `replication.replica.machine.repair` decides what follows; this does it, and logs a line for each step.
@@ -18,14 +18,16 @@ from logstore.errors import CorruptLogError, PylogError
 from logstore.log import soundness
 from logstore.log.soundness import SetAside, Unsound
 from replication.errors import is_disk_dead
-from replication.model.cluster import BrokerId, LeaderAndIsr, TopicPartition
+from replication.model.cluster import NO_LEADER, Assignment, BrokerId, LeaderAndIsr, TopicPartition
 from replication.replica import second_copy
+from replication.replica.filling import Filling
 from replication.replica.follower.follower import Asking
+from replication.replica.leader.leader import Leader
 from replication.replica.machine import repair
 from replication.replica.partition import Partition
 from replication.replica.second_copy import NotShownError
 from replication.replica.storage.damage_notes import DamageNote
-from replication.replica.storage.log_dir import ReplicaLogDir
+from replication.replica.storage.log_dir import ReplicaLogDir, is_compacted
 from replication.replica.storage.replica_log import Host
 
 logger = logging.getLogger(__name__)
@@ -33,13 +35,14 @@ logger = logging.getLogger(__name__)
 RETRY_S = 5.0  # what failed (a full disk, say) is done again so much later
 # What the leader has not shown is asked for again so much later, and then less and less often.
 FIRST_ASK_S, ASK_S_MAX = 0.5, 60.0
+HAND_OVER_S = 5.0  # so long who leads waits for another to take over before it is filled
 CALM_S = 60.0  # a file that was found sound is not looked through again so soon
 
 
 class Repairs:
     """See the module. `states` are the machine's, per damaged replica.
 
-    `unshown` are those whose leaders have not shown what is damaged: why, and how long (s) until they are asked again.
+    `unshown` are those that are not mended, since nobody has shown what is damaged: why.
     """
 
     def __init__(
@@ -52,8 +55,10 @@ class Repairs:
         self._dir = dir_
         self._partitions = partitions
         self._asking = asking
-        self.unshown: dict[TopicPartition, tuple[str, float]] = {}
+        self.unshown: dict[TopicPartition, str] = {}
+        self._pauses_s: dict[TopicPartition, float] = {}  # before the next attempt to fill
         self._stored: dict[TopicPartition, LeaderAndIsr] = {}
+        self._replicas: dict[TopicPartition, Assignment] = {}
         self._looking: set[TopicPartition] = set()
         self._sound_s: dict[tuple[TopicPartition, str], float] = {}  # when it was found so
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,9 +88,10 @@ class Repairs:
         if isinstance(error, CorruptLogError):
             self._host.disk.loop.call_soon_threadsafe(self._look, tp, error.path)
 
-    def told(self, tp: TopicPartition, stored: LeaderAndIsr) -> None:
-        """A controller has said who leads, and who is in the ISR."""
+    def told(self, tp: TopicPartition, stored: LeaderAndIsr, replicas: Assignment) -> None:
+        """A controller has said who leads, who is in the ISR, and who has a replica."""
         self._stored[tp] = stored
+        self._replicas[tp] = replicas
         self._step(tp, repair.Told(stored))
 
     def untold(self) -> None:
@@ -99,6 +105,7 @@ class Repairs:
         self.states.pop(tp, None)
         self.unshown.pop(tp, None)
         self._stored.pop(tp, None)
+        self._replicas.pop(tp, None)
         if self._host.offline.reasons().get(tp) is not None:
             self._host.offline.clear(tp)
 
@@ -140,7 +147,7 @@ class Repairs:
             logger.warning("tp=%s path=%s looked damaged, and a second look shows nothing", tp, path)
             return
         self._note_in_log(tp, str(found))
-        self._step(tp, repair.Found(found.offset, str(found)))
+        self._step(tp, repair.Found(found.offset, str(found), self._stored.get(tp)))
 
     def _note_in_log(self, tp: TopicPartition, reason: str) -> None:
         replica = self._partitions[tp].replica
@@ -163,6 +170,10 @@ class Repairs:
                     self._spawn(self._read_leader(tp, leader, leader_epoch, offset))
                 case repair.Cut(offset):
                     self._spawn(self._cut(tp, offset))
+                case repair.Fill(leader, leader_epoch):
+                    self._spawn(self._fill(tp, leader, leader_epoch))
+                case repair.Wait():
+                    self._spawn(self._tick(tp, HAND_OVER_S))
                 case repair.Forget(leader_epoch):
                     self._spawn(self._forget(tp, leader_epoch))
 
@@ -185,9 +196,8 @@ class Repairs:
         try:
             begin = await self._shown_from(partition, leader, leader_epoch, offset)
         except (NotShownError, PylogError, OSError) as error:
+            self._note_unshown(tp, f"leader={leader} epoch={leader_epoch}: {error}")
             self._step(tp, repair.LeaderRead(leader_epoch, None))
-            await asyncio.sleep(self._note_unshown(tp, f"leader={leader} epoch={leader_epoch}: {error}"))
-            self._step(tp, repair.Ticked())
         else:
             self.unshown.pop(tp, None)
             self._step(tp, repair.LeaderRead(leader_epoch, begin))
@@ -214,16 +224,55 @@ class Repairs:
             client.close()
         return begin
 
-    def _note_unshown(self, tp: TopicPartition, why: str) -> float:
-        """How long to wait. It is said once, and again when it is another reason."""
-        said, pause_s = self.unshown.get(tp, ("", FIRST_ASK_S / 2))
-        if why != said:
+    def _note_unshown(self, tp: TopicPartition, why: str) -> None:
+        """It is said once, and again when it is another reason."""
+        if why != self.unshown.get(tp):
             logger.warning(
                 "tp=%s is not cut yet, the leader has not shown that it has what is damaged: %s", tp, why
             )
-        pause_s = min(2 * pause_s, ASK_S_MAX)
-        self.unshown[tp] = why, pause_s
-        return pause_s
+        self.unshown[tp] = why
+
+    async def _fill(self, tp: TopicPartition, leader: BrokerId, leader_epoch: int) -> None:
+        if (partition := self._partitions.get(tp)) is None:
+            return
+        others = sorted({leader, *self._replicas.get(tp, ())} - {self._host.broker, NO_LEADER})
+        others.sort(key=lambda broker: broker != leader)
+        filling = Filling(partition, others, leader_epoch, self._asking.connect)
+        try:
+            is_sound = await self._is_filled(partition, filling)
+        except (PylogError, OSError) as error:
+            self._failed(tp, "filled", error)
+            is_sound = False
+        if is_sound:
+            self.unshown.pop(tp, None)
+            self._pauses_s.pop(tp, None)
+        elif filling.why != self.unshown.get(tp, ""):
+            logger.warning("tp=%s is not filled: %s", tp, filling.why)
+            self.unshown[tp] = filling.why
+        self._step(tp, repair.Filled(leader_epoch, is_sound))
+        if not is_sound:
+            pause_s = self._pauses_s[tp] = min(2 * self._pauses_s.get(tp, FIRST_ASK_S / 2), ASK_S_MAX)
+            await self._tick(tp, pause_s)
+
+    async def _is_filled(self, partition: Partition, filling: Filling) -> bool:
+        """Is all of it sound, and as long as it was? What was cut before, or may be longer than it is led, is not."""
+        replica, log, tp = partition.replica, partition.replica.log, partition.tp
+        note = self._dir.notes.all().get(tp)
+        if is_compacted(log):
+            filling.why = "it is compacted: each replica of it has other gaps"
+        elif note is not None and note.is_cut:
+            filling.why = "it was cut in part, and is copied from where it was cut"
+        elif isinstance(partition.role, Leader) and replica.ends_early:
+            filling.why = "its end is damaged, and it leads"
+        elif await filling.run():
+            if tp in self._dir.unrecovered:
+                await replica.call(log.recover)
+            return True
+        return False
+
+    async def _tick(self, tp: TopicPartition, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        self._step(tp, repair.Ticked())
 
     async def _cut(self, tp: TopicPartition, offset: int) -> None:
         partition = self._partitions[tp]
@@ -235,8 +284,7 @@ class Repairs:
         except (PylogError, OSError) as error:
             self._failed(tp, "set aside", error)
             self._step(tp, repair.NotCut())
-            await asyncio.sleep(RETRY_S)
-            self._step(tp, repair.Ticked())
+            await self._tick(tp, RETRY_S)
             return
         logger.warning("tp=%s cut to=%d, what was damaged is kept as path=%s", tp, done.offset, done.path)
         if self._partitions.get(tp) is partition:

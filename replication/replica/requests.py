@@ -246,7 +246,7 @@ class ControllerRequests:
             partition.replica.suspect(error)
             return self._code(error)
         finally:
-            self._replicas.repairs.told(row.tp, row.state)
+            self._replicas.repairs.told(row.tp, row.state, row.replicas)
         self._log_change(lines.completed(row.tp, word))
         return ErrorCode.NONE
 

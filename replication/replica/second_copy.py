@@ -49,12 +49,11 @@ async def read(client: Client, me: BrokerId, wanted: Wanted, max_bytes: int) -> 
         offset = wanted.start
         while offset < end:
             since_s = clock.time()
-            row = await _fetch(client, wanted, offset, max_bytes)
+            row = await _ask(client, wanted, offset, max_bytes)
             if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and row.log_start_offset > offset:
                 offset = row.log_start_offset  # what was here before that, the leader retains no more
                 continue
-            if row.error_code:
-                raise NotShownError(f"offset {offset} is answered {ErrorCode(row.error_code).name}")
+            _check_code(row, offset)
             behind = await asyncio.to_thread(_check, row.records, offset, wanted.may_have_gaps)
             if behind == offset:
                 if not wanted.may_have_gaps:
@@ -82,7 +81,24 @@ async def _end(client: Client, me: BrokerId, wanted: Wanted) -> int:
     return end if wanted.end is None else min(end, wanted.end)
 
 
-async def _fetch(client: Client, wanted: Wanted, offset: int, max_bytes: int) -> PartitionFetched:
+async def fetch(client: Client, wanted: Wanted, offset: int, max_bytes: int) -> Buffer:
+    """Batches from the one that holds this offset on, as that replica has them. Raises: NotShownError."""
+    try:
+        row = await _ask(client, wanted, offset, max_bytes)
+    except (OSError, TimeoutError, ProtocolError) as error:
+        raise NotShownError(f"no answer: {error}") from error
+    _check_code(row, offset)
+    if not row.records:
+        raise NotShownError(f"nothing is at offset {offset}")
+    return row.records
+
+
+def _check_code(row: PartitionFetched, offset: int) -> None:
+    if row.error_code:
+        raise NotShownError(f"offset {offset} is answered {ErrorCode(row.error_code).name}")
+
+
+async def _ask(client: Client, wanted: Wanted, offset: int, max_bytes: int) -> PartitionFetched:
     asked = FetchPartition(wanted.tp.partition, offset, max_bytes, wanted.leader_epoch)
     topic = FetchTopic(wanted.tp.topic, wanted.topic_id, (asked,))
     request = FetchRequest(0, 0, (topic,), max_bytes=max_bytes, replica_id=EXAMINER)

@@ -8,6 +8,8 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.env import Env
+from logstore.log import holes
+from logstore.log.holes import SegmentCopy
 from replication.model.cluster import TopicPartition
 from replication.replica.storage.damage_notes import DamageNote
 from replication.replica.storage.log_dir import ReplicaLogDir
@@ -56,6 +58,46 @@ def damaged_disk():
 def mend(directory, log):
     directory.set_aside(T0, log, directory.damage[T0][0])
     directory.note_mended(T0)
+
+
+def fill(directory, log):
+    """As the others have it."""
+    for base in log.files.view.bases:
+        copy = SegmentCopy(log, base)
+        for hole in holes.find(log, base):
+            copy.fill(hole, batch(b"value %d" % DAMAGED, first=DAMAGED, epoch=DAMAGED // 3))
+        copy.put()
+    directory.note_mended(T0)
+
+
+@pytest.mark.parametrize("kind", Crash)
+def test_every_crash_point_of_filling_leaves_the_damage_that_was_known_or_none(kind):
+    """Nothing but the damaged batch is ever missing, and in the end that is there."""
+    everything = [(number, b"value %d" % number) for number in range(12)]
+    before = damaged_disk()
+    for crash_at in itertools.count(1):
+        disk = before.copy()
+        directory, log = opened(disk)
+        disk.crash_at = disk.calls + crash_at
+        try:
+            fill(directory, log)
+        except PowerCut:
+            disk = disk.after_crash(kind)
+        else:
+            break
+        directory, log = opened(disk)
+        assert contents(log, upper=DAMAGED) == SOUND
+        assert contents(log, DAMAGED + 1) == everything[DAMAGED + 1 :]
+        if T0 in directory.damage:
+            fill(directory, log)
+        assert contents(log) == everything
+        assert is_kept(disk)
+        assert not list(log.verify())
+        assert (directory.notes.all(), directory.damage) == ({}, {})
+        assert directory.high_watermarks[T0] == 12
+        assert [path for path in disk.names if path.endswith(".log.tmp")] == []
+        log.append_as_leader(batch(b"again"), leader_epoch=9)
+    assert crash_at > 10
 
 
 def is_kept(disk):

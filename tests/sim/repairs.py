@@ -10,8 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from logstore.errors import CorruptLogError
-from logstore.log import soundness
+from logstore.errors import CorruptLogError, InvalidRecordError
+from logstore.log import holes, soundness
+from logstore.log.holes import Hole, SegmentCopy
 from logstore.log.log import Log
 from replication.model.cluster import LeaderAndIsr, TopicPartition
 from replication.replica.machine import isr, repair
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 AGAIN_MS = 100
 FETCH_BYTES = 1024
+HAND_OVER_MS = 300
 
 
 class Repairs:
@@ -44,7 +46,7 @@ class Repairs:
         if partition is not None and tp not in self.states:
             found = soundness.find(partition.log)
             if found is not None:
-                self._step(tp, repair.Found(found.offset, found.reason))
+                self._step(tp, repair.Found(found.offset, found.reason, self._stored.get(tp)))
 
     def told(self, tp: TopicPartition, stored: LeaderAndIsr) -> None:
         self._stored[tp] = stored
@@ -81,6 +83,12 @@ class Repairs:
                     self._read_leader(tp, leader, leader_epoch, offset)
                 case repair.Cut(offset):
                     self._later(tp, partial(self._cut, tp, offset))
+                case repair.Fill(leader, leader_epoch):
+                    self._fill(tp, leader, leader_epoch)
+                case repair.Wait():
+                    self.broker.world.timer(
+                        self.broker, HAND_OVER_MS, lambda: self._step(tp, repair.Ticked())
+                    )
                 case repair.Forget(leader_epoch):
                     self._later(tp, partial(self._forget, tp, leader_epoch))
 
@@ -112,10 +120,7 @@ class Repairs:
         def answered(answer: Any) -> None:
             if broker.partitions.get(tp) is None or broker.partitions[tp].log is not log:
                 return
-            is_shown = answer == "SHOWN"
-            self._step(tp, repair.LeaderRead(leader_epoch, begin if is_shown else None))
-            if not is_shown:
-                broker.world.timer(broker, AGAIN_MS, lambda: self._step(tp, repair.Ticked()))
+            self._step(tp, repair.LeaderRead(leader_epoch, begin if answer == "SHOWN" else None))
 
         broker.world.call(broker, target, handle, answered)
 
@@ -132,6 +137,63 @@ class Repairs:
             if not data:
                 return "DAMAGED"
         return "SHOWN"
+
+    def _fill(self, tp: TopicPartition, leader: int, leader_epoch: int) -> None:
+        """Ask one replica after the other for each hole; what nobody has is asked for again later."""
+        broker, log = self.broker, self.broker.partitions[tp].log
+        is_cut = broker.replicas.notes.all()[tp].is_cut
+        others = [other for other in self.broker.tree.replicas(tp) if other != broker.id]
+        others.sort(key=lambda other: other != leader)
+        todo = [
+            (hole, other)
+            for base in log.files.view.bases
+            for hole in holes.find(log, base)
+            for other in others
+        ]
+
+        def go_on() -> None:
+            if broker.partitions.get(tp) is None or broker.partitions[tp].log is not log:
+                return
+            while todo and todo[0][0] not in holes.find(log, todo[0][0].base):
+                todo.pop(0)
+            if todo and not is_cut:
+                hole, other = todo.pop(0)
+                target = broker.peers[other]
+                broker.world.call(
+                    broker,
+                    target,
+                    lambda reply: reply(target.repairs.show_hole(tp, leader_epoch, hole.start)),
+                    lambda answer: answered(hole, answer),
+                )
+                return
+            is_sound = not is_cut and not any(holes.find(log, base) for base in log.files.view.bases)
+            if is_sound and tp in broker.replicas.unrecovered:
+                log.recover()
+            self._step(tp, repair.Filled(leader_epoch, is_sound))
+            if not is_sound:
+                broker.world.timer(broker, AGAIN_MS, lambda: self._step(tp, repair.Ticked()))
+
+        def answered(hole: Hole, answer: Any) -> None:
+            if isinstance(answer, bytes) and answer and broker.partitions.get(tp) is not None:
+                copy = SegmentCopy(log, hole.base)
+                try:
+                    if hole in holes.find(log, hole.base) and copy.fill(hole, answer) != hole:
+                        copy.put()
+                        broker.watcher.filled(broker.partitions[tp])
+                except InvalidRecordError:
+                    copy.drop()
+            go_on()
+
+        self._later(tp, go_on)
+
+    def show_hole(self, tp: TopicPartition, leader_epoch: int, offset: int) -> bytes:
+        """What a replica that knows of this leader epoch has there, soundly."""
+        partition = self.broker.partitions.get(tp)
+        if partition is None or partition.known_epoch != leader_epoch:
+            return b""
+        if not partition.log.log_start_offset <= offset < partition.log.log_end_offset:
+            return b""
+        return self.read_checked(tp, offset)[0]
 
     def read_checked(self, tp: TopicPartition, offset: int) -> tuple[bytes, int]:
         """As a follower is served: what is sound, and where that ends; nothing where it is not."""

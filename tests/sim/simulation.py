@@ -65,6 +65,8 @@ class Summary:
     moves: int = 0
     flips: int = 0
     cuts: int = 0
+    fills: int = 0
+    put_back: int = 0
 
 
 class Simulation:
@@ -265,13 +267,19 @@ class Simulation:
                 broker.repairs.scrub(tp)
 
     def _put_back(self) -> None:
-        """By hand, as operations.md has it: a leader that is damaged has its file back, and is started again."""
+        """By hand, as operations.md has it: the leader gets back what no replica has soundly any more."""
         for tp, stored in self.tree.states.items():
-            if (stored.leader, tp) in self.laws.damaged:
-                broker = self.brokers[stored.leader]
-                self._down(broker, Crash.KILLED)
-                for batch in self.laws.damaged.pop((broker.id, tp)):
-                    unflip(broker, tp, batch)
+            replicas = [self.brokers[replica] for replica in self.tree.replicas(tp)]
+            gone = [
+                batch
+                for batch in self.laws.damaged.get((stored.leader, tp), ())
+                if not any(has_soundly(replica, tp, batch) for replica in replicas)
+            ]
+            if gone:
+                self._down(self.brokers[stored.leader], Crash.KILLED)
+            for batch in gone:
+                self.summary.put_back += 1
+                unflip(self.brokers[stored.leader], tp, batch)
 
     def _reassign(self, broker: SimBroker) -> None:
         """A partition shall be elsewhere, or on more or fewer brokers; or that is taken back."""
@@ -330,6 +338,10 @@ class Simulation:
         self.world.note(f"{partition.broker.id}: {partition.tp} is cut at {offset} for its damage")
         self.summary.cuts += 1
         self.laws.cuts(partition, offset)
+
+    def filled(self, partition: Partition) -> None:
+        self.world.note(f"{partition.broker.id}: {partition.tp} has what was damaged from another replica")
+        self.summary.fills += 1
 
     def mended(self, partition: Partition) -> None:
         self.laws.damaged.pop((partition.broker.id, partition.tp), None)

@@ -18,6 +18,7 @@ from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import TopicPartition
 from replication.network.steps import STEP_ITEMS, step
 from replication.protocol.messages import Aborted, Isolation
+from replication.replica.leader.bystander import Bystander
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.results import EXAMINER, FetchedPartition, FetchSpec, FetchTerms
 from replication.replica.storage.replica_log import ReplicaLog
@@ -30,7 +31,7 @@ class _Reading:
 
     __slots__ = ("aborted", "error", "leader", "result", "spec", "stable_end", "start", "tp", "upper")
 
-    def __init__(self, tp: TopicPartition, spec: FetchSpec, leader: Leader) -> None:
+    def __init__(self, tp: TopicPartition, spec: FetchSpec, leader: Leader | Bystander) -> None:
         self.tp = tp
         self.spec = spec
         self.leader = leader
@@ -117,7 +118,7 @@ class _Reading:
 
 
 async def fetch(
-    leader_of: Callable[[TopicPartition], Leader],
+    leader_of: Callable[[TopicPartition], Leader | Bystander],
     wanted: Mapping[TopicPartition, FetchSpec],
     terms: FetchTerms,
 ) -> Found:

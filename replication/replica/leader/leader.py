@@ -337,7 +337,7 @@ class Leader:
             verdict = isr.judge_epoch(self.state.leader_epoch, spec.current_leader_epoch)
         if verdict is not isr.Verdict.OK:
             return FetchedPartition(_REFUSED[verdict])
-        if self.replica.ends_early and (terms.reads_all or spec.offset >= self.state.log_end_offset):
+        if self.replica.ends_early and (terms.is_follower or spec.offset >= self.state.log_end_offset):
             return self.refused(ErrorCode.KAFKA_STORAGE_ERROR)
         if not self.replica.start <= spec.offset <= self.state.log_end_offset:
             return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -1,4 +1,4 @@
-"""What becomes of a replica that is damaged: it leaves the ISR, is cut, and copied from the leader.
+"""What becomes of a replica that is damaged: it leaves the ISR, is cut, and copied from the leader; or it is filled.
 
 `step(damaged, event) -> (damaged, effects)`; None stands for a replica that is well. Laws:
 
@@ -8,14 +8,17 @@
   and is not in the ISR: leaving is committed then, and what is cut is at the members. A leader is never cut.
 - Nothing is cut that the leader has not shown before, in that same leader epoch: every batch from where the cut would
   be, whole. What the leader cannot show may be sound nowhere but in what would be cut here.
-- A damaged replica follows nobody. It is offline until it was cut; then it is told that it is well, and only after
-  that it fetches.
+- What the leader cannot show is filled in place, range by range, from whichever replica has it soundly. That changes
+  nothing that is sound, so a leader may do it, too, once nobody has taken over from it in time.
+- A damaged replica follows nobody. It is offline until it was cut, or all of it is filled; then it is told that it is
+  well, and only after that it fetches.
 
 ::
 
     Found ──Note──> Noted ──MarkOffline──> (waits) ──Told: out──> ReadLeader ──shown──> Cut ──> Forget, then it follows
-                                              ^                       │ not shown       │ failed
-                                              └────────Ticked─────────┴─────────────────┘
+                                             ^ │                      │ not shown       │ failed     ^
+                                             │ └─leads, Ticked──> Fill <                │            │
+                                             └────────Ticked────────┴─── not all ───────┘     all ───┘
 """
 
 from __future__ import annotations
@@ -30,17 +33,18 @@ from replication.model.cluster import NO_LEADER, BrokerId, LeaderAndIsr
 class Damaged:
     """A damaged replica. `offset`: everything below is sound, as far as is known; None: not known yet.
 
-    `is_noted`: the next life knows of it. `out_in` is the leader epoch in which it follows and is not in the ISR;
-    None: it leads, or is a member, or nobody has said. `is_cutting`: the log is being cut, or about to be: the leader
-    is read.
+    `is_noted`: the next life knows of it. `told_in` is the leader epoch that a controller spoke of in this session,
+    `out_in` the same if it follows there and is not in the ISR; None: it leads, or is a member, or nobody has said.
+    `is_busy`: the leader is read, or the log is being cut or filled.
     """
 
     offset: int | None
     reason: str
     is_noted: bool = False
+    told_in: int | None = None
     out_in: int | None = None
     leader: BrokerId = NO_LEADER
-    is_cutting: bool = False
+    is_busy: bool = False
 
 
 # -------------------------------------------------------------------- events
@@ -48,10 +52,11 @@ class Damaged:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """There is damage, at this offset or (None) somewhere."""
+    """There is damage, at this offset or (None) somewhere. `stored`: what a controller has said in this session."""
 
     offset: int | None
     reason: str
+    stored: LeaderAndIsr | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +95,19 @@ class NotCut:
 
 
 @dataclass(frozen=True, slots=True)
+class Filled:
+    """What could be had was filled, by who had it in this leader epoch; `is_sound`: nothing is damaged any more."""
+
+    leader_epoch: int
+    is_sound: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Ticked:
     """Time has passed: what failed is done again."""
 
 
-Event: TypeAlias = Found | Noted | Told | Untold | LeaderRead | WasCut | NotCut | Ticked
+Event: TypeAlias = Found | Noted | Told | Untold | LeaderRead | WasCut | NotCut | Filled | Ticked
 
 
 # ------------------------------------------------------------------- effects
@@ -117,7 +130,7 @@ class MarkOffline:
 
 @dataclass(frozen=True, slots=True)
 class ReadLeader:
-    """Read from the leader all that would be cut, and check it. Answer: LeaderRead; if not shown, Ticked later.
+    """Read from the leader all that would be cut, and check it. Answer: LeaderRead.
 
     `offset`: the lowest damage that is known of.
     """
@@ -135,13 +148,29 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class Fill:
+    """Fill each damaged range with what a replica has there, soundly, in this leader epoch. The leader is asked first.
+
+    Answer: Filled; if not all is sound then, Ticked later.
+    """
+
+    leader: BrokerId
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Answer with Ticked, once another replica has had time to take over."""
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """It is well again: remove the note, then tell the controller, then follow if this epoch is still the newest."""
 
     leader_epoch: int | None
 
 
-Effect: TypeAlias = Note | MarkOffline | ReadLeader | Cut | Forget
+Effect: TypeAlias = Note | MarkOffline | ReadLeader | Cut | Fill | Wait | Forget
 Step: TypeAlias = tuple[Damaged | None, tuple[Effect, ...]]
 
 
@@ -160,47 +189,62 @@ def step(me: BrokerId, state: Damaged | None, event: Event) -> Step:
 def _go_on(me: BrokerId, state: Damaged, event: Event) -> Step:
     match event:
         case Noted():
-            return _maybe_cut(replace(state, is_noted=True), MarkOffline(state.reason))
+            return _next(replace(state, is_noted=True), MarkOffline(state.reason))
         case Told(stored):
-            is_out = stored.leader not in (me, NO_LEADER) and me not in stored.isr
-            out_in = stored.leader_epoch if is_out else None
-            return _maybe_cut(replace(state, out_in=out_in, leader=stored.leader))
+            epoch, is_out = stored.leader_epoch, stored.leader not in (me, NO_LEADER) and me not in stored.isr
+            return _next(
+                replace(state, told_in=epoch, out_in=epoch if is_out else None, leader=stored.leader)
+            )
         case LeaderRead():
             return _leader_read(state, event)
         case WasCut():
             return None, (Forget(state.out_in),)
+        case Filled():
+            return _filled(me, state, event)
         case Ticked():
-            return _maybe_cut(state)
+            return _next(state, is_late=True)
         case Untold():
-            return replace(state, out_in=None), ()
+            return replace(state, told_in=None, out_in=None), ()
         case NotCut():
-            return replace(state, is_cutting=False), ()
+            return replace(state, is_busy=False), ()
         case _:
             raise AssertionError(f"{event} was dealt with")
 
 
 def _leader_read(state: Damaged, event: LeaderRead) -> Step:
-    if event.leader_epoch == state.out_in and event.sound_from is not None:
-        return state, (Cut(event.sound_from),)
-    state = replace(state, is_cutting=False)
-    return (state, ()) if event.leader_epoch == state.out_in else _maybe_cut(state)
+    if event.leader_epoch != state.out_in:
+        return _next(replace(state, is_busy=False))
+    if event.sound_from is None:
+        return state, (Fill(state.leader, state.out_in),)
+    return state, (Cut(event.sound_from),)
+
+
+def _filled(me: BrokerId, state: Damaged, event: Filled) -> Step:
+    if event.is_sound:
+        return None, (Forget(None if state.leader in (me, NO_LEADER) else state.told_in),)
+    state = replace(state, is_busy=False)
+    return (state, ()) if event.leader_epoch == state.told_in else _next(state)
 
 
 def _found(state: Damaged | None, event: Found) -> Step:
     """More damage in the same replica: the lowest counts. What is being cut is read from its start first."""
     if state is None:
-        return Damaged(offset=event.offset, reason=event.reason), (Note(event.offset, event.reason),)
-    if (
-        event.offset is None
-        or state.is_cutting
-        or (state.offset is not None and state.offset <= event.offset)
-    ):
+        state, stored = Damaged(offset=event.offset, reason=event.reason), event.stored
+        if stored is not None:  # not whether it is out: it may have fetched since, and be a member
+            state = replace(state, told_in=stored.leader_epoch, leader=stored.leader)
+        return state, (Note(event.offset, event.reason),)
+    if event.offset is None or state.is_busy or (state.offset is not None and state.offset <= event.offset):
         return state, ()
     state = replace(state, offset=event.offset, reason=event.reason, is_noted=False)
     return state, (Note(event.offset, event.reason),)
 
 
-def _maybe_cut(state: Damaged, *before: Effect) -> Step:
-    if not state.is_noted or state.out_in is None or state.is_cutting:
+def _next(state: Damaged, *before: Effect, is_late: bool = False) -> Step:
+    """What to try now. Who leads, or is a member, first waits for another to take over."""
+    if not state.is_noted or state.told_in is None or state.is_busy:
         return state, before
-    return replace(state, is_cutting=True), (*before, ReadLeader(state.leader, state.out_in, state.offset))
+    if state.out_in is not None:
+        return replace(state, is_busy=True), (*before, ReadLeader(state.leader, state.out_in, state.offset))
+    if not is_late:
+        return state, (*before, Wait())
+    return replace(state, is_busy=True), (*before, Fill(state.leader, state.told_in))

@@ -195,7 +195,7 @@ class ReplicaLogDir:
 
         A compacted log goes whole: other replicas may have removed the tombstones of records that are left here.
         """
-        return 0 if _goes_whole(log) else soundness.first_damage(log, offset)
+        return 0 if is_compacted(log) else soundness.first_damage(log, offset)
 
     def set_aside(self, tp: TopicPartition, log: Log, offset: int) -> SetAside:
         """Cut a damaged log there (see `soundness`), after noting that it will be incomplete.
@@ -205,7 +205,7 @@ class ReplicaLogDir:
         note = self.notes.all().get(tp)
         if note is not None:
             self.notes.put(tp, note._replace(is_cut=True))
-        whole = _goes_whole(log)
+        whole = is_compacted(log)
         done = soundness.set_aside(log, offset, whole=whole, cutting=lambda at: self.cutting(tp, at))
         with self.cutting(tp, done.offset):  # a crash may have cut it before
             return done
@@ -394,7 +394,8 @@ class ReplicaLogDir:
             self.log_dir.close()
 
 
-def _goes_whole(log: Log) -> bool:
+def is_compacted(log: Log) -> bool:
+    """May it have gaps?"""
     return log.config.is_compacted or log.files.view.was_compacted
 
 

@@ -181,6 +181,31 @@ def test_two_of_three_are_damaged_and_each_is_copied_from_who_is_sound(cluster):
     assert [read_at(cluster, topic, offset) for offset in range(3)] == ["first", "second", "third"]
 
 
+def test_a_leader_that_is_damaged_behind_its_only_follower_and_that_one_are_both_mended(cluster):
+    """S3: neither has what the other would cut, and each has what the other lacks."""
+    topic = cluster.create((1, 2))
+    produce(cluster, topic, "first", "second", "third")
+    until_same(cluster, topic, 1, 2)
+    for broker in (1, 2):
+        until_flushed(cluster, broker, topic, 3)
+    before = log_of(cluster, 1, topic).read_bytes()
+
+    flip(log_of(cluster, 1, topic), "third")
+    flip(log_of(cluster, 2, topic), "first")
+
+    cluster.until(lambda: kept(cluster, 1, topic) and kept(cluster, 2, topic), timeout_s=40)
+    for broker in (1, 2):
+        cluster.until(
+            lambda broker=broker: log_of(cluster, broker, topic).read_bytes() == before, timeout_s=40
+        )
+    until_in_sync(cluster, topic, (1, 2))
+    assert [read_at(cluster, topic, offset) for offset in range(3)] == ["first", "second", "third"]
+    told = "".join(server_log(cluster, broker) for broker in (1, 2))
+    assert f"tp={topic}-0 offsets 0 to 1 are filled" in told
+    produce(cluster, topic, "fourth")
+    assert read_at(cluster, topic, 3) == "fourth"
+
+
 def test_nothing_is_cut_while_the_leader_does_not_answer(cluster):
     """It was killed, and its session is not over. It may come back with less than is said of it."""
     _, leader, damaged = cluster.roles()

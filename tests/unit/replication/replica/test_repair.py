@@ -17,6 +17,7 @@ class Repair(RuleBasedStateMachine):
         self.state = None
         self.is_damaged = self.is_noted = self.is_offline = self.is_cutting = False
         self.stored = self.shown = None
+        self.is_told = False  # since it is known to be damaged
         self.todo = []
 
     def _step(self, event):
@@ -32,7 +33,7 @@ class Repair(RuleBasedStateMachine):
                 assert self.is_noted
                 assert self.is_offline
                 assert not self.is_cutting
-                assert self.stored is not None
+                assert self.is_told
                 assert self.shown == (self.stored.leader_epoch, effect.offset)
                 assert self.stored.leader in OTHERS
                 assert ME not in self.stored.isr
@@ -44,17 +45,18 @@ class Repair(RuleBasedStateMachine):
     @rule(offset=st.sampled_from([None, 0, 5, 9]))
     def find(self, offset):
         self.is_damaged = True
-        self._step(repair.Found(offset, "a bit"))
+        self.is_told &= self.state is not None
+        self._step(repair.Found(offset, "a bit", self.stored))
 
     @rule(leader=st.sampled_from([-1, 1, 2, 3]), isr=st.sampled_from([(1,), (1, 2), (1, 2, 3), (2,), (3,)]))
     def tell(self, leader, isr):
         epoch = 0 if self.stored is None else self.stored.leader_epoch + 1
-        self.stored = LeaderAndIsr(leader, epoch, isr, 1)
+        self.stored, self.is_told = LeaderAndIsr(leader, epoch, isr, 1), True
         self._step(repair.Told(self.stored))
 
     @rule()
     def lose_session(self):
-        self.stored = None
+        self.stored, self.is_told = None, False
         self._step(repair.Untold())
 
     @rule()
@@ -77,6 +79,15 @@ class Repair(RuleBasedStateMachine):
                 if is_well:
                     self.is_damaged = False
                 self._step(repair.WasCut() if is_well else repair.NotCut())
+            case repair.Fill(_, leader_epoch):
+                assert self.is_noted
+                assert self.is_offline
+                assert not self.is_cutting
+                if is_well:
+                    self.is_damaged = False
+                self._step(repair.Filled(leader_epoch, is_well))
+            case repair.Wait():
+                self.tick()
             case repair.Forget():
                 assert not self.is_damaged or self.state is not None
                 if self.state is None:
@@ -86,6 +97,7 @@ class Repair(RuleBasedStateMachine):
     def be_killed(self):
         """What was noted is there in the next life, and what was not is found again some time."""
         self.todo, self.stored, self.is_cutting, self.state, self.is_offline = [], None, False, None, False
+        self.is_told = False
         if self.is_noted:
             self.is_damaged = True
             self.state, effects = repair.begin(None, "noted")
@@ -97,7 +109,7 @@ class Repair(RuleBasedStateMachine):
 
     def teardown(self):
         """In the end, once a controller has taken it out, it is well."""
-        self.stored = LeaderAndIsr(1, 99, (1, 3), 1)
+        self.stored, self.is_told = LeaderAndIsr(1, 99, (1, 3), 1), True
         self._step(repair.Told(self.stored))
         for _ in range(20):
             if self.todo:
@@ -113,10 +125,12 @@ def test_a_leader_is_never_cut_and_the_only_member_neither():
     state, _ = repair.begin(5, "a bit")
     for leader, isr in ((ME, (ME,)), (ME, (ME, 1)), (1, (1, ME)), (-1, (ME,)), (-1, (1,))):
         state, effects = repair.step(ME, state, repair.Told(LeaderAndIsr(leader, 1, isr, 1)))
-        assert effects == ()
+        assert effects == (repair.Wait(),)
     state, effects = repair.step(ME, state, repair.Told(LeaderAndIsr(1, 2, (1,), 1)))
     assert effects == (repair.ReadLeader(1, 2, 5),)
     state, effects = repair.step(ME, state, repair.LeaderRead(2, None))
+    assert effects == (repair.Fill(1, 2),)
+    state, effects = repair.step(ME, state, repair.Filled(2, is_sound=False))
     assert effects == ()
     state, effects = repair.step(ME, state, repair.Ticked())
     assert effects == (repair.ReadLeader(1, 2, 5),)
@@ -143,3 +157,33 @@ def test_what_was_found_lower_is_noted_before_anything_is_cut():
     assert effects == ()
     state, effects = repair.step(ME, state, repair.Noted())
     assert effects == (repair.MarkOffline("another"), repair.ReadLeader(1, 2, 3))
+
+
+def test_a_leader_from_whom_nobody_takes_over_is_filled_and_leads_on():
+    state, _ = repair.begin(5, "a bit")
+    state, effects = repair.step(ME, state, repair.Told(LeaderAndIsr(ME, 2, (ME,), 1)))
+    assert effects == (repair.Wait(),)
+    state, effects = repair.step(ME, state, repair.Ticked())
+    assert effects == (repair.Fill(ME, 2),)
+    assert repair.step(ME, state, repair.Ticked()) == (state, ())  # one attempt at a time
+    assert repair.step(ME, state, repair.Filled(2, is_sound=True)) == (None, (repair.Forget(None),))
+
+
+def test_who_is_filled_follows_in_the_epoch_that_it_knows_by_then():
+    state, _ = repair.begin(5, "a bit")
+    state, _ = repair.step(ME, state, repair.Told(LeaderAndIsr(1, 2, (1,), 1)))
+    state, _ = repair.step(ME, state, repair.LeaderRead(2, None))
+    state, _ = repair.step(ME, state, repair.Told(LeaderAndIsr(3, 3, (3,), 1)))
+    assert repair.step(ME, state, repair.Filled(2, is_sound=True))[1] == (repair.Forget(3),)
+    assert repair.step(ME, state, repair.Filled(2, is_sound=False))[1] == (repair.ReadLeader(3, 3, 5),)
+    state, _ = repair.step(ME, state, repair.Untold())
+    assert repair.step(ME, state, repair.Filled(2, is_sound=True))[1] == (repair.Forget(None),)
+    assert repair.step(ME, state, repair.Filled(2, is_sound=False))[1] == ()
+
+
+def test_what_was_said_before_the_damage_was_found_is_no_leave_to_cut():
+    said = LeaderAndIsr(1, 2, (1,), 1)  # and then it fetched, and joined
+    state, _ = repair.step(ME, None, repair.Found(5, "a bit", said))
+    state, effects = repair.step(ME, state, repair.Noted())
+    assert effects == (repair.MarkOffline("a bit"), repair.Wait())
+    assert repair.step(ME, state, repair.Ticked())[1] == (repair.Fill(1, 2),)

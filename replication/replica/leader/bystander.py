@@ -1,0 +1,41 @@
+"""Bystander: a replica that does not lead, as another one reads it that is damaged: what is sound on its disk."""
+
+from __future__ import annotations
+
+from replication.errors import ErrorCode
+from replication.model.cluster import NO_EPOCH
+from replication.replica.leader.results import FetchedPartition, FetchSpec, FetchTerms
+from replication.replica.storage.batch_cache import BatchCache
+from replication.replica.storage.replica_log import ReplicaLog
+
+
+class Bystander:
+    """See the module. For one fetch, which waits for nothing; `leader_epoch` is the one that the replica was told."""
+
+    is_over = False
+
+    def __init__(self, replica: ReplicaLog, leader_epoch: int) -> None:
+        self.replica = replica
+        self.recent = BatchCache()
+        self._leader_epoch = leader_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        """Not for those who ask here: they read what is on the disk, committed or not."""
+        return -1
+
+    def readable_end(self, terms: FetchTerms) -> int:
+        """Up to where may be read."""
+        return self.replica.end
+
+    def admit(self, spec: FetchSpec, terms: FetchTerms) -> FetchedPartition | None:
+        """The answer if nothing is to be read."""
+        if spec.current_leader_epoch not in (NO_EPOCH, self._leader_epoch):
+            return self.refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if not self.replica.start <= spec.offset <= self.replica.end:
+            return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)
+        return None
+
+    def refused(self, code: ErrorCode) -> FetchedPartition:
+        """An answer without records."""
+        return FetchedPartition(code, log_start_offset=self.replica.start)
