@@ -4,7 +4,7 @@ From the ground up: `segments`, its files; `producers`, what is known of those w
 `validation`, what may be appended and when a segment ends (where a batch's size, CRC and times are judged);
 `recovery`, which makes a log of what a crash left; `writer`, the end of the log: append, roll, truncate; `log`, one
 partition with its lock; `isolation`, what a reader may see of transactions; `soundness`, where a log stops being what
-was written.
+was written; `holes`, damaged ranges filled from elsewhere.
 
 The order that `log.Log` keeps: take the lock of the partition, look whether other processes changed it, append, tell
 the producers, then note; the end of the log moves only when the batch is written whole.

@@ -127,16 +127,12 @@ class SegmentCopy:
 
         A crash before the rename leaves the damaged segment, and one after it the mended one.
         """
-        kept = None
-
-        def replace() -> None:
-            nonlocal kept
-            bases = soundness.settled(self._log).bases
-            if self._segment.base_offset in bases and self._segment.size_bytes() >= self._size_bytes:
-                kept = self._replace()
-
+        kept, segment = None, self._segment
         if self._size_bytes >= 0:
-            self._log.change_files(replace)
+            with self._log.changing_files():
+                bases = soundness.settled(self._log).bases
+                if segment.base_offset in bases and segment.size_bytes() >= self._size_bytes:
+                    kept = self._replace()
             self.drop()
         return kept
 

@@ -386,10 +386,8 @@ class Log:
     def flush(self) -> int:
         """Make everything durable up to the log's end of now (fsync); return the new recovery point: that end.
 
-        Takes no lock, so that writers of several processes can wait for the disk at the same time, unless files go
-        at two tries; a log that is cut meanwhile keeps the point of the cut.
-
-        Raises: FailedStoreError: what is on disk is unknown; a mark says so.
+        Takes no lock, so that writers of several processes can wait for the disk at the same time; a log that is cut
+        meanwhile keeps the point of the cut. Raises: FailedStoreError: what is on disk is unknown; a mark says so.
         """
         cuts, view = self._cuts, self._look_up_current(self._sync)
         if view.end > self.recovery_point:
@@ -402,14 +400,9 @@ class Log:
         return min(view.end, self.recovery_point)
 
     def _sync(self, view: DirectoryView) -> DirectoryView:
-        """Make what is in the view durable, and return it. Raises: FileNotFoundError: a segment left the log."""
-        if view.end > self.recovery_point:
-            with self._files.confirmed():
-                self._sync_files(view)
-        return view
-
-    def _sync_files(self, view: DirectoryView) -> None:
-        """From the segment of the last durable record on: it may have been closed since, and its indexes finished."""
+        """Make the view durable from the segment of the last durable record on: its indexes may be finished since."""
+        if view.end <= self.recovery_point:
+            return view
         for base in view.bases[lookup.number_of(view, self.recovery_point - 1) :]:
             segment = self._files.segment(base)
             files = [segment.path] if base == view.bases[-1] else [*segment.paths]
@@ -426,6 +419,7 @@ class Log:
         if view.bases and names != self._durable_names:
             fsync_or_mark(self._env, self._files.path, self._root)
             self._durable_names = names
+        return view
 
     def _maybe_flush(self, end: int) -> None:
         waited_ms = self._env.clock.monotonic_ms() - self.last_flush_ms
@@ -564,16 +558,15 @@ class Log:
             if place is None:
                 self.epochs.replace(())
 
-    def change_files(self, change: Callable[[], None]) -> None:
-        """Have files replaced by what has the same batches at the same places, whatever is damaged in the log."""
+    @contextmanager
+    def changing_files(self) -> Iterator[None]:
+        """Hold the partition, whatever is damaged, while files give way to others with the same batches."""
         self._check_writable()
         with self._files.hold(), marking_failure(self._env, self._root):
             self._is_caught_up = False
-            try:
-                change()
-            finally:
-                self._files.relist()
-                self._producers.forget()
+            yield
+            self._files.relist()
+            self._producers.forget()
 
     def _cut(self, offset: int, place: lookup.Spot | None) -> None:
         """Under the lock: remove what is at `place` and all behind it; None: everything, to begin at `offset`."""

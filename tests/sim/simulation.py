@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from logstore.log.holes import SegmentCopy
 from logstore.log.log import Log
 from logstore.records.batch import header_at
 from logstore.store import disk_reserve
@@ -44,6 +45,7 @@ class Mutant(enum.Enum):
     NO_CONTROLLER_EPOCH_CHECK = "writes and requests of a former controller count"
     CUT_IN_THE_DARK = "a follower whose cut failed asks where no epoch ends, and cuts there"
     CUT_UNASKED = "a damaged replica is cut on the word that it is out of the ISR"
+    NOT_FILLED = "what is damaged waits for a leader that shows all that is behind it, for ever"
     NO_RECOVERY = "a broker opens its logs after a crash as it does after a clean end"
     POWER_CUT_UNNOTICED = "a broker takes a failure of the power for one of its process"
 
@@ -502,6 +504,16 @@ def cut_unasked() -> Any:
 
 
 @contextmanager
+def not_filled() -> Any:
+    right = SegmentCopy.put
+    SegmentCopy.put = lambda self: self.drop()
+    try:
+        yield
+    finally:
+        SegmentCopy.put = right
+
+
+@contextmanager
 def no_recovery() -> Any:
     right = ReplicaLogDir._open_or_mend
     ReplicaLogDir._open_or_mend = lambda self, tp, config, *, is_clean: right(self, tp, config, is_clean=True)
@@ -535,6 +547,7 @@ def small_and_the_same(seed: int) -> Any:
 
 _PATCHES = {
     Mutant.CUT_UNASKED: cut_unasked,
+    Mutant.NOT_FILLED: not_filled,
     Mutant.NO_RECOVERY: no_recovery,
     Mutant.POWER_CUT_UNNOTICED: power_cut_unnoticed,
     Mutant.COMMITTED_ISR_ONLY: committed_isr_only,

@@ -2,8 +2,8 @@
 
 From the ground up: `results`, what handlers and leaders say to each other, as values; `purgatory`, who waits for a
 commit; `isr_writer`, ISRs written to the tree, many at once; `broker_epochs`, who may ask as a follower; `leader`,
-which drives `machine.isr` and takes records; `fetches`, reads over many partitions, and their wait; `offsets`, by
-time and by epoch.
+which drives `machine.isr` and takes records; `bystander`, what a replica shows that does not lead; `fetches`, reads
+over many partitions, and their wait; `offsets`, by time and by epoch.
 
 A change of the ISR counts as possible at once where it grows, and as done only when it is written.
 """
