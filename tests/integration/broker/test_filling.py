@@ -45,7 +45,7 @@ async def scrub_all(replicas):
 
 
 @on_loop
-async def test_a_leader_that_is_damaged_behind_its_follower_is_mended_when_that_one_is(tmp_path):
+async def test_a_leader_that_is_damaged_behind_its_follower_is_mended_when_that_one_is(tmp_path, caplog):
     async with damaged(tmp_path, [2], [0]) as (replicas, before):
         await scrub(replicas[1])
         await until(lambda: [each.counters.repairs for each in replicas] == [1, 1])
@@ -53,6 +53,7 @@ async def test_a_leader_that_is_damaged_behind_its_follower_is_mended_when_that_
         await until(lambda: [file_of(tmp_path, number).read_bytes() for number in (1, 2)] == [before] * 2)
         assert len(kept(tmp_path, 1)) == len(kept(tmp_path, 2)) == 1
         assert sum(each.counters.lost_records for each in replicas) == 0
+        assert "tp=orders-0 offsets 0 to 1 are filled" in caplog.messages
 
 
 @on_loop
@@ -76,16 +77,15 @@ async def test_what_nobody_has_soundly_is_refused_and_told_and_the_rest_is_had_a
         assert differs(1) == differs(2)
         await until(lambda: all(each.not_shown() == 1 for each in replicas))
         (leads,) = (each for each in replicas if isinstance(each.partitions()[T0].role, Leader))
-        for offset, value in enumerate(VALUES):
-            found = (
-                await leads.fetch(
-                    {T0: FetchSpec(offset, 1 << 20)}, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20
-                )
-            )[T0]
+        for offset, value in enumerate(VALUES):  # from the disk, whatever the leader has in memory
+            spec = {T0: FetchSpec(offset, 1 << 20)}
+            answer = await leads.fetch(
+                spec, replica_id=EXAMINER, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20
+            )
             if offset < 2:
-                assert values_of(found.records)[0] == value
+                assert values_of(answer[T0].records)[0] == value
             else:
-                assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+                assert answer[T0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert [each.damaged() for each in replicas] == [1, 1]
         assert any("sound nowhere" in line for line in caplog.messages)
 
