@@ -48,7 +48,6 @@ from replication.network.admission import SocketServerSettings
 from replication.network.client import Clients
 from replication.network.request import Handler
 from replication.network.server import Server
-from replication.network.work import running
 from replication.protocol.apis import ApiKey
 from replication.replica.manager import ReplicaManager
 
@@ -196,10 +195,7 @@ class Broker:
         return self.lifecycle.tree
 
     def _running(self) -> str:
-        server = self.server
-        if server is None:
-            return "it is starting"
-        return running(server.loop, tuple(server.connections), server.begun)
+        return "it is starting" if self.server is None else self.server.running()
 
     async def _call(self, broker: BrokerInfo, key: ApiKey, request: Any) -> Any:
         """Send a request to a broker; to this one without a connection."""

@@ -8,10 +8,10 @@ The coordinator of a group reports its lag, and asks the leaders for it.
 from __future__ import annotations
 
 import asyncio
-import bisect
 import hashlib
 import itertools
 import logging
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -85,25 +85,34 @@ def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
+class _Times:
+    """Of one kind of requests."""
+
+    __slots__ = ("buckets", "recent", "sum_s")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(BUCKETS_S) + 1)
+        self.sum_s = 0.0
+        self.recent: deque[float] = deque(maxlen=RECENT_MAX)
+
+
 class RequestTimes:
     """The times of requests, from their last byte to the answer, as the server reports them."""
 
     def __init__(self) -> None:
-        self._buckets: dict[ApiKey, list[int]] = {}
-        self._sums: dict[ApiKey, float] = {}
-        self._recent: dict[ApiKey, deque[float]] = {}
+        self._times: dict[ApiKey, _Times] = {}
 
-    def request_done(self, key: ApiKey, seconds: float, request_bytes: int, response_bytes: int) -> None:
-        if key not in self._buckets:
-            self._buckets[key] = [0] * (len(BUCKETS_S) + 1)
-            self._recent[key] = deque(maxlen=RECENT_MAX)
-        self._buckets[key][bisect.bisect_left(BUCKETS_S, seconds)] += 1
-        self._sums[key] = self._sums.get(key, 0.0) + seconds
-        self._recent[key].append(seconds)
+    def request_done(self, key: ApiKey, seconds: float) -> None:
+        times = self._times.get(key)
+        if times is None:
+            times = self._times[key] = _Times()
+        times.buckets[bisect_left(BUCKETS_S, seconds)] += 1
+        times.sum_s += seconds
+        times.recent.append(seconds)
 
     def families(self) -> Iterable[Family]:
         """Return them as counters, as quantiles of the last requests, and as a histogram."""
-        counts = {key: sum(found) for key, found in self._buckets.items()}
+        counts = {key: sum(times.buckets) for key, times in self._times.items()}
         yield counter(
             "kafka_network_requestmetrics_requests",
             *(({"request": _name(key)}, count) for key, count in counts.items()),
@@ -111,16 +120,19 @@ class RequestTimes:
         yield gauge(
             "kafka_network_requestmetrics_totaltimems",
             *(
-                ({"request": _name(key), "quantile": quantile}, 1000 * _quantile(sorted(found), quantile))
-                for key, found in self._recent.items()
+                (
+                    {"request": _name(key), "quantile": quantile},
+                    1000 * _quantile(sorted(times.recent), quantile),
+                )
+                for key, times in self._times.items()
                 for quantile in QUANTILES
             ),
         )
         samples: list[tuple[str, Labels, float]] = []
-        for key, found in self._buckets.items():
-            for edge, count in zip([*BUCKETS_S, "+Inf"], itertools.accumulate(found), strict=True):
+        for key, times in self._times.items():
+            for edge, count in zip([*BUCKETS_S, "+Inf"], itertools.accumulate(times.buckets), strict=True):
                 samples.append(("_bucket", {"request": _name(key), "le": edge}, count))
-            samples.append(("_sum", {"request": _name(key)}, self._sums[key]))
+            samples.append(("_sum", {"request": _name(key)}, times.sum_s))
             samples.append(("_count", {"request": _name(key)}, counts[key]))
         yield Family("pylog_request_seconds", "histogram", samples)
 

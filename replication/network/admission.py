@@ -1,16 +1,30 @@
-"""SocketServerSettings: what clients may cost a broker, within what the system lets it have."""
+"""Admission: which clients of a server are let in, which of their requests may begin, and who waits for that.
+
+Bounds: connections, so that logs always find a file descriptor; requests in work, in all; bytes of large requests; and
+of those, none that stalls while others wait for the bytes. Belongs to the event loop.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import resource
 import socket
 import sys
+from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Protocol
 
 from logstore.env import OPEN_FILES_MAX
+from replication.network.long_requests import LongRequests
+
+logger = logging.getLogger(__name__)
 
 # File descriptors that clients do not get: for logs, for locks, for connections to other brokers.
 RESERVED_DESCRIPTORS = OPEN_FILES_MAX + 200
+# While others wait for room, a large request that is coming brings STALL_BYTES in every STALL_S, or is given up.
+STALL_S = 10.0
+STALL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +64,150 @@ def _descriptors() -> int:
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard
+
+
+class Client(Protocol):
+    """A connection, as admission knows it."""
+
+    def go_on(self) -> None:
+        """There may be room now: begin the next request, read on, or `wait` again."""
+
+    def send(self) -> None:
+        """Give the socket the answers that are ready."""
+
+    def measure(self) -> None:
+        """Begin to count the bytes of the large request that is coming."""
+
+    def close_if_stalled(self) -> None:
+        """Close if too few of them came since `measure`."""
+
+    def close_if_idle(self, idle_s: float) -> None:
+        """Close if nothing came and nothing went for so long, and nothing is in work."""
+
+    def wind_up(self) -> None:
+        """Begin nothing more; close once what is in work is answered and sent."""
+
+    def abort(self) -> None:
+        """Let go at once."""
+
+
+class Admission:
+    """See the module."""
+
+    def __init__(self, limits: SocketServerSettings) -> None:
+        self.limits = limits
+        self.long = LongRequests()
+        self.connections: set[Client] = set()
+        self.held_bytes = 0  # of large requests, from their first byte to their answer
+        self.in_work = 0  # requests that count as queued
+        self.unsent_bytes = 0  # of answers, for clients that do not read as fast as they ask
+        self.is_closing = False
+        self.all_gone = asyncio.Event()
+        self._is_full = False  # since the last connection that found a place
+        self._for_room: OrderedDict[Client, None] = OrderedDict()  # who waits, in their turn
+        self._for_bytes: OrderedDict[Client, None] = OrderedDict()
+        self._is_waking = False
+        self._sending: list[Client] = []
+        self._stall_sweeper: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        """Let clients in, in the running event loop."""
+        self.loop = asyncio.get_running_loop()
+        self._connections_max = self.limits.places()
+
+    def end(self) -> None:
+        """Let nobody in any more."""
+        self.is_closing = True
+        if self._stall_sweeper is not None:
+            self._stall_sweeper.cancel()
+
+    def admit(self, connection: Client) -> bool:
+        """Count the connection; may it stay? One line of the log while there are too many."""
+        self.connections.add(connection)
+        was_full, self._is_full = self._is_full, len(self.connections) > self._connections_max
+        if self._is_full and not was_full:
+            logger.warning(
+                "connections=%d are all that there may be (max.connections, or ulimit -n): others are turned away",
+                self._connections_max,
+            )
+        return not self._is_full and not self.is_closing
+
+    def forget(self, connection: Client) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        self._for_room.pop(connection, None)
+        self._for_bytes.pop(connection, None)
+        if not self.connections:
+            self.all_gone.set()
+
+    def send_later(self, connection: Client) -> None:
+        """Have it send at the end of this turn, with the others: a client is then woken once, and not for each."""
+        self._sending.append(connection)
+        if len(self._sending) == 1:
+            self.loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        sending, self._sending = self._sending, []
+        for connection in sending:
+            connection.send()
+
+    # ---------------------------------------------------------------- requests
+
+    @property
+    def has_room(self) -> bool:
+        """May a request that counts as queued begin?"""
+        return self.in_work < self.limits.queued_max_requests
+
+    def release(self) -> None:
+        """A request no longer counts as queued."""
+        self.in_work -= 1
+        self.wake()
+
+    def wait(self, connection: Client) -> None:
+        """Have `connection` go on when there is room for a request."""
+        self._for_room.setdefault(connection)
+
+    def wake(self) -> None:
+        """There is room: let those who wait go on, in the next turn of the loop."""
+        if not self._is_waking and (self._for_room or self._for_bytes):
+            self._is_waking = True
+            self.loop.call_soon(self._wake_waiting)
+
+    def _wake_waiting(self) -> None:
+        """As many as there is room for. Whoever cannot go on remains the first."""
+        self._is_waking = False
+        while self._for_room and self.has_room:
+            self._for_room.popitem(last=False)[0].go_on()
+        while self._for_bytes:
+            connection, _ = self._for_bytes.popitem(last=False)
+            connection.go_on()
+            if connection in self._for_bytes:
+                self._for_bytes.move_to_end(connection, last=False)
+                return
+
+    # ------------------------------------------------------------------- bytes
+
+    def may_hold(self, size: int) -> bool:
+        """Is there room for so many more bytes? One request is always let in, however large."""
+        return self.held_bytes == 0 or self.held_bytes + size <= self.limits.queued_max_request_bytes
+
+    def hold(self, size: int) -> None:
+        """Count `size` more bytes; fewer if negative."""
+        self.held_bytes += size
+        if size < 0:
+            self.wake()
+
+    def wait_for_bytes(self, connection: Client) -> None:
+        """Have it go on when there is room for the bytes of a large one; see that those who have them use them."""
+        self._for_bytes.setdefault(connection)
+        if self._stall_sweeper is None and not self.is_closing:
+            for other in self.connections:
+                other.measure()
+            self._stall_sweeper = self.loop.call_later(STALL_S, self._sweep_stalled)
+
+    def _sweep_stalled(self) -> None:
+        self._stall_sweeper = None
+        for connection in tuple(self.connections):
+            connection.close_if_stalled()
+        if self._for_bytes:
+            self.wait_for_bytes(next(iter(self._for_bytes)))

@@ -1,4 +1,4 @@
-"""What a handler is told besides the request's body."""
+"""RequestContext: what a handler knows besides the request's body."""
 
 from __future__ import annotations
 
@@ -9,39 +9,24 @@ from replication.protocol.apis import Request
 
 
 class RequestContext:
-    """Who asks, and how. Made per request."""
+    """Who asks, and how. `network.work` has the one of a request that came over a connection."""
 
-    __slots__ = (
-        "_park",
-        "client_host",
-        "client_id",
-        "connection_id",
-        "correlation_id",
-        "key",
-        "unsent_bytes",
-        "version",
-    )
-
-    def __init__(
-        self,
-        request: Request,
-        client_host: str,
-        connection_id: int,
-        park: Callable[[], None],
-        unsent_bytes: Callable[[], int] = lambda: 0,
-    ) -> None:
+    def __init__(self, request: Request, client_host: str, connection_id: int) -> None:
         self.key = request.key
         self.version = request.version
         self.correlation_id = request.correlation_id
         self.client_id = request.client_id
         self.client_host = client_host
         self.connection_id = connection_id
-        self.unsent_bytes = unsent_bytes  # of answers to all clients: how much memory waits for slow readers
-        self._park = park
 
     def park(self) -> None:
         """The request only waits from now on: make room for others. More than once does no harm."""
-        self._park()
+
+    def unsent_bytes(self) -> int:
+        """How much memory answers take that clients do not read as fast as they ask, all of them together."""
+        return 0
 
 
-Handler: TypeAlias = Callable[[RequestContext, Any], Awaitable[Any] | Any]
+Handler: TypeAlias = Callable[
+    [Any, Any], Awaitable[Any] | Any
+]  # (RequestContext, body) -> response, now or later

@@ -1,102 +1,102 @@
-"""Work: one request that a server has in work, from its first byte to its answer's."""
+"""Work: one request of a connection, from its first byte to its answer's."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from replication.network import steps
-from replication.network.long_requests import LongRequests, is_value
+from replication.network.admission import Admission
+from replication.network.long_requests import is_value
+from replication.network.request import RequestContext
 from replication.protocol import apis
 from replication.protocol.apis import INTERBROKER, ApiKey, Request
-from replication.protocol.framing import Slot
 from replication.protocol.wire import Buffer
 
 # What may wait for others without an end: it never counts as queued.
 PARKING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTERBROKER
-
-
-class Host(Protocol):
-    """What a request needs of its server."""
-
-    loop: asyncio.AbstractEventLoop
-    long: LongRequests
-
-    def release(self) -> None:
-        """A request no longer counts."""
-
-
-class RequestObserver(Protocol):
-    """Is told of every request that was answered."""
-
-    def request_done(self, key: ApiKey, seconds: float, request_bytes: int, response_bytes: int) -> None:
-        """From the last byte of the request to the response given to the socket."""
+_PRODUCE = ApiKey.PRODUCE
 
 
 class Encoded(NamedTuple):
-    """An answer in bytes, its size in front."""
+    """A whole response in bytes, its size in front."""
 
     parts: Sequence[Buffer]
 
 
-class Work:
-    """A request in work. `request` is None while it is being decoded: it is a long one then."""
+class Work(RequestContext):
+    """A request, and the context of its handler. Values that few requests change are the class's: one is made of each.
 
-    __slots__ = (
-        "_host",
-        "client_host",
-        "counts",
-        "frame_bytes",
-        "future",
-        "has_place",
-        "held_bytes",
-        "is_exclusive",
-        "key",
-        "request",
-        "slot",
-        "started_s",
+    `begin` it if it is not answered before its handler returns.
+    """
+
+    parts: Sequence[Buffer] | None = (
+        None  # the response, once it is known and as long as earlier ones are not
     )
+    future: asyncio.Future[Any] | None = None
+    is_begun = False
+    is_long = False
+    is_counted = False  # as queued
+    has_place = False  # among the long ones
 
     def __init__(
-        self, host: Host, key: ApiKey, request: Request | None, slot: Slot, frame_bytes: int, held_bytes: int
+        self,
+        admission: Admission,
+        request: Request,
+        client_host: str,
+        connection_id: int,
+        held_bytes: int,
+        started_s: float,
     ) -> None:
-        self._host = host
-        self.client_host = "?"
-        self.key = key
-        self.request = request
-        self.slot = slot
-        self.frame_bytes = frame_bytes
+        self.key, self.version, self.correlation_id, self.client_id, self.body = request
+        self.client_host = client_host
+        self.connection_id = connection_id
         self.held_bytes = held_bytes
-        self.counts = key not in PARKING
-        self.is_exclusive = key is not ApiKey.PRODUCE or request is None  # nothing may start behind it
-        self.has_place = False  # among the long ones
-        self.future: asyncio.Future[Any] | None = None
-        self.started_s = host.loop.time()
+        self.started_s = started_s
+        self.counts = self.key not in PARKING
+        self._admission = admission
+
+    @property
+    def is_exclusive(self) -> bool:
+        """May nothing of its connection start behind it?"""
+        return self.is_long or self.key is not _PRODUCE
+
+    def unsent_bytes(self) -> int:
+        """See RequestContext."""
+        return self._admission.unsent_bytes
+
+    def begin(self) -> None:
+        """Its answer takes longer than its handler."""
+        self.is_begun = True
+        if self.counts:
+            self.is_counted = True
+            self._admission.in_work += 1
 
     def park(self) -> None:
         """It only waits from now on."""
-        if self.counts:
-            self.counts = False
-            self._host.release()
+        self.counts = False
+        if self.is_counted:
+            self.is_counted = False
+            self._admission.release()
         if self.has_place:
             self.has_place = False
-            self._host.long.places.release()
+            self._admission.long.places.release()
+
+    def decoded(self, request: Request) -> None:
+        """A long one is this request."""
+        self.key, self.version, self.correlation_id, self.client_id, self.body = request
 
     def parts_of(self, response: Any) -> Sequence[Buffer] | Iterator[None]:
-        """The answer's bytes; the rest of the steps that they come in, if it is a long one."""
-        request = self.request
+        """The response's bytes; the rest of the steps that they come in, if it is a long one."""
         if response is None:
             return ()
-        if isinstance(response, Encoded):
-            return response.parts
-        assert request is not None, "long ones come encoded"
-        version = request.version
-        if request.key is ApiKey.API_VERSIONS:
+        key, version, correlation_id = self.key, self.version, self.correlation_id
+        if key is ApiKey.API_VERSIONS:
             version, response = response
-        if is_value(request.key, response):
-            return apis.encode_response(request.key, version, request.correlation_id, response)
-        made = apis.response_steps(request.key, version, request.correlation_id, response)
+        if is_value(key, response):
+            return apis.encode_response(key, version, correlation_id, response)
+        made = apis.response_steps(key, version, correlation_id, response)
         is_over, parts = steps.advance(made)
         if not is_over:
             return made
@@ -105,22 +105,16 @@ class Work:
 
 
 async def encoding(made: Iterator[None]) -> Encoded:
-    """Go on with a long answer."""
+    """Go on with a long response."""
     return Encoded(await steps.run(made))
 
 
-class _Connected(Protocol):
-    host: str
-    work: set[Work]
-
-
-def running(loop: asyncio.AbstractEventLoop, connections: Iterable[_Connected], begun: Work | None) -> str:
+def running(loop: asyncio.AbstractEventLoop, works: Sequence[Work], begun: Work | None) -> str:
     """What the loop is doing, as far as that is known. From any thread: the loop may be stuck."""
     task = asyncio.current_task(loop)
-    for connection in connections if task is not None else ():
-        for work in tuple(connection.work):
-            if work.future is task:
-                return f"in {work.key.name} of client {connection.host}"
+    for work in works if task is not None else ():
+        if work.future is task:
+            return f"in {work.key.name} of client {work.client_host}"
     if task is not None or begun is None:
         return "in no request"
     return f"the last request that was begun is {begun.key.name} of client {begun.client_host}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Sequence
+from functools import lru_cache
 
 from replication.protocol.decoding import FETCH_FLEXIBLE, PRODUCE_FLEXIBLE, TOPIC_IDS, fetch_partition_layout
 from replication.protocol.messages import (
@@ -19,6 +20,7 @@ from replication.protocol.messages import (
     PartitionProduced,
     ProduceRequest,
     ProduceResponse,
+    TopicProduced,
 )
 from replication.protocol.wire import COMPACT, INT16, INT32, LEGACY, Buffer, Form
 
@@ -52,6 +54,45 @@ def produce_response(version: int, response: ProduceResponse) -> list[Buffer]:
     parts.append(INT32.pack(response.throttle_time_ms))
     parts.append(_put_endpoints(form, version >= 10, response.node_endpoints))
     return [b"".join(parts)]
+
+
+def produced_one(
+    version: int, correlation_id: int, name: str, index: int, fields: tuple[int, int, int]
+) -> bytes:
+    """The whole ProduceResponse, its size in front, to a request of one batch that was appended, as most are.
+
+    `fields`: base offset, append time, log start offset.
+    """
+    topic = _one_topic(version >= PRODUCE_FLEXIBLE, name)
+    if version < 5:
+        row = _PRODUCED.pack(index, 0, *fields[:2])
+    else:
+        row = _PRODUCED_V5.pack(index, 0, *fields)
+    end = _PRODUCED_END[version]
+    if version >= PRODUCE_FLEXIBLE:
+        head = _TAGGED_HEAD.pack(5 + len(topic) + len(row) + len(end), correlation_id, 0)
+    else:
+        head = _TWO_INTS.pack(4 + len(topic) + len(row) + len(end), correlation_id)
+    return b"".join((head, topic, row, end))
+
+
+_TWO_INTS = struct.Struct(">ii")
+_TAGGED_HEAD = struct.Struct(">iib")
+
+
+@lru_cache(maxsize=4096)
+def _one_topic(is_flexible: bool, name: str) -> bytes:
+    """One topic with one partition, up to its fields."""
+    form = COMPACT if is_flexible else LEGACY
+    return form.put_count(1) + form.put_string(name) + form.put_count(1)
+
+
+def _produced_end(version: int) -> bytes:
+    """What follows the offsets of the only partition."""
+    response = ProduceResponse([TopicProduced("", [PartitionProduced(0, 0)])])
+    fields = _PRODUCED if version < 5 else _PRODUCED_V5
+    (body,) = produce_response(version, response)
+    return bytes(body[len(_one_topic(version >= PRODUCE_FLEXIBLE, "")) + fields.size :])
 
 
 def _put_produced(version: int, form: Form, produced: PartitionProduced, parts: list[bytes]) -> None:
@@ -190,7 +231,6 @@ def fetch_request(version: int, request: FetchRequest) -> list[Buffer]:
 
 
 _FETCH_HEAD = struct.Struct(">iiib")
-_TWO_INTS = struct.Struct(">ii")
 
 
 def _fetch_fields(version: int, partition: FetchPartition) -> tuple[int, ...]:
@@ -238,3 +278,6 @@ def produce_request(version: int, request: ProduceRequest) -> list[Buffer]:
     parts.append(end)
     out.append(b"".join(parts))
     return out
+
+
+_PRODUCED_END = {version: _produced_end(version) for version in range(3, 13)}

@@ -11,8 +11,7 @@ from __future__ import annotations
 import mmap
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from replication.errors import ProtocolError
 from replication.protocol.wire import INT32, Buffer
@@ -27,28 +26,31 @@ Frame: TypeAlias = bytearray | mmap.mmap
 
 
 class FrameReader:
-    """The frames of one connection. `max_bytes` limits a frame without its size, `limit_of` a frame per API."""
+    """The frames of one connection. `max_bytes` limits a frame without its size, `limit_of` a frame per API.
 
-    __slots__ = ("_frame", "_have", "_limit_of", "_max_bytes", "_size", "_size_bytes")
+    `large_bytes` is the size of the large frame that is being received; 0 if there is none.
+    """
+
+    __slots__ = ("_frame", "_have", "_limit_of", "_max_bytes", "_size", "_size_bytes", "large_bytes")
 
     def __init__(self, max_bytes: int, limit_of: Callable[[int], int] | None = None) -> None:
         self._max_bytes = max_bytes
         self._limit_of = limit_of
         self._size_bytes = b""  # the received part of the size
         self._frame: Frame | None = None
-        self._have = self._size = 0
-
-    @property
-    def large_bytes(self) -> int:
-        return self._size if self._frame is not None and self._size > LARGE_BYTES else 0
+        self._have = self._size = self.large_bytes = 0
 
     def take(self, data: memoryview) -> list[Frame]:
         """Return the frames that are complete with `data`, which is copied.
 
         Raises: ProtocolError: a frame is too small or too large; nothing more can be read then.
         """
-        frames: list[Frame] = []
         at, end = 0, len(data)
+        if self._frame is None and not self._size_bytes and INT32.size < end <= LARGE_BYTES:
+            (size,) = INT32.unpack_from(data)
+            if size == end - INT32.size and FRAME_BYTES_MIN <= size <= self._max_bytes:
+                return [bytearray(data[INT32.size :])]  # as clients send small ones: one, and whole
+        frames: list[Frame] = []
         while at < end:
             if self._frame is None:
                 at = self._begin(data, at)
@@ -61,7 +63,7 @@ class FrameReader:
 
     def room(self) -> memoryview | None:
         """Return where to receive the next bytes of a large frame; then call `filled`. None: use `take`."""
-        if self._frame is None or self._size <= LARGE_BYTES:
+        if self._frame is None or not self.large_bytes:
             return None
         capacity = min(self._size, max(LARGE_BYTES, 4 * self._have))
         if isinstance(self._frame, bytearray) and capacity > len(self._frame):
@@ -89,6 +91,7 @@ class FrameReader:
                 f"a request of {size} bytes: {FRAME_BYTES_MIN} to {self._max_bytes} are allowed"
             )
         self._frame, self._have, self._size = _memory(size), 0, size
+        self.large_bytes = size if size > LARGE_BYTES else 0
         return at
 
     def _append(self, data: memoryview) -> None:
@@ -113,7 +116,7 @@ class FrameReader:
         frame = self._frame
         if frame is None or self._have < self._size:
             return []
-        self._frame = None
+        self._frame, self.large_bytes = None, 0
         return [frame]
 
 
@@ -123,11 +126,10 @@ def _memory(size: int) -> Frame:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-@dataclass(slots=True, eq=False)
-class Slot:
+class Slot(Protocol):
     """The place of one response. `parts` is None until it is known."""
 
-    parts: Sequence[Buffer] | None = None
+    parts: Sequence[Buffer] | None
 
 
 class ResponseOrder:
@@ -141,11 +143,9 @@ class ResponseOrder:
     def __len__(self) -> int:
         return len(self._slots)
 
-    def begin(self) -> Slot:
-        """Return the place of the next request's response."""
-        slot = Slot()
+    def begin(self, slot: Slot) -> None:
+        """Make `slot` the place of the next request's response."""
         self._slots.append(slot)
-        return slot
 
     def finish(self, slot: Slot, parts: Sequence[Buffer]) -> list[Buffer]:
         """Return the buffers that may leave now; `parts` is empty for a request without a response."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from logstore.env import SYSTEM, Env
 from logstore.errors import PylogError
@@ -204,7 +203,9 @@ class ReplicaManager:
 
     def leader(self, tp: TopicPartition) -> Leader:
         """The leader's role of this partition. Raises: KafkaError: as `partition`, or this broker does not lead it."""
-        return self.partition(*tp).leader
+        found = self._set.partitions.get(tp)
+        role = found.role if found is not None else None
+        return role if isinstance(role, Leader) else self.partition(*tp).leader
 
     def _shown(self, tp: TopicPartition) -> Leader | Bystander:
         """What an examiner reads: the leader, or any replica that knows of a leader epoch. Raises: KafkaError."""
@@ -220,7 +221,7 @@ class ReplicaManager:
     # -------------------------------------------------------------- data plane
 
     def produce(
-        self, records: Mapping[tuple[str, int], Buffer], request: PendingProduce[Any], *, acks: int
+        self, records: Mapping[TopicPartition, Buffer], request: PendingProduce, *, acks: int
     ) -> None:
         """Append batches, per partition all or none, in the order of the calls; they are stamped in place.
 
@@ -229,23 +230,22 @@ class ReplicaManager:
         """
         for tp, batches in records.items():
             try:
-                leader = self.leader(TopicPartition(*tp))
+                leader = self.leader(tp)
             except KafkaError as error:
                 request.settle(tp, AppendResult(error.code, error_message=str(error)))
             else:
-                leader.append(batches, acks, request)
+                leader.append(bytearray(batches) if isinstance(batches, bytes) else batches, acks, request)
 
     def append(
-        self, records: Mapping[tuple[str, int], Buffer], *, acks: int, timeout_ms: int
-    ) -> asyncio.Future[dict[tuple[str, int], AppendResult]]:
+        self, records: Mapping[TopicPartition, Buffer], *, acks: int, timeout_ms: int
+    ) -> asyncio.Future[dict[TopicPartition, AppendResult]]:
         """`produce` for this broker itself: the results, after `timeout_ms` at the latest if acks is -1."""
-        request = PendingProduce(records, dict)
+        request = PendingProduce(records)
         self.produce(records, request, acks=acks)
-        found = request.response(timeout_ms if acks == ALL_IN_SYNC else -1)
-        if isinstance(found, asyncio.Future):
-            return found
+        if not request.is_over:
+            return request.wait(dict, timeout_ms if acks == ALL_IN_SYNC else -1)
         answer = asyncio.get_running_loop().create_future()
-        answer.set_result(found)
+        answer.set_result(dict(request.results))
         return answer
 
     async def fetch(  # noqa: PLR0913  who reads, what, and when it is enough

@@ -10,18 +10,21 @@ from __future__ import annotations
 import struct
 from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
+from typing import TypeAlias
 
 from logstore.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_END, TRANSACTIONAL, batches
 from logstore.records.compression import Codec
 from replication.broker.handlers.strangers import Strangers
 from replication.config.broker import BrokerConfig
-from replication.errors import ErrorCode, ProtocolError
+from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.model.cluster import INTERNAL_TOPICS, TopicPartition, topic_id_of
 from replication.model.metadata import Metadata
 from replication.network.request import Handler, RequestContext
 from replication.network.steps import STEP_ITEMS, in_steps, step
+from replication.network.work import Encoded
 from replication.protocol.apis import ApiKey
 from replication.protocol.decoding import TOPIC_IDS
+from replication.protocol.encoding import produced_one
 from replication.protocol.messages import (
     CurrentLeader,
     FetchPartition,
@@ -57,7 +60,11 @@ PRODUCE_LEADERS, FETCH_LEADERS = 10, 12  # the versions that tell who leads now
 # What may wait for slow readers; above that, answers hold little more than a batch.
 UNSENT_BYTES_MAX, ROOM_BYTES_MIN = 256 << 20, 64 << 10
 FULL_SESSIONS = (-1, 0)  # epochs of a fetch that names all its partitions
+ACKS = frozenset((ALL_IN_SYNC, 0, LEADER_ONLY))
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+Answer: TypeAlias = Encoded | ProduceResponse | None
 
 
 class DataHandlers:
@@ -75,41 +82,49 @@ class DataHandlers:
 
     # ----------------------------------------------------------------- produce
 
-    def produce(
-        self, context: RequestContext, request: ProduceRequest
-    ) -> Awaitable[ProduceResponse | None] | ProduceResponse | None:
-        """Append batches, one per partition. They are in the log's queue, in order, when this returns.
+    def produce(self, context: RequestContext, request: ProduceRequest) -> Awaitable[Answer] | Answer:
+        """Append batches, one per partition. They are in the log, or in its queue, in order, when this returns.
 
         But for requests of very many partitions: the server begins none behind such a one before it is answered.
         """
-        if len(request.topics) > STEP_ITEMS or sum(len(t.partitions) for t in request.topics) > STEP_ITEMS:
+        acks, timeout_ms, topics, _ = request
+        if len(topics) > STEP_ITEMS or sum(len(topic.partitions) for topic in topics) > STEP_ITEMS:
             return self._produce_many(context, request)
-        refused: dict[tuple[str, int], AppendResult] = {}
-        records: dict[tuple[str, int], Buffer] = {}
-        all_wrong = self._refuse_all(request)
-        for topic in request.topics:
-            reason = all_wrong or _refuse_topic(topic.name)
-            for partition in topic.partitions:
-                _sort(context.version, (topic.name, partition.partition), partition, reason, refused, records)
+        refused: dict[TopicPartition, AppendResult] = {}
+        records: dict[TopicPartition, bytearray | memoryview] = {}
+        all_wrong = _refuse_all(request)
+        for name, partitions in topics:
+            reason = all_wrong or _refuse_topic(name)
+            for row in partitions:
+                _sort(context.version, TopicPartition(name, row[0]), row, reason, refused, records)
         for tp in refused:
             records.pop(tp, None)
-        pending = PendingProduce(records, partial(self._produced, context.version, request, refused))
-        if request.acks == ALL_IN_SYNC:
+        pending = PendingProduce(records)
+        for tp, batch in records.items():
+            try:
+                leader = self._replicas.leader(tp)
+            except KafkaError as error:
+                pending.settle(tp, AppendResult(error.code, error_message=str(error)))
+            else:
+                leader.append(batch, acks, pending)
+        if pending.is_over:
+            return self._produced(context, request, refused, pending.results)
+        if acks == ALL_IN_SYNC:
             context.park()
-        self._replicas.produce(records, pending, acks=request.acks)
-        return pending.response(max(0, request.timeout_ms) if request.acks == ALL_IN_SYNC else -1)
+        respond = partial(self._produced, context, request, refused)
+        return pending.wait(respond, max(0, timeout_ms) if acks == ALL_IN_SYNC else -1)
 
     async def _produce_many(self, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
         """The same in steps."""
-        refused: dict[tuple[str, int], AppendResult] = {}
-        records: dict[tuple[str, int], Buffer] = {}
-        all_wrong = self._refuse_all(request)
+        refused: dict[TopicPartition, AppendResult] = {}
+        records: dict[TopicPartition, bytearray | memoryview] = {}
+        all_wrong = _refuse_all(request)
         async for chunk in in_steps(
             (topic.name, row) for topic in request.topics for row in topic.partitions
         ):
             for name, row in chunk:
                 reason = all_wrong or _refuse_topic(name)
-                _sort(context.version, (name, row.partition), row, reason, refused, records)
+                _sort(context.version, TopicPartition(name, row.partition), row, reason, refused, records)
         async for some in in_steps(refused):
             for tp in some:
                 records.pop(tp, None)
@@ -118,68 +133,60 @@ class DataHandlers:
         timeout_ms = max(0, request.timeout_ms) if request.acks == ALL_IN_SYNC else -1
         waits = []
         async for tps in in_steps(records):
-            pending = PendingProduce(tps, dict)
+            pending = PendingProduce(tps)
             self._replicas.produce({tp: records[tp] for tp in tps}, pending, acks=request.acks)
-            waits.append(pending.response(timeout_ms))
+            waits.append(pending.results if pending.is_over else pending.wait(dict, timeout_ms))
         for wait in waits:
             async for tps in in_steps(found := wait if isinstance(wait, dict) else await wait):
                 refused.update((tp, found[tp]) for tp in tps)
         if request.acks == 0:
-            return self._produced(context.version, request, refused, {})
+            _check_unanswered(refused)
+            return None
         return await self._produced_many(context.version, request, refused)
 
     async def _produced_many(
-        self, version: int, request: ProduceRequest, results: Mapping[tuple[str, int], AppendResult]
+        self, version: int, request: ProduceRequest, results: Mapping[TopicPartition, AppendResult]
     ) -> ProduceResponse:
         moved: dict[int, NodeEndpoint] = {}
         rows: list[list[PartitionProduced]] = [[] for _ in request.topics]
         asked = ((n, topic.name, row) for n, topic in enumerate(request.topics) for row in topic.partitions)
         async for chunk in in_steps(asked):
             for number, name, (index, _) in chunk:
-                tp = name, index
+                tp = TopicPartition(name, index)
                 rows[number].append(self._partition_produced(version, tp, results[tp], moved))
         topics = [TopicProduced(topic.name, found) for topic, found in zip(request.topics, rows, strict=True)]
         return ProduceResponse(topics, node_endpoints=tuple(moved.values()))
 
-    @staticmethod
-    def _refuse_all(request: ProduceRequest) -> AppendResult | None:
-        if request.acks not in (ALL_IN_SYNC, 0, LEADER_ONLY):
-            return AppendResult(
-                ErrorCode.INVALID_REQUIRED_ACKS, error_message=f"acks={request.acks}: -1, 0 or 1"
-            )
-        if request.transactional_id is not None:
-            return AppendResult(ErrorCode.INVALID_TXN_STATE, error_message="transactions are not served")
-        return None
-
     def _produced(
-        self, version: int, request: ProduceRequest, refused: Results, appended: Results
-    ) -> ProduceResponse | None:
+        self, context: RequestContext, request: ProduceRequest, refused: Results, appended: Results
+    ) -> Answer:
         results = {**appended, **refused} if refused else appended
         if request.acks == 0:
-            for tp, result in results.items():
-                if result.error_code:
-                    raise ProtocolError(
-                        f"records with acks=0 for {tp[0]}-{tp[1]} were refused: {result.error_code.name}"
-                    )
+            _check_unanswered(results)
             return None
+        version = context.version
+        if len(results) == 1 and len(request.topics) == 1 and not refused:
+            (((name, index), result),) = results.items()
+            if result.error_code is ErrorCode.NONE:
+                return Encoded((produced_one(version, context.correlation_id, name, index, result[1:4]),))
         moved: dict[int, NodeEndpoint] = {}
         topics = []
         for topic in request.topics:
             rows = []
             for index, _ in topic.partitions:
-                tp = topic.name, index
+                tp = TopicPartition(topic.name, index)
                 rows.append(self._partition_produced(version, tp, results[tp], moved))
             topics.append(TopicProduced(topic.name, rows))
         return ProduceResponse(topics, node_endpoints=tuple(moved.values()))
 
     def _partition_produced(
-        self, version: int, tp: tuple[str, int], result: AppendResult, moved: dict[int, NodeEndpoint]
+        self, version: int, tp: TopicPartition, result: AppendResult, moved: dict[int, NodeEndpoint]
     ) -> PartitionProduced:
         code, base_offset, append_ms, log_start, message, wrong_rows = result
         errors = tuple(RecordError(row, message) for row in wrong_rows)
         leader = None
         if code in _MOVED and version >= PRODUCE_LEADERS:
-            leader = self._leader(TopicPartition(*tp), moved)
+            leader = self._leader(tp, moved)
         return PartitionProduced(tp[1], code, base_offset, append_ms, log_start, errors, message, leader)
 
     # ------------------------------------------------------------------- fetch
@@ -261,6 +268,24 @@ class DataHandlers:
         return CurrentLeader(leader, partition.state.leader_epoch)
 
 
+def _refuse_all(request: ProduceRequest) -> AppendResult | None:
+    """Why nothing of the request may be appended."""
+    if request.acks not in ACKS:
+        return AppendResult(ErrorCode.INVALID_REQUIRED_ACKS, error_message=f"acks={request.acks}: -1, 0 or 1")
+    if request.transactional_id is not None:
+        return AppendResult(ErrorCode.INVALID_TXN_STATE, error_message="transactions are not served")
+    return None
+
+
+def _check_unanswered(results: Results) -> None:
+    """Raise ProtocolError for what was refused with acks=0: nothing but the end of the connection tells the client."""
+    for (name, index), result in results.items():
+        if result.error_code:
+            raise ProtocolError(
+                f"records with acks=0 for {name}-{index} were refused: {result.error_code.name}"
+            )
+
+
 def _refuse_topic(name: str) -> AppendResult | None:
     """What brokers write for themselves is theirs alone: what a client puts there would be read as state of groups."""
     if name not in INTERNAL_TOPICS:
@@ -272,29 +297,27 @@ def _refuse_topic(name: str) -> AppendResult | None:
 
 def _sort(
     version: int,
-    tp: tuple[str, int],
+    tp: TopicPartition,
     partition: ProducePartition,
     reason: AppendResult | None,
-    refused: dict[tuple[str, int], AppendResult],
-    records: dict[tuple[str, int], Buffer],
+    refused: dict[TopicPartition, AppendResult],
+    records: dict[TopicPartition, bytearray | memoryview],
 ) -> None:
     """Put it with what is refused, or with what is to be appended. What is named twice is in both."""
-    wrong = reason or _refuse(version, partition, is_twice=tp in records)
-    if wrong is not None:
-        refused[tp] = wrong
-    elif partition.records is not None:
-        records[tp] = partition.records
+    batches = partition.records or b""
+    if reason is None:
+        wrong = _wrong(version, batches)
+        if tp in records:
+            wrong = ErrorCode.INVALID_REQUEST, "the request names this partition twice"
+        if wrong is None:
+            records[tp] = bytearray(batches) if isinstance(batches, bytes) else batches  # stamped in place
+            return
+        reason = AppendResult(wrong[0], error_message=wrong[1])
+    refused[tp] = reason
 
 
-def _refuse(version: int, partition: ProducePartition, *, is_twice: bool) -> AppendResult | None:
-    """Why these records cannot be appended, as far as the batch's header tells. The CRC is checked by the log."""
-    code, why = _wrong(version, partition.records or b"")
-    if is_twice:
-        code, why = ErrorCode.INVALID_REQUEST, "the request names this partition twice"
-    return None if code is ErrorCode.NONE else AppendResult(code, error_message=why)
-
-
-def _wrong(version: int, records: Buffer) -> tuple[ErrorCode, str | None]:
+def _wrong(version: int, records: Buffer) -> tuple[ErrorCode, str] | None:
+    """Why these records cannot be appended, as far as the header of the batch tells. The log checks the CRC."""
     if len(records) < _HEAD.size:
         return ErrorCode.INVALID_RECORD, "exactly one batch per partition is needed, and there is none"
     length, magic, attributes = _HEAD.unpack_from(records)
@@ -309,7 +332,7 @@ def _wrong(version: int, records: Buffer) -> tuple[ErrorCode, str | None]:
     codec = attributes & CODEC_MASK
     if codec > Codec.ZSTD or (codec == Codec.ZSTD and version < PRODUCE_ZSTD):
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} in Produce version {version}"
-    return ErrorCode.NONE, None
+    return None
 
 
 def _spec(partition: FetchPartition) -> FetchSpec:

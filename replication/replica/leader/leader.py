@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import Any
+from typing import NamedTuple, TypeAlias
 
 from logstore.errors import DiskFullError, InvalidRecordError
 from logstore.log.validation import AppendInfo
@@ -46,16 +46,15 @@ EXPANDED_BYTES_MAX = 20 * 1024 * 1024
 PROMPT_BYTES_MAX = 32 * 1024
 
 
-class Append:
+Outcome: TypeAlias = AppendInfo | Exception  # of an append
+
+
+class Append(NamedTuple):
     """Records that a producer sent for one partition, on their way to the log."""
 
-    __slots__ = ("acks", "outcome", "records", "request")
-
-    def __init__(self, records: Buffer, acks: int, request: PendingProduce[Any]) -> None:
-        self.records = records
-        self.acks = acks
-        self.request = request
-        self.outcome: AppendInfo | Exception | None = None
+    records: bytearray | memoryview
+    acks: int
+    request: PendingProduce
 
 
 class _AppendGroup:
@@ -64,6 +63,7 @@ class _AppendGroup:
     def __init__(self, leader: Leader) -> None:
         self.leader = leader
         self.appends: list[Append] = []
+        self.outcomes: list[Outcome] = []
         self.offsets = (0, 0)
 
     def seal(self) -> None:
@@ -75,30 +75,20 @@ class _AppendGroup:
             replica.host.keep_reserve()
             with replica.log.lock():
                 for append in self.appends:
-                    append.outcome = _append(replica, append.records, epoch)
-        except Exception as error:  # noqa: BLE001  every one of them is told
-            for append in self.appends:
-                append.outcome = append.outcome or error
+                    self.outcomes.append(_append(replica, append.records, epoch))
+        except Exception as error:  # noqa: BLE001  every one of them gets it
+            self.outcomes += [error] * (len(self.appends) - len(self.outcomes))
         self.offsets = replica.offsets()
 
     def done(self) -> None:
         self.leader.appended(self)
 
 
-def _append(replica: ReplicaLog, records: Buffer, leader_epoch: int) -> AppendInfo | Exception:
-    assert isinstance(records, bytearray | memoryview), "offsets are stamped in place"
+def _append(replica: ReplicaLog, records: bytearray | memoryview, leader_epoch: int) -> Outcome:
     guard = partial(_check_keys, records) if replica.config.is_compacted else None
     try:
         return replica.log.append_as_leader(records, leader_epoch=leader_epoch, guard=guard)
     except Exception as error:  # noqa: BLE001  it becomes a code, or is logged, in the event loop
-        return error
-
-
-def _try_append(replica: ReplicaLog, records: Buffer, leader_epoch: int) -> AppendInfo | Exception | None:
-    assert isinstance(records, bytearray | memoryview), "offsets are stamped in place"
-    try:
-        return replica.log.try_append_as_leader(records, leader_epoch=leader_epoch)
-    except Exception as error:  # noqa: BLE001  it becomes a code, or is logged
         return error
 
 
@@ -200,43 +190,48 @@ class Leader:
 
     # ----------------------------------------------------------------- produce
 
-    def append(self, records: Buffer, acks: int, request: PendingProduce[Any]) -> None:
-        """Append the records behind all that came before; `request` is told what became of them."""
-        if acks == ALL_IN_SYNC and not isr.has_enough_replicas(
-            self.state, self.replica.config.min_insync_replicas
-        ):
-            refused = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
-            request.settle(self.replica.tp, refused)
-            return
-        append = Append(bytearray(records) if isinstance(records, bytes) else records, acks, request)
-        if self._group is None:
-            if len(records) <= PROMPT_BYTES_MAX and self._append_promptly(append):
-                return
-            self._group = _AppendGroup(self)
-            self.replica.submit(self._group)
-        self._group.appends.append(append)
+    def append(self, records: bytearray | memoryview, acks: int, request: PendingProduce) -> None:
+        """Append the records behind all that came before, stamped in place; settle `request` with what became of them.
 
-    def _append_promptly(self, append: Append) -> bool:
-        """Write in the event loop, where that takes less than to have a thread do it. False: it may take longer."""
-        replica = self.replica
-        host = replica.host
-        if replica.config.is_compacted or not host.is_sound() or not host.disk.is_prompt(replica.queue):
-            return False
-        host.disk.begin_write()
-        append.outcome = _try_append(replica, append.records, self.state.leader_epoch)
-        host.disk.end_write()
-        if append.outcome is None:
-            return False
+        The event loop writes them where that takes less than to have a thread do it.
+        """
+        replica, tp = self.replica, self.replica.tp
+        host, config = replica.host, replica.log.config
+        if acks == ALL_IN_SYNC and not isr.has_enough_replicas(self.state, config.min_insync_replicas):
+            refused = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
+            request.settle(tp, refused)
+            return
+        outcome: Outcome | None = None
+        if (
+            self._group is None
+            and len(records) <= PROMPT_BYTES_MAX
+            and not config.is_compacted
+            and host.is_sound()
+            and host.disk.begin_write(replica.queue)
+        ):
+            try:
+                outcome = replica.log.try_append_as_leader(records, leader_epoch=self.state.leader_epoch)
+            except Exception as error:  # noqa: BLE001  it becomes a code, or is logged
+                outcome = error
+            host.disk.end_write()
+        if outcome is None:  # it may take longer
+            if self._group is None:
+                self._group = _AppendGroup(self)
+                host.disk.submit(replica.queue, self._group)
+            self._group.appends.append(Append(records, acks, request))
+            return
         host.look()
         replica.note(replica.offsets())
         if self.is_over:  # that is what the look has shown
-            append.request.settle(replica.tp, NOT_LEADER)
-            return True
-        self._note(append)
-        if not self._is_advancing:
+            request.settle(tp, NOT_LEADER)
+            return
+        is_alone = self.state.is_alone and not (self._waits or self._quiet)
+        if is_alone:
+            self.state = isr.append_alone(self.state, max(replica.end, self.state.log_end_offset))
+        self._settle(records, acks, request, outcome, is_committed=is_alone)
+        if not self._is_advancing and not (is_alone and not replica.followers and not replica.consumers):
             self._is_advancing = True  # at the end of this turn: more may come in it
             host.disk.loop.call_soon(self._advance)
-        return True
 
     def seal(self, group: _AppendGroup) -> None:
         """The group goes to the log now: what comes next is another one."""
@@ -247,12 +242,12 @@ class Leader:
         """The group was appended, or not."""
         self.replica.host.look()
         self.replica.note(group.offsets)
-        for append in group.appends:
+        for (records, acks, request), outcome in zip(group.appends, group.outcomes, strict=True):
             if self.is_over:
-                self._result(append)
-                append.request.settle(self.replica.tp, NOT_LEADER)
+                self._result(records, outcome)
+                request.settle(self.replica.tp, NOT_LEADER)
             else:
-                self._note(append)
+                self._settle(records, acks, request, outcome)
         self._advance()
 
     def _advance(self) -> None:
@@ -264,21 +259,27 @@ class Leader:
             self.step(isr.Appended(max(self.replica.end, self.state.log_end_offset)))
             self._committed(self.state.high_watermark)
 
-    def _note(self, append: Append) -> None:
-        """Answer, or wait until it is committed."""
-        result = self._result(append)
-        if append.acks != ALL_IN_SYNC or result.error_code:
-            append.request.settle(self.replica.tp, result)
+    def _settle(
+        self,
+        records: Buffer,
+        acks: int,
+        request: PendingProduce,
+        outcome: Outcome,
+        *,
+        is_committed: bool = False,
+    ) -> None:
+        """Give the request the result, now or when it is committed."""
+        result = self._result(records, outcome)
+        if is_committed or acks != ALL_IN_SYNC or isinstance(outcome, Exception):
+            request.settle(self.replica.tp, result)
         else:
-            assert isinstance(append.outcome, AppendInfo), "else it has an error code"
-            self._waits.add(CommitWait(append.outcome.next_offset, result, append.request))
+            self._waits.add(CommitWait(outcome.next_offset, result, request))
 
-    def _result(self, append: Append) -> AppendResult:
-        """What its answer is, once it is committed."""
-        outcome, records = append.outcome, append.records
+    def _result(self, records: Buffer, outcome: Outcome) -> AppendResult:
+        """Return the answer of the append, once it is committed."""
         if isinstance(outcome, AppendInfo):
             size_bytes = len(records)
-            has_readers = bool(self.state.followers or self.replica.consumers)
+            has_readers = self.state.followers or self.replica.consumers
             if has_readers and outcome.bytes == size_bytes:  # not a duplicate, nor part of one
                 self.recent.note(outcome.first_offset, outcome.next_offset, records)
             counters = self.replica.host.counters
@@ -287,7 +288,6 @@ class Leader:
             return AppendResult(
                 ErrorCode.NONE, outcome.first_offset, outcome.append_time_ms, self.replica.start
             )
-        assert outcome is not None, "a job keeps what came of it"
         if is_disk_dead(outcome):
             self.replica.host.disk_failed()
         self.replica.suspect(outcome)

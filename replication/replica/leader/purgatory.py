@@ -9,64 +9,64 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from replication.errors import ErrorCode
+from replication.model.cluster import TopicPartition
 from replication.replica.leader.results import AppendResult
 
-TopicPartition: TypeAlias = tuple[str, int]
 Response = TypeVar("Response")
 Results: TypeAlias = Mapping[TopicPartition, AppendResult]
 
 
-class PendingProduce(Generic[Response]):
+class PendingProduce:
     """A Produce request, until every partition that it names has a result. The first result of each counts."""
 
-    __slots__ = ("_answer", "_respond", "_timer", "_tps", "results")
+    __slots__ = ("_finish", "_timer", "_tps", "is_over", "results")
 
-    def __init__(self, tps: Collection[TopicPartition], respond: Callable[[Results], Response]) -> None:
+    def __init__(self, tps: Collection[TopicPartition]) -> None:
         self.results: dict[TopicPartition, AppendResult] = {}
+        self.is_over = not tps  # has every partition a result?
         self._tps = tps
-        self._respond = respond  # makes the response of the results; what it raises is the request's
-        self._answer: asyncio.Future[Response] | None = None
+        self._finish: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def is_over(self) -> bool:
-        """Has every partition a result?"""
-        return len(self.results) == len(self._tps)
-
     def settle(self, tp: TopicPartition, result: AppendResult) -> None:
-        """This became of the records for `tp`."""
+        """Take the result of `tp`."""
         if tp not in self.results:
             self.results[tp] = result
-            if self._answer is not None and len(self.results) == len(self._tps):
-                self._finish(self._answer)
+            if len(self.results) == len(self._tps):
+                self.is_over = True
+                if self._finish is not None:
+                    self._finish()
 
-    def response(self, timeout_ms: int) -> Response | asyncio.Future[Response]:
-        """What is answered, if that is known; else a future of it, which is done after `timeout_ms` at the latest."""
-        if self.is_over:
-            return self._respond(self.results)
+    def wait(self, respond: Callable[[Results], Response], timeout_ms: int) -> asyncio.Future[Response]:
+        """Return a future of the response, which `respond` makes of the results; what it raises is the future's.
+
+        Partitions that have no result after `timeout_ms` (-1: no limit) have timed out. For a request that is not over.
+        """
         loop = asyncio.get_running_loop()
-        self._answer = loop.create_future()
+        answer: asyncio.Future[Response] = loop.create_future()
+
+        def finish() -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+            if answer.done():
+                return
+            try:
+                answer.set_result(respond(self.results))
+            except Exception as error:  # noqa: BLE001  the server closes the connection, and logs what it must
+                answer.set_exception(error)
+
+        self._finish = finish
         if timeout_ms >= 0:
             self._timer = loop.call_later(timeout_ms / 1000, self._expire)
-        return self._answer
+        return answer
 
     def _expire(self) -> None:
-        """Nobody waits any more. Records that are in the log stay there."""
+        """End the wait. Records that are in the log stay there."""
         for tp in self._tps:
             self.settle(tp, AppendResult(ErrorCode.REQUEST_TIMED_OUT))
-
-    def _finish(self, answer: asyncio.Future[Response]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if answer.done():
-            return
-        try:
-            answer.set_result(self._respond(self.results))
-        except Exception as error:  # noqa: BLE001  the server closes the connection, and logs what it must
-            answer.set_exception(error)
 
 
 class CommitWait(NamedTuple):
@@ -74,7 +74,7 @@ class CommitWait(NamedTuple):
 
     end_offset: int
     result: AppendResult
-    request: PendingProduce[Any]
+    request: PendingProduce
 
 
 class PendingProduces:

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TypeAlias, assert_never
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias, assert_never
 
 from replication.model.cluster import NO_EPOCH, Assignment, BrokerId, LeaderAndIsr
 
@@ -47,8 +47,7 @@ class FollowerProgress:
     leader_end_at_fetch: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Leading:
+class Leading(NamedTuple):
     """One leader epoch of a partition, seen by its leader.
 
     Invariant: high_watermark <= log_end_offset; broker in isr; isr and proposed are within replicas.
@@ -73,6 +72,11 @@ class Leading:
         if self.proposed is None:
             return self.isr
         return self.isr + tuple(broker for broker in self.proposed if broker not in self.isr)
+
+    @property
+    def is_alone(self) -> bool:
+        """Is whatever this broker has committed by that: is nobody else in the maximal ISR?"""
+        return len(self.isr) == 1 and self.proposed is None
 
     @property
     def is_settled(self) -> bool:
@@ -217,7 +221,7 @@ def step(state: Leading, event: Event, limits: IsrSettings) -> Step:
         case Fetched():
             return _fetched(state, event)
         case Appended(log_end_offset):
-            return _advance(replace(state, log_end_offset=log_end_offset))
+            return _advance(state._replace(log_end_offset=log_end_offset))
         case Ticked(now_ms):
             return _maybe_shrink(state, _too_slow(state, now_ms, limits))
         case IsrWritten() | IsrRefused():
@@ -225,9 +229,17 @@ def step(state: Leading, event: Event, limits: IsrSettings) -> Step:
         case LeadershipRefreshed(stored):
             return _refreshed(state, stored)
         case Suspended() | Resumed():
-            return replace(state, is_suspended=isinstance(event, Suspended)), ()
+            return state._replace(is_suspended=isinstance(event, Suspended)), ()
         case _:
             assert_never(event)
+
+
+def append_alone(state: Leading, log_end_offset: int) -> Leading:
+    """Return the state of `step` after Appended, for a leader that `is_alone`; the effect is HighWatermarkMoved there.
+
+    The end must not go back. Most produce requests of a single broker take this way: no event and no effect is made.
+    """
+    return state._replace(log_end_offset=log_end_offset, high_watermark=log_end_offset)
 
 
 class Verdict(enum.StrEnum):
@@ -293,7 +305,7 @@ def _advance(state: Leading) -> Step:
     high_watermark = min(known, default=UNKNOWN_OFFSET)
     if high_watermark <= state.high_watermark:
         return state, ()
-    return replace(state, high_watermark=high_watermark), (HighWatermarkMoved(high_watermark),)
+    return state._replace(high_watermark=high_watermark), (HighWatermarkMoved(high_watermark),)
 
 
 def _end_of(state: Leading, broker: BrokerId) -> int:
@@ -307,7 +319,7 @@ def _fetched(state: Leading, event: Fetched) -> Step:
         return state, ()  # not a replica, or a late request of a former life
     has_returned = known.broker_epoch not in (NO_EPOCH, event.broker_epoch)
     observed = _observe(state, event, FollowerProgress(event.now_ms) if has_returned else known)
-    state = replace(state, followers={**state.followers, event.replica: observed})
+    state = state._replace(followers={**state.followers, event.replica: observed})
     state, moved = _advance(state)
     if event.replica in state.isr:
         if event.offset < state.high_watermark and known.log_end_offset > event.offset:
@@ -367,16 +379,16 @@ def _propose(state: Leading, isr: tuple[BrokerId, ...]) -> Step:
         for broker in isr
         if broker not in state.isr and broker in state.followers
     )
-    return replace(state, proposed=isr), (WriteIsr(isr, state.version, incarnations),)
+    return state._replace(proposed=isr), (WriteIsr(isr, state.version, incarnations),)
 
 
 def _decided(state: Leading, event: IsrWritten | IsrRefused) -> Step:
     if state.proposed is None or event.leader_epoch != state.leader_epoch:
         return state, ()  # it concerns a former epoch
     if isinstance(event, IsrRefused):
-        return replace(state, proposed=None, is_stale=True), (RefreshLeadership(),)
+        return state._replace(proposed=None, is_stale=True), (RefreshLeadership(),)
     before, after = state.isr, state.proposed
-    state, moved = _advance(replace(state, isr=after, version=event.version, proposed=None))
+    state, moved = _advance(state._replace(isr=after, version=event.version, proposed=None))
     return state, (IsrChanged(before, after), *moved)
 
 
@@ -389,4 +401,4 @@ def _refreshed(state: Leading, stored: LeaderAndIsr) -> Step:
         or state.proposed is not None
     ):
         return state, ()
-    return _advance(replace(state, isr=stored.isr, version=stored.version, is_stale=False))
+    return _advance(state._replace(isr=stored.isr, version=stored.version, is_stale=False))

@@ -16,7 +16,10 @@ A DiskExecutor belongs to the event loop that made it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import resource
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -32,12 +35,23 @@ Found = TypeVar("Found")
 
 SETTLED_AT_ONCE = 250  # queues whose jobs are settled in one turn of the loop: some 20 us each
 PATIENCE_S = 0.01  # how long a round may take before another thread helps
-# After a write that took longer than that the event loop leaves writing to the threads for so many times that long:
-# slow writes cost it a twentieth of its time at most. A thread may have waited for the interpreter, too: SLOW_MS.
+# After a write that waited longer than PATIENCE_MS the event loop leaves writing to the threads for so many times that
+# long: slow writes cost it a twentieth of its time at most.
+PATIENCE_MS = 10
 RESPITE = 20
-SLOW_MS = 100
+SLOW_MS = 100  # the same of a writer
 # A write that holds up the event loop for so long costs a broker its session: others may lead then.
 STALL_MS = 15_000
+
+
+_unknown = itertools.count()
+
+
+def waits_of_thread() -> int:
+    """How often the calling thread has given up the CPU to wait for something, as far as the system counts that."""
+    if sys.platform != "linux":
+        return next(_unknown)  # it may have
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 class Job(Protocol):
@@ -104,6 +118,7 @@ class DiskExecutor:
         self._writing_since_ms: int | None = None  # the event loop; None: it does not
         self._files, self._clock = env.files, env.clock
         self._slow_until_ms = 0
+        self._waits, self._waits_ms = 0, -1  # how often the loop's thread had waited, at that time
         self._todo: deque[JobQueue] = deque()  # this and the next are the threads', too
         self._done: deque[JobQueue] = deque()
         self._writers = [_Writer(self, number) for number in range(max(1, threads // 2))]
@@ -117,35 +132,38 @@ class DiskExecutor:
         """A queue for one more partition."""
         return JobQueue()
 
-    def is_prompt(self, queue: JobQueue) -> bool:
-        """May the event loop write for this queue itself: is nothing under way there, and was the disk fast of late?
+    def begin_write(self, queue: JobQueue) -> bool:
+        """May the event loop write for this queue itself? Then `end_write` must follow.
 
-        A call to a thread and back costs several times what a small write does. An fsync makes writes wait.
+        It may while nothing is under way in the queue and the disk was quick of late: a call to a thread and back costs
+        several times what a small write does. An fsync makes writes wait.
         """
-        return not (
-            queue.running
-            or queue.waiting
-            or self._files.is_syncing
-            or self._clock.monotonic_ms() < self._slow_until_ms
-        )
+        now_ms = self._clock.monotonic_ms()
+        if queue.running or queue.waiting or now_ms < self._slow_until_ms or self._files.is_syncing:
+            return False
+        if now_ms != self._waits_ms:
+            self._waits, self._waits_ms = waits_of_thread(), now_ms
+        self._writing_since_ms = now_ms
+        return True
 
-    def begin_write(self) -> None:
-        """The event loop writes: `end_write` must follow."""
-        self._writing_since_ms = self._clock.monotonic_ms()
+    def end_write(self) -> int:
+        """The event loop has written. Returns the time, in monotonic milliseconds.
 
-    def end_write(self) -> None:
-        """It has written."""
-        since_ms, self._writing_since_ms = self._writing_since_ms, None
+        A write that was long only since others had the CPU says nothing of the disk.
+        """
+        now_ms, since_ms, self._writing_since_ms = self._clock.monotonic_ms(), self._writing_since_ms, None
         assert since_ms is not None, "it has begun"
-        self.note_time(self._clock.monotonic_ms() - since_ms)
+        if now_ms - since_ms > PATIENCE_MS and waits_of_thread() != self._waits:
+            self._slow_until_ms = now_ms + RESPITE * (now_ms - since_ms)
+        return now_ms
 
     def now_ms(self) -> int:
         """The time that does not jump."""
         return self._clock.monotonic_ms()
 
-    def note_time(self, took_ms: int, patience_ms: float = PATIENCE_S * 1000) -> None:
-        """So long a write took. From any thread."""
-        if took_ms > patience_ms:
+    def note_time(self, took_ms: int) -> None:
+        """Note how long the writes of a queue took. From a writer, which may have waited for the interpreter, too."""
+        if took_ms > SLOW_MS:
             self._slow_until_ms = self._clock.monotonic_ms() + RESPITE * took_ms
 
     def is_writing(self) -> bool:
@@ -278,7 +296,7 @@ class _Writer:
                 begun_ms = disk.now_ms()
                 for job in queue.running:
                     job.run()
-                disk.note_time(disk.now_ms() - begun_ms, SLOW_MS)
+                disk.note_time(disk.now_ms() - begun_ms)
                 disk.note_done(queue)
             try:
                 disk.loop.call_soon_threadsafe(disk.finished, self)

@@ -341,13 +341,13 @@ async def test_readers_who_do_not_read_cost_a_bounded_amount_of_memory(tmp_path,
         for peer in deaf:
             peer.send(ApiKey.FETCH, 11, client.fetch_request({T0: 0}, 11, each_bytes=1 << 30))
         server = client.server
-        await until(lambda: server.unsent_bytes > 10 << 20)
+        await until(lambda: server.admission.unsent_bytes > 10 << 20)
         await asyncio.sleep(0.5)  # if more came, it would come now
-        assert server.unsent_bytes < 100 << 20  # and not 400 MB
+        assert server.admission.unsent_bytes < 100 << 20  # and not 400 MB
         assert len(values_of((await client.fetch(0)).records)) >= 1  # others are served, a batch at a time
         for peer in deaf:
             peer.close()
-        await until(lambda: server.unsent_bytes == 0)
+        await until(lambda: server.admission.unsent_bytes == 0)
         assert len(values_of((await client.fetch(0, each_bytes=1 << 30)).records)) > 1
 
 

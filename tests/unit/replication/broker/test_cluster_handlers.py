@@ -31,7 +31,7 @@ def ask(handlers, topics, version=9):
     body |= {f"include_{what}_authorized_operations": False for what in ("cluster", "topic")}
     frame = b"".join(apis.encode_request(ApiKey.METADATA, version, 1, "me", body))
     request = apis.decode_request(memoryview(frame[4:]))
-    context = RequestContext(request, "127.0.0.1", 1, lambda: None)
+    context = RequestContext(request, "127.0.0.1", 1)
     return asyncio.ensure_future(handlers.metadata(context, request.body))
 
 

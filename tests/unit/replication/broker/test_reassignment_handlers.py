@@ -36,7 +36,7 @@ async def ask(handlers, key, **body):
     """Through the bytes of the protocol, there and back."""
     frame = b"".join(apis.encode_request(key, 0, 1, "me", {"timeout": 1000, **body}))
     request = apis.decode_request(memoryview(frame[4:]))
-    context = RequestContext(request, "127.0.0.1", 1, lambda: None)
+    context = RequestContext(request, "127.0.0.1", 1)
     answer = await handlers.handlers()[key](context, request.body)
     back = b"".join(apis.encode_response(key, 0, 1, answer))
     return apis.decode_response(key, 0, memoryview(back[4:]))[1]

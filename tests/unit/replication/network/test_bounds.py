@@ -64,7 +64,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_request_leaves_nothing_behind(c
             await settled()
             peer.close()
             await until(lambda: not server.connections)
-            assert (server.held_bytes, server.in_work) == (0, 0)
+            assert (server.admission.held_bytes, server.admission.in_work) == (0, 0)
 
     run(main())
 
@@ -83,7 +83,7 @@ def test_a_request_of_many_megabytes_arrives_whole():
                 peer.send(*produce(size))
                 assert await peer.answered() is not None
                 assert got.pop() == bytes(size)
-            assert server.held_bytes == 0
+            assert server.admission.held_bytes == 0
 
     run(main())
 
@@ -110,7 +110,7 @@ def test_who_does_not_read_its_answers_is_not_asked_for_more_and_the_others_are_
             assert await other.answered() == 1
             for expected in range(1, 1001):  # and when it reads, it gets them all
                 assert await slow.answered() == expected
-            assert server.in_work == 0
+            assert server.admission.in_work == 0
 
     run(main())
 
@@ -132,13 +132,13 @@ def test_requests_in_work_are_bounded_over_all_connections():
                 peer.send(*produce())
             await hand.came(4)
             await settled()
-            assert (len(hand.seen), server.in_work) == (4, 4)
+            assert (len(hand.seen), server.admission.in_work) == (4, 4)
             for count in range(10):
                 await hand.came(min(10, count + 4))
                 hand.answer(PRODUCED)
             for peer in peers:
                 assert await peer.answered() == 1
-            assert server.in_work == 0
+            assert server.admission.in_work == 0
 
     run(main())
 
@@ -174,26 +174,26 @@ def test_bytes_of_large_requests_are_bounded_and_all_get_their_turn():
             await hand.came(2)
             await settled()
             assert len(hand.seen) == 2
-            assert server.held_bytes < 3 * MIB
+            assert server.admission.held_bytes < 3 * MIB
             for count in range(6):
                 await hand.came(min(6, count + 2))
                 hand.answer(PRODUCED)
             for peer in peers:
                 assert await peer.answered() == 1
-            assert server.held_bytes == 0
+            assert server.admission.held_bytes == 0
 
     run(main())
 
 
 def test_half_requests_that_stall_do_not_keep_the_room_of_others(monkeypatch, caplog):
-    monkeypatch.setattr("replication.network.server.STALL_S", 0.1)
+    monkeypatch.setattr("replication.network.admission.STALL_S", 0.1)
 
     async def main():
         hand = Hand()
         async with serving({ApiKey.PRODUCE: hand}, queued_max_request_bytes=100 * MIB) as (server, port):
             hostile = await Peer.connect(port)
             hostile.writer.write(struct.pack(">i", 100 * MIB) + bytes(100))
-            await until(lambda: server.held_bytes)
+            await until(lambda: server.admission.held_bytes)
             await asyncio.sleep(0.3)
             assert server.connections  # it harms nobody yet
             honest = await Peer.connect(port)
@@ -262,7 +262,7 @@ def test_a_parked_fetch_is_cancelled_when_its_client_goes_and_others_run_to_thei
             assert not joins.waiting[0].cancelled()
             joins.answer(PRODUCED)
             await settled()
-            assert server.in_work == 0
+            assert server.admission.in_work == 0
 
     run(main())
 

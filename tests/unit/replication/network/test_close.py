@@ -72,7 +72,7 @@ def test_requests_that_were_not_started_are_dropped_at_close():
             await settled()
             await server.close()
             assert await peer.is_closed()
-            assert (hand.seen, server.held_bytes, server.in_work) == ([], 0, 0)
+            assert (hand.seen, server.admission.held_bytes, server.admission.in_work) == ([], 0, 0)
 
     run(main())
 

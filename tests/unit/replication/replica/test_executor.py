@@ -1,6 +1,7 @@
 """The threads of a broker's disk: order within a queue, batches, errors; and who waits for a commit."""
 
 import asyncio
+import sys
 import threading
 import time
 
@@ -10,6 +11,7 @@ from logstore.env import Env, OsFiles
 from replication.errors import ErrorCode
 from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces
 from replication.replica.leader.results import AppendResult
+from replication.replica.storage import executor
 from replication.replica.storage.executor import PATIENCE_S, DiskExecutor
 
 
@@ -97,7 +99,7 @@ def test_errors_come_to_who_asked_and_the_lane_goes_on():
 
 
 def test_waits_end_in_order_and_those_that_are_over_are_left_out():
-    request, over = PendingProduce(["a"], dict), PendingProduce([], dict)
+    request, over = PendingProduce(["a"]), PendingProduce([])
     waits, (one, two, three) = (
         PendingProduces(),
         [CommitWait(end, AppendResult(), request) for end in (1, 5, 9)],
@@ -116,9 +118,9 @@ def test_waits_end_in_order_and_those_that_are_over_are_left_out():
 
 def test_a_produce_request_is_answered_when_each_partition_has_a_result():
     async def run():
-        request = PendingProduce(["a", "b"], dict)
+        request = PendingProduce(["a", "b"])
         request.settle("a", AppendResult(base_offset=1))
-        answer = request.response(-1)
+        answer = request.wait(dict, -1)
         request.settle("a", AppendResult(base_offset=2))
         assert not answer.done()
         request.settle("b", AppendResult(base_offset=3))
@@ -127,17 +129,21 @@ def test_a_produce_request_is_answered_when_each_partition_has_a_result():
     asyncio.run(run())
 
 
-def test_a_request_whose_results_are_known_is_answered_at_once():
-    request = PendingProduce(["a"], dict)
+def test_a_request_is_over_when_each_partition_has_a_result():
+    request = PendingProduce(["a", "b"])
     request.settle("a", AppendResult())
-    assert request.response(0) == {"a": AppendResult()}
+    assert not request.is_over
+    request.settle("a", AppendResult())
+    assert not request.is_over
+    request.settle("b", AppendResult())
+    assert request.is_over
 
 
 def test_the_time_of_a_request_ends_and_what_comes_later_is_nobodys():
     async def run():
-        request = PendingProduce(["a", "b"], dict)
+        request = PendingProduce(["a", "b"])
         request.settle("b", AppendResult(base_offset=3))
-        found = await request.response(1)
+        found = await request.wait(dict, 1)
         request.settle("a", AppendResult(base_offset=2))
         assert found == {
             "a": AppendResult(ErrorCode.REQUEST_TIMED_OUT),
@@ -152,8 +158,8 @@ def test_a_response_that_cannot_be_made_is_an_error_of_its_request():
         raise ValueError("no")
 
     async def run():
-        request = PendingProduce(["a"], fail)
-        answer = request.response(-1)
+        request = PendingProduce(["a"])
+        answer = request.wait(fail, -1)
         request.settle("a", AppendResult())
         with pytest.raises(ValueError, match="no"):
             await answer
@@ -165,21 +171,30 @@ class Syncing(OsFiles):
     is_syncing = False
 
 
+def may_write(disk, queue, write=lambda: None):
+    """May the loop write? Then it does."""
+    may = disk.begin_write(queue)
+    if may:
+        write()
+        disk.end_write()
+    return may
+
+
 def test_the_event_loop_writes_where_nothing_is_under_way_and_no_fsync_runs():
     async def run():
         files = Syncing()
         disk = DiskExecutor(2, Env(files=files))
         queue, gate = disk.queue(), threading.Event()
-        assert disk.is_prompt(queue)
+        assert may_write(disk, queue)
         blocked = disk.call(queue, gate.wait)
-        assert not disk.is_prompt(queue)
+        assert not may_write(disk, queue)
         gate.set()
         await blocked
-        assert disk.is_prompt(queue)
+        assert may_write(disk, queue)
         files.is_syncing = True
-        assert not disk.is_prompt(queue)
+        assert not may_write(disk, queue)
         files.is_syncing = False
-        assert disk.is_prompt(queue)
+        assert may_write(disk, queue)
         await disk.close()
 
     asyncio.run(run())
@@ -189,13 +204,31 @@ def test_after_a_write_that_waited_for_the_disk_the_threads_write_for_a_while():
     async def run():
         disk = DiskExecutor(2)
         queue = disk.queue()
-        disk.begin_write()
-        disk.end_write()
-        assert disk.is_prompt(queue)
-        disk.begin_write()
-        time.sleep(2 * PATIENCE_S)  # noqa: ASYNC251  the loop stands
-        disk.end_write()
-        assert not disk.is_prompt(queue)
+        assert may_write(disk, queue)
+        assert may_write(disk, queue, lambda: time.sleep(2 * PATIENCE_S))  # the loop stands
+        assert not may_write(disk, queue)
         await disk.close()
 
     asyncio.run(run())
+
+
+def test_a_write_that_others_kept_from_the_cpu_says_nothing_of_the_disk(monkeypatch):
+    async def run():
+        disk = DiskExecutor(2)
+        queue, waits = disk.queue(), iter([7, 7, 7, 8])
+        monkeypatch.setattr(executor, "waits_of_thread", lambda: next(waits))
+        assert may_write(disk, queue, lambda: time.sleep(2 * PATIENCE_S))
+        assert may_write(disk, queue, lambda: time.sleep(2 * PATIENCE_S))
+        assert not may_write(disk, queue)
+        await disk.close()
+
+    asyncio.run(run())
+
+
+def test_a_thread_that_sleeps_has_waited_and_one_that_computes_has_not():
+    before = executor.waits_of_thread()
+    time.sleep(0.001)
+    assert (after := executor.waits_of_thread()) != before
+    if sys.platform == "linux":
+        sum(range(1000))
+        assert executor.waits_of_thread() == after

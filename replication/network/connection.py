@@ -1,0 +1,389 @@
+"""Connection: the requests of one client, and their responses. What is answered is up to the handlers.
+
+A request has two stages. *Dispatched*: its handler was called, in the order of the requests. *Responded*: what the
+handler returned is known; if that is an awaitable, whenever it is done. Responses leave in the order of the requests,
+those of one turn of the event loop together.
+
+- Requests of one connection are dispatched one after the other, each once the one before it is answered, as Kafka does
+  it; but Produces that follow each other at once. A handler does what must be in order before it returns its awaitable;
+  the first steps of coroutines run in the order of the requests, too.
+- A handler returns None for a request that gets no response (acks=0), and raises ProtocolError to close the
+  connection. Any other exception closes it as well, and is logged: a failure that has a code is a response.
+- A handler that only waits from here on (for replicas, say) calls `context.park()`: the request no longer counts as
+  queued. Fetch, JoinGroup, SyncGroup and what brokers say to each other never count.
+- When a client goes away, its parked Fetch is cancelled. Everything else runs to its end.
+
+Bounds: size of a request; requests in work; nothing is read from a client that does not read its responses; idle
+connections are closed. What all connections share of them is in `admission`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Protocol, cast
+
+from replication.errors import ProtocolError
+from replication.network.admission import STALL_BYTES, Admission
+from replication.network.request import Handler
+from replication.network.work import PARKING, Encoded, Work, encoding
+from replication.protocol import apis, bounds
+from replication.protocol.apis import ApiKey, Request
+from replication.protocol.framing import LARGE_BYTES, Frame, FrameReader, ResponseOrder
+from replication.protocol.wire import Buffer
+
+logger = logging.getLogger(__name__)
+
+# Requests of one connection in work at a time. Idempotent producers send 5 at most; more only costs memory.
+PIPELINE_MAX = 16
+# What one read call takes, for all connections: they read in turn, and leave nothing in it.
+SCRATCH_BYTES = 256 * 1024
+SENT_AT_ONCE = 16  # answers of one connection; what is larger than `LARGE_BYTES` waits for no others
+_PRODUCE = int(ApiKey.PRODUCE)
+
+
+class RequestObserver(Protocol):
+    """Sees every request that was answered."""
+
+    def request_done(self, key: ApiKey, seconds: float) -> None:
+        """From the last byte of the request to the response given to the socket."""
+
+
+class Service:
+    """What the connections of one server share."""
+
+    def __init__(
+        self, handlers: Mapping[ApiKey, Handler], admission: Admission, observer: RequestObserver | None
+    ) -> None:
+        self.admission = admission
+        self.observer = observer
+        self.handlers: dict[ApiKey, Handler] = {
+            **handlers,
+            ApiKey.API_VERSIONS: lambda work, body: apis.answer_api_versions(
+                Request(work.key, work.version, work.correlation_id, work.client_id, body), handlers.keys()
+            ),
+        }
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.ids = itertools.count(1)
+        self.begun: Work | None = None  # the last request whose handler was called
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._admission = admission = service.admission
+        self._time = admission.loop.time
+        self.id = next(service.ids)
+        self._frames = FrameReader(admission.limits.socket_request_max_bytes, bounds.bytes_max)
+        self._pending: deque[tuple[Frame, int]] = deque()  # (frame, bytes of it that are held)
+        self._order = ResponseOrder()
+        self._ready: list[Buffer] = []  # answers that go at the end of this turn
+        self.work: set[Work] = set()
+        self._exclusive = 0  # requests in work behind which nothing may start
+        self._held_bytes = 0  # for the large frame that is coming
+        self._came_bytes = 0  # of it, since it was measured
+        self._is_reading = self._may_write = True
+        self._in_room = self._is_winding_up = False
+        self._last_active_s = self._time()
+        self._unsent_bytes = self._counted_bytes = 0
+
+    # ------------------------------------------------------------------- transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client came; it is turned away if there are too many, or if the server is closing."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's only behaves like one
+        peer = transport.get_extra_info("peername")
+        self.host = peer[0] if isinstance(peer, tuple) else "?"
+        self._admission.limits.size_buffers(transport.get_extra_info("socket"))
+        if not self._admission.admit(self):
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone: nobody waits for its fetch any more."""
+        self._stop()
+        self._count_unsent(0)
+        self._admission.hold(-self._held_bytes)
+        self._held_bytes = 0
+        self._admission.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        room = self._frames.room() if self._frames.large_bytes else None
+        self._in_room = room is not None
+        return room if room is not None else self._service.scratch
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it asks."""
+        self._may_write = False
+        self._count_unsent(self._transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        self._may_write = True
+        self._count_unsent(0)
+        self.go_on()
+
+    def _count_unsent(self, size: int) -> None:
+        self._admission.unsent_bytes += size - self._counted_bytes
+        self._counted_bytes = size
+
+    # ------------------------------------------------------------------- requests
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take the bytes that came, and dispatch what may be dispatched; read on if there is room for more."""
+        now_s = self._time()
+        if nbytes and not self._take(nbytes, now_s):
+            return
+        pending, service = self._pending, self._service
+        while pending and self._may_start():
+            work = self._decoded(*pending.popleft(), now_s)
+            if work is None:
+                continue
+            try:
+                service.begun = work
+                response = service.handlers[work.key](work, work.body)
+            except Exception as exc:  # noqa: BLE001  what a handler did not foresee must not stop the others
+                self._done(work)
+                self._broke(work, exc)
+                return
+            if type(response) is not Encoded and hasattr(response, "__await__"):
+                self._wait_for(work, response)
+            else:
+                self._answer(work, response)
+        wanted = not (pending or self._is_winding_up) and (not self._frames.large_bytes or self._has_bytes())
+        if wanted != self._is_reading:
+            self._read_if(wanted)
+
+    def go_on(self) -> None:
+        """Dispatch what may be dispatched now; read on if there is room for more."""
+        self.buffer_updated(0)
+
+    def _take(self, nbytes: int, now_s: float) -> bool:
+        """Take the frames that are whole with what came. False: there will be no more."""
+        self._last_active_s = now_s
+        self._came_bytes += nbytes
+        if self._is_winding_up:
+            return False
+        reader = self._frames
+        try:
+            frames = reader.filled(nbytes) if self._in_room else reader.take(self._service.scratch[:nbytes])
+        except ProtocolError as exc:
+            self._fail(str(exc))
+            return False
+        for frame in frames:  # only the first can be the large one that was waited for
+            self._pending.append((frame, self._held_bytes))
+            self._held_bytes = 0
+        return True
+
+    def _may_start(self) -> bool:
+        if self._is_winding_up or not self._may_write:
+            return False
+        frame = self._pending[0][0]
+        key = frame[0] << 8 | frame[1]
+        if self.work and (self._exclusive or key != _PRODUCE or len(self._order) >= PIPELINE_MAX):
+            return False
+        if key in PARKING or self._admission.has_room:
+            return True
+        self._admission.wait(self)
+        return False
+
+    def _has_bytes(self) -> bool:
+        """Is there room for the large request that is coming? Then it is counted."""
+        if self._held_bytes:
+            return True
+        size = self._frames.large_bytes
+        if not self._admission.may_hold(size):
+            self._admission.wait_for_bytes(self)
+            return False
+        self._held_bytes, self._came_bytes = size, STALL_BYTES
+        self._admission.hold(size)
+        return True
+
+    def _read_if(self, wanted: bool) -> None:
+        if wanted == self._is_reading or self._transport.is_closing():
+            return
+        self._is_reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _decoded(self, frame: Frame, held_bytes: int, now_s: float) -> Work | None:
+        """The request in a frame. None: it is a long one, or none that can be answered."""
+        try:
+            request = bounds.decode_short(memoryview(frame))
+            if request.key not in self._service.handlers:
+                raise ProtocolError(f"API {request.key.name} is not served here")
+        except bounds.LongRequest:
+            key = ApiKey(int.from_bytes(frame[:2], "big"))
+            request = Request(key, -1, -1, None, None)
+            work = Work(self._admission, request, self.host, self.id, held_bytes, now_s)
+            work.is_long = True
+            self._wait_for(work, self._serve_long(work, frame))
+            return None
+        except ProtocolError as exc:
+            self._admission.hold(-held_bytes)
+            self._fail(str(exc))
+            return None
+        return Work(self._admission, request, self.host, self.id, held_bytes, now_s)
+
+    def _wait_for(self, work: Work, response: Any) -> None:
+        if not work.is_begun:
+            work.begin()
+            self.work.add(work)
+            self._order.begin(work)
+            if work.is_exclusive:
+                self._exclusive += 1
+        work.future = asyncio.ensure_future(response)
+        work.future.add_done_callback(partial(self._settled, work))
+
+    async def _serve_long(self, work: Work, frame: Frame) -> Encoded | None:
+        """Decode, handle and encode: nothing of it takes a long turn of the loop."""
+        long = self._admission.long
+        if work.is_counted:
+            await long.places.acquire()
+            work.has_place = True
+        request = await long.decode(frame)
+        work.decoded(request)
+        if request.key is not ApiKey.PRODUCE:
+            del frame  # else its records are views of it
+        handler = self._service.handlers.get(request.key)
+        if handler is None:
+            raise ProtocolError(f"API {request.key.name} is not served here")
+        response = handler(work, request.body)
+        if hasattr(response, "__await__"):
+            response = await response
+        return None if response is None else Encoded(await long.encode(request, response))
+
+    def _settled(self, work: Work, future: asyncio.Future[Any]) -> None:
+        if future.cancelled():  # nobody wants the answer any more
+            self._done(work)
+            self._order.finish(work, ())
+        elif (error := future.exception()) is not None:
+            self._done(work)
+            self._broke(work, error)
+        else:
+            self._answer(work, future.result())
+        self.go_on()
+        self._finish_if_done()
+
+    def _done(self, work: Work) -> None:
+        """The request is no longer in work."""
+        if work.is_begun:
+            self.work.discard(work)
+            work.park()
+            if work.is_exclusive:
+                self._exclusive -= 1
+        if work.held_bytes:
+            self._admission.hold(-work.held_bytes)
+            work.held_bytes = 0
+
+    def _answer(self, work: Work, response: Any) -> None:
+        """Send it with the others of this turn, or go on with it in steps if it is a long one."""
+        try:
+            parts = response.parts if type(response) is Encoded else work.parts_of(response)
+        except Exception as exc:  # noqa: BLE001  a response that cannot be said is the handler's fault, as above
+            self._done(work)
+            self._broke(work, exc)
+            return
+        if not isinstance(parts, list | tuple):  # a long one
+            self._wait_for(work, encoding(cast("Any", parts)))
+            return
+        self._done(work)
+        if work.is_begun:
+            parts = self._order.finish(work, parts)
+        elif self._order:
+            self._order.begin(work)
+            work.parts, parts = parts, ()
+        if parts:
+            if not self._ready:
+                self._admission.send_later(self)
+            self._ready += parts
+            if len(self._ready) > SENT_AT_ONCE or any(len(part) > LARGE_BYTES for part in parts):
+                self.send()
+        self._last_active_s = now_s = self._time()
+        if self._service.observer is not None:
+            self._service.observer.request_done(work.key, now_s - work.started_s)
+
+    def send(self) -> None:
+        """Give the socket what is ready."""
+        ready, self._ready = self._ready, []
+        if ready and not self._transport.is_closing():
+            if len(ready) == 1:
+                self._transport.write(ready[0])
+            else:
+                self._transport.writelines(ready)
+            if not self._may_write:
+                self._count_unsent(self._transport.get_write_buffer_size())
+
+    def _broke(self, work: Work, error: BaseException) -> None:
+        if isinstance(error, ProtocolError):
+            self._fail(str(error))
+            return
+        logger.error(
+            "client=%s id=%s api=%s version=%s failed, connection closed",
+            self.host,
+            work.client_id,
+            work.key.name,
+            work.version,
+            exc_info=error,
+        )
+        self.abort()
+
+    # ------------------------------------------------------------------- the end
+
+    def _fail(self, reason: str) -> None:
+        """The client broke the protocol: one line, and no more of it."""
+        if not self._is_winding_up:
+            logger.warning("client=%s connection closed: %s", self.host, reason)
+        self.abort()
+
+    def wind_up(self) -> None:
+        """Start nothing more; close once what is in work is answered and sent."""
+        self._stop()
+        self._read_if(False)
+        self._finish_if_done()
+
+    def _stop(self) -> None:
+        """Start nothing more; what only waits for news need not wait."""
+        self._is_winding_up = True
+        while self._pending:
+            self._admission.hold(-self._pending.popleft()[1])
+        for work in tuple(self.work):
+            if work.key is ApiKey.FETCH and work.future is not None:
+                work.future.cancel()
+
+    def _finish_if_done(self) -> None:
+        if self._is_winding_up and not self.work:
+            self.send()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Let go at once."""
+        self._stop()
+        self._transport.abort()
+
+    def close_if_idle(self, idle_s: float) -> None:
+        """Close if nothing came and nothing went for so long, and nothing is in work."""
+        unsent_bytes = self._transport.get_write_buffer_size()
+        now_s = self._time()
+        if unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes, self._last_active_s = unsent_bytes, now_s
+        if not self.work and now_s - self._last_active_s >= idle_s:
+            logger.debug("client=%s closed after %g idle seconds", self.host, idle_s)
+            self.abort()
+
+    def measure(self) -> None:
+        """Begin to count what comes of a large request."""
+        self._came_bytes = 0
+
+    def close_if_stalled(self) -> None:
+        """Close if a large request was let in, and hardly anything of it came since `measure`."""
+        if self._held_bytes and self._came_bytes < STALL_BYTES:
+            self._fail(f"a request of {self._held_bytes} bytes stalled while others waited")
