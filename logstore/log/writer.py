@@ -15,8 +15,8 @@ from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.recovery import epoch_starts
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.segment import Segment, SegmentEnd
-from logstore.log.validation import must_roll
-from logstore.records.batch import BatchHeader
+from logstore.log.validation import AppendInfo, must_roll
+from logstore.records.batch import BatchHeader, stamp
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,40 @@ class LogWriter:
         self._producers = producers
         self._epochs = epochs
         self.has_rolled = False
+
+    def append_one(
+        self, data: bytearray | memoryview, batch: BatchHeader, leader_epoch: int, config: LogConfig
+    ) -> AppendInfo | None:
+        """Stamp a checked batch, and append it to the segment that is there: the short way of most appends to a broker.
+
+        None, and nothing is done, for what needs more than that: a batch of a producer, or one that gets the time of
+        the append or begins a leader epoch or a segment, and a log that knows of producers.
+        """
+        view, files = self._files.view, self._files
+        if (
+            batch.producer_id >= 0
+            or view.snapshots
+            or not view.bases
+            or leader_epoch != self._epochs().latest
+            or config.message_timestamp_type != "CreateTime"
+        ):
+            return None
+        tail, first = view.tail, view.tail.next_offset
+        batch = batch.at(first, leader_epoch)
+        if must_roll(config, view.bases[-1], files.name, tail, tail.position, batch):
+            return None
+        stamp(data, 0, first, leader_epoch)
+        segment = files.segment(view.bases[-1])
+        end, entries, times = segment.following(tail, ((tail.position, batch),), config.index_interval_bytes)
+        try:
+            files.env.files.write(segment.path, tail.position, data)
+            if entries:
+                end = segment.append_entries(end, entries, times)
+        except StorageError:
+            self._undo(view)
+            raise
+        files.publish(view.bases, end)
+        return AppendInfo(first, end.next_offset, -1, len(data))
 
     def append(
         self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader], config: LogConfig

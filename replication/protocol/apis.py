@@ -149,6 +149,14 @@ def decode_request(frame: memoryview, *, items_max: int = ITEMS_MAX, in_pieces: 
         client_id, at = LEGACY.nullable_string(frame, _HEAD.size)  # in this form in every version
         if is_flexible(key, version):
             _, at = COMPACT.tags(frame, at)
+        if key is ApiKey.PRODUCE:
+            return Request(
+                key,
+                version,
+                correlation_id,
+                client_id,
+                decoding.produce_request(version, frame, at, items_max),
+            )
         body = decode_request_body(key, version, frame, at, items_max, in_pieces=in_pieces)
         return Request(key, version, correlation_id, client_id, body)
     except _UNREADABLE as exc:

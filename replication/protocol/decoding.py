@@ -42,6 +42,7 @@ from replication.protocol.wire import (
     Tags,
     check_items,
     cut,
+    uvarint,
 )
 
 PRODUCE_FLEXIBLE = 9
@@ -70,6 +71,9 @@ _FETCH_PARTITION = {version: fetch_partition_layout(version) for version in rang
 
 def produce_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> ProduceRequest:
     """Decode versions 3 to 12. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
+    one = _one_batch_compact(buffer, at) if version >= PRODUCE_FLEXIBLE else _one_batch(buffer, at)
+    if one is not None:
+        return one
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     flexible = form is COMPACT
     transactional_id, at = form.nullable_string(buffer, at)
@@ -94,6 +98,48 @@ def produce_request(version: int, buffer: Buffer, at: int, items_max: int = ITEM
         topics.append(ProduceTopic(name, tuple(partitions)))
     form.tags(buffer, at)
     return ProduceRequest(acks, timeout_ms, tuple(topics), transactional_id)
+
+
+_ONE_TOPIC = struct.Struct(">hhiih")  # no transactional id, acks, timeout, topics, length of the name
+_ONE_PARTITION = struct.Struct(">iii")  # partitions, index, size of the records
+_ONE_COMPACT_TOPIC = struct.Struct(">BhiBB")  # the same; lengths are one more, and below 128
+_ONE_COMPACT_PARTITION = struct.Struct(">Bi")  # partitions, index
+
+
+def _one_batch(buffer: Buffer, at: int) -> ProduceRequest | None:
+    """Decode a request for one partition in one piece; None: it is another one, to be read field by field."""
+    if len(buffer) < at + _ONE_TOPIC.size + _ONE_PARTITION.size:
+        return None
+    no_id, acks, timeout_ms, topics, size = _ONE_TOPIC.unpack_from(buffer, at)
+    at += _ONE_TOPIC.size
+    end = at + size
+    if no_id != -1 or topics != 1 or size < 0 or end + _ONE_PARTITION.size > len(buffer):
+        return None
+    partitions, index, records_size = _ONE_PARTITION.unpack_from(buffer, end)
+    first = end + _ONE_PARTITION.size
+    if partitions != 1 or records_size < 0 or first + records_size != len(buffer):
+        return None
+    records = ProducePartition(index, buffer[first:])
+    return ProduceRequest(acks, timeout_ms, (ProduceTopic(str(buffer[at:end], "utf-8"), (records,)),))
+
+
+def _one_batch_compact(buffer: Buffer, at: int) -> ProduceRequest | None:
+    """The same in the compact form."""
+    if len(buffer) < at + _ONE_COMPACT_TOPIC.size:
+        return None
+    no_id, acks, timeout_ms, topics, size = _ONE_COMPACT_TOPIC.unpack_from(buffer, at)
+    at += _ONE_COMPACT_TOPIC.size
+    end = at + size - 1
+    if no_id or topics != 2 or not 0 < size < 0x80 or end + _ONE_COMPACT_PARTITION.size > len(buffer):
+        return None
+    partitions, index = _ONE_COMPACT_PARTITION.unpack_from(buffer, end)
+    records_size, first = uvarint(buffer, end + _ONE_COMPACT_PARTITION.size)
+    last = first + records_size - 1
+    no_tags = buffer[last:] == bytes(3)  # of the partition, the topic, the request
+    if partitions != 2 or not records_size or not no_tags:
+        return None
+    records = ProducePartition(index, buffer[first:last])
+    return ProduceRequest(acks, timeout_ms, (ProduceTopic(str(buffer[at:end], "utf-8"), (records,)),))
 
 
 def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> FetchRequest:

@@ -64,10 +64,7 @@ def produced_one(
     `fields`: base offset, append time, log start offset.
     """
     topic = _one_topic(version >= PRODUCE_FLEXIBLE, name)
-    if version < 5:
-        row = _PRODUCED.pack(index, 0, *fields[:2])
-    else:
-        row = _PRODUCED_V5.pack(index, 0, *fields)
+    row = _PRODUCED.pack(index, 0, *fields[:2]) if version < 5 else _PRODUCED_V5.pack(index, 0, *fields)
     end = _PRODUCED_END[version]
     if version >= PRODUCE_FLEXIBLE:
         head = _TAGGED_HEAD.pack(5 + len(topic) + len(row) + len(end), correlation_id, 0)

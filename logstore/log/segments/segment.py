@@ -171,16 +171,19 @@ class Segment:
         timestamp that the time index lacks, wherever the process died.
         """
         positions = accumulate((batch.size_bytes for batch in batches), initial=tail.position)
-        end, entries, times = self._entries(tail, zip(positions, batches, strict=False), interval_bytes)
+        end, entries, times = self.following(tail, zip(positions, batches, strict=False), interval_bytes)
         self._env.files.write(self.path, tail.position, data)
-        if entries:
-            if end.timed_entries < 0:
-                end = self._counted(end, len(entries))
-            end = self._append_times(times, end)
-            self.index.append(entries, behind=end.indexed_entries - len(entries))
+        return self.append_entries(end, entries, times) if entries else end
+
+    def append_entries(self, end: SegmentEnd, entries: list[Entry], times: list[Entry]) -> SegmentEnd:
+        """Add what `following` found to both indexes, the time index first; return the tail that knows of it."""
+        if end.timed_entries < 0:
+            end = self._counted(end, len(entries))
+        end = self._append_times(times, end)
+        self.index.append(entries, behind=end.indexed_entries - len(entries))
         return end
 
-    def _entries(
+    def following(
         self, tail: SegmentEnd, batches: Iterable[tuple[int, BatchHeader]], interval_bytes: int
     ) -> tuple[SegmentEnd, list[Entry], list[Entry]]:
         """The tail behind the batches that follow `tail`, and the entries for both indexes."""
@@ -486,7 +489,7 @@ class Segment:
     def rebuild_indexes(self, size_bytes: int, interval_bytes: int) -> SegmentEnd:
         """Write both indexes anew from the batches in the first `size_bytes`; return the tail there."""
         start = SegmentEnd(position=0, next_offset=self.base_offset, timed_entries=0)
-        tail, entries, times = self._entries(start, self.headers(0, size_bytes), interval_bytes)
+        tail, entries, times = self.following(start, self.headers(0, size_bytes), interval_bytes)
         self.index.rewrite(entries)
         self.time_index.rewrite(())
         return self._append_times(times, tail)

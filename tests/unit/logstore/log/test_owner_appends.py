@@ -6,6 +6,7 @@ import pytest
 
 from logstore.env import Env, OsFiles
 from logstore.errors import DamagedBatchError, DiskFullError, RecordTooLargeError
+from logstore.records.batch import Record, build
 from tests.support.partition import append, batch, contents, make
 
 
@@ -39,6 +40,37 @@ def test_it_is_what_a_leader_appends(tmp_path):
     assert one.segments()[3].path[-24:] == two.segments()[3].path[-24:]
     for log in (one, two):
         assert not list(log.verify())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"index_interval_bytes": 200},
+        {"index_interval_bytes": 1, "segment_index_bytes": 60},
+        {"message_timestamp_type": "LogAppendTime"},
+        {"segment_bytes": 500, "index_interval_bytes": 100},
+    ],
+)
+def test_files_and_offsets_are_the_same_as_those_of_a_leader(tmp_path, settings):
+    """Indexes, too, and where segments end; with producers that come in between."""
+    env = Env()
+    one, two = (warm(tmp_path, env, name=name, **settings) for name in ("one-0", "two-0"))
+    for number in range(30):
+        rows = [Record(n, 1000 * number + n, None, b"v") for n in range(1 + number % 3)]
+        producer = (1, 0, sum(1 + n % 3 for n in range(20, number))) if number >= 20 else (-1, -1, -1)
+        data = [build(rows, producer=producer) for _ in range(2)]
+        done, expected = (
+            one.try_append_as_leader(data[0], leader_epoch=0),
+            two.append_as_leader(data[1], leader_epoch=0),
+        )
+        assert done._replace(append_time_ms=0) == expected._replace(append_time_ms=0)
+        assert one.files.view.tail[:4] == two.files.view.tail[:4]
+    if "message_timestamp_type" in settings:
+        return
+    for base in one.files.view.bases:
+        for path, other in zip(one.files.segment(base).paths, two.files.segment(base).paths, strict=True):
+            assert env.files.read_all(path) == env.files.read_all(other)
 
 
 def test_nothing_is_done_while_another_thread_holds_the_log(tmp_path):

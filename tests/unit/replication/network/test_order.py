@@ -150,6 +150,31 @@ def test_a_request_without_a_response_holds_no_later_one_up():
     run(main())
 
 
+def test_what_is_answered_at_once_waits_for_what_is_not_answered_before_it():
+    async def main():
+        hand = Hand()
+        answers = iter([hand, lambda context, body: PRODUCED, lambda context, body: None, hand])
+
+        def handle(context, body):
+            return next(answers)(context, body)
+
+        async with serving({ApiKey.PRODUCE: handle}) as (server, port):
+            peer = await Peer.connect(port)
+            for _ in range(4):
+                peer.send(*produce())
+            await hand.came(2)
+            await settled()
+            assert (peer.reader._buffer, server.admission.in_work) == (b"", 2)
+            hand.answer(PRODUCED, 1)
+            await settled()
+            assert not peer.reader._buffer
+            hand.answer(PRODUCED)
+            assert [await peer.answered() for _ in range(3)] == [1, 2, 4]
+            assert server.admission.in_work == 0
+
+    run(main())
+
+
 def test_a_handler_that_fails_costs_its_connection_and_one_line(caplog):
     def fails(context, body):
         raise RuntimeError("a bug")

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replication.errors import ProtocolError
-from replication.protocol import decoding, encoding
+from replication.protocol import apis, decoding, encoding
+from replication.protocol.messages import PartitionProduced, ProduceResponse, TopicProduced
 from replication.protocol.wire import MALFORMED
 from tests.support import kio_twin, messages
 
@@ -55,3 +56,30 @@ def test_records_are_writable_views_of_the_frame():
     records = decoding.produce_request(9, memoryview(frame), 0).topics[0].partitions[0].records
     records[:1] = b"B"
     assert b"Batches" in frame
+
+
+@pytest.mark.parametrize("version", PRODUCE)
+@pytest.mark.parametrize("name", ["", "t", "é" * 20, "t" * 126, "t" * 127, "t" * 249])
+def test_a_request_of_one_batch_is_read_as_any_other(version, name):
+    """What is read in one piece is not, with a byte behind it."""
+    for records in (b"", b"r", bytes(0x7E), bytes(0x7F), bytes(20_000)):
+        rows = (decoding.ProducePartition(7, records),)
+        request = decoding.ProduceRequest(-1, 30_000, (decoding.ProduceTopic(name, rows),))
+        raw = b"".join(encoding.produce_request(version, request))
+        for bytes_behind in (b"", b"\x00"):
+            found = decoding.produce_request(version, memoryview(bytearray(raw + bytes_behind)), 0)
+            assert found == request
+        for cut in range(len(raw)) if len(raw) < 100 else (len(raw) - 1, len(raw) - 2, len(raw) // 2):
+            with pytest.raises((ProtocolError, *MALFORMED)):
+                decoding.produce_request(version, memoryview(raw)[:cut], 0)
+        if version >= decoding.PRODUCE_FLEXIBLE:
+            with pytest.raises((ProtocolError, *MALFORMED)):  # tags are promised, and do not come
+                decoding.produce_request(version, memoryview(raw[:-1] + b"\x01"), 0)
+
+
+@pytest.mark.parametrize("version", range(3, 11))
+def test_the_response_to_one_batch_is_written_as_any_other(version):
+    row = PartitionProduced(7, 0, 1 << 40, 1_700_000_000_000, 12)
+    response = ProduceResponse([TopicProduced("té", [row])])
+    whole = apis.encode_response(apis.ApiKey.PRODUCE, version, 99, response)
+    assert encoding.produced_one(version, 99, "té", 7, row[2:5]) == b"".join(whole)

@@ -22,6 +22,7 @@ from replication.replica.machine.isr import (
     Verdict,
     WriteIsr,
     acknowledge,
+    append_alone,
     has_enough_replicas,
     judge_epoch,
     judge_fetch,
@@ -295,3 +296,26 @@ def test_the_maximal_isr_is_what_stands_and_what_is_asked_for(members):
     leader = Leader(*members)
     leader.on(Fetched(5 - members[1], 10, 1))
     assert set(leader.state.maximal_isr) == {1, 2, 3}
+
+
+@given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 5))
+def test_what_a_leader_appends_alone_is_the_step_that_the_machine_takes(log_end, hw, more):
+    leader = Leader(1, log_end=log_end, hw=hw)
+    assert leader.state.is_alone
+    end = log_end + more
+    after, effects = step(leader.state, Appended(end), LIMITS)
+    assert append_alone(leader.state, end) == after
+    assert effects in ((), (HighWatermarkMoved(end),))
+
+
+def test_a_leader_is_not_alone_while_another_one_joins_or_leaves():
+    leader = Leader(1, 2)
+    assert not leader.state.is_alone
+    leader.on(Ticked(101))
+    assert (leader.state.isr, leader.state.proposed) == ((1, 2), (1,))
+    assert not leader.state.is_alone
+    leader.on(IsrWritten(5, 21))
+    assert leader.state.is_alone
+    leader.on(Fetched(2, 10, 1))
+    assert (leader.state.isr, leader.state.proposed) == ((1,), (1, 2))
+    assert not leader.state.is_alone
