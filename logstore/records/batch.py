@@ -84,11 +84,6 @@ class BatchHeader(NamedTuple):
     base_sequence: int
     count: int  # type: ignore[assignment]  # (hides tuple.count, which nobody needs here)
 
-    def at(self, base_offset: int, leader_epoch: int) -> BatchHeader:
-        """The same batch in a log. `_replace` costs three times as much."""
-        _, size_bytes, _, *rest = self
-        return BatchHeader(base_offset, size_bytes, leader_epoch, *rest)
-
     @property
     def last_offset(self) -> int:
         """Offset of the last record, even if compaction removed it."""

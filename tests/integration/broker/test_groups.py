@@ -3,7 +3,6 @@
 import asyncio
 import time
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
 
@@ -231,7 +230,7 @@ async def test_the_next_coordinator_waits_until_it_knows_what_is_committed(tmp_p
         replica = all_.site.brokers[2].replicas.partition(*OFFSETS)
         await all_.elect(2, isr=[2, 1])
         # As if the answer that told it the last high watermark had been lost.
-        replica.leader.state = replace(replica.leader.state, high_watermark=0)
+        replica.leader.state = replica.leader.state._replace(high_watermark=0)
         for _ in range(20):
             assert code_of(lambda: all_.groups[2].group("g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             await asyncio.sleep(0.02)
