@@ -268,7 +268,6 @@ def _broker_directories(directory: Path) -> list[Path]:
 
 
 def _watch(running: LocalCluster, live: set[int], is_over: threading.Event) -> None:
-    """Say of each of these brokers that it has ended, until the last has or `is_over` is set."""
     while not is_over.wait(LOOK_S):
         for broker in sorted(live - set(running.live)):
             talk(f"broker {broker} has ended; {running.log_dir(broker)}/broker/server.log says why")

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from logstore.errors import InvalidConfigError, PylogError
 from logstore.store.log_dir import BROKER, CLEAN_MARKER, META
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, nodes, open_tree
+from replication.coordination.tree import Tree
 from replication.errors import ProtocolError
 from replication.model.cluster import BrokerId, ClusterState
 from replication.network.client import Client
@@ -132,7 +133,6 @@ class _Process:
         self.is_serving = True
 
     def _wait_for_word(self, stdout: int, is_over: threading.Event) -> None:
-        """Return when it prints something, or ends."""
         end_ms = SYSTEM.clock.monotonic_ms() + self._start_timeout_s * 1000
         heard = select.poll()
         heard.register(stdout, select.POLLIN)
@@ -150,7 +150,6 @@ class _Process:
                 )
 
     def _latest_warning(self) -> str:
-        """Return the last warning in server.log of this life."""
         stat = SYSTEM.files.stat(self._log)
         if stat is None or stat.size <= self._log_bytes:
             return ""
@@ -330,10 +329,11 @@ class LocalCluster:
 
     def describe(self) -> ClusterState:
         """Return the content of the coordination tree: brokers, topics, leaders, ISRs."""
-        return _in_thread(self._describe())
+        return _in_thread(self._read(cluster.read_cluster))
 
     def controller(self) -> BrokerId | None:
-        return _in_thread(self._controller())
+        found = _in_thread(self._read(lambda tree: tree.get(nodes.CONTROLLER)))
+        return None if found is None else nodes.decode_controller(found.data).broker
 
     def missing(self) -> list[BrokerId]:
         """Return the brokers with partitions that are neither in this cluster nor, started elsewhere, up."""
@@ -343,15 +343,15 @@ class LocalCluster:
         """Return when all running brokers know each other. Raises: LocalClusterError."""
         _in_thread(self._wait_until_known())
 
-    async def _describe(self) -> ClusterState:
+    async def _read(self, read: Callable[[Tree], Awaitable[_T]]) -> _T:
         tree = await open_tree(self.coordination, on_session=lambda event: None, create=False)
         try:
-            return await cluster.read_cluster(tree)
+            return await read(tree)
         finally:
             await tree.close()
 
     async def _missing(self) -> list[BrokerId]:
-        found = await self._describe()
+        found = await self._read(cluster.read_cluster)
         assigned = {
             broker
             for topic in found.topics.values()
@@ -363,14 +363,6 @@ class LocalCluster:
         # A killed broker stays registered for a while: ask each.
         up = {each.id for each in elsewhere if each.id in await _known_at(each.host, each.port)}
         return sorted(absent - up)
-
-    async def _controller(self) -> BrokerId | None:
-        tree = await open_tree(self.coordination, on_session=lambda event: None, create=False)
-        try:
-            found = await tree.get(nodes.CONTROLLER)
-            return None if found is None else nodes.decode_controller(found.data).broker
-        finally:
-            await tree.close()
 
     async def _wait_until_known(self) -> None:
         live = {broker: self._brokers[broker].address for broker in self.live}

@@ -64,7 +64,6 @@ class Leaders:
     async def _ask(
         self, broker: BrokerId, tps: Sequence[TopicPartition], time: int
     ) -> Mapping[TopicPartition, Any]:
-        """Return the rows of ListOffsets; none without an answer."""
         address: BrokerAddress | None = self._replicas.metadata.brokers().get(broker)
         if address is None:
             return {}

@@ -329,7 +329,6 @@ class Metrics:
 
 
 def _topics(metadata: Metadata) -> Iterable[Family]:
-    """What every broker knows about all topics."""
     yield gauge("kafka_brokers", ({}, len(metadata.brokers())))
     topics = metadata.topics().values()
     yield gauge("kafka_topic_partitions", *(({"topic": t.name}, len(t.partitions)) for t in topics))

@@ -106,14 +106,12 @@ async def _serve(config: BrokerConfig, say: Callable[[str], None], parent: int |
 
 
 async def _end_with(failure: asyncio.Event, is_over: asyncio.Event) -> None:
-    """End the broker in good order when it can no longer trust its disk."""
     await failure.wait()
     logger.error("the disk failed: this broker ends")
     is_over.set()
 
 
 async def _watch(parent: int, is_over: asyncio.Event) -> None:
-    """End with the parent process, however that ended."""
     while os.getppid() == parent:  # noqa: ASYNC110  there is no event for it
         await asyncio.sleep(PARENT_LOOK_S)
     is_over.set()

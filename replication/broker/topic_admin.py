@@ -287,7 +287,6 @@ class TopicAdmin:
         self._changed = asyncio.Event()
 
     async def _until(self, holds: Callable[[], bool], timeout_s: float) -> None:
-        """Wait until `holds` is true of the metadata, or the time is up."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_s
         while not holds() and (left_s := end_s - loop.time()) > 0:

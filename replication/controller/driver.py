@@ -54,8 +54,6 @@ class StaleBrokerError(CoordinationError):
 
 
 class _Term:
-    """The work of one term of this broker as the controller."""
-
     def __init__(self, term: cluster.Term, channels: BrokerChannels, watches: Watches) -> None:
         self.term = term
         self.watches = watches
@@ -290,7 +288,6 @@ class ControllerLoop:
     # --------------------------------------------------------------- the tree
 
     async def _repeat(self, act: Callable[[], Awaitable[Any]]) -> Any:
-        """Do what may be repeated, until the store has answered."""
         while True:
             try:
                 return await act()
@@ -389,7 +386,6 @@ class ControllerLoop:
         self.post(events.StatesWritten(tuple(results)))
 
     def _log_choices(self, effect: events.WriteStates, results: Iterable[WriteResult]) -> None:
-        """Log how each written leader was elected."""
         accepted = {result.tp for result in results if result.accepted}
         for write in effect.writes:
             if write.selector is not None and write.tp in accepted:

@@ -108,7 +108,6 @@ class Placements:
         self._is_written.set()
 
     def _fullest(self, new: Counter[BrokerId]) -> int:
-        """The most replicas that a broker would have."""
         return max((self._counts[broker] + count for broker, count in new.items()), default=0)
 
     @staticmethod

@@ -74,13 +74,11 @@ BUSY_PAUSE_MS = 1  # between two attempts to get the lock: SQLite's own pauses a
 
 
 class _Gone(Exception):  # noqa: N818  (an event, not an error)
-    """The session's row does not exist any more."""
+    ...
 
 
 @dataclass(slots=True)
 class _Job:
-    """A call on its way through the thread."""
-
     work: Callable[[NodeTable], Any]
     writes: bool
     future: asyncio.Future[Any]

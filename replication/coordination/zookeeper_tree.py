@@ -235,7 +235,6 @@ class ZooKeeperTree:
         return tuple(_done(step, outcome) for step, outcome in zip(steps, outcomes, strict=True))
 
     async def _call(self, path: str, begin: Callable[[KazooClient], Any]) -> Any:
-        """Send a request and wait for its answer."""
         async with self._in_flight:
             future: asyncio.Future[Any] = self._loop.create_future()
             with self._mutex:
@@ -258,7 +257,6 @@ class ZooKeeperTree:
                 ) from error
 
     def _adapter(self, path: str, watch: Watch | None) -> Callable[[WatchedEvent], None] | None:
-        """Return the callback that kazoo calls in its thread."""
         if watch is None:
             return None
 
@@ -271,7 +269,6 @@ class ZooKeeperTree:
     # --------------------------------------------------------------- session
 
     def _state_changed(self, state: str) -> None:
-        """Kazoo's thread reports the state of the connection."""
         with self._mutex:
             if self._closing or self._state is SessionEvent.EXPIRED:
                 return

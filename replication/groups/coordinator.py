@@ -77,8 +77,6 @@ class PartitionLoader(Protocol[Led_contra]):
 
 
 class _Slot:
-    """One group: its state and its timer."""
-
     __slots__ = ("due_ms", "group", "timer")
 
     def __init__(self, group: Group) -> None:
@@ -336,7 +334,6 @@ class GroupCoordinator:
             self._post(term, slot, events.Ticked())
 
     def _append(self, term: _Term, slot: _Slot, append: events.Append) -> None:
-        """Store the records of the machine, and post the outcome."""
         if term.leadership.is_over:
             written = Written(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             asyncio.get_running_loop().call_soon(self._appended, term, slot, append, written)

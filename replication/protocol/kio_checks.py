@@ -127,7 +127,6 @@ def _item_step(kind: Any, field: Field[Any], form: Form) -> tuple[Step, int, boo
 
 
 def _without_none(kind: Any) -> tuple[Any, bool]:
-    """Return a field's type without `| None`, and whether it had that."""
     arguments = get_args(kind)
     if get_origin(kind) is tuple or type(None) not in arguments:
         return kind, False

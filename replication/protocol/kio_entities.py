@@ -33,7 +33,6 @@ def converters(cls: Any) -> Mapping[str, tuple[Callable[[Any], Any], Any]]:
 
 @cache
 def _fields_of(cls: Any) -> tuple[tuple[str, Callable[[Any], Any], Any], ...]:
-    """Return (name, conversion of a plain value, default) per field."""
     found = []
     for field in fields(cls):
         default = datetime.timedelta(0) if field.name == "throttle_time" else field.default

@@ -153,7 +153,6 @@ class Maintenance:
         return [] if self._is_ending else list(self._replicas.partitions.items())
 
     def _guarded(self, tp: TopicPartition, act: Callable[[], None]) -> None:
-        """Log the failure of one partition, and continue with the others."""
         if self._is_ending or tp not in self._replicas.partitions:
             return
         try:

@@ -210,7 +210,6 @@ class ControllerRequests:
     async def _find(
         self, wanted: Iterable[LeaderAndIsrPartitionState]
     ) -> Mapping[TopicPartition, Partition | Exception]:
-        """Return the replicas, created where they are missing."""
         rows = {row.tp: row for row in wanted}
         lost = {tp: _lost(row) for tp, row in rows.items() if self._is_lost(row)}
         topic_ids = {tp: row.topic_id for tp, row in rows.items() if tp not in lost}
@@ -328,7 +327,6 @@ class ControllerRequests:
         return ib.UpdateMetadataResponse(error_code=WireCode(ErrorCode.NONE))
 
     async def _gone(self, named: Collection[str]) -> Collection[str]:
-        """Return the known topics that are neither named nor in the tree."""
         known = {name: topic.id for name, topic in self._metadata.topics().items() if name not in named}
         tree = self._replicas.tree
         return await topics.find_gone(tree, known) if known and tree is not None else ()

@@ -151,8 +151,6 @@ def _checked(
 
 
 class _Copy:
-    """The records on their way, and the progress."""
-
     def __init__(
         self,
         target: MirrorTarget,

@@ -273,7 +273,6 @@ def _offsets(path: Path, env: Env) -> dict[TopicPartition, int]:
 
 
 def _finish(path: Path) -> None:
-    """Move everything into the one file."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         db.execute("PRAGMA journal_mode = DELETE")

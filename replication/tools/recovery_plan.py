@@ -249,7 +249,6 @@ def _plan_partition(  # noqa: PLR0913, PLR0917
 def _losses(
     leader: BrokerId, sound: Mapping[BrokerId, FoundReplica], absent: Sequence[BrokerId]
 ) -> list[str]:
-    """Return notes on records that others have, or may have, and the leader lacks."""
     notes = []
     for broker, each in sound.items():
         kept = agreed_end(sound[leader], each)

@@ -112,7 +112,6 @@ class ClusterHandlers:
         }
 
     async def _make(self, name: str) -> ErrorCode:
-        """Create the topic; return the outcome."""
         try:
             check_topic_name(name)
             if name in INTERNAL_TOPICS:

@@ -215,7 +215,6 @@ def _type(setting: Field[Any]) -> int:
 
 
 def _apply(found: dict[str, str], row: Any, config: LogConfig) -> None:
-    """Apply one operation to the overrides of a topic. Raises: KafkaError."""
     match row.config_operation:
         case 0:  # SET
             found[row.name] = row.value or ""

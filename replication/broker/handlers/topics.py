@@ -203,7 +203,6 @@ async def _named(topics: Iterable[Any]) -> Counter[str]:
 
 
 def _unique(topics: Iterable[Any], names: Mapping[str, int]) -> Iterable[Any]:
-    """Iterate over the topics, with each name once."""
     told: set[str] = set()
     for topic in topics:
         if names[topic.name] == 1:

@@ -125,7 +125,6 @@ def _create(draft: WorkingState, tp: TopicPartition) -> None:
 
 
 def _replace_leader(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
-    """Elect another leader for one that is gone, or write that there is none."""
     if draft.partition_states.get(tp) is not PartitionState.OFFLINE:
         draft.move_partition(tp, PartitionState.OFFLINE)
     draft.log(draft.lines.election_started(tp))
@@ -185,7 +184,6 @@ def can_change(draft: WorkingState, tp: TopicPartition) -> bool:
 
 
 def _waited_for(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> tuple[int, ...]:
-    """Return the ISR to write while nobody leads."""
     if draft.topics[tp.topic].unclean_leader_election:
         return ()
     gone = draft.removals.get(tp, frozenset())

@@ -158,7 +158,6 @@ def _reason_to_refuse(draft: WorkingState, tp: TopicPartition, move: Move, joini
 
 
 def _drop(draft: WorkingState, tp: TopicPartition, move: Move, reason: str) -> None:
-    """Refuse the reassignment, or cancel it if it has begun."""
     plan, original = move.plan, move.plan.original
     draft.log(draft.lines.reassignment_refused(tp, plan.target, reason))
     if original is None or not move.stored:

@@ -121,7 +121,6 @@ def _fenced(state: Controller) -> Step:
 
 
 def _is_overtaken(state: Controller, event: events.StatesWritten) -> bool:
-    """Return whether a node has the epoch of a later controller: this one's term is over."""
     return any(
         result.stored is not None and result.stored.controller_epoch > state.epoch for result in event.results
     )
@@ -326,7 +325,6 @@ def _reassignment_written(draft: WorkingState, event: ReassignmentWritten) -> No
 
 
 def _begin_delayed_deletions(draft: WorkingState) -> None:
-    """Delete the topics that need not wait any more: see `deletion`."""
     deletion.begin(draft, sorted(draft.delayed_deletions - {tp.topic for tp in draft.moves}))
 
 
@@ -389,7 +387,6 @@ def _tell_written(
 
 
 def _isr_changed(draft: WorkingState, event: events.IsrChanged) -> None:
-    """Take the ISRs that leaders have written, and tell all brokers."""
     newer = [
         (tp, stored)
         for tp, stored in event.partitions

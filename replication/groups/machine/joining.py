@@ -106,7 +106,6 @@ def _add(draft: WorkingState, event: Join, member_id: str) -> None:
 
 
 def _rebalance(draft: WorkingState) -> None:
-    """Begin a rebalance, or complete the one that waits."""
     if draft.phase is Phase.PREPARING:
         draft.maybe_complete_join()
     else:
@@ -160,7 +159,6 @@ def _replace_static(draft: WorkingState, event: Join, old_id: str) -> None:
 
 
 def _rename(draft: WorkingState, old: Member, new: Member) -> None:
-    """Put `new` in the place of `old`, also as the leader."""
     draft.members = {m.id: m for m in (new if m.id == old.id else m for m in draft.members.values())}
     if draft.leader == old.id:
         draft.leader = new.id

@@ -119,7 +119,6 @@ def _membership(draft: WorkingState, event: Membership) -> None:
 
 
 def _refuse(draft: WorkingState, event: events.Event) -> None:
-    """Refuse: the group has been unloaded."""
     error = ErrorCode.NOT_COORDINATOR
     match event:
         case events.Join():

@@ -172,7 +172,6 @@ class _Connection:
 
     @property
     def _is_appending(self) -> bool:
-        """Return whether any of the followers still works on its log."""
         return any(role.jobs for role in self._roles)
 
     def forget(self, role: Follower) -> None:

@@ -41,8 +41,6 @@ class Asking(Protocol):
 
 
 class _Write:
-    """A change of a follower's log: a job of its queue."""
-
     def __init__(self, role: Follower, act: Callable[[], None], then: Callable[[_Write], None]) -> None:
         self.role = role
         self.act = act

@@ -304,7 +304,6 @@ def _from_newest(state: FollowerState) -> FollowerState:
 
 
 def _ask(state: FollowerState) -> Step:
-    """Send the request of this phase."""
     question: Effect
     if state.phase is Phase.TRUNCATING:
         question = AskEpochEnd(state.leader, state.leader_epoch, state.asked)
