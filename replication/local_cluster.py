@@ -273,7 +273,7 @@ class LocalCluster:
     def _of(self, broker: BrokerId) -> _Process:
         if broker not in self._brokers:
             raise LocalClusterError(
-                f"broker {broker} is not in this cluster, which has {sorted(self._brokers)}"
+                f"there is no broker {broker} in this cluster; there are {sorted(self._brokers)}"
             )
         return self._brokers[broker]
 
