@@ -7,7 +7,8 @@
     spark = spark_session()
     spark.read.format("pylog").option("path", "data").option("subscribe", "orders").load()
 
-From the ground up: `errors`, lost records and lines of reports; `schema`, the columns; `topics`, where topics live;
+From the ground up: `errors`, lost records and lines of reports; `schema`, the columns; `topics`, those of a directory
+and what is asked of any; `cluster_topics`, those of a cluster;
 `delta`, the Delta tables of tiered topics; `connector`, what Spark drives; `session`, spark_session(); `jobs`,
 maintenance as Spark jobs; `demo`.
 

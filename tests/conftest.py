@@ -15,7 +15,7 @@ from tests.support import repeats
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # The files whose tests share a Spark session, in two halves. tests/spark/test_exactly_once_kills.py starts its own.
 SESSIONS = dict.fromkeys(
-    ("batch", "stream", "jobs", "session", "delta_jar"), "reads and jobs"
+    ("batch", "cluster", "stream", "jobs", "session", "delta_jar"), "reads and jobs"
 ) | dict.fromkeys(
     ("exactly_once", "tiering", "tiering_delta", "tiering_restore", "tiering_stores"), "writes and tiering"
 )

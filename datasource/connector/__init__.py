@@ -2,7 +2,7 @@
 
 From the ground up: `option_parsing` and `options` (every option; `startingOffsets` is one); `offsets`, where a read
 starts and ends, and how far a stream has read, as JSON in its checkpoint; `planning`, ranges of offsets packed into
-Spark tasks; `reader`, `writer`; `source`.
+Spark tasks; `locations`, a directory or a cluster; `reader`, `writer`; `source`.
 
 A stream's batch is what its offsets say: planned from them alone, it is the same whenever Spark asks again.
 """

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import get_args
+from typing import cast, get_args
 
 from datasource.connector import option_parsing as parse
 from datasource.schema import COLUMNS, HEADERS
@@ -19,6 +19,7 @@ from logstore.errors import InvalidConfigError
 from logstore.log.isolation import Isolation
 from logstore.records.compression import Codec
 from logstore.records.partitioner import PARTITIONERS
+from replication.client.addresses import addresses_of
 
 EARLIEST, LATEST = -2, -1  # in Kafka's JSON, in place of an offset
 ISOLATIONS: tuple[str, ...] = get_args(Isolation)
@@ -39,6 +40,7 @@ _BATCH, _STREAM, _WRITE = frozenset({Use.BATCH_READ}), frozenset({Use.STREAM_REA
 # name -> where it acts. Refusals come from this table, and a test compares it with docs/spark.md.
 OPTIONS: dict[str, Uses] = {
     "path": _READ | _WRITE,
+    "kafka.bootstrap.servers": _READ | _WRITE,
     "assign": _READ,
     "subscribe": _READ,
     "subscribePattern": _READ,
@@ -92,12 +94,11 @@ _WRONG_PLACE = {
 _NO_MEANING = {
     "groupidprefix": "there are no consumer groups here: positions live in the query's checkpoint; remove it",
     "kafkaconsumer.polltimeoutms": "files are read directly, nothing is polled; remove it",
-    "bootstrap.servers": "there is no server to connect to: give the directory by option 'path'",
+    "bootstrap.servers": "a cluster is named by option 'kafka.bootstrap.servers', a directory by 'path'",
     "paths": "one directory only: .load('/the/directory')",
     "location": "give the directory by option 'path'",
 }
 _KAFKA_HINTS = {
-    "kafka.bootstrap.servers": "there is no server to connect to: give the directory by option 'path'",
     "kafka.group.id": "there are no consumer groups here: positions live in the query's checkpoint",
     "kafka.partitioner.class": f"use option 'partitioner', one of {', '.join(PARTITIONERS)}",
     "kafka.compression.type": f"use option 'compression', one of {', '.join(COMPRESSIONS)}",
@@ -192,12 +193,13 @@ class ReadOptions:
     """A checked read: which topics of which directory, from where to where, how much at a time."""
 
     path: str
+    bootstrap: str  # of a cluster; exactly one of `path` and this is given
     topics: Topics
     starting: OffsetSpec
     ending: OffsetSpec
     no_match_is_latest: bool
     fail_on_data_loss: bool
-    is_isolated: bool  # reads what is committed; else everything
+    isolation: Isolation
     include_tiered: bool
     pushdown: bool
     trigger: TriggerLimits
@@ -211,6 +213,7 @@ class WriteOptions:
     """A checked write; `topic` None: a column names the topic of each row."""
 
     path: str
+    bootstrap: str  # of a cluster; exactly one of `path` and this is given
     topic: str | None
     partitioner: str
     compression: str | None
@@ -252,14 +255,18 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         raise parse.bad(
             "minOffsetsPerTrigger", str(trigger.min_offsets), "must not be above maxOffsetsPerTrigger"
         )
-    is_isolated = parse.choice(given, "isolation", ISOLATIONS, ISOLATIONS[0]) == ISOLATIONS[0]
+    isolation: Isolation = cast("Isolation", parse.choice(given, "isolation", ISOLATIONS, ISOLATIONS[0]))
     include_tiered = parse.flag(given, "includeTiered", default=False)
-    if include_tiered and not is_isolated:
+    if include_tiered and isolation != "read_committed":
         raise parse.bad(
             "isolation", given["isolation"], "includeTiered reads committed records: leave one away"
         )
+    path, bootstrap = _location(given)
+    if bootstrap and include_tiered:
+        raise parse.bad("includeTiered", given["includetiered"], "needs a directory (option 'path')")
     return ReadOptions(
-        path=_path(given),
+        path=path,
+        bootstrap=bootstrap,
         topics=_topics(given),
         starting=_place(
             given,
@@ -273,7 +280,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         )
         == "latest",
         fail_on_data_loss=parse.flag(given, "failOnDataLoss", default=True),
-        is_isolated=is_isolated,
+        isolation=isolation,
         include_tiered=include_tiered,
         pushdown=parse.flag(given, "pushdown", default=False),
         trigger=trigger,
@@ -294,8 +301,16 @@ def write_options(options: Mapping[str, str], *, streaming: bool = False) -> Wri
     given = _known(options, _WRITE)
     exactly_once = parse.flag(given, "exactlyOnce", default=True)
     _check_transaction(given, exactly_once=exactly_once, streaming=streaming)
+    path, bootstrap = _location(given)
+    if bootstrap and exactly_once:
+        raise InvalidConfigError(
+            "option 'exactlyOnce': writes to a cluster are not exactly-once yet; set it to false (the rows of a task "
+            "that Spark repeats are then appended again)",
+            option="exactlyOnce",
+        )
     return WriteOptions(
-        path=_path(given),
+        path=path,
+        bootstrap=bootstrap,
         topic=given["topic"].strip() if "topic" in given else None,
         partitioner=parse.choice(given, "partitioner", PARTITIONERS, "murmur3"),
         compression=parse.choice(given, "compression", COMPRESSIONS, "") or None,
@@ -353,7 +368,9 @@ def _lower(options: Mapping[str, str]) -> dict[str, str]:
 def _known(options: Mapping[str, str], uses: Uses) -> dict[str, str]:
     """Return the options under lower-case names. Raises: InvalidConfigError: one is unknown, or not for `uses`."""
     given = _lower(options)
-    if "path" not in given and all(_CATALOG.fullmatch(name) for name in given):
+    if not {"path", "kafka.bootstrap.servers"} & given.keys() and all(
+        _CATALOG.fullmatch(name) for name in given
+    ):
         raise InvalidConfigError(
             "option 'path' (the directory of the log) is missing. If this table was made by CREATE TABLE: "
             "Spark 4.2 does not hand its OPTIONS to a Python data source; use CREATE TEMPORARY VIEW "
@@ -382,7 +399,9 @@ def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
     if hint := _NO_MEANING.get(name):
         return f"option {name!r} has no meaning for pylog: {hint}"
     if name.startswith("kafka."):
-        hint = _KAFKA_HINTS.get(name, "pylog has no Kafka client to set; remove it")
+        hint = _KAFKA_HINTS.get(
+            name, "of Kafka's settings only 'kafka.bootstrap.servers' is taken; remove it"
+        )
         return f"option {name!r} has no meaning for pylog: {hint}"
     here = [lower for lower, full in names.items() if uses & OPTIONS[full]]
     if near := difflib.get_close_matches(name, here, n=3, cutoff=0.6):
@@ -390,11 +409,26 @@ def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
     return f"unknown option {name!r}; a {_named(uses)} takes {', '.join(names[lower] for lower in here)}"
 
 
+def _location(given: Mapping[str, str]) -> tuple[str, str]:
+    """(directory, addresses of a cluster): one of them is ""."""
+    bootstrap = given.get("kafka.bootstrap.servers", "").strip()
+    if "kafka.bootstrap.servers" not in given:
+        return _path(given), ""
+    if "path" in given:
+        raise InvalidConfigError(
+            "options 'path' (a directory) and 'kafka.bootstrap.servers' (a cluster) are both given: leave one away",
+            option="path",
+        )
+    addresses_of(bootstrap)
+    return "", bootstrap
+
+
 def _path(given: Mapping[str, str]) -> str:
     path = given.get("path", "").strip()
     if not path:
         raise InvalidConfigError(
-            "option 'path' (the directory of the log) is missing: add .option('path', '/the/directory')",
+            "option 'path' (the directory of the log) is missing: add .option('path', '/the/directory'), or for a "
+            "cluster .option('kafka.bootstrap.servers', 'HOST:PORT')",
             option="path",
         )
     if scheme := re.match(r"(?i)([a-z][a-z0-9+.-]+):/", path):

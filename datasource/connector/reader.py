@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from datasource.connector.locations import to_read
 from datasource.connector.offsets import (
     Extents,
     StreamOffset,
@@ -41,7 +42,7 @@ from datasource.connector.planning import Bounds, Filter, is_worth_a_batch, limi
 from datasource.delta.tiered_topics import reading_tiered
 from datasource.errors import report
 from datasource.schema import Shape
-from datasource.topics import PartitionRange, ReadableTopics, reading
+from datasource.topics import PartitionRange, ReadableTopics
 from logstore import InvalidRequestError, PylogError, StorageError
 from logstore.env import SYSTEM
 
@@ -100,10 +101,10 @@ class _Tasks:
         self._schema = schema
 
     def _target(self) -> ReadableTopics:
-        path, isolated = self.options.path, self.options.is_isolated
-        if self.options.include_tiered:
-            return reading_tiered(path, fail_on_data_loss=self.options.fail_on_data_loss)
-        return reading(path, isolation="read_committed" if isolated else "read_uncommitted")
+        options = self.options
+        if options.include_tiered:
+            return reading_tiered(options.path, fail_on_data_loss=options.fail_on_data_loss)
+        return to_read(options, options.isolation)
 
     def _plan(self, target: ReadableTopics, ranges: Iterable[PartitionRange]) -> list[InputPartition]:
         planned = tasks(

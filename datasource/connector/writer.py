@@ -23,9 +23,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from datasource.connector.locations import to_read, to_write
 from datasource.connector.options import WriteOptions
 from datasource.schema import check_write_schema, rows_to_append
-from datasource.topics import PartitionRange, ReadableTopics, WritableTopics, reading, writing
+from datasource.topics import PartitionRange, ReadableTopics, WritableTopics, writing
 from logstore import InvalidRecordError, InvalidRequestError, PylogError
 from logstore.env import SYSTEM
 from logstore.store.transactions.coordinator import Prepared, Transaction, Transactions
@@ -71,7 +72,7 @@ class _Appender:
         self._options = options
         if _COMMITTING in sys.modules:
             return
-        target = reading(options.path)
+        target = to_read(options)
         if options.topic is not None:
             target.topic(options.topic)
         self._driver = driver(SYSTEM)
@@ -82,7 +83,7 @@ class _Appender:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
         """Append the rows; on return they are on disk."""
-        target = writing(self._options.path)
+        target = to_write(self._options)
         if not self._options.exactly_once:
             ranges = self._append(target, iterator, None)
             target.flush()
@@ -281,7 +282,7 @@ def _read(checkpoint: str | None, name: str) -> bytes:
 
 def _all_ends(options: WriteOptions) -> dict[str, Mapping[int, int]]:
     """Return the end of every partition that the write may reach."""
-    target = reading(options.path, isolation="read_uncommitted")
+    target = to_read(options, isolation="read_uncommitted")
     topics = [info.name for info in target.topics() if options.topic in (None, info.name) and not info.damage]
     return {topic: _ends(target, topic) for topic in topics}
 

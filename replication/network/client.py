@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 SCRATCH_BYTES = 64 * 1024
 FRAME_BYTES_MAX = 2**31 - 1
+ANSWER_BYTES_MIN = 4  # a correlation id
 CONNECT_TIMEOUT_S = 5.0
 
 
@@ -40,7 +41,7 @@ class Client:
         self._address = host, port
         self._client_id = client_id
         self._timeout_s = timeout_ms / 1000
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._is_closed = False
 
@@ -69,14 +70,12 @@ class Client:
     def _where(self) -> str:
         return f"{self._address[0]}:{self._address[1]}"
 
-    async def _connected(self) -> _Connection:
+    async def _connected(self) -> Connection:
         if self._connection is not None and not self._connection.is_over:
             return self._connection
         async with self._connecting:
             if self._connection is None or self._connection.is_over:
-                loop = asyncio.get_running_loop()
-                async with asyncio.timeout(min(CONNECT_TIMEOUT_S, self._timeout_s)):
-                    _, self._connection = await loop.create_connection(_Connection, *self._address)
+                self._connection = await connect(*self._address, timeout_s=self._timeout_s)
             if self._is_closed:
                 self.close()
             if self._connection.is_over:
@@ -84,12 +83,22 @@ class Client:
             return self._connection
 
 
-class _Connection(asyncio.BufferedProtocol):
+async def connect(
+    host: str, port: int, *, timeout_s: float, answer_bytes_max: int = FRAME_BYTES_MAX
+) -> Connection:
+    """Open a connection. Raises: OSError, TimeoutError."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(min(CONNECT_TIMEOUT_S, timeout_s)):
+        _, connection = await loop.create_connection(lambda: Connection(answer_bytes_max), host, port)
+    return connection
+
+
+class Connection(asyncio.BufferedProtocol):
     """One connection, and the requests that wait on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.is_over = False
-        self._frames = FrameReader(FRAME_BYTES_MAX)
+        self._frames = FrameReader(answer_bytes_max, bytes_min=ANSWER_BYTES_MIN)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._in_room = False
         self._calls: deque[_Call] = deque()

@@ -31,10 +31,26 @@ class FrameReader:
     `large_bytes` is the size of the large frame that is being received; 0 if there is none.
     """
 
-    __slots__ = ("_frame", "_have", "_limit_of", "_max_bytes", "_size", "_size_bytes", "large_bytes")
+    __slots__ = (
+        "_bytes_min",
+        "_frame",
+        "_have",
+        "_limit_of",
+        "_max_bytes",
+        "_size",
+        "_size_bytes",
+        "large_bytes",
+    )
 
-    def __init__(self, max_bytes: int, limit_of: Callable[[int], int] | None = None) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        limit_of: Callable[[int], int] | None = None,
+        *,
+        bytes_min: int = FRAME_BYTES_MIN,
+    ) -> None:
         self._max_bytes = max_bytes
+        self._bytes_min = bytes_min
         self._limit_of = limit_of
         self._size_bytes = b""  # the received part of the size
         self._frame: Frame | None = None
@@ -86,9 +102,9 @@ class FrameReader:
             return at
         self._size_bytes = b""
         (size,) = INT32.unpack(head)
-        if not FRAME_BYTES_MIN <= size <= self._max_bytes:
+        if not self._bytes_min <= size <= self._max_bytes:
             raise ProtocolError(
-                f"a request of {size} bytes: {FRAME_BYTES_MIN} to {self._max_bytes} are allowed"
+                f"a request of {size} bytes: {self._bytes_min} to {self._max_bytes} are allowed"
             )
         self._frame, self._have, self._size = _memory(size), 0, size
         self.large_bytes = size if size > LARGE_BYTES else 0

@@ -63,6 +63,7 @@ def test_the_pages_and_the_notebooks_run_and_show_what_they_say(execute, tmp_pat
     of_pages = shown["pages"]
     assert '{"what":"tea","n":3}' in of_pages
     assert re.search(r"\| ?Ada\| +2\|", of_pages)
+    assert "2 greetings in the cluster" in of_pages
     assert "4 orders in table and log" in of_pages
     assert "b'Cyd'" in of_pages
     with logstore.open(tmp_path / "data") as store:

@@ -186,18 +186,17 @@ def test_a_misspelt_option_is_answered_by_the_right_one(name, meant):
 
 
 def test_an_unknown_option_is_answered_by_the_list():
-    assert "takes path, assign, subscribe" in refusal({**READ, "zzz": "1"})
+    assert "takes path, kafka.bootstrap.servers, assign, subscribe" in refusal({**READ, "zzz": "1"})
 
 
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("kafka.bootstrap.servers", "option 'path'"),
         ("kafka.group.id", "checkpoint"),
-        ("kafka.security.protocol", "no Kafka client"),
+        ("kafka.security.protocol", "only 'kafka.bootstrap.servers'"),
         ("groupIdPrefix", "checkpoint"),
         ("kafkaConsumer.pollTimeoutMs", "remove it"),
-        ("bootstrap.servers", "option 'path'"),
+        ("bootstrap.servers", "'kafka.bootstrap.servers'"),
         ("topic", "subscribe"),
         ("maxOffsetsPerTrigger", "endingOffsets"),
         ("checkpointLocation", "belongs to a write"),
@@ -221,7 +220,7 @@ def test_a_read_of_a_kind_not_known_yet_may_have_what_either_kind_takes(more, st
     [
         ({**READ, "maxOffsetPerTrigger": "1"}, "did you mean 'maxOffsetsPerTrigger'"),
         ({**READ, "endingOffset": "1"}, "did you mean 'endingOffsets'"),
-        ({**READ, "zzz": "1"}, "a read takes path, assign"),
+        ({**READ, "zzz": "1"}, "a read takes path, kafka.bootstrap.servers, assign"),
         ({**READ, "topic": "t"}, "has no meaning in a read: a read chooses"),
         ({**READ, "startingOffsets": "latst"}, ": 'earliest', in a stream also 'latest', or JSON like"),
         ({**READ, "endingOffsets": "foo"}, ": 'latest', or JSON like"),
@@ -366,13 +365,39 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
         "endingOffsets": "latest", "endingTimestamp": "1", "endingOffsetsByTimestamp": '{"a":{"0":1}}',
         "failOnDataLoss": "true", "pushdown": "true", "maxTriggerDelay": "1s", "topic": "a",
         "partitioner": "sticky", "compression": "none", "checkpointLocation": "/c", "queryName": "q",
+        "kafka.bootstrap.servers": "one:9092,[::1]:9093",
     }  # fmt: skip
     for name, uses in OPTIONS.items():
         for use in uses:
             base = {"path": "/log"} if use == Use.WRITE or name in ("assign", "subscribePattern") else READ
             together = {"txnId": "a", "txnVersion": "1"} if name.startswith("txn") else {}
+            if name == "kafka.bootstrap.servers":
+                base = {"exactlyOnce": "false"} if use == Use.WRITE else {"subscribe": "a"}
             given = {**base, name: texts.get(name, "1"), **together}
             if use == Use.WRITE:
                 write_options(given)
             else:
                 read_options(given, streaming=use == Use.STREAM_READ)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"subscribe": "a", "path": "/log", "kafka.bootstrap.servers": "b:1"}, "leave one away"),
+        ({"subscribe": "a", "kafka.bootstrap.servers": "b"}, "'b' is no HOST:PORT"),
+        ({"subscribe": "a", "kafka.bootstrap.servers": "b:70000"}, "'b:70000' is no HOST:PORT"),
+        ({"subscribe": "a", "kafka.bootstrap.servers": " "}, "is empty"),
+        ({"subscribe": "a", "kafka.bootstrap.servers": "b:1", "includeTiered": "true"}, "needs a directory"),
+    ],
+)
+def test_a_cluster_is_named_instead_of_a_directory(options, line):
+    with pytest.raises(InvalidConfigError) as caught:
+        read_options(options, streaming=False)
+    assert line in str(caught.value)
+
+
+def test_a_write_to_a_cluster_is_not_exactly_once_and_says_so():
+    options = {"topic": "a", "kafka.bootstrap.servers": "b:1"}
+    assert write_options({**options, "exactlyOnce": "false"}).bootstrap == "b:1"
+    with pytest.raises(InvalidConfigError, match="set it to false"):
+        write_options(options)

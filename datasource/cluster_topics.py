@@ -1,0 +1,133 @@
+"""ClusterTopics: the topics of a Kafka cluster, as Spark's readers and writers see them.
+
+A Python worker of Spark serves many tasks, so clients stay open between them, in this module.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from datasource.topics import BATCH_BYTES, PartitionRange
+from logstore import InvalidRequestError, OffsetRange, TopicInfo
+from logstore.log.isolation import Isolation
+from logstore.store.transactions.coordinator import Transaction, Transactions
+from replication.client.kafka_client import KafkaClient
+from replication.client.metadata import TopicMetadata
+from replication.model.cluster import TopicPartition
+from replication.protocol.messages import Isolation as Level
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CLIENTS_MAX = 8
+SAMPLE_BYTES = 64 * 1024
+
+Found = TypeVar("Found")
+_LEVELS = {"read_committed": Level.READ_COMMITTED, "read_uncommitted": Level.READ_UNCOMMITTED}
+
+
+class ClusterTopics:
+    """See `ReadableTopics` and `WritableTopics`. Errors are those of `logstore.errors` and `KafkaError`."""
+
+    def __init__(self, client: KafkaClient, isolation: Isolation = "read_committed") -> None:
+        self._client = client
+        self._level = _LEVELS[isolation]
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic that may be seen, by name; those of Kafka itself only if they are named."""
+        return [_info(topic) for _, topic in sorted(self._client.topics().items()) if not topic.is_internal]
+
+    def topic(self, name: str) -> TopicInfo:
+        """One topic. Raises: UnknownTopicError."""
+        return _info(self._client.topic(name))
+
+    def offsets(self, topic: str) -> dict[int, OffsetRange]:
+        """First and next offset of every partition: below the high watermark, or the last stable offset."""
+        extents = self._client.extents(topic, isolation=self._level)
+        return {p: OffsetRange(extent.start, extent.end) for p, extent in extents.items()}
+
+    def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
+        """Offset of the first record at or after this time."""
+        tp = TopicPartition(topic, partition)
+        found = self._client.offsets({tp: timestamp_ms}, isolation=self._level)[tp]
+        return None if found.offset < 0 else found.offset
+
+    def floor_batch(self, r: PartitionRange, offset: int) -> int:
+        """`offset` itself: where batches begin is not asked for, and a batch that is cut is read twice."""
+        return offset
+
+    def size_bytes(self, r: PartitionRange) -> int:
+        """Size as stored, by the size of its first batches."""
+        stored = self._client.sample(r.topic, r.partition, r.start, r.end, max_bytes=SAMPLE_BYTES)
+        return round(stored.size_bytes / max(1, stored.offsets) * r.count)
+
+    def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
+        """End of about `max_bytes` from the start of `r`, by the size of its first batches; beyond one batch."""
+        stored = self._client.sample(r.topic, r.partition, r.start, r.end, max_bytes=SAMPLE_BYTES)
+        if not stored.size_bytes:
+            return r.end
+        count = max(stored.first_batch_offsets, max_bytes * stored.offsets // stored.size_bytes)
+        return min(r.end, r.start + count)
+
+    def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The records of `r`, a few MiB at a time."""
+        yield from self._client.read(
+            r.topic,
+            r.partition,
+            r.start,
+            r.end,
+            columns=columns,
+            isolation=self._level,
+            fetch_bytes=BATCH_BYTES,
+        )
+
+    def settled(self, look: Callable[[], Found]) -> Found:
+        """What `look` finds: each partition by itself, up to its last stable offset."""
+        return look()
+
+    @property
+    def transactions(self) -> Transactions:
+        """Refused: writes that are exactly-once need a directory."""
+        raise InvalidRequestError(
+            "writes to a cluster are not exactly-once yet: set option exactlyOnce=false (rows of a task that Spark "
+            "repeats are appended again)"
+        )
+
+    def append(
+        self,
+        topic: str,
+        rows: pa.Table,
+        *,
+        partitioner: str,
+        compression: str | None,
+        transaction: Transaction | None,
+    ) -> dict[int, OffsetRange]:
+        """Append rows, acknowledged by all in-sync replicas; return the offsets that they got."""
+        assert transaction is None
+        done = self._client.append(topic, rows, partitioner=partitioner, compression=compression)
+        return {p: OffsetRange(extent.start, extent.end) for p, extent in done.items()}
+
+    def flush(self) -> None:
+        """Nothing: `append` returns when all in-sync replicas have the rows."""
+
+
+_clients: dict[tuple[int, str], KafkaClient] = {}
+_mutex = threading.Lock()
+
+
+def of_cluster(bootstrap: str, *, isolation: Isolation = "read_committed") -> ClusterTopics:
+    """Return the topics of the cluster at these addresses. Raises: InvalidConfigError: they are no addresses."""
+    key = os.getpid(), bootstrap
+    with _mutex:
+        client = _clients.pop(key, None) or KafkaClient(bootstrap, client_id="pylog-spark")
+        _clients[key] = client
+        while len(_clients) > CLIENTS_MAX:
+            _clients.pop(next(iter(_clients))).close()
+    return ClusterTopics(client, isolation)
+
+
+def _info(topic: TopicMetadata) -> TopicInfo:
+    return TopicInfo.of(topic.name, topic.id, len(topic.leaders), {})

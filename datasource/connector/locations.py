@@ -1,0 +1,38 @@
+"""Where the topics of a query live: a directory (option `path`) or a cluster (`kafka.bootstrap.servers`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from datasource.topics import ReadableTopics, WritableTopics, reading, writing
+from logstore import InvalidConfigError
+
+if TYPE_CHECKING:
+    from datasource.connector.options import ReadOptions, WriteOptions
+    from logstore.log.isolation import Isolation
+
+
+def to_read(options: ReadOptions | WriteOptions, isolation: Isolation = "read_committed") -> ReadableTopics:
+    """The topics, to read. Raises: NotAStoreError; InvalidConfigError: what a cluster needs is not installed."""
+    return (
+        _cluster(options.bootstrap, isolation)
+        if options.bootstrap
+        else reading(options.path, isolation=isolation)
+    )
+
+
+def to_write(options: WriteOptions) -> WritableTopics:
+    """The topics, to write. Raises: as `to_read`; StoreLockedError: a broker has the directory."""
+    return _cluster(options.bootstrap, "read_committed") if options.bootstrap else writing(options.path)
+
+
+def _cluster(bootstrap: str, isolation: Isolation) -> WritableTopics:
+    try:
+        from datasource.cluster_topics import of_cluster  # loads the protocol, which a directory needs not
+    except ModuleNotFoundError as error:
+        raise InvalidConfigError(
+            f"option 'kafka.bootstrap.servers' needs the package {error.name}: pip install 'pyspark-pylog[cluster]' "
+            "on every machine of Spark",
+            option="kafka.bootstrap.servers",
+        ) from error
+    return of_cluster(bootstrap, isolation=isolation)

@@ -1,0 +1,385 @@
+"""Cluster: requests to the brokers of a cluster, to the right one, repeated while that may help.
+
+Laws: what a partition's leader refuses is asked of the leader that the brokers name next, until the time of the call
+is over; then the last refusal is raised. A call never waits longer than its deadline for a broker that hangs: another
+address is tried. What no repetition mends is raised at once. Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+from logstore.env import SYSTEM
+from logstore.errors import PylogError, UnknownPartitionError, UnknownTopicError
+from replication.client.addresses import addresses_of
+from replication.client.connection import Answer, BrokerConnection, UnreachableError
+from replication.client.metadata import (
+    NO_LEADER,
+    ClusterMetadata,
+    PartitionLeader,
+    TopicMetadata,
+    metadata_of,
+    newer,
+)
+from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
+from replication.model.cluster import TopicPartition
+from replication.protocol.apis import ApiKey
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 1.0
+# A topic that brokers do not know is asked for again for so long: one that was just made is not known everywhere.
+UNKNOWN_TOPIC_S = 5.0
+# Of one broker that is asked for metadata: one that hangs must not use up the time of the call.
+METADATA_TIMEOUT_MS = 5_000
+# After so long without any answer, others are asked whether a broker still leads.
+SILENT_S = 1.0
+
+Partitions = Mapping[TopicPartition, Any]
+Found = TypeVar("Found")
+# The answer of one partition says that the metadata is old.
+_OLD_METADATA = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+LOST = (OSError, TimeoutError)  # of a connection: another one may do
+
+
+class Backoff:
+    """Waits that double, up to a second, with some chance in them."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self._next_s = BACKOFF_MIN_S
+
+    @property
+    def is_over(self) -> bool:
+        """The time of the call has passed."""
+        return asyncio.get_running_loop().time() >= self.deadline
+
+    async def wait(self) -> None:
+        """Wait for the next attempt, not beyond the deadline."""
+        left_s = self.deadline - asyncio.get_running_loop().time()
+        await asyncio.sleep(max(0.0, min(left_s, self._next_s * SYSTEM.random.uniform(0.8, 1.2))))
+        self._next_s = min(2 * self._next_s, BACKOFF_MAX_S)
+
+
+class Cluster:
+    """See the module. `timeout_ms` bounds a call with all its attempts, `request_timeout_ms` one attempt."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "pylog",
+        timeout_ms: int = 60_000,
+        request_timeout_ms: int = 30_000,
+        metadata_max_age_ms: int = 300_000,
+    ) -> None:
+        self._bootstrap = addresses_of(bootstrap)
+        self._client_id = client_id
+        self.timeout_s = timeout_ms / 1000
+        self._request_timeout_ms = min(request_timeout_ms, timeout_ms)
+        self._max_age_s = metadata_max_age_ms / 1000
+        self._connections: dict[tuple[str, int], BrokerConnection] = {}
+        self._cluster: ClusterMetadata | None = None
+        self._topics: dict[str, tuple[float, TopicMetadata]] = {}
+
+    def close(self) -> None:
+        """End every connection."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def backoff(self) -> Backoff:
+        """The attempts of one call that begins now."""
+        return Backoff(asyncio.get_running_loop().time() + self.timeout_s)
+
+    # ------------------------------------------------------------------ metadata
+
+    async def topics(self) -> Mapping[str, TopicMetadata]:
+        """Every topic of the cluster that may be seen."""
+        answer = await self._ask_metadata(None)
+        return {name: topic for name, topic in answer.topics.items() if topic.error is ErrorCode.NONE}
+
+    async def topic(self, name: str, *, is_fresh: bool = False) -> TopicMetadata:
+        """One topic; asked again if what is known is old, or `is_fresh`.
+
+        Raises: UnknownTopicError, KafkaError (one that may not be seen).
+        """
+        now = asyncio.get_running_loop().time()
+        known = self._topics.get(name)
+        if known is not None and not is_fresh and now - known[0] < self._max_age_s:
+            return known[1]
+        backoff, patience = self.backoff(), now + min(UNKNOWN_TOPIC_S, self.timeout_s)
+        while True:
+            topic = (await self._ask_metadata([name])).topics.get(name)
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error
+            if topic is not None and error is ErrorCode.NONE:
+                return topic
+            is_unknown = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            late = (
+                patience if known is not None else now
+            )  # a name that never was there is a slip: told at once
+            if is_unknown and asyncio.get_running_loop().time() >= late:
+                raise UnknownTopicError(name, (await self.topics()).keys(), f"the cluster at {self.where}")
+            if not is_unknown and (not error.is_retriable or backoff.is_over):
+                raise KafkaError(error, f"topic {name!r} at {self.where}")
+            await backoff.wait()
+
+    @property
+    def where(self) -> str:
+        """The bootstrap addresses, for messages."""
+        return ",".join(f"{host}:{port}" for host, port in self._bootstrap)
+
+    @property
+    def metadata(self) -> ClusterMetadata | None:
+        """What was heard last of the cluster itself."""
+        return self._cluster
+
+    async def leader(self, tp: TopicPartition) -> PartitionLeader:
+        """Who leads the partition, as far as is known. Raises: UnknownTopicError, UnknownPartitionError."""
+        topic = await self.topic(tp.topic)
+        if tp.partition not in topic.leaders:
+            topic = await self.topic(tp.topic, is_fresh=True)
+        if tp.partition not in topic.leaders:
+            raise UnknownPartitionError(tp.topic, tp.partition, len(topic.leaders))
+        return topic.leaders[tp.partition]
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Ask for these again when they are needed next."""
+        for name in topics:
+            if name in self._topics:
+                self._topics[name] = (-self._max_age_s, self._topics[name][1])
+
+    async def _ask_metadata(self, names: Collection[str] | None) -> ClusterMetadata:
+        request: dict[str, Any] = {
+            "topics": None if names is None else [{"topic_id": None, "name": name} for name in names],
+            "allow_auto_topic_creation": False,
+            "include_cluster_authorized_operations": False,
+            "include_topic_authorized_operations": False,
+        }
+        attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
+        answer = metadata_of((await self.call_any(ApiKey.METADATA, request, timeout_ms=attempt_ms)).body)
+        now = asyncio.get_running_loop().time()
+        for name, topic in answer.topics.items():
+            if topic.error is ErrorCode.NONE:
+                known = self._topics.get(name)
+                self._topics[name] = (now, newer(known[1] if known else None, topic))
+        self._cluster = answer
+        return answer
+
+    # --------------------------------------------------------------------- calls
+
+    async def call(self, broker: int, key: ApiKey, request: Any, **bounds: Any) -> Answer:
+        """Ask this broker once. Raises: KafkaError (it is not known), and as `BrokerConnection.call`."""
+        return await (await self.connection(broker)).call(key, request, **bounds)
+
+    async def connection(self, broker: int) -> BrokerConnection:
+        """The connection to a broker by its id. Raises: KafkaError: no broker of this id is known."""
+        address = self._cluster.brokers.get(broker) if self._cluster else None
+        if address is None:
+            await self._ask_metadata([])
+            address = self._cluster.brokers.get(broker) if self._cluster else None
+        if address is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker} is not known at {self.where}")
+        return self._at(address.host, address.port)
+
+    async def call_leader(
+        self, leader: int, topics: Collection[str], key: ApiKey, request: Any, **bounds: Any
+    ) -> Answer:
+        """As `call`, but a leader that is silent is given up as soon as the others say that it leads no more.
+
+        A broker that hangs answers nothing, and its session ends long before a request does.
+
+        Raises: as `call`; OSError: it was given up, and every other call that waits on it with it.
+        """
+        broker = await self.connection(leader)
+        led = {
+            name: {p for p, known in self._leaders_of(name).items() if known.broker == leader}
+            for name in topics
+        }
+        asked = asyncio.ensure_future(broker.call(key, request, **bounds))
+        try:
+            while True:
+                done, _ = await asyncio.wait([asked], timeout=SILENT_S)
+                if done:
+                    return asked.result()
+                if broker.silent_s >= SILENT_S and await self._is_replaced(leader, led):
+                    broker.close()
+        finally:
+            asked.cancel()
+
+    async def _is_replaced(self, leader: int, led: Mapping[str, Collection[int]]) -> bool:
+        """Has any of these partitions another leader by now?"""
+        try:
+            answer = await self._ask_metadata(list(led))
+        except PylogError:
+            return False
+        return any(
+            known.broker not in (leader, NO_LEADER)
+            for name, partitions in led.items()
+            if name in answer.topics
+            for p, known in answer.topics[name].leaders.items()
+            if p in partitions
+        )
+
+    def _leaders_of(self, topic: str) -> Mapping[int, PartitionLeader]:
+        return self._topics[topic][1].leaders if topic in self._topics else {}
+
+    async def call_any(self, key: ApiKey, request: Any, **bounds: Any) -> Answer:
+        """Ask whoever answers: brokers that are known, then the bootstrap addresses; again until the deadline.
+
+        Raises: UnreachableError, UnsupportedVersionError, ProtocolError.
+        """
+        backoff = self.backoff()
+        while True:
+            failed: dict[str, str] = {}
+            for host, port in self._candidates():
+                try:
+                    return await self._at(host, port).call(key, request, **bounds)
+                except (*LOST, ProtocolError) as error:
+                    failed[f"{host}:{port}"] = _reason(error)
+            if backoff.is_over:
+                tried = "; ".join(f"{address}: {reason}" for address, reason in failed.items())
+                raise UnreachableError(
+                    f"no Kafka broker answered within {self.timeout_s:g} s: {tried}. Check "
+                    "kafka.bootstrap.servers, and that the brokers listen there",
+                    addresses=list(failed),
+                )
+            await backoff.wait()
+
+    async def call_controller(self, key: ApiKey, request: Any, code_of: Callable[[Any], ErrorCode]) -> Any:
+        """The answer of the controller; asked again while it says, by `code_of` the answer, that another one is.
+
+        Raises: UnreachableError, KafkaError: there was no controller until the deadline.
+        """
+        backoff, last = self.backoff(), "no controller is known"
+        while True:
+            controller = (await self._ask_metadata([])).controller
+            if controller != NO_LEADER:
+                try:
+                    answer = (await self.call(controller, key, request)).body
+                except (*LOST, KafkaError) as error:
+                    last = _reason(error)
+                else:
+                    if code_of(answer) is not ErrorCode.NOT_CONTROLLER:
+                        return answer
+                    last = ErrorCode.NOT_CONTROLLER.name
+            if backoff.is_over:
+                raise KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT, f"{key.name} did not succeed in time; last: {last}"
+                )
+            await backoff.wait()
+
+    async def call_leaders(
+        self,
+        wanted: Mapping[TopicPartition, Any],
+        ask: Callable[[BrokerConnection, Partitions], Awaitable[Mapping[TopicPartition, Found | ErrorCode]]],
+        what: str,
+    ) -> dict[TopicPartition, Found]:
+        """What the leaders of these partitions answer: one request a broker, again for partitions that were refused.
+
+        `ask` sends one broker its share and returns a result, or an error, for each partition.
+
+        Raises: KafkaError: the refusal that stands when the time is over, or that no repetition mends;
+        UnknownTopicError, UnreachableError.
+        """
+        done: dict[TopicPartition, Found] = {}
+        left, backoff = dict(wanted), self.backoff()
+        while True:
+            refused = await self._ask_leaders(left, ask, done)
+            left = {tp: wanted[tp] for tp in left if tp not in done}
+            if not left:
+                return done
+            self.forget({tp.topic for tp in left})
+            for tp, error in refused.items():
+                if isinstance(error, ErrorCode) and not error.is_retriable:
+                    raise error_of(error, f"{what} of {tp.topic}-{tp.partition}")
+            if backoff.is_over:
+                tp = next(iter(left))
+                raise KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"{what} of {tp.topic}-{tp.partition} and {len(left) - 1} more did not succeed within "
+                    f"{self.timeout_s:g} s; last: {_reason(refused.get(tp, 'no leader'))}",
+                )
+            await backoff.wait()
+
+    async def _ask_leaders(
+        self,
+        left: Mapping[TopicPartition, Any],
+        ask: Callable[[BrokerConnection, Partitions], Awaitable[Mapping[TopicPartition, Found | ErrorCode]]],
+        done: dict[TopicPartition, Found],
+    ) -> dict[TopicPartition, ErrorCode | BaseException | str]:
+        shares: dict[int, dict[TopicPartition, Any]] = {}
+        refused: dict[TopicPartition, ErrorCode | BaseException | str] = {}
+        for tp, asked in left.items():
+            leader = (await self.leader(tp)).broker
+            if leader == NO_LEADER:
+                refused[tp] = ErrorCode.LEADER_NOT_AVAILABLE
+            else:
+                shares.setdefault(leader, {})[tp] = asked
+        answers = await asyncio.gather(*(self._share(b, share, ask) for b, share in shares.items()))
+        for share, answer in zip(shares.values(), answers, strict=True):
+            for tp in share:
+                found = answer if isinstance(answer, BaseException) else answer.get(tp, "not answered")
+                if isinstance(found, (ErrorCode, BaseException, str)):
+                    refused[tp] = found
+                else:
+                    done[tp] = found
+        return refused
+
+    async def _share(
+        self,
+        broker: int,
+        share: Partitions,
+        ask: Callable[[BrokerConnection, Partitions], Awaitable[Mapping[TopicPartition, Any]]],
+    ) -> Mapping[TopicPartition, Any] | BaseException:
+        try:
+            return await ask(await self.connection(broker), share)
+        except (*LOST, KafkaError) as error:
+            return error
+
+    def _at(self, host: str, port: int) -> BrokerConnection:
+        connection = self._connections.get((host, port))
+        if connection is None:
+            connection = BrokerConnection(host, port, self._client_id, timeout_ms=self._request_timeout_ms)
+            self._connections[host, port] = connection
+        return connection
+
+    def _candidates(self) -> list[tuple[str, int]]:
+        known = [(b.host, b.port) for b in self._cluster.brokers.values()] if self._cluster else []
+        SYSTEM.random.shuffle(known)
+        all_of_them = dict.fromkeys((*known, *self._bootstrap))
+        return sorted(
+            all_of_them, key=lambda a: a in self._connections and self._connections[a].silent_s >= SILENT_S
+        )
+
+
+def is_old_metadata(error: ErrorCode) -> bool:
+    """True if the broker refuses because it is not the one to ask (any more)."""
+    return error in _OLD_METADATA
+
+
+def _reason(error: object) -> str:
+    if isinstance(error, ErrorCode):
+        return error.name
+    if isinstance(error, ProtocolError):
+        return f"not a Kafka broker ({error})"
+    if isinstance(error, TimeoutError) and not str(error):
+        return "no answer in time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

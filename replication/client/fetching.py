@@ -1,0 +1,249 @@
+"""Offsets of partitions, and the batches of a range, as bytes.
+
+Laws: what is returned begins with the batch that holds the offset asked for, and has no gap but those that
+compaction left; a reader of committed records never gets one of an aborted transaction. A leader change is waited
+for; an offset that the log does not hold (any more) is raised, never skipped. Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from logstore.errors import CorruptLogError, OffsetOutOfRangeError
+from logstore.records import batch as batches
+from logstore.records.arrow import whole_bytes
+from replication.client.cluster import LOST, Cluster, Partitions
+from replication.client.connection import BrokerConnection
+from replication.client.metadata import NO_LEADER, PartitionLeader
+from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
+from replication.model.cluster import TopicPartition, topic_uuid
+from replication.protocol.apis import ApiKey
+from replication.protocol.messages import (
+    Aborted,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    Isolation,
+    PartitionFetched,
+)
+
+EARLIEST, LATEST = -2, -1
+FIRST_FETCH_BYTES, FETCH_BYTES = 1024 * 1024, 4 * 1024 * 1024
+FETCH_BYTES_MAX = 1024 * 1024 * 1024  # of one batch; more than any broker takes
+FETCH_WAIT_MS = 500
+TOPIC_IDS_FROM = 13  # Fetch: topics are named by ids
+
+
+class FoundOffset(NamedTuple):
+    """An offset, and the timestamp of its record; -1 and -1 if there is none."""
+
+    offset: int
+    timestamp_ms: int = -1
+
+
+class Fetched(NamedTuple):
+    """Whole batches as stored. `next_offset` is behind the last one, and behind those that were left out."""
+
+    parts: tuple[memoryview, ...]
+    next_offset: int
+
+
+async def list_offsets(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+) -> dict[TopicPartition, FoundOffset]:
+    """The offset of each partition at EARLIEST, at LATEST, or of the first record at or after a time in ms.
+
+    LATEST is the high watermark; for READ_COMMITTED the last stable offset.
+
+    Raises: UnknownTopicError, UnknownPartitionError, UnreachableError, KafkaError.
+    """
+
+    async def ask(
+        broker: BrokerConnection, share: Partitions
+    ) -> Mapping[TopicPartition, FoundOffset | ErrorCode]:
+        rows: dict[str, list[dict[str, int]]] = {}
+        for tp, timestamp in share.items():
+            rows.setdefault(tp.topic, []).append({"partition_index": tp.partition, "timestamp": timestamp})
+        request = {
+            "replica_id": -1,
+            "isolation_level": int(isolation),
+            "topics": [{"name": name, "partitions": partitions} for name, partitions in rows.items()],
+        }
+        answer = (await broker.call(ApiKey.LIST_OFFSETS, request)).body
+        return {
+            TopicPartition(topic.name, p.partition_index): _found_offset(p)
+            for topic in answer.topics
+            for p in topic.partitions
+        }
+
+    return await cluster.call_leaders(wanted, ask, "the offset")
+
+
+def _found_offset(partition: Any) -> FoundOffset | ErrorCode:
+    code = partition.error_code.value
+    return ErrorCode(code) if code else FoundOffset(partition.offset, partition.timestamp)
+
+
+async def fetch(
+    cluster: Cluster,
+    tp: TopicPartition,
+    offset: int,
+    end: int,
+    *,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    max_bytes: int = FETCH_BYTES,
+) -> Fetched:
+    """The batches from the one that holds `offset`, about `max_bytes` of them, none that begins at `end` or later.
+
+    `end` must be at most what `list_offsets` gave as LATEST with this isolation. No parts, and `next_offset` = `end`:
+    compaction left nothing of the range.
+
+    Raises: OffsetOutOfRangeError: the log does not hold the offset (any more). CorruptLogError: what came is damaged.
+    KafkaError: the leader refuses, or there was none until the deadline. UnknownTopicError, UnreachableError.
+    """
+    backoff, empty = cluster.backoff(), 0
+    while True:
+        answer = await _answer(cluster, tp, offset, isolation, max_bytes)
+        if isinstance(answer, str):
+            refused = answer
+        elif len(answer.records):
+            if (found := _whole(answer, tp, offset, end, isolation)) is not None:
+                return found
+            max_bytes = min(2 * max_bytes, FETCH_BYTES_MAX)  # it came with a part of one batch only
+            continue
+        elif _readable_end(answer, isolation) >= end:
+            empty += 1
+            if empty > 1:  # twice, so that no answer cut short by its own bounds is taken for the end
+                return Fetched((), end)
+            continue
+        else:
+            refused = f"the leader's log is readable up to {_readable_end(answer, isolation)} so far"
+        cluster.forget([tp.topic])
+        if backoff.is_over:
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"fetch of {tp} at offset {offset} did not succeed within {cluster.timeout_s:g} s; last: {refused}",
+            )
+        await backoff.wait()
+
+
+async def _answer(
+    cluster: Cluster, tp: TopicPartition, offset: int, isolation: Isolation, max_bytes: int
+) -> PartitionFetched | str:
+    """What the leader answers, or why it has to be asked again. Raises: as `fetch`."""
+    try:
+        answer = await _ask(cluster, tp, offset, isolation, max_bytes)
+    except LOST as error:
+        return str(error)
+    except KafkaError as error:
+        if error.code.is_retriable or error.code is ErrorCode.BROKER_NOT_AVAILABLE:
+            return str(error)
+        raise
+    if answer is None:
+        return "no leader"
+    if not answer.error_code:
+        return answer
+    refusal = error_of(answer.error_code, f"fetch of {tp} at offset {offset}")
+    if refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        raise await _out_of_range(cluster, tp, offset)
+    if not refusal.code.is_retriable:
+        raise refusal
+    return str(refusal)
+
+
+def _readable_end(answer: PartitionFetched, isolation: Isolation) -> int:
+    return answer.last_stable_offset if isolation is Isolation.READ_COMMITTED else answer.high_watermark
+
+
+async def _ask(
+    cluster: Cluster, tp: TopicPartition, offset: int, isolation: Isolation, max_bytes: int
+) -> PartitionFetched | None:
+    leader = await cluster.leader(tp)
+    if leader.broker == NO_LEADER:
+        return None
+    topic_id = topic_uuid((await cluster.topic(tp.topic)).id)
+    request = FetchRequest(
+        max_wait_ms=FETCH_WAIT_MS,
+        min_bytes=1,
+        topics=(FetchTopic(tp.topic, topic_id, (_fetch_partition(tp, offset, leader, max_bytes),)),),
+        max_bytes=max_bytes,
+        isolation=isolation,
+    )
+    version_max = None if topic_id else TOPIC_IDS_FROM - 1
+    answer = await cluster.call_leader(
+        leader.broker, [tp.topic], ApiKey.FETCH, request, version_max=version_max
+    )
+    if answer.body.error_code:
+        raise error_of(answer.body.error_code, f"fetch from broker {leader.broker}")
+    for topic in answer.body.topics:
+        for partition in topic.partitions:
+            if partition.partition == tp.partition:
+                return partition  # type: ignore[no-any-return]
+    raise ProtocolError(f"broker {leader.broker} answers a fetch of {tp} without that partition")
+
+
+def _fetch_partition(
+    tp: TopicPartition, offset: int, leader: PartitionLeader, max_bytes: int
+) -> FetchPartition:
+    return FetchPartition(tp.partition, offset, max_bytes, current_leader_epoch=leader.epoch)
+
+
+async def _out_of_range(cluster: Cluster, tp: TopicPartition, offset: int) -> OffsetOutOfRangeError:
+    first, last = await asyncio.gather(
+        list_offsets(cluster, {tp: EARLIEST}), list_offsets(cluster, {tp: LATEST})
+    )
+    return OffsetOutOfRangeError(offset, first[tp].offset, last[tp].offset, str(tp))
+
+
+# ------------------------------------------------------------------- batches
+
+
+def _whole(
+    answer: PartitionFetched, tp: TopicPartition, offset: int, end: int, isolation: Isolation
+) -> Fetched | None:
+    """The whole batches of an answer up to `end`; None if there is not one."""
+    data = memoryview(answer.records)
+    where = f"fetched from {tp} at offset {offset}"
+    try:
+        stop, last = whole_bytes(data, len(data), upper=end)
+        if stop:
+            following = batches.header_at(data, last).next_offset
+            aborted = answer.aborted if isolation is Isolation.READ_COMMITTED else None
+            return Fetched(tuple(committed(data[:stop], aborted or ())), following)
+        if len(data) >= batches.HEADER_BYTES and batches.header_at(data).base_offset >= end:
+            return Fetched((), end)
+        return None
+    except batches.InvalidBatchError as error:
+        remedy = "message formats before v2 (Kafka 0.11) are not read; else the broker's log is damaged"
+        raise CorruptLogError(where, error.position, error.reason, remedy) from None
+
+
+def committed(data: memoryview, aborted: Iterable[Aborted]) -> Iterator[memoryview]:
+    """The batches without those of aborted transactions: runs of them, as they are.
+
+    `aborted` names each aborted transaction that has data here by its producer and first offset. It ends at the
+    producer's next marker, so `data` must begin within or before it.
+    """
+    waiting = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
+    if not waiting:
+        yield data
+        return
+    open_ones: set[int] = set()
+    begin = 0
+    for position, header in batches.batches(data):
+        while waiting and waiting[-1].first_offset <= header.last_offset:
+            open_ones.add(waiting.pop().producer_id)
+        if header.is_control:
+            open_ones.discard(header.producer_id)
+        elif header.is_transactional and header.producer_id in open_ones:
+            batches.check(data, position, header)  # left out by its header: that must be right
+            if position > begin:
+                yield data[begin:position]
+            begin = position + header.size_bytes
+    if begin < len(data):
+        yield data[begin:]

@@ -1,0 +1,84 @@
+"""Metadata as a client knows it: brokers, topics, and the leader of each partition with its epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from replication.errors import ErrorCode
+from replication.model.cluster import topic_id_of
+from replication.model.metadata import BrokerAddress
+
+NO_LEADER = -1
+NO_EPOCH = -1
+
+
+class PartitionLeader(NamedTuple):
+    """Who leads a partition: NO_LEADER if nobody does. `epoch` is NO_EPOCH where the broker is older than Kafka 2.1."""
+
+    broker: int
+    epoch: int = NO_EPOCH
+
+
+class TopicMetadata(NamedTuple):
+    """One topic. `id` is "" where the broker is older than Kafka 2.8; `error` is NONE, or why nothing is known."""
+
+    name: str
+    id: str
+    leaders: Mapping[int, PartitionLeader]
+    error: ErrorCode = ErrorCode.NONE
+    is_internal: bool = False
+
+
+class ClusterMetadata(NamedTuple):
+    """An answer to Metadata."""
+
+    cluster_id: str
+    controller: int
+    brokers: Mapping[int, BrokerAddress]
+    topics: Mapping[str, TopicMetadata]
+
+
+def metadata_of(answer: Any) -> ClusterMetadata:
+    """The answer of any version as values."""
+    brokers = {
+        b.node_id: BrokerAddress(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers
+    }
+    topics = {topic.name: _topic(topic) for topic in answer.topics}
+    return ClusterMetadata(
+        getattr(answer, "cluster_id", None) or "",
+        getattr(answer, "controller_id", NO_LEADER),
+        brokers,
+        topics,
+    )
+
+
+def newer(known: TopicMetadata | None, heard: TopicMetadata) -> TopicMetadata:
+    """The topic as it is now known: a leader of an older epoch than the known one is not believed.
+
+    A topic of another id was created again: its epochs begin anew.
+    """
+    if known is None or known.id != heard.id:
+        return heard
+    leaders = {
+        partition: _later(known.leaders.get(partition), leader) for partition, leader in heard.leaders.items()
+    }
+    return heard._replace(leaders=leaders)
+
+
+def _later(known: PartitionLeader | None, heard: PartitionLeader) -> PartitionLeader:
+    return known if known is not None and known.epoch > heard.epoch != NO_EPOCH else heard
+
+
+def _topic(topic: Any) -> TopicMetadata:
+    leaders = {
+        p.partition_index: PartitionLeader(p.leader_id, getattr(p, "leader_epoch", NO_EPOCH))
+        for p in topic.partitions
+    }
+    return TopicMetadata(
+        topic.name,
+        topic_id_of(getattr(topic, "topic_id", None)),
+        dict(sorted(leaders.items())),
+        ErrorCode(topic.error_code.value),
+        getattr(topic, "is_internal", False),
+    )

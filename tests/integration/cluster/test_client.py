@@ -1,0 +1,114 @@
+"""The client and three brokers: nothing is lost, doubled or out of order when leaders die, stand still or move."""
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from logstore.errors import OffsetOutOfRangeError, RecordTooLargeError, UnknownTopicError
+from replication.client.kafka_client import KafkaClient
+from replication.errors import KafkaError
+from replication.model.cluster import TopicPartition
+
+
+@pytest.fixture
+def client(cluster):
+    with KafkaClient(cluster.running.bootstrap, timeout_ms=40_000) as opened:
+        yield opened
+
+
+def rows(begin, count, partition=0):
+    values = [f"{n}" for n in range(begin, begin + count)]
+    return pa.table({"value": values, "partition": pa.array([partition] * count, pa.int32())})
+
+
+def read(client, topic, partition=0):
+    extent = client.extents(topic)[partition]
+    return [
+        v.decode()
+        for b in client.read(topic, partition, extent.start, extent.end)
+        for v in b["value"].to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+def test_appends_through_a_failover_are_there_once_and_in_order(cluster, client, fault):
+    topic = cluster.create((1, 2, 3), (2, 3, 1))
+    stop, sent = threading.Event(), []
+
+    def append():
+        while not stop.is_set():
+            for partition in (0, 1):
+                client.append(topic, rows(len(sent), 20, partition))
+            sent.extend(range(len(sent), len(sent) + 20))
+
+    appending = threading.Thread(target=append)
+    appending.start()
+    try:
+        for broker in (1, 2) if fault == "kill" else (1,):
+            before = len(sent)
+            cluster.until(lambda before=before: len(sent) > before + 40)
+            getattr(cluster.running, fault)(broker)
+            before = len(sent)
+            cluster.until(lambda before=before: len(sent) > before + 40, timeout_s=60)
+            if fault == "kill":
+                cluster.running.restart(broker)
+            else:
+                cluster.running.resume(broker)
+                cluster.running.wait_until_known()
+    finally:
+        stop.set()
+        appending.join(60)
+    assert not appending.is_alive()
+    for partition in (0, 1):
+        assert read(client, topic, partition) == [str(n) for n in sent]
+
+
+def test_a_reader_goes_on_at_the_next_leader(cluster, client):
+    topic = cluster.create((1, 2, 3))
+    client.append(topic, rows(0, 5000))
+    extent = client.extents(topic)[0]
+    reading = client.read(topic, 0, extent.start, extent.end, fetch_bytes=1)
+    found = [v for _ in range(1) for v in next(reading)["value"].to_pylist()]
+    cluster.running.kill(cluster.state(topic).leader)
+    found += [v for b in reading for v in b["value"].to_pylist()]
+    assert [v.decode() for v in found] == [str(n) for n in range(5000)]
+
+
+def test_offsets_are_found_by_time_and_at_both_ends(cluster, client):
+    topic = cluster.create((1, 2, 3))
+    times = [1700000000000 + 1000 * n for n in range(10)]
+    client.append(topic, rows(0, 10).append_column("timestamp", pa.array(times)))
+    tp = TopicPartition(topic, 0)
+    assert [client.offsets({tp: at})[tp].offset for at in (-2, -1, times[3], times[3] + 1, times[9] + 1)] == [
+        0, 10, 3, 4, -1,
+    ]  # fmt: skip
+
+
+def test_records_that_were_deleted_are_an_error_and_not_a_gap(cluster, client):
+    topic = cluster.create((1, 2, 3))
+    client.append(topic, rows(0, 10))
+    from confluent_kafka import TopicPartition as Position
+
+    cluster.administer("delete_records", [Position(topic, 0, 4)])
+    with pytest.raises(OffsetOutOfRangeError, match="which holds offsets 4 to 10"):
+        list(client.read(topic, 0, 2, 10))
+    assert read(client, topic) == [str(n) for n in range(4, 10)]
+
+
+def test_what_a_topic_does_not_take_is_told_before_anything_is_sent(cluster, client):
+    topic = cluster.create((1, 2, 3), max_message_bytes=2000)
+    with pytest.raises(RecordTooLargeError, match="2,000"):
+        client.append(topic, pa.table({"value": [b"x" * 3000]}))
+    client.append(topic, pa.table({"value": [b"x" * 1000] * 50}))  # in batches that the topic takes
+    assert client.extents(topic)[0] == (0, 50)
+    with pytest.raises(UnknownTopicError, match="did you mean"):
+        client.append(f"{topic}x", rows(0, 1))
+
+
+def test_a_topic_without_enough_replicas_refuses_with_the_reason(cluster):
+    topic = cluster.create((1, 2, 3), min_insync_replicas=3)
+    cluster.running.kill(3)
+    client = KafkaClient(cluster.running.bootstrap, timeout_ms=3000)
+    with client, pytest.raises(KafkaError, match=r"(?i)not enough replicas"):
+        client.append(topic, rows(0, 5))

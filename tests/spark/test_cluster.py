@@ -1,0 +1,172 @@
+"""The same source over a cluster: what a DataFrame writes is there once, and read as from a directory."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+
+import logstore
+from replication.client.kafka_client import KafkaClient
+from tests.integration.cluster.conftest import running
+
+TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with running(directory=tmp_path_factory.mktemp("cluster")) as tested:
+        yield tested
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    with KafkaClient(cluster.running.bootstrap) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(cluster):
+    return cluster.create((1, 2, 3), (2, 3, 1), (3, 1, 2))
+
+
+@pytest.fixture
+def over(cluster):
+    return {"kafka.bootstrap.servers": cluster.running.bootstrap}
+
+
+def columns(count, begin=0):
+    return {
+        "key": pa.array([f"k{n}" for n in range(begin, begin + count)]),
+        "value": pa.array([f"v{n}" for n in range(begin, begin + count)]),
+    }
+
+
+def test_a_frame_written_to_a_cluster_is_read_back(spark, client, over, topic):
+    frame = spark.range(3000).selectExpr(
+        "cast(id as string) key", "concat('v', id) value", "timestamp_millis(1700000000000 + id) timestamp"
+    )
+    frame.write.format("pylog").options(**over, topic=topic, exactlyOnce=False).mode("append").save()
+    found = spark.read.format("pylog").options(**over, subscribe=topic).load()
+    rows = found.selectExpr(
+        "cast(key as string)", "cast(value as string)", "partition", "offset", "timestamp"
+    ).collect()
+    assert sorted(row.value for row in rows) == sorted(f"v{n}" for n in range(3000))
+    assert {row.value: row.key for row in rows} == {f"v{n}": str(n) for n in range(3000)}
+    assert {p: e.end for p, e in client.extents(topic).items()} == {
+        p: sum(row.partition == p for row in rows) for p in range(3)
+    }
+
+
+def test_keys_go_to_the_partitions_where_a_directory_has_them(spark, client, over, topic, tmp_path):
+    rows = pa.table(columns(500))
+    with logstore.open(tmp_path / "log") as store:
+        store.create_topic("t", partitions=3)
+        store.append("t", rows)
+        wanted = {p: store.read("t", partition=p).read_all()["value"].to_pylist() for p in range(3)}
+    client.append(topic, rows)
+    found = (
+        spark.read.format("pylog")
+        .options(**over, subscribe=topic)
+        .load()
+        .orderBy("partition", "offset")
+        .collect()
+    )
+    assert {p: [bytes(row.value) for row in found if row.partition == p] for p in range(3)} == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "values"),
+    [
+        ({"startingOffsets": '{"T":{"0":1,"1":-2,"2":0}}'}, ["b0", "a1", "a2", "b1", "b2"]),
+        ({"endingOffsets": '{"T":{"0":1,"1":0,"2":0}}'}, ["a0"]),
+        (
+            {"startingTimestamp": 1700000001000, "startingOffsetsByTimestampStrategy": "latest"},
+            ["a1", "a2", "b1", "b2"],
+        ),
+        ({"endingTimestamp": 1700000001000}, ["a0", "b0"]),
+        ({"minPartitions": 5}, ["a0", "a1", "a2", "b0", "b1", "b2"]),
+        ({"maxRecordsPerPartition": 1}, ["a0", "a1", "a2", "b0", "b1", "b2"]),
+        ({"isolation": "read_uncommitted"}, ["a0", "a1", "a2", "b0", "b1", "b2"]),
+    ],
+)
+def test_options_say_what_is_read(spark, client, over, cluster, options, values):
+    topic = cluster.create((1, 2, 3), (2, 3, 1), (3, 1, 2))
+    times = [1700000000000, 1700000001000, 1700000002000]
+    for partition, name in ((0, "a"), (1, "b")):
+        client.append(
+            topic,
+            pa.table(
+                {
+                    "value": [f"{name}{n}" for n in range(3)],
+                    "timestamp": times,
+                    "partition": pa.array([partition] * 3, pa.int32()),
+                }
+            ),
+        )
+    options = {name: str(value).replace('"T"', f'"{topic}"') for name, value in options.items()}
+    found = spark.read.format("pylog").options(**over, subscribe=topic, **options).load()
+    assert sorted(bytes(row.value).decode() for row in found.collect()) == sorted(values)
+
+
+def test_a_stream_reads_a_cluster_while_its_leaders_die(spark, client, over, cluster, topic, tmp_path):
+    """What comes out of the stream is what was acknowledged, each once: sink is a directory, exactly once."""
+    sink = tmp_path / "sink"
+    with logstore.open(sink) as store:
+        store.create_topic("out", partitions=1)
+    stop, sent = threading.Event(), []
+
+    def produce():
+        with KafkaClient(cluster.running.bootstrap) as producer:
+            while not stop.is_set():
+                begin = len(sent)
+                producer.append(topic, pa.table(columns(50, begin)))
+                sent.extend(range(begin, begin + 50))
+                time.sleep(0.02)
+
+    writing = threading.Thread(target=produce)
+    query = (
+        spark.readStream.format("pylog")
+        .options(**over, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=400)
+        .load()
+        .select("key", "value")
+        .writeStream.format("pylog")
+        .options(path=str(sink), topic="out", checkpointLocation=str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        writing.start()
+        for broker in (1, 2):
+            cluster.until(lambda wanted=broker * 300: len(sent) > wanted, timeout_s=TIMEOUT_S)
+            cluster.running.kill(broker)
+            more = len(sent) + 200
+            cluster.until(lambda more=more: len(sent) > more, timeout_s=TIMEOUT_S)
+            cluster.running.restart(broker)
+        stop.set()
+        writing.join(TIMEOUT_S)
+        query.processAllAvailable()
+    finally:
+        stop.set()
+        query.stop()
+    with logstore.open(sink, mode="r") as store:
+        found = store.read("out", partition=0).read_all()["value"].to_pylist()
+    assert sorted(found, key=lambda v: int(v[1:])) == [f"v{n}".encode() for n in sent]
+
+
+def test_what_cannot_be_read_or_written_is_one_clear_line(spark, over, topic):
+    def message(work):
+        with pytest.raises(Exception) as caught:  # noqa: PT011  Spark wraps it, in its own ways
+            work()
+        return str(caught.value)
+
+    def load(**options):
+        return spark.read.format("pylog").options(**options).load()
+
+    write = spark.range(1).selectExpr("cast(id as string) value").write.format("pylog").mode("append")
+    assert "exactlyOnce" in message(write.options(**over, topic=topic).save)
+    assert "did you mean" in message(load(**over, subscribe=f"{topic}x").collect)
+    assert "leave one away" in message(lambda: load(**over, path="/tmp", subscribe=topic))
+    assert "no HOST:PORT" in message(lambda: load(subscribe=topic, **{"kafka.bootstrap.servers": "nowhere"}))
+    assert "needs a directory" in message(lambda: load(**over, subscribe=topic, includeTiered=True))
