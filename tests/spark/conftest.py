@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,23 +13,32 @@ from pyspark.sql import DataFrame, SparkSession
 import logstore
 from datasource import spark_session
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Two cores, and each task may be tried three times."""
-    session = spark_session(
+    """Two cores, and each task may be tried three times. Workers are forked from processes that have loaded pylog."""
+    with pytest.MonkeyPatch.context() as patch:  # so that Java finds the daemon, wherever pytest was started
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        session = start()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+def start() -> SparkSession:
+    return spark_session(
         master="local[2,3]",
         app_name="pylog-tests",
         **{
+            "spark.python.daemon.module": "tests.spark.daemon",
             "spark.sql.shuffle.partitions": 2,
             "spark.sql.session.timeZone": "UTC",
             "spark.ui.showConsoleProgress": False,
             "spark.sql.streaming.stopTimeout": "30s",
         },
     )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
 
 
 class Topics:
