@@ -1,9 +1,8 @@
 """Files and functions that a person can hold in mind. A limit here is a question: split it by noun?"""
 
 import ast
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
@@ -22,31 +21,38 @@ LONGER = {
 }
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_file_and_its_functions_fit_in_mind(path):
-    name, text = str(path.relative_to(ROOT)), path.read_text()
-    assert len(text.splitlines()) <= LONGER.get(name, FILE_LINES_MAX), f"{name}: split it by noun"
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = node.end_lineno - node.lineno + 1
-            assert lines <= LONGER.get(f"{name}:{node.name}", FUNCTION_LINES_MAX), (
-                f"{name}: {node.name} has {lines} lines"
-            )
+TEXTS = {str(path.relative_to(ROOT)): path.read_text() for path in SOURCES}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_what_a_constructor_makes_it_makes_once(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
-            made = [
-                ast.unparse(step.targets[0])
-                for step in node.body
-                if isinstance(step, ast.Assign) and isinstance(step.value, ast.Call)
-            ]
-            assert sorted(made) == sorted(set(made))
+@cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(TEXTS[name])
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_nothing_is_left_for_later(path):
-    for mark in ("TODO", "FIXME", "XXX", "NotImplementedError", "pragma: no cover"):
-        assert mark not in path.read_text(), f"{path}: {mark}"
+def test_a_file_and_its_functions_fit_in_mind():
+    for name, text in TEXTS.items():
+        assert len(text.splitlines()) <= LONGER.get(name, FILE_LINES_MAX), f"{name}: split it by noun"
+        for node in ast.walk(tree(name)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = node.end_lineno - node.lineno + 1
+                assert lines <= LONGER.get(f"{name}:{node.name}", FUNCTION_LINES_MAX), (
+                    f"{name}: {node.name} has {lines} lines"
+                )
+
+
+def test_what_a_constructor_makes_it_makes_once():
+    for name in TEXTS:
+        for node in ast.walk(tree(name)):
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                made = [
+                    ast.unparse(step.targets[0])
+                    for step in node.body
+                    if isinstance(step, ast.Assign) and isinstance(step.value, ast.Call)
+                ]
+                assert sorted(made) == sorted(set(made)), name
+
+
+def test_nothing_is_left_for_later():
+    for name, text in TEXTS.items():
+        for mark in ("TODO", "FIXME", "XXX", "NotImplementedError", "pragma: no cover"):
+            assert mark not in text, f"{name}: {mark}"

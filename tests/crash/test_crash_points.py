@@ -17,7 +17,7 @@ from tests.support.repeats import times
 
 ROOT = Path("/store")
 DIRECTORY = ROOT / "t-0"
-SEEDS = times(2, 5, "PYLOG_CRASH_SEEDS")  # tears per crash point
+SEEDS = times(1, 4, "PYLOG_CRASH_SEEDS")  # tears per crash point
 SETTINGS = {"segment_bytes": 400, "index_interval_bytes": 100, "max_message_bytes": 400}
 
 

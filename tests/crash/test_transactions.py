@@ -20,7 +20,7 @@ from tests.support.disk import Crash, Disk, PowerCut, StillClock
 from tests.support.partition import TOPIC_ID, batch, contents, reopen
 from tests.support.repeats import times
 
-SEEDS = times(2, 5, "PYLOG_CRASH_SEEDS")  # tears per crash point
+SEEDS = times(1, 4, "PYLOG_CRASH_SEEDS")  # tears per crash point
 
 SETTINGS = {"segment_bytes": 500, "index_interval_bytes": 100, "max_message_bytes": 400}
 
