@@ -38,6 +38,7 @@ from logstore.tools.verify import verify_store
 WRITERS, READERS, PARTITIONS = 20, 5, 3
 PAUSE_MS = 25  # of a writer between two appends, at most: two cores are to be enough
 ALL_AT_ONCE = 0.03  # of the kills
+KILLS_MIN = 20  # a busy machine takes longer, and kills no fewer
 SMALL = {"segment.bytes": 60_000, "index.interval.bytes": 1_000, "max.message.bytes": 50_000}
 COMPACTED = SMALL | {
     "cleanup.policy": "compact",
@@ -171,7 +172,7 @@ class Killer:
         until = time.monotonic() + seconds
         for number in range(WRITERS + READERS):
             self.start(*((Writer, number) if number < WRITERS else (Reader, number - WRITERS)))
-        while time.monotonic() < until:
+        while time.monotonic() < until or self.kills < KILLS_MIN:
             time.sleep(self.dice.random() * 0.1)
             every = self.dice.random() < ALL_AT_ONCE
             self.kill(list(self.running) if every else [self.dice.choice(list(self.running))])

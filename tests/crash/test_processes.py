@@ -1,6 +1,6 @@
 """Real processes, really killed: the short form of `python -m tests.crash.processes` (S20, S21).
 
-PYLOG_PROCESSES_SECONDS says how long they run here, PYLOG_SEED which dice are thrown.
+PYLOG_PROCESSES_SECONDS says how long they run here at least, PYLOG_SEED which dice are thrown.
 """
 
 import os
@@ -25,4 +25,4 @@ def test_killed_writers_and_readers_leave_every_acknowledged_record_once_and_in_
     assert done.returncode == 0, done.stdout + done.stderr
     found = re.search(r"([\d,]+) acknowledged, ([\d,]+) seen.* (\d+) kills", done.stdout)
     assert found, done.stdout
-    assert int(found[3]) >= 5
+    assert int(found[3]) >= 20
