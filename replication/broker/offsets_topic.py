@@ -18,8 +18,9 @@ from replication.errors import ErrorCode, KafkaError
 from replication.groups.coordinator import GroupCoordinator, Written
 from replication.groups.machine.records import Loaded
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
+from replication.protocol.messages import FetchPartition
 from replication.replica.leader.leader import Leader
-from replication.replica.leader.results import ALL_IN_SYNC, FetchSpec
+from replication.replica.leader.results import ALL_IN_SYNC
 from replication.replica.manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class OffsetsTopic:
             # Asked before the fetch: if it holds, an empty answer means that everything is read.
             is_settled = leader.state.is_settled
             found = await self._replicas.fetch(
-                {tp: FetchSpec(position, READ_BYTES, leader.state.leader_epoch)},
+                {tp: FetchPartition(tp.partition, position, READ_BYTES, leader.state.leader_epoch)},
                 max_wait_ms=0 if is_settled else WAIT_MS,
                 min_bytes=1,
                 max_bytes=READ_BYTES,
@@ -86,7 +87,7 @@ class OffsetsTopic:
             if fetched.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 position = leader.replica.start  # records were deleted
             elif fetched.error_code is not ErrorCode.NONE:
-                logger.warning("tp=%s groups cannot be loaded yet: %s", tp, fetched.error_code.name)
+                logger.warning("tp=%s groups cannot be loaded yet: %s", tp, ErrorCode(fetched.error_code).name)
                 await asyncio.sleep(RETRY_S)
             elif len(fetched.records):
                 try:

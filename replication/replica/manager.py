@@ -19,7 +19,7 @@ from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import NO_EPOCH, TopicPartition
 from replication.model.metadata import Metadata
 from replication.network.steps import in_steps
-from replication.protocol.messages import Isolation
+from replication.protocol.messages import FetchPartition, Isolation, PartitionFetched
 from replication.protocol.wire import Buffer
 from replication.replica.follower.fetcher import Fetchers
 from replication.replica.leader import fetches, offsets
@@ -34,8 +34,6 @@ from replication.replica.leader.results import (
     AppendResult,
     DeletedRecords,
     EpochEnd,
-    FetchedPartition,
-    FetchSpec,
     FetchTerms,
     FoundOffset,
     unlimited,
@@ -250,7 +248,7 @@ class ReplicaManager:
 
     async def fetch(  # noqa: PLR0913  who reads, what, and when it is enough
         self,
-        wanted: Mapping[TopicPartition, FetchSpec],
+        wanted: Mapping[TopicPartition, FetchPartition],
         *,
         replica_id: int = -1,
         replica_epoch: int = -1,
@@ -259,13 +257,13 @@ class ReplicaManager:
         max_bytes: int,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         room_bytes: Callable[[], int] = unlimited,
-    ) -> dict[TopicPartition, FetchedPartition]:
+    ) -> dict[TopicPartition, PartitionFetched]:
         """Read partitions: see `replication.replica.leader.fetches`. Consumers see what is committed; followers, all.
 
         STALE_BROKER_EPOCH for who asks as a follower, and names no life that is registered.
         """
         if replica_id >= 0 and not await self._lives.is_life(replica_id, replica_epoch):
-            return {TopicPartition(*tp): FetchedPartition(ErrorCode.STALE_BROKER_EPOCH) for tp in wanted}
+            return {tp: PartitionFetched(tp.partition, ErrorCode.STALE_BROKER_EPOCH) for tp in wanted}
         terms = FetchTerms(
             replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation, room_bytes
         )

@@ -18,7 +18,7 @@ from replication.errors import ErrorCode
 from replication.model.cluster import BrokerInfo, LeaderAndIsr, TopicPartition, topic_uuid
 from replication.network.server import Server
 from replication.protocol import interbroker as ib
-from replication.replica.leader.results import FetchSpec
+from replication.protocol.messages import FetchPartition
 from replication.replica.manager import ReplicaManager
 
 T0 = TopicPartition("orders", 0)
@@ -124,7 +124,7 @@ class Broker:
         return found[tp]
 
     async def consume(self, offset=0, *, tp=T0, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, **options):
-        spec = FetchSpec(offset, 1 << 20)
+        spec = FetchPartition(0, offset, 1 << 20)
         found = await self.replicas.fetch(
             {tp: spec}, max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, **options
         )

@@ -47,8 +47,6 @@ from replication.replica.leader.results import (
     ALL_IN_SYNC,
     LEADER_ONLY,
     AppendResult,
-    FetchedPartition,
-    FetchSpec,
 )
 from replication.replica.manager import ReplicaManager
 
@@ -196,7 +194,7 @@ class DataHandlers:
         if request.session_epoch not in FULL_SESSIONS:
             return FetchResponse((), error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         version = context.version
-        wanted: dict[TopicPartition, FetchSpec] = {}
+        wanted: dict[TopicPartition, FetchPartition] = {}
         count = 0
         failed: list[tuple[FetchTopic, ErrorCode]] = []
         topics: list[tuple[FetchTopic, str]] = []
@@ -207,7 +205,7 @@ class DataHandlers:
                 continue
             topics.append((topic, name))
             for partition in topic.partitions:
-                wanted.setdefault(TopicPartition(name, partition.partition), _spec(partition))
+                wanted.setdefault(TopicPartition(name, partition.partition), partition)
                 count += 1
                 if count % STEP_ITEMS == 0:
                     await step()
@@ -233,7 +231,7 @@ class DataHandlers:
         version: int,
         topics: Iterable[tuple[FetchTopic, str]],
         failed: Iterable[tuple[FetchTopic, ErrorCode]],
-        found: dict[TopicPartition, FetchedPartition],
+        found: dict[TopicPartition, PartitionFetched],
     ) -> FetchResponse:
         moved: dict[int, NodeEndpoint] = {}
         rows, count = [], 0
@@ -246,10 +244,9 @@ class DataHandlers:
                 tp = TopicPartition(name, asked.partition)
                 if (fetched := found.pop(tp, None)) is None:
                     continue  # asked for twice, answered once
-                leader = None
                 if fetched.error_code in _MOVED and version >= FETCH_LEADERS:
-                    leader = self._leader(tp, moved)
-                partitions.append(_partition_fetched(version, tp.partition, fetched, leader))
+                    fetched = fetched._replace(current_leader=self._leader(tp, moved))
+                partitions.append(fetched if version >= FETCH_ZSTD else _without_zstd(fetched))
             rows.append(TopicFetched(topic.name, topic.topic_id, partitions))
         for topic, code in failed:
             errors = [PartitionFetched(asked.partition, code) for asked in topic.partitions]
@@ -335,17 +332,9 @@ def _wrong(version: int, records: Buffer) -> tuple[ErrorCode, str] | None:
     return None
 
 
-def _spec(partition: FetchPartition) -> FetchSpec:
-    _, offset, max_bytes, leader_epoch, last_epoch, log_start = partition
-    return FetchSpec(offset, max(0, max_bytes), leader_epoch, log_start, last_epoch)
-
-
-def _partition_fetched(
-    version: int, index: int, fetched: FetchedPartition, leader: CurrentLeader | None
-) -> PartitionFetched:
-    code, records, high_watermark, stable, log_start, aborted = fetched
-    if version < FETCH_ZSTD and any(batch.codec is Codec.ZSTD for _, batch in batches(records)):
-        code, records, aborted = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, b"", None
-    return PartitionFetched(
-        index, code, high_watermark, stable, log_start, aborted, records, current_leader=leader
-    )
+def _without_zstd(fetched: PartitionFetched) -> PartitionFetched:
+    """The same for a client that does not know zstd."""
+    if any(batch.codec is Codec.ZSTD for _, batch in batches(fetched.records)):
+        code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+        return fetched._replace(error_code=code, records=b"", aborted=None)
+    return fetched

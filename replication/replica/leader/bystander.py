@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from replication.errors import ErrorCode
 from replication.model.cluster import NO_EPOCH
-from replication.replica.leader.results import FetchedPartition, FetchSpec, FetchTerms
+from replication.protocol.messages import FetchPartition, PartitionFetched
+from replication.replica.leader.results import FetchTerms
 from replication.replica.storage.batch_cache import BatchCache
 from replication.replica.storage.replica_log import ReplicaLog
 
@@ -28,14 +29,14 @@ class Bystander:
         """Up to where may be read."""
         return self.replica.end
 
-    def admit(self, spec: FetchSpec, terms: FetchTerms) -> FetchedPartition | None:
+    def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None:
         """The answer if nothing is to be read."""
-        if spec.current_leader_epoch not in (NO_EPOCH, self._leader_epoch):
+        if asked.current_leader_epoch not in (NO_EPOCH, self._leader_epoch):
             return self.refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
-        if not self.replica.start <= spec.offset <= self.replica.end:
+        if not self.replica.start <= asked.fetch_offset <= self.replica.end:
             return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         return None
 
-    def refused(self, code: ErrorCode) -> FetchedPartition:
+    def refused(self, code: ErrorCode) -> PartitionFetched:
         """An answer without records."""
-        return FetchedPartition(code, log_start_offset=self.replica.start)
+        return PartitionFetched(self.replica.tp.partition, code, log_start_offset=self.replica.start)

@@ -17,25 +17,25 @@ from logstore.log.log import ReadResult
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import TopicPartition
 from replication.network.steps import STEP_ITEMS, step
-from replication.protocol.messages import Aborted, Isolation
+from replication.protocol.messages import Aborted, FetchPartition, Isolation, PartitionFetched
 from replication.replica.leader.bystander import Bystander
 from replication.replica.leader.leader import Leader
-from replication.replica.leader.results import EXAMINER, FetchedPartition, FetchSpec, FetchTerms
+from replication.replica.leader.results import EXAMINER, FetchTerms
 from replication.replica.storage.replica_log import ReplicaLog
 
-Found = dict[TopicPartition, FetchedPartition]
+Found = dict[TopicPartition, PartitionFetched]
 
 
 class _Reading:
     """One partition of a fetch. What the reader thread finds is kept here."""
 
-    __slots__ = ("aborted", "error", "leader", "result", "spec", "stable_end", "start", "tp", "upper")
+    __slots__ = ("aborted", "asked", "error", "leader", "result", "stable_end", "start", "tp", "upper")
 
-    def __init__(self, tp: TopicPartition, spec: FetchSpec, leader: Leader | Bystander) -> None:
+    def __init__(self, tp: TopicPartition, asked: FetchPartition, leader: Leader | Bystander) -> None:
         self.tp = tp
-        self.spec = spec
+        self.asked = asked
         self.leader = leader
-        self.start = spec.log_start_offset if spec.log_start_offset >= 0 else leader.replica.start
+        self.start = asked.log_start_offset if asked.log_start_offset >= 0 else leader.replica.start
         self.upper = 0
         self.stable_end = -1
         self.result: ReadResult | None = None
@@ -49,14 +49,14 @@ class _Reading:
     def look(self, terms: FetchTerms) -> bool:
         """Is there something to read?"""
         self.upper = self.leader.readable_end(terms)
-        return self.spec.offset < self.upper
+        return self.asked.fetch_offset < self.upper
 
     def read_recent(self, max_bytes: int, isolation: Isolation) -> bool:
         """Take it from memory, if it is there; transactions need a look at the disk."""
         if isolation is Isolation.READ_COMMITTED and self.leader.replica.log.files.view.transactional:
             return False
-        limit = min(max_bytes, self.spec.max_bytes)
-        found = self.leader.recent.read(self.spec.offset, upper=self.upper, max_bytes=limit)
+        limit = min(max_bytes, max(0, self.asked.max_bytes))
+        found = self.leader.recent.read(self.asked.fetch_offset, upper=self.upper, max_bytes=limit)
         if found is None:
             return False
         self.result, self.error = ReadResult(memoryview(found[0]), "", 0, found[1]), None
@@ -83,22 +83,22 @@ class _Reading:
             upper = self.upper
             if isolation is Isolation.READ_COMMITTED:
                 upper = self.stable_end = min(upper, replica.stable_end())
-            if self.spec.offset < upper:
-                limit = min(max_bytes, self.spec.max_bytes)
-                self.result = replica.log.read(self.spec.offset, max_bytes=limit, upper=upper)
+            if self.asked.fetch_offset < upper:
+                limit = min(max_bytes, max(0, self.asked.max_bytes))
+                self.result = replica.log.read(self.asked.fetch_offset, max_bytes=limit, upper=upper)
                 if terms.reads_all or replica.damage is not None:
                     self.result = soundness.checked(self.result)
                 if isolation is Isolation.READ_COMMITTED:
-                    self.aborted = replica.aborted(self.spec.offset, self.result.next_offset)
+                    self.aborted = replica.aborted(self.asked.fetch_offset, self.result.next_offset)
         except (PylogError, OSError) as error:
             self.result, self.error = None, error
             replica.suspect(error)
 
-    def answer(self, terms: FetchTerms) -> FetchedPartition:
+    def answer(self, terms: FetchTerms) -> PartitionFetched:
         """What was found, as the loop knows the partition now; its bytes count as gone out."""
         leader = self.leader
         if leader.is_over:
-            return FetchedPartition(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return PartitionFetched(self.tp.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self.error is not None:
             return leader.refused(code_of(self.error))
         counters = leader.replica.host.counters
@@ -107,19 +107,20 @@ class _Reading:
         else:
             counters.bytes_out += self.size_bytes
         high_watermark = leader.high_watermark
-        return FetchedPartition(
+        return PartitionFetched(
+            self.tp.partition,
             ErrorCode.NONE,
-            self.result.data if self.result is not None else b"",
             high_watermark,
             self.stable_end if self.stable_end >= 0 else high_watermark,
             leader.replica.start,
             self.aborted if terms.isolation is Isolation.READ_COMMITTED else None,
+            self.result.data if self.result is not None else b"",
         )
 
 
 async def fetch(
     leader_of: Callable[[TopicPartition], Leader | Bystander],
-    wanted: Mapping[TopicPartition, FetchSpec],
+    wanted: Mapping[TopicPartition, FetchPartition],
     terms: FetchTerms,
 ) -> Found:
     """Answer one fetch; see the module."""
@@ -127,17 +128,17 @@ async def fetch(
     deadline_s = loop.time() + terms.max_wait_ms / 1000
     found: Found = {}
     readings: list[_Reading] = []
-    for number, (tp, spec) in enumerate(wanted.items(), 1):
+    for number, (tp, asked) in enumerate(wanted.items(), 1):
         if number % STEP_ITEMS == 0:
             await step()
         try:
             leader = leader_of(tp)
         except KafkaError as error:
-            found[tp] = FetchedPartition(error.code)
+            found[tp] = PartitionFetched(tp.partition, error.code)
             continue
-        refused = leader.admit(spec, terms)
+        refused = leader.admit(asked, terms)
         if refused is None:
-            readings.append(_Reading(tp, spec, leader))
+            readings.append(_Reading(tp, asked, leader))
         else:
             found[tp] = refused
     must_answer = bool(found) or not readings or terms.max_wait_ms <= 0

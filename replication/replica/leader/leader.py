@@ -16,13 +16,12 @@ from logstore.log.validation import AppendInfo
 from logstore.records.batch import InvalidBatchError, batches, keyless_rows
 from replication.errors import ErrorCode, KeylessRecordsError, code_of, is_disk_dead
 from replication.model.cluster import Assignment, LeaderAndIsr
+from replication.protocol.messages import FetchPartition, PartitionFetched
 from replication.protocol.wire import Buffer
 from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces
 from replication.replica.leader.results import (
     ALL_IN_SYNC,
     AppendResult,
-    FetchedPartition,
-    FetchSpec,
     FetchTerms,
 )
 from replication.replica.machine import isr
@@ -324,26 +323,26 @@ class Leader:
 
     # ------------------------------------------------------------------- fetch
 
-    def admit(self, spec: FetchSpec, terms: FetchTerms) -> FetchedPartition | None:
+    def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None:
         """Note what a follower has by what it asks for. Returns the answer if nothing is to be read."""
         if terms.is_follower:
             verdict = isr.judge_fetch(
                 self.state,
                 terms.replica_id,
-                leader_epoch=spec.current_leader_epoch,
+                leader_epoch=asked.current_leader_epoch,
                 broker_epoch=terms.replica_epoch,
             )
         else:
-            verdict = isr.judge_epoch(self.state.leader_epoch, spec.current_leader_epoch)
+            verdict = isr.judge_epoch(self.state.leader_epoch, asked.current_leader_epoch)
         if verdict is not isr.Verdict.OK:
-            return FetchedPartition(_REFUSED[verdict])
-        if self.replica.ends_early and (terms.is_follower or spec.offset >= self.state.log_end_offset):
+            return PartitionFetched(self.replica.tp.partition, _REFUSED[verdict])
+        if self.replica.ends_early and (terms.is_follower or asked.fetch_offset >= self.state.log_end_offset):
             return self.refused(ErrorCode.KAFKA_STORAGE_ERROR)
-        if not self.replica.start <= spec.offset <= self.state.log_end_offset:
+        if not self.replica.start <= asked.fetch_offset <= self.state.log_end_offset:
             return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         if terms.is_follower:
-            self._note_start(terms.replica_id, spec.log_start_offset)
-            self._fetched(terms, spec.offset)
+            self._note_start(terms.replica_id, asked.log_start_offset)
+            self._fetched(terms, asked.fetch_offset)
         return None
 
     def _fetched(self, terms: FetchTerms, offset: int) -> None:
@@ -357,9 +356,14 @@ class Leader:
         else:
             self.step(event)
 
-    def refused(self, code: ErrorCode) -> FetchedPartition:
+    def refused(self, code: ErrorCode) -> PartitionFetched:
         """An answer without records."""
-        return FetchedPartition(code, high_watermark=self.high_watermark, log_start_offset=self.replica.start)
+        return PartitionFetched(
+            self.replica.tp.partition,
+            code,
+            high_watermark=self.high_watermark,
+            log_start_offset=self.replica.start,
+        )
 
     def readable_end(self, terms: FetchTerms) -> int:
         """Up to where this reader may read; transactions are looked at when it does."""

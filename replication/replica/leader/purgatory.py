@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
@@ -20,15 +20,19 @@ Results: TypeAlias = Mapping[TopicPartition, AppendResult]
 
 
 class PendingProduce:
-    """A Produce request, until every partition that it names has a result. The first result of each counts."""
+    """A Produce request, until every partition that it names has a result. The first result of each counts.
 
-    __slots__ = ("_finish", "_timer", "_tps", "is_over", "results")
+    It is part of no cycle of objects: that would keep it, and the records, until garbage is looked for.
+    """
+
+    __slots__ = ("_answer", "_respond", "_timer", "_tps", "is_over", "results")
 
     def __init__(self, tps: Collection[TopicPartition]) -> None:
         self.results: dict[TopicPartition, AppendResult] = {}
-        self.is_over = not tps  # has every partition a result?
+        self.is_over = not tps  # every partition has a result
         self._tps = tps
-        self._finish: Callable[[], None] | None = None
+        self._answer: asyncio.Future[Any] | None = None
+        self._respond: Callable[[Results], Any] = dict
         self._timer: asyncio.TimerHandle | None = None
 
     def settle(self, tp: TopicPartition, result: AppendResult) -> None:
@@ -37,8 +41,8 @@ class PendingProduce:
             self.results[tp] = result
             if len(self.results) == len(self._tps):
                 self.is_over = True
-                if self._finish is not None:
-                    self._finish()
+                if self._answer is not None:
+                    self._finish(self._answer)
 
     def wait(self, respond: Callable[[Results], Response], timeout_ms: int) -> asyncio.Future[Response]:
         """Return a future of the response, which `respond` makes of the results; what it raises is the future's.
@@ -47,18 +51,7 @@ class PendingProduce:
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Response] = loop.create_future()
-
-        def finish() -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-            if answer.done():
-                return
-            try:
-                answer.set_result(respond(self.results))
-            except Exception as error:  # noqa: BLE001  the server closes the connection, and logs what it must
-                answer.set_exception(error)
-
-        self._finish = finish
+        self._answer, self._respond = answer, respond
         if timeout_ms >= 0:
             self._timer = loop.call_later(timeout_ms / 1000, self._expire)
         return answer
@@ -67,6 +60,16 @@ class PendingProduce:
         """End the wait. Records that are in the log stay there."""
         for tp in self._tps:
             self.settle(tp, AppendResult(ErrorCode.REQUEST_TIMED_OUT))
+
+    def _finish(self, answer: asyncio.Future[Any]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if answer.done():
+            return
+        try:
+            answer.set_result(self._respond(self.results))
+        except Exception as error:  # noqa: BLE001  the server closes the connection, and logs what it must
+            answer.set_exception(error)
 
 
 class CommitWait(NamedTuple):

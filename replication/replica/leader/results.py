@@ -1,13 +1,12 @@
-"""What handlers and replicas say to each other about records: values, whatever the version of the messages."""
+"""What handlers and leaders say to each other about records, beside the `messages` of Produce and Fetch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from replication.errors import ErrorCode
-from replication.protocol.messages import Aborted, Isolation
-from replication.protocol.wire import Buffer
+from replication.protocol.messages import Isolation
 
 LEADER_ONLY, ALL_IN_SYNC = 1, -1  # acks; 0: nobody waits for an answer
 
@@ -28,16 +27,6 @@ class AppendResult(NamedTuple):
     wrong_rows: tuple[
         int, ...
     ] = ()  # the records for which the batch was refused, if it was for some of them
-
-
-class FetchSpec(NamedTuple):
-    """Where to read one partition. Epochs are -1 if they need no check; `log_start_offset` is a follower's own."""
-
-    offset: int
-    max_bytes: int
-    current_leader_epoch: int = -1
-    log_start_offset: int = -1
-    last_fetched_epoch: int = -1
 
 
 EXAMINER = -2  # Kafka's debugging consumer: reads up to the log's end, and what it asks for tells nothing
@@ -63,17 +52,6 @@ class FetchTerms(NamedTuple):
     def reads_all(self) -> bool:
         """Does it read up to the log's end, and nothing that is damaged: to copy it, or to know that it could?"""
         return self.is_follower or self.replica_id == EXAMINER
-
-
-class FetchedPartition(NamedTuple):
-    """Whole batches as stored, from the one that holds the offset asked for. `aborted`: None for read_uncommitted."""
-
-    error_code: ErrorCode
-    records: Buffer = b""
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    log_start_offset: int = -1
-    aborted: Sequence[Aborted] | None = None
 
 
 class FoundOffset(NamedTuple):

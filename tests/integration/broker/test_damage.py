@@ -6,7 +6,8 @@ from logstore.errors import CorruptLogError
 from logstore.log import soundness
 from logstore.records.batch import Record, build
 from replication.errors import ErrorCode
-from replication.replica.leader.results import EXAMINER, FetchSpec
+from replication.protocol.messages import FetchPartition
+from replication.replica.leader.results import EXAMINER
 from tests.integration.broker.test_offline import brokers, is_led
 from tests.support.site import T0, Site, batch, on_loop, until, values_of
 
@@ -182,7 +183,7 @@ async def test_what_an_examiner_is_shown_is_what_is_on_the_disk(tmp_path):
     """Whatever the leader still has of it in memory."""
     async with two_brokers(tmp_path, b"a", b"b") as (leader, _, _):
         damage(file_of(tmp_path, 1), batch=1, at=66)
-        wanted = {T0: FetchSpec(1, 1 << 20)}
+        wanted = {T0: FetchPartition(0, 1, 1 << 20)}
         for reader, code in ((-1, ErrorCode.NONE), (EXAMINER, ErrorCode.KAFKA_STORAGE_ERROR)):
             found = await leader.fetch(
                 wanted, replica_id=reader, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20

@@ -5,9 +5,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from replication.errors import ErrorCode
+from replication.protocol.messages import FetchPartition
 from replication.replica import repairs
 from replication.replica.leader.leader import Leader
-from replication.replica.leader.results import EXAMINER, FetchSpec
+from replication.replica.leader.results import EXAMINER
 from tests.integration.broker.test_damage import damage, file_of, is_well, kept, scrub
 from tests.integration.broker.test_offline import brokers
 from tests.support.site import T0, batch, on_loop, until, values_of
@@ -78,7 +79,7 @@ async def test_what_nobody_has_soundly_is_refused_and_told_and_the_rest_is_had_a
         await until(lambda: all(each.not_shown() == 1 for each in replicas))
         (leads,) = (each for each in replicas if isinstance(each.partitions()[T0].role, Leader))
         for offset, value in enumerate(VALUES):  # from the disk, whatever the leader has in memory
-            spec = {T0: FetchSpec(offset, 1 << 20)}
+            spec = {T0: FetchPartition(0, offset, 1 << 20)}
             answer = await leads.fetch(
                 spec, replica_id=EXAMINER, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20
             )
@@ -96,7 +97,7 @@ async def test_a_follower_shows_an_examiner_what_it_has_and_nobody_else(tmp_path
         answers = []
         for reader in (EXAMINER, -1):
             for epoch, offset in ((-1, 0), (0, 0), (7, 0), (-1, 1), (-1, 2), (-1, 9)):
-                spec = FetchSpec(offset, 1, current_leader_epoch=epoch)
+                spec = FetchPartition(0, offset, 1, current_leader_epoch=epoch)
                 found = await follower.fetch(
                     {T0: spec}, replica_id=reader, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20
                 )

@@ -12,9 +12,10 @@ import pytest
 from replication.coordination import cluster, nodes
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
+from replication.protocol.messages import FetchPartition
 from replication.replica.follower.follower import Follower
 from replication.replica.leader.offsets import Special, for_time
-from replication.replica.leader.results import FetchSpec, FetchTerms, Isolation
+from replication.replica.leader.results import FetchTerms, Isolation
 from tests.support.site import T0, Site, batch, on_loop, until, values_of
 
 
@@ -162,7 +163,7 @@ async def test_a_fetch_of_another_epoch_or_life_is_fenced(tmp_path):
         leader, life = one.replicas.leader(T0), two.epoch
 
         def asked(epoch, replica=2, broker_epoch=life):
-            answer = leader.admit(FetchSpec(1, 100, epoch), FetchTerms(replica, broker_epoch))
+            answer = leader.admit(FetchPartition(0, 1, 100, epoch), FetchTerms(replica, broker_epoch))
             return ErrorCode.NONE if answer is None else answer.error_code
 
         assert asked(0) == ErrorCode.NONE
@@ -185,7 +186,7 @@ async def test_a_consumer_that_knows_another_epoch_is_told_so(tmp_path):
 
         async def answered(epoch):
             found = await one.replicas.fetch(
-                {T0: FetchSpec(0, 100, epoch)}, max_wait_ms=0, min_bytes=1, max_bytes=100
+                {T0: FetchPartition(0, 0, 100, epoch)}, max_wait_ms=0, min_bytes=1, max_bytes=100
             )
             return found[T0].error_code, values_of(found[T0].records)
 
@@ -351,7 +352,7 @@ async def test_a_follower_that_asks_after_a_log_start_moved_hears_of_it_at_once(
 
         async def ask(own_start, wait_ms):
             terms = {"replica_id": 2, "replica_epoch": two.epoch, "max_wait_ms": wait_ms}
-            spec = FetchSpec(2, 1 << 20, log_start_offset=own_start)
+            spec = FetchPartition(0, 2, 1 << 20, log_start_offset=own_start)
             return (await one.replicas.fetch({T0: spec}, min_bytes=1, max_bytes=1 << 20, **terms))[T0]
 
         deleting = asyncio.create_task(one.replicas.delete_records(T0, 1, timeout_ms=50_000))

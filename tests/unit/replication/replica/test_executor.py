@@ -1,6 +1,7 @@
 """The threads of a broker's disk: order within a queue, batches, errors; and who waits for a commit."""
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -165,6 +166,21 @@ def test_a_response_that_cannot_be_made_is_an_error_of_its_request():
             await answer
 
     asyncio.run(run())
+
+
+def test_a_request_that_was_waited_for_is_freed_without_a_look_for_garbage():
+    async def run():
+        request = PendingProduce(["a"])
+        answer = request.wait(dict, -1)
+        request.settle("a", AppendResult())
+        await answer
+        assert not gc.get_referrers(request)
+
+    gc.disable()
+    try:
+        asyncio.run(run())
+    finally:
+        gc.enable()
 
 
 class Syncing(OsFiles):
