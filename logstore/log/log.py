@@ -260,11 +260,8 @@ class Log:
                 return None
             checked = self._checked(records)
             self._is_caught_up = False
-            done = None
-            if len(checked) == 1:
-                done = self._writer.append_one(records, checked[0][1], leader_epoch, self.config)
-            if done is None:
-                done = self._append_admitted(records, checked, leader_epoch)
+            done = self._writer.append_one(records, checked, leader_epoch, self.config)
+            done = done or self._append_admitted(records, checked, leader_epoch)
             self._is_caught_up = True
             return done
         finally:

@@ -33,14 +33,20 @@ class LogWriter:
         self.has_rolled = False
 
     def append_one(
-        self, data: bytearray | memoryview, batch: BatchHeader, leader_epoch: int, config: LogConfig
+        self,
+        data: bytearray | memoryview,
+        checked: Sequence[tuple[int, BatchHeader]],
+        leader_epoch: int,
+        config: LogConfig,
     ) -> AppendInfo | None:
         """Stamp a checked batch, and append it to the segment that is there: the short way of most appends to a broker.
 
-        None, and nothing is done, for what needs more than that: a batch of a producer, or one that gets the time of
-        the append or begins a leader epoch or a segment, and a log that knows of producers.
+        None, and nothing is done, for what needs more than that: several batches, one of a producer, or one that gets
+        the time of the append or begins a leader epoch or a segment, and a log that knows of producers.
         """
-        view, files = self._files.view, self._files
+        if len(checked) != 1:
+            return None
+        view, files, batch = self._files.view, self._files, checked[0][1]
         if (
             batch.producer_id >= 0
             or view.snapshots

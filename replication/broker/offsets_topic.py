@@ -87,7 +87,9 @@ class OffsetsTopic:
             if fetched.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 position = leader.replica.start  # records were deleted
             elif fetched.error_code is not ErrorCode.NONE:
-                logger.warning("tp=%s groups cannot be loaded yet: %s", tp, ErrorCode(fetched.error_code).name)
+                logger.warning(
+                    "tp=%s groups cannot be loaded yet: %s", tp, ErrorCode(fetched.error_code).name
+                )
                 await asyncio.sleep(RETRY_S)
             elif len(fetched.records):
                 try:
