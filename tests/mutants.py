@@ -69,6 +69,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "replication/replica/machine/isr.py": ("tests/unit/replication/replica/test_isr.py",),
     "replication/replica/machine/follower.py": ("tests/unit/replication/replica/test_follower.py",),
     "replication/replica/machine/leadership.py": ("tests/unit/replication/replica/test_leadership.py",),
+    "replication/replica/machine/repair.py": ("tests/unit/replication/replica/test_repair.py",),
     "replication/controller/machine/assignment.py": (
         "tests/unit/replication/controller/test_assignment.py",
         *CONTROLLER,
@@ -81,7 +82,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
         f"replication/groups/machine/{name}.py": GROUPS
         for name in ("commits", "draft", "joining", "records", "step")
     },
-    "logstore/log/validation.py": LOG,
+    "logstore/log/holes.py": ("tests/unit/logstore/log/test_holes.py",),
+    "logstore/log/validation.py": ("tests/unit/logstore/log/test_validation.py", *LOG),
     "logstore/log/segments/lookup.py": LOG,
     "logstore/log/log.py": RECOVERY,
     "logstore/log/segments/segment.py": ("tests/unit/logstore/log/test_index.py", *RECOVERY),

@@ -58,6 +58,12 @@ def _moved(path: str, source: str, target: str) -> str:
     return target + path[len(source) :] if path == source or path.startswith(source + "/") else path
 
 
+def _put(data: bytearray, position: int, written: bytes) -> None:
+    """What is between the end and a write behind it reads as zeros."""
+    data.extend(bytes(max(0, position - len(data)) if written else 0))
+    data[position : position + len(written)] = written
+
+
 class HeldLock:
     def __init__(self, holders: list, *, shared: bool) -> None:
         self.holders, self.shared = holders, shared
@@ -209,7 +215,7 @@ class Disk:
         def in_part(image: Disk) -> None:
             part = data[: self.random.randint(0, len(data))]
             there = image._inode(path)
-            there.data[position : position + len(part)] = part
+            _put(there.data, position, part)
             there.mtime_ns = self.epoch_ns + self.ticks
 
         cut = self._changes(in_part)
@@ -219,7 +225,7 @@ class Disk:
         full = self.free_bytes is not None and grows > self.free_bytes
         if full:
             data = data[: len(data) - (grows - self.free_bytes)]
-        inode.data[position : position + len(data)] = data
+        _put(inode.data, position, data)
         inode.mtime_ns = self.epoch_ns + self.ticks
         if cut:
             raise PowerCut

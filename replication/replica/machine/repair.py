@@ -247,4 +247,4 @@ def _next(state: Damaged, *before: Effect, is_late: bool = False) -> Step:
         return replace(state, is_busy=True), (*before, ReadLeader(state.leader, state.out_in, state.offset))
     if not is_late:
         return state, (*before, Wait())
-    return replace(state, is_busy=True), (*before, Fill(state.leader, state.told_in))
+    return replace(state, is_busy=True), (Fill(state.leader, state.told_in),)

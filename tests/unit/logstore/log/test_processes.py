@@ -186,3 +186,17 @@ def test_a_failed_fsync_stops_the_other_processes_too(log, tmp_path):
     process.join(30)
     assert out.poll()
     assert "EIO" in out.recv()
+
+
+def test_segments_that_went_within_one_time_stamp_are_missed_at_a_second_look(root, env, disk):
+    other = make(root, env, segment_bytes=200, max_message_bytes=200)
+    for number in range(6):
+        other.append_as_leader(batch(b"value %d" % number))
+    log = reopen(other.directory, env, segment_bytes=200, max_message_bytes=200)
+    assert len(log.segments()) == 3
+    known = dict(disk.directories)
+
+    other.advance_start(4)
+    disk.directories.update(known)
+
+    assert log.segments() == other.segments()

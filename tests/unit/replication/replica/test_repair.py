@@ -187,3 +187,23 @@ def test_what_was_said_before_the_damage_was_found_is_no_leave_to_cut():
     state, effects = repair.step(ME, state, repair.Noted())
     assert effects == (repair.MarkOffline("a bit"), repair.Wait())
     assert repair.step(ME, state, repair.Ticked())[1] == (repair.Fill(1, 2),)
+
+
+def test_a_cut_that_failed_is_tried_again():
+    state, _ = repair.begin(5, "a bit")
+    state, _ = repair.step(ME, state, repair.Told(LeaderAndIsr(1, 2, (1,), 1)))
+    state, _ = repair.step(ME, state, repair.LeaderRead(2, 5))
+    state, effects = repair.step(ME, state, repair.NotCut())
+    assert effects == ()
+    assert repair.step(ME, state, repair.Ticked())[1] == (repair.ReadLeader(1, 2, 5),)
+
+
+def test_more_damage_is_noted_if_it_is_lower_and_nothing_is_being_done():
+    known, _ = repair.begin(5, "a bit")
+    for offset in (None, 5, 9):
+        assert repair.step(ME, known, repair.Found(offset, "another")) == (known, ())
+    busy, _ = repair.step(ME, known, repair.Told(LeaderAndIsr(1, 2, (1,), 1)))
+    assert repair.step(ME, busy, repair.Found(3, "another")) == (busy, ())
+    assert repair.step(ME, known, repair.Found(4, "another"))[1] == (repair.Note(4, "another"),)
+    unknown, _ = repair.begin(None, "a bit")
+    assert repair.step(ME, unknown, repair.Found(9, "another"))[1] == (repair.Note(9, "another"),)

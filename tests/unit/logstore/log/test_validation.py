@@ -1,0 +1,62 @@
+"""What a batch that is sound must be to be appended, and where a segment ends."""
+
+import pytest
+
+from logstore.config import LogConfig
+from logstore.errors import InvalidRecordError
+from logstore.log.segments.segment import SegmentEnd
+from logstore.log.validation import InvalidTimestampError, check_times, must_roll, valid_batches
+from logstore.records.batch import TRANSACTIONAL, Record, build, end_marker, header_at
+
+ROWS = [Record(0, 1000, None, b"one"), Record(1, 1010, None, b"two")]
+CONFIG = LogConfig()
+
+
+@pytest.mark.parametrize("producer", [(0, 0, 0), (7, 3, 2**31 - 1), None])
+def test_what_writers_send_is_valid(producer):
+    data = build(ROWS, producer=producer) if producer else build(ROWS)
+    ((position, batch),) = valid_batches(data, CONFIG, dense=True)
+    assert (position, batch.count) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (end_marker((7, 0), commit=True, coordinator_epoch=0, now_ms=1), "control batch"),
+        (build(ROWS, producer=(7, -1, 0)), "epoch -1"),
+        (build(ROWS, producer=(7, 0, -1)), "sequence -1"),
+        (build(ROWS, attributes=TRANSACTIONAL), "without a producer id"),
+    ],
+    ids=["a marker", "no epoch", "no sequence", "a transaction of nobody"],
+)
+def test_what_only_leaders_send_is_refused_from_writers(data, reason):
+    with pytest.raises(InvalidRecordError, match=reason):
+        valid_batches(data, CONFIG, dense=True)
+    assert len(valid_batches(data, CONFIG, dense=False)) == 1
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_allowed"),
+    [
+        (range(1000, 1011), True),
+        (range(1001, 1011), False),
+        (range(1000, 1010), False),
+        (range(2000, 3000), False),
+        (range(0, 500), False),
+    ],
+)
+def test_the_first_and_the_largest_time_must_be_allowed(allowed, is_allowed):
+    batches = [(0, header_at(build(ROWS)))]
+    if is_allowed:
+        check_times(batches, allowed)
+    else:
+        with pytest.raises(InvalidTimestampError):
+            check_times(batches, allowed)
+
+
+def test_a_batch_that_is_larger_than_a_segment_is_in_one_of_its_own():
+    batch = header_at(build(ROWS))
+    config = LogConfig(segment_bytes=14)
+    empty = SegmentEnd(0, 0, first_timestamp_ms=1)
+    assert not must_roll(config, 0, "t-0", empty, 0, batch)
+    assert must_roll(config, 0, "t-0", empty, 1, batch)
