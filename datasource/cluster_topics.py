@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 from datasource.topics import BATCH_BYTES, PartitionRange
 from logstore import InvalidRequestError, OffsetRange, TopicInfo
 from logstore.log.isolation import Isolation
-from logstore.store.transactions.coordinator import Transaction, Transactions
+from logstore.store.transactions.coordinator import Transactions
+from logstore.store.transactions.transaction import Transaction
 from replication.client.kafka_client import KafkaClient
 from replication.client.metadata import TopicMetadata
 from replication.model.cluster import TopicPartition

@@ -19,7 +19,8 @@ from logstore import LogStore, NotAStoreError, OffsetRange, PylogError, TopicInf
 from logstore.env import SYSTEM
 from logstore.log.isolation import Isolation
 from logstore.store.log_dir import META
-from logstore.store.transactions.coordinator import Transaction, Transactions
+from logstore.store.transactions.coordinator import Transactions
+from logstore.store.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,13 +136,13 @@ class DirectoryTopics:
         return None if found is None else found.offset
 
     def floor_batch(self, r: PartitionRange, offset: int) -> int:
-        return self._store.log(r.topic, r.partition).floor_batch(offset)
+        return self._store.log(r.topic, r.partition).reader.floor_batch(offset)
 
     def size_bytes(self, r: PartitionRange) -> int:
-        return self._store.log(r.topic, r.partition).bytes_between(r.start, r.end)
+        return self._store.log(r.topic, r.partition).reader.bytes_between(r.start, r.end)
 
     def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
-        return self._store.log(r.topic, r.partition).offset_after_bytes(r.start, max_bytes)
+        return self._store.log(r.topic, r.partition).reader.offset_after_bytes(r.start, max_bytes)
 
     def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield from self._store.read(

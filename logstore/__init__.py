@@ -9,10 +9,9 @@
         store.append("orders", table)
         table = store.read("orders", partition=0).read_all()
 
-Its rooms, from the ground up: `errors`; `env`, the only door to clock and disk, and `config`, the settings of a
-topic; `checkpoint`, small durable files, and `records`, batches and their bytes; `log`, one partition; `maintenance`,
-what changes its old segments; `store`, a directory of topics; `tools`, what commands return; `cli`, which parses and
-prints.
+Its rooms, from the ground up: `errors`; `env`, the only door to clock and disk, `config`, the settings of a topic, and
+`progress`; `checkpoint`, small durable files, and `records`, batches and their bytes; `log`, one partition;
+`maintenance`, which changes its old segments; `store`, a directory of topics; `tools`, what commands return; `cli`.
 
 Importing this package loads neither numba nor pyarrow: they come with the first append or read.
 """
@@ -45,7 +44,8 @@ from logstore.errors import (
     UnknownTopicError,
 )
 from logstore.store.catalog import TopicInfo
-from logstore.store.store import LogStore, OffsetRange, recover
+from logstore.store.reading import OffsetRange
+from logstore.store.store import LogStore, recover
 from logstore.store.store import open_store as open
 
 __all__ = [

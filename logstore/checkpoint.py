@@ -1,12 +1,11 @@
 """Small files that are old or new and never half written: settings, checkpoints, the mark of a failed disk.
 
-A Kafka checkpoint is text: a line with the version (0), a line with the number of entries, one line per
-entry. After a crash a file may still be garbage (an older writer, a broken disk): `read_checkpoint` then
-raises CheckpointError, and the caller goes back to the log itself, which is the truth.
+A Kafka checkpoint is text: a line with the version (0), a line with the number of entries, one line per entry. After a
+crash a file may still be garbage (an older writer, a broken disk): `read_checkpoint` then raises CheckpointError, and
+the caller goes back to the log itself, which is the truth.
 
-The mark `.fsync-failed` in a store's directory says that an fsync failed there. The kernel then forgets which
-pages were never written and reports success at the next try, so no process may trust the directory until it
-was checked.
+The mark `.fsync-failed` in a store's directory says that an fsync failed there. The kernel then forgets which pages
+were never written and reports success at the next try, so no process may trust the directory until it was checked.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ FSYNC_FAILED = ".fsync-failed"
 
 
 class CheckpointError(StoreError):
-    """A checkpoint file is not one: fall back to what it was made from."""
+    """The file is no checkpoint: fall back to its source."""
 
 
 def write_atomic(env: Env, path: StrPath, data: bytes, *, durable: bool = True) -> None:
     """Put `data` at `path`, durably: readers and crashes see the old content or the new one.
 
-    If not `durable`, a loss of power may leave anything there: for content that says itself whether it is whole.
+    If not `durable`, a loss of power may leave anything there: for content with a checksum.
     """
     path = Path(path)
     # A name of its own length: that of a topic may leave no room for a suffix.
@@ -95,7 +94,7 @@ def marking_failure(env: Env, root: StrPath) -> Iterator[None]:
 
 
 def check_mark(env: Env, root: StrPath) -> None:
-    """Raise FailedStoreError if an fsync failed in this store, in whatever process. One stat."""
+    """Raise FailedStoreError if an fsync failed in this store, in any process. One stat."""
     mark = os.path.join(root, FSYNC_FAILED)  # noqa: PTH118  once per append
     if env.files.stat(mark) is None:
         return
@@ -108,7 +107,7 @@ def check_mark(env: Env, root: StrPath) -> None:
 
 
 def is_marked(env: Env, root: StrPath) -> bool:
-    """Did an fsync fail in this store, in whatever process?"""
+    """True if an fsync failed in this store, in any process."""
     return env.files.stat(Path(root) / FSYNC_FAILED) is not None
 
 

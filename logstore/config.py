@@ -26,7 +26,7 @@ TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 
 def setting(key: str, default: Any, help_text: str, **bounds: Any) -> Any:
-    """A field of a settings class; `settings_from` goes by what stands in its metadata."""
+    """A field of a settings class, with metadata for `settings_from`."""
     return field(default=default, metadata={"key": key, "help": help_text, **bounds})
 
 
@@ -161,7 +161,7 @@ class LogConfig:
 
     @property
     def may_have_gaps(self) -> bool:
-        """True if offsets may be without a record; elsewhere a gap is damage."""
+        """True if offsets may have no record; else a gap is damage."""
         return self.is_compacted
 
     @property
@@ -170,7 +170,7 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     def timestamps_at(self, now_ms: int) -> range | None:
-        """The timestamps that records may be appended with now; None: any, or they get another one."""
+        """The timestamps that appended records may have now; None: any."""
         before_ms, after_ms = self.message_timestamp_before_max_ms, self.message_timestamp_after_max_ms
         if self.message_timestamp_type != "CreateTime" or before_ms == after_ms == INT64_MAX:
             return None
@@ -183,7 +183,7 @@ class LogConfig:
 
     @property
     def expires(self) -> bool:
-        """True if something may become too old or too much here."""
+        """True if retention may remove something."""
         return self.is_compacted or self.retention_ms >= 0 or self.retention_bytes >= 0
 
     @classmethod
@@ -195,7 +195,7 @@ class LogConfig:
         return settings_from(base or cls(), properties, "topic setting")
 
     def check(self) -> None:
-        """Raise InvalidConfigError if settings that are right each by itself contradict each other."""
+        """Raise InvalidConfigError if settings contradict each other."""
         low, high = self.min_compaction_lag_ms, self.max_compaction_lag_ms
         if low > high:
             raise InvalidConfigError(

@@ -3,13 +3,10 @@
 Only this module touches `time`, file descriptors, fsync and flock. What it promises:
 
 - `Files.write` writes everything or raises; what was written of it then is for the caller to cut.
-- The environment's errors become StorageError here, once (DiskFullError when there is no room,
-  FailedStoreError when
-  an fsync fails). A missing file is an answer and not a failure: FileNotFoundError passes as it is.
-- `OsFiles` keeps a bounded number of descriptors open, whatever the number of partitions. A descriptor that
-  leaves the
-  pool is closed when its last user lets go, so that a read in another thread never meets a closed or a reused
-  one.
+- Errors of the system become StorageError here, once: DiskFullError when there is no room, FailedStoreError when an
+  fsync fails. A missing file is an answer and no failure: FileNotFoundError passes.
+- `OsFiles` keeps a bounded number of descriptors open, whatever the number of partitions. A descriptor that leaves the
+  pool is closed when its last user lets go, so that no other thread reads from a closed or reused one.
 - After a fork the child shares no lock with its parent: see `reset_after_fork`.
 """
 
@@ -22,6 +19,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
@@ -32,6 +30,7 @@ from logstore.errors import DiskFullError, FailedStoreError, StorageError
 StrPath = str | Path
 Bytes = bytes | bytearray | memoryview
 
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # Enough for the files that one Spark task or broker thread works on; far below the usual limit of 1,024.
 OPEN_FILES_MAX = 256
 # A directory that changed less than this before it was listed may change again within the same time stamp.
@@ -52,12 +51,11 @@ class Clock(Protocol):
     def monotonic_ms(self) -> int:
         """Milliseconds since some time; never goes back."""
 
-    def sleep_ms(self, duration_ms: float) -> None:
-        """Wait."""
+    def sleep_ms(self, duration_ms: float) -> None: ...
 
 
 class FileStat(NamedTuple):
-    """What identifies a file's content cheaply."""
+    """Identifies a file's content cheaply."""
 
     inode: int
     size: int
@@ -97,24 +95,22 @@ class Files(Protocol):
     def create(self, path: StrPath) -> None:
         """Make an empty file, or leave the one that is there."""
 
-    def truncate(self, path: StrPath, size: int) -> None:
-        """Cut the file to `size` bytes."""
+    def truncate(self, path: StrPath, size: int) -> None: ...
 
     def allocate(self, path: StrPath, size: int) -> None:
         """Give the file room for `size` bytes on the disk, without writing them."""
 
     def set_time(self, path: StrPath, mtime_ns: int) -> None:
-        """Say that the file was written at this time: it stands for another one of that time."""
+        """Set the time of the last write, of a file that replaces another one."""
 
     def stat(self, path: StrPath) -> FileStat | None:
         """Identity and size of what is at `path` now; None when there is nothing."""
 
-    def list(self, path: StrPath) -> Listing:
-        """The names in a directory."""
+    def list(self, path: StrPath) -> Listing: ...
 
     @property
     def is_syncing(self) -> bool:
-        """Is any thread in `fsync` now? Writes may have to wait for it."""
+        """True while a thread is in `fsync`: writes may have to wait for it."""
 
     def fsync(self, path: StrPath) -> None:
         """Make the file (or directory) durable.
@@ -140,12 +136,11 @@ class Files(Protocol):
     def lock(self, path: StrPath, *, shared: bool = False, wait: bool = True) -> Lock | None:
         """Hold a file lock until it is released or the process dies; None if it is taken and `wait` is false.
 
-        Other processes and other threads of this one are kept out alike. The lock file is made when it is
-        missing; where it cannot be made (a read-only directory), a shared lock raises FileNotFoundError.
+        Other processes and other threads of this one are kept out alike. The lock file is made when it is missing;
+        where it cannot be made (a read-only directory), a shared lock raises FileNotFoundError.
         """
 
-    def is_writable(self, path: StrPath) -> bool:
-        """May this process write there?"""
+    def is_writable(self, path: StrPath) -> bool: ...
 
     def network_file_system(self, path: StrPath) -> str | None:
         """Name of the network file system that holds `path`; None on a local one."""
@@ -369,7 +364,10 @@ class OsFiles:
         return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
     def network_file_system(self, path: StrPath) -> str | None:
-        kind = _file_system_of(os.path.realpath(path), _mounts())
+        mounts = ""
+        with contextlib.suppress(OSError):
+            mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+        kind = _file_system_of(os.path.realpath(path), mounts)
         return kind if kind in NETWORK_FILE_SYSTEMS else None
 
     def drop_cache(self, path: StrPath) -> None:
@@ -382,11 +380,6 @@ class OsFiles:
         with self._mutex:
             for path in [path for path in self._open if path.startswith(start)]:
                 del self._open[path]
-
-    @property
-    def open_files(self) -> int:
-        """How many descriptors the pool holds now."""
-        return len(self._open)
 
     def _descriptor(self, path: str, *, writable: bool = False) -> _Descriptor:
         """The pooled descriptor of `path`, opened if need be; a full pool drops the least recently used."""
@@ -414,6 +407,31 @@ class _HasLocks(Protocol):
     def after_fork(self) -> None: ...
 
 
+def wait_lock(files: Files, path: StrPath, *, shared: bool = False) -> Lock:
+    """Return the file lock, held, however long others have it."""
+    lock = files.lock(path, shared=shared)
+    assert lock is not None, "a lock that is waited for is granted"
+    return lock
+
+
+@contextlib.contextmanager
+def locked(files: Files, path: StrPath) -> Iterator[None]:
+    """Hold a file lock inside, however long others have it."""
+    lock = wait_lock(files, path)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def boot_id(files: Files) -> str:
+    """The id of this boot of the machine; "" where the system does not say."""
+    try:
+        return files.read_all(BOOT_ID).decode("ascii", "replace").strip()
+    except (FileNotFoundError, StorageError):
+        return ""
+
+
 _has_locks: weakref.WeakSet[_HasLocks] = weakref.WeakSet()
 
 
@@ -434,7 +452,6 @@ os.register_at_fork(after_in_child=_reset_all)
 
 
 def _open_to_lock(path: StrPath, *, shared: bool) -> int:
-    """A descriptor to lock; a reader of a directory that it may not write locks the file that is there."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
@@ -467,12 +484,6 @@ def _failure(action: str, path: StrPath, error: OSError) -> StorageError:
             f"{path}: cannot {action}: {reason}; free some space", path=str(path), reason=reason
         )
     return StorageError(f"{path}: cannot {action}: {reason}", path=str(path), reason=reason)
-
-
-def _mounts() -> str:
-    with contextlib.suppress(OSError):
-        return Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-    return ""
 
 
 def _file_system_of(path: str, mounts: str) -> str:

@@ -156,7 +156,7 @@ class OutOfOrderSequenceError(InvalidRequestError):
 
 
 class ProducerFencedError(InvalidRequestError):
-    """A newer epoch of the producer is known: what an older one sends is refused."""
+    """The producer has a newer epoch: batches of older ones are refused."""
 
     def __init__(
         self, producer_id: int, producer_epoch: int, current_epoch: int, what: str = "a batch"
@@ -212,7 +212,7 @@ class StoreLockedError(StoreError):
 
 
 class StaleLogError(StoreError):
-    """The partition was deleted, and perhaps created anew, since this log was opened: look the topic up again."""
+    """The partition was deleted, and perhaps recreated, since this log was opened: look the topic up again."""
 
 
 class CorruptLogError(PylogError):
@@ -244,7 +244,7 @@ class FailedStoreError(StorageError):
 
 
 def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:
-    """Return '; did you mean a, b?' for the known words nearest to `word`, or what is known, or ''."""
+    """Return '; did you mean a, b?' with the nearest known words, else all known words, or ''."""
     names = sorted(set(known))
     if near := difflib.get_close_matches(word, names, n=limit, cutoff=0.6):
         return f"; did you mean {', '.join(map(repr, near))}?"

@@ -35,7 +35,7 @@ producers                  8         4       4
 txn_state                  4                 3          1
 =========================  ========  ======  =========  ====
 
-Open: a rebuild of epochs that already fit (`recovery._agree`), which costs time and changes nothing; the word of
+Open: a rebuild of epochs that already fit (`leader_epochs.agree`), which costs time and changes nothing; the word of
 `reassignment.advance` that it proposed something; and a decision of which another attempt is the winner
 (`transactions.state`), which the event of the decision has aborted.
 """

@@ -29,9 +29,10 @@ from datasource.schema import check_write_schema, rows_to_append
 from datasource.topics import PartitionRange, ReadableTopics, WritableTopics, writing
 from logstore import InvalidRecordError, InvalidRequestError, PylogError
 from logstore.env import SYSTEM
-from logstore.store.transactions.coordinator import Prepared, Transaction, Transactions
+from logstore.store.transactions.coordinator import Transactions
 from logstore.store.transactions.processes import driver
 from logstore.store.transactions.state import TransactionOwner
+from logstore.store.transactions.transaction import Prepared, Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,11 +119,8 @@ class _Appender:
         name, batch_id, run = self._batch()
         task = TaskContext.get()
         label = "" if task is None else f"task {task.partitionId()} attempt {task.attemptNumber()}"
-        # A query that is stopped while it commits is interrupted, and with it the `abort` that follows.
-        is_in_query = task is not None and task.getLocalProperty(_QUERY_ID) is not None
         owner = TransactionOwner(
             driver=self._driver,
-            driver_tells=not is_in_query,
             timeout_ms=self._options.transaction_timeout_ms,
         )
         return target.transactions.begin(name, batch_id, run=run, task=label, owner=owner, once=self._is_once)

@@ -153,12 +153,12 @@ def preview(task: TieringTask, report: Report) -> None:
         for piece in plan(task, ends, report):
             row = report[piece.partition]
             row.status, row.end = WOULD, ends[piece.partition]
-            row.bytes = store.log(task.topic, piece.partition).bytes_between(piece.start, row.end)
+            row.bytes = store.log(task.topic, piece.partition).reader.bytes_between(piece.start, row.end)
 
 
 def _extent(store: logstore.LogStore, task: TieringTask, partition: int) -> logstore.OffsetRange:
     log = store.log(task.topic, partition)
-    end = committed_end(log, store.outcomes())
+    end = committed_end(log, store.transactions.outcomes())
     return logstore.OffsetRange(min(log.log_start_offset, end), end)
 
 
@@ -178,9 +178,9 @@ def _start(extent: logstore.OffsetRange, boundary: int | None, row: ReportRow) -
 
 def _end(log: Log, start: int, goal: int) -> int:
     """Return where a piece from `start` ends: at the goal, or at the end of the batch that fills it."""
-    if log.bytes_between(start, goal) <= PIECE_BYTES:
+    if log.reader.bytes_between(start, goal) <= PIECE_BYTES:
         return goal
-    return min(goal, log.offset_after_bytes(start, PIECE_BYTES))
+    return min(goal, log.reader.offset_after_bytes(start, PIECE_BYTES))
 
 
 # -------------------------------------------------------------------------------------------------- the tables

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import logstore
 from datasource.jobs import tasks
 from datasource.jobs.tasks import NOTHING, PartitionPlace, Row
+from logstore.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +33,7 @@ def run(
     path: str,
     topics: str | Sequence[str] | None = None,
     dry_run: bool = False,
-    progress: tasks.Progress = tasks.no_progress,
+    progress: Progress = no_progress,
 ) -> DataFrame:
     """Return a row per partition of the compacted topics: records, bytes and dirty ratio before and after.
 

@@ -19,7 +19,8 @@ from datasource.errors import reason
 from datasource.jobs import tasks
 from datasource.jobs.tasks import NOTHING, Done, PartitionPlace, Row
 from logstore.errors import PylogError
-from logstore.maintenance.expiry import RetentionReport
+from logstore.maintenance.retention import RetentionReport
+from logstore.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +46,7 @@ def run(
     path: str,
     topics: str | Sequence[str] | None = None,
     dry_run: bool = False,
-    progress: tasks.Progress = tasks.no_progress,
+    progress: Progress = no_progress,
 ) -> DataFrame:
     """Return a row per partition: how many segments and bytes went, or (`dry_run`) would go, and why.
 

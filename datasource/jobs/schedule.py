@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from datasource.jobs import compaction, retention, tiering, verify
-from datasource.jobs.tasks import Progress, no_progress
 from logstore.env import SYSTEM, Clock
 from logstore.errors import PylogError
+from logstore.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

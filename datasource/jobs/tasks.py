@@ -17,6 +17,7 @@ from datasource.errors import reason
 from datasource.session import watching
 from logstore.env import SYSTEM
 from logstore.errors import UnknownTopicError
+from logstore.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -24,14 +25,9 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Progress = Callable[[int, int], None]  # tasks that ended, of how many
 Row = Mapping[str, object]
 
 NOTHING, FAILED = "nothing to do", "failed"
-
-
-def no_progress(done: int, total: int) -> None:
-    """Show nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from datasource.delta.tiering import Report, ReportRow
 from datasource.delta.topic_tables import TieringTask, declared, find
 from datasource.errors import reason
 from datasource.jobs import delta_spark
-from datasource.jobs.tasks import Done, Progress, chosen, no_progress, run_tasks, to_frame
+from datasource.jobs.tasks import Done, chosen, run_tasks, to_frame
 from logstore.errors import InvalidRequestError, PylogError
+from logstore.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

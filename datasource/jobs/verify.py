@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import logstore
 from datasource.jobs import tasks
 from datasource.jobs.tasks import Done, PartitionPlace, Row
+from logstore.progress import Progress, no_progress
 from logstore.tools.verify import PartitionReport, verify_descriptions, verify_partition, verify_transactions
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def run(
     path: str,
     topics: str | Sequence[str] | None = None,
     dry_run: bool = False,
-    progress: tasks.Progress = tasks.no_progress,
+    progress: Progress = no_progress,
 ) -> DataFrame:
     """Return a row per partition: `status` is "sound" or "damaged", and `damage` has every place.
 

@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -18,9 +18,9 @@ import click
 
 import logstore
 from logstore.errors import InvalidRequestError, PylogError, did_you_mean
+from logstore.progress import Progress
 
 Mode = Literal["auto", "r"]
-Progress = Callable[[int, int], None]
 
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 

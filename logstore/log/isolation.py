@@ -1,7 +1,7 @@
-"""Isolation: what of a log a reader may see, when transactions are open in it or were aborted.
+"""Isolation: what a reader may see of a log with open or aborted transactions.
 
-A transaction counts when its COMMIT marker is in the log. A stand-alone store decides before it writes markers: who has
-the decisions (`Outcomes`) may see a transaction as committed, or aborted, that has no marker yet.
+A transaction counts when its COMMIT marker is in the log. A stand-alone store decides before it writes markers:
+`Outcomes` has its decisions, for transactions that have no marker yet.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Literal, Protocol, get_args
 
 from logstore.config import INT64_MAX
 from logstore.errors import CorruptLogError, InvalidRequestError
-from logstore.log.log import Log, ReadResult
+from logstore.log.log import Log
 from logstore.log.producers.tracker import Undecided
+from logstore.log.reader import ReadResult
 from logstore.log.segments.index import AbortedTransaction
 from logstore.records.batch import InvalidBatchError, batches, check
 
@@ -21,18 +22,18 @@ Outcome = Literal["committed", "aborted"]
 
 
 class Outcomes(Protocol):
-    """Who knows what was decided about transactions."""
+    """Knows what was decided about transactions."""
 
     def outcome(self, producer_id: int, producer_epoch: int) -> Outcome | None:
-        """What was decided about the open transaction of this producer; None: nothing yet."""
+        """The decision about the open transaction of this producer; None: there is none yet."""
         ...
 
 
 class NoOutcomes:
-    """Nothing is decided but by markers."""
+    """Only markers decide."""
 
     def outcome(self, producer_id: int, producer_epoch: int) -> Outcome | None:
-        """Nothing."""
+        """None, always."""
         return None
 
 
@@ -40,7 +41,7 @@ ONLY_MARKERS = NoOutcomes()
 
 
 def checked(isolation: str) -> Isolation:
-    """Return it, if it is one. Raises: InvalidRequestError."""
+    """Return `isolation`, typed. Raises: InvalidRequestError."""
     for known in get_args(Isolation):
         if known == isolation:
             return known  # type: ignore[no-any-return]
@@ -49,7 +50,7 @@ def checked(isolation: str) -> Isolation:
 
 def committed_end(log: Log, outcomes: Outcomes = ONLY_MARKERS) -> int:
     """Return the offset below which everything is decided: the last stable offset, or behind it."""
-    return _decided_end(log.undecided(), outcomes)
+    return _decided_end(log.producers.undecided(), outcomes)
 
 
 def end_of(log: Log, isolation: Isolation, outcomes: Outcomes = ONLY_MARKERS) -> int:
@@ -64,18 +65,18 @@ def skipped(
     # The open ones first: one that gets its marker meanwhile is then found by the second look.
     decided = tuple(
         AbortedTransaction(transaction.producer_id, transaction.first_offset, INT64_MAX, INT64_MAX)
-        for transaction in log.open_transactions()
+        for transaction in log.producers.open_transactions()
         if transaction.first_offset < end
         and outcomes.outcome(transaction.producer_id, transaction.producer_epoch) == "aborted"
     )
-    return (*log.aborted_transactions(start, end), *decided)
+    return (*log.producers.aborted(start, end), *decided)
 
 
 def committed(
     log: Log, start: int, end: int, outcomes: Outcomes = ONLY_MARKERS
 ) -> tuple[int, tuple[AbortedTransaction, ...]]:
-    """Return what to read of [start, end): up to where, and without what. A look for logs without transactions."""
-    undecided = log.undecided()
+    """Return the end of what to read of [start, end), and the aborted transactions to leave out."""
+    undecided = log.producers.undecided()
     end = min(end, _decided_end(undecided, outcomes))
     return end, skipped(log, start, end, outcomes) if undecided.has_transactions and start < end else ()
 
@@ -88,9 +89,9 @@ def _decided_end(undecided: Undecided, outcomes: Outcomes) -> int:
 
 
 def kept(result: ReadResult, aborted: Sequence[AbortedTransaction]) -> Iterator[ReadResult]:
-    """Yield what was read without the batches of aborted transactions: runs of batches, each as it is.
+    """Yield what was read without the batches of aborted transactions: runs of batches, unchanged.
 
-    Raises: CorruptLogError: a header is damaged, or a batch that would be left out: perhaps it is another one's.
+    Raises: CorruptLogError: a header is damaged, or a batch that would be left out.
     """
     begin = 0
     try:

@@ -1,20 +1,22 @@
 """LeaderEpochs: which leader epoch began at which offset (`leader-epoch-checkpoint`).
 
-Invariant: epochs and start offsets both increase strictly. The file is a cache of what the batches say: when
-it is missing or garbage, it is rebuilt from the log. Not thread-safe: its log's lock guards it.
+Invariant: epochs and start offsets both increase strictly. The batches are the truth: a missing or damaged file is
+rebuilt from them. Not thread-safe: the lock of the log guards it.
 """
 
 from __future__ import annotations
 
 import bisect
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from logstore.checkpoint import CheckpointError, marking_failure, read_checkpoint, write_checkpoint
 from logstore.env import Env
+from logstore.log.segments.directory import PartitionDirectory
+from logstore.records.batch import NO_LEADER_EPOCH, BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -42,23 +44,32 @@ class LeaderEpochs:
     def __init__(self, env: Env, directory: str) -> None:
         self._env = env
         self.path = f"{directory}/{FILE_NAME}"
-        self._starts: list[EpochStart]
-        self.is_damaged: bool
-        self.load()
+        self._known: list[EpochStart] | None = None  # the file is read at first use
+        self._is_damaged = False
 
-    def load(self) -> None:
-        """Take what the file says now. `is_damaged` if it is garbage: then rebuild it from the batches."""
+    @property
+    def _starts(self) -> list[EpochStart]:
+        return self.load() if self._known is None else self._known
+
+    def load(self) -> list[EpochStart]:
+        """Read the file again. If it is garbage it `is_damaged`: then rebuild it from the batches."""
         try:
             starts = [
                 EpochStart(int(epoch), int(start)) for epoch, start in read_checkpoint(self._env, self.path)
             ]
-            self.is_damaged = not _increases(starts)
+            self._is_damaged = not _increases(starts)
         except FileNotFoundError:
-            starts, self.is_damaged = [], False
+            starts, self._is_damaged = [], False
         except (CheckpointError, ValueError) as error:
             logger.warning("path=%s damaged (%s): it is rebuilt when the log is recovered", self.path, error)
-            starts, self.is_damaged = [], True
-        self._starts = [] if self.is_damaged else starts
+            starts, self._is_damaged = [], True
+        self._known = [] if self._is_damaged else starts
+        return self._known
+
+    @property
+    def is_damaged(self) -> bool:
+        """True if the file is garbage: it is rebuilt from the batches."""
+        return not self._starts and self._is_damaged
 
     @property
     def starts(self) -> tuple[EpochStart, ...]:
@@ -71,7 +82,7 @@ class LeaderEpochs:
         return self._starts[-1].epoch if self._starts else -1
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` begins at `start_offset`, if it is newer than all known."""
+        """Note that `epoch` begins at `start_offset`, if it is newer than all others."""
         if epoch > self.latest:
             self.replace(
                 [*(s for s in self._starts if s.start_offset < start_offset), EpochStart(epoch, start_offset)]
@@ -91,13 +102,73 @@ class LeaderEpochs:
             self.replace(kept)
 
     def replace(self, starts: Iterable[EpochStart]) -> None:
-        """Put these epochs in the place of all, in the file too."""
+        """Replace all epochs, in the file too."""
         new = list(starts)
         with marking_failure(self._env, Path(self.path).parent.parent):
             write_checkpoint(self._env, self.path, new)
-        self._starts = new
-        self.is_damaged = False
+        self._known = new
+        self._is_damaged = False
 
 
 def _increases(starts: list[EpochStart]) -> bool:
     return all(a.epoch < b.epoch and a.start_offset < b.start_offset for a, b in pairwise(starts))
+
+
+def epoch_starts(files: PartitionDirectory, bases: Iterable[int]) -> list[EpochStart]:
+    """The leader epochs by the headers of these segments: about 2 µs per batch."""
+    starts = list[EpochStart]()
+    for base in bases:
+        segment = files.segment(base)
+        for _, batch in segment.headers(0, segment.size_bytes()):
+            see_epoch(starts, batch)
+    return starts
+
+
+def see_epoch(starts: list[EpochStart], batch: BatchHeader) -> None:
+    """Add the epoch of the next batch if it is a new one."""
+    if batch.leader_epoch > (starts[-1].epoch if starts else -1):
+        starts.append(EpochStart(batch.leader_epoch, batch.base_offset))
+
+
+def agree(known: Iterable[EpochStart], seen: Iterable[EpochStart]) -> bool:
+    """Does every epoch in the batches begin where the file says, or later (a segment began in its middle)?"""
+    starts = {s.epoch: s.start_offset for s in known}
+    seen = list(seen)
+    newest = max(starts, default=-1)
+    return all(starts.get(s.epoch, s.start_offset) <= s.start_offset for s in seen) and all(
+        b.epoch in starts or b.epoch > newest for _, b in pairwise([EpochStart(-1, 0), *seen])
+    )
+
+
+class EpochCheck:
+    """Compares every batch with `leader-epoch-checkpoint`, and keeps the first contradiction.
+
+    Compaction and retention remove batches and no epochs: an epoch may begin where nothing is left.
+    """
+
+    def __init__(self, files: PartitionDirectory) -> None:
+        epochs = LeaderEpochs(files.env, files.path)
+        self.path = epochs.path
+        self._coming = list(reversed(epochs.starts))
+        self._known = self._newest = NO_LEADER_EPOCH
+        self._reason = "is no list of epochs that begin one after the other" if epochs.is_damaged else None
+
+    def apply(self, batch: BatchHeader) -> None:
+        """Compare the next batch."""
+        if self._reason:
+            return
+        while self._coming and self._coming[-1].start_offset <= batch.base_offset:
+            self._known = self._coming.pop().epoch
+        self._newest = max(self._newest, batch.leader_epoch)
+        if self._known != self._newest:
+            self._reason = (
+                f"says epoch {self._known} at offset {batch.base_offset}, the batch there {self._newest}"
+            )
+        elif self._coming and self._coming[-1].start_offset < batch.next_offset:
+            self._reason = f"says that an epoch begins within the batch at offset {batch.base_offset}"
+
+    def wrong(self, log_end: Callable[[], int]) -> str | None:
+        """The first contradiction; an epoch may begin at the end of the log, before its first batch."""
+        if self._reason is None and self._coming and self._coming[0].start_offset > log_end():
+            return f"says that epoch {self._coming[0].epoch} begins behind the end of the log"
+        return self._reason

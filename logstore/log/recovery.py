@@ -1,20 +1,17 @@
-"""Recovery: what a crash left of a partition becomes a log again; all else is made from the log.
+"""Recovery: makes a log of what a crash left of a partition.
 
-`recovery_point` is the offset below which everything was fsynced. At or above it anything may be missing or
-garbage after a loss of power, so the log is cut at the first thing that is not a valid batch, or not the next
-one, even if good batches follow: a hole would be worse. Below it damage is no crash but corruption: it is
-reported, and nothing is dropped. Indexes and leader epochs are rebuilt from the batches where they do not
-fit.
+Below the recovery point everything was fsynced: damage there is corruption, which is reported, and nothing is dropped.
+Above it anything may be missing or garbage after a loss of power: the log is cut at the first thing that is not the
+next valid batch, even if good batches follow, since a hole would be worse. Indexes and leader epochs that do not fit
+are rebuilt from the batches.
 
-Every step may be repeated: a crash during recovery is recovered from by recovery, and a second one changes
-nothing.
+Every step may be repeated: recovery after a crash in a recovery ends the same, and a second one changes nothing.
 """
 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -24,17 +21,25 @@ from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.errors import CorruptLogError
 from logstore.log.leader_epochs import FILE_NAME as EPOCHS
-from logstore.log.leader_epochs import EpochStart, LeaderEpochs
+from logstore.log.leader_epochs import EpochCheck, EpochStart, LeaderEpochs, agree, epoch_starts, see_epoch
 from logstore.log.producers import recovery
 from logstore.log.segments import offset_checkpoints
-from logstore.log.segments.directory import CLEANER_LOCK, LOCK, METADATA, PartitionDirectory
+from logstore.log.segments.directory import PartitionDirectory
 from logstore.log.segments.index_check import IndexCheck, is_short
 from logstore.log.segments.lookup import discontinuity, place_of
+from logstore.log.segments.names import (
+    CLEANED_SUFFIX,
+    CLEANER_LOCK,
+    DELETED_SUFFIX,
+    INDEX_FILE,
+    LOCK,
+    METADATA,
+    SEGMENT_FILE,
+)
 from logstore.log.segments.replacement import finish as finish_swaps
 from logstore.log.segments.segment import Segment, SegmentEnd
 from logstore.records.batch import (
     HEADER_BYTES,
-    NO_LEADER_EPOCH,
     NO_TIMESTAMP,
     BatchHeader,
     InvalidBatchError,
@@ -47,13 +52,11 @@ logger = logging.getLogger(__name__)
 # Large enough to amortise a read, small enough to stay in the cache between the walk and the CRC.
 CHUNK_BYTES = 1024 * 1024
 
-# What an interrupted change leaves behind: never part of the log.
-LEFTOVER_SUFFIXES = (TEMPORARY_SUFFIX, ".cleaned", ".deleted")
+# Leftovers of an interrupted change.
+LEFTOVER_SUFFIXES = (TEMPORARY_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX)
 _REMEDY = (
     "nothing was changed; restore the file from a copy, or read around the place, from a later offset on"
 )
-_OURS = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|txncheck|snapshot)")
-_INDEX = re.compile(r"(\d{20})\.(index|timeindex|txnindex|txncheck)")
 
 
 class Damage(NamedTuple):
@@ -69,7 +72,7 @@ OnDamage = Callable[[CorruptLogError], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What was found and done; paths, but for `ignored`: names of files that are not ours."""
+    """What was done; `removed` and `rebuilt` are paths, `ignored` names of files that are not pylog's."""
 
     path: str
     log_end_offset: int
@@ -86,12 +89,11 @@ def recover(
     recovery_point: int,
     on_damage: OnDamage | None = None,
 ) -> RecoveryReport:
-    """Mend the partition; the caller holds its lock, and looks at the directory anew afterwards.
+    """Mend the partition; the caller holds its lock, and lists the directory again afterwards.
 
     Reads what lies above the recovery point, and a few headers of each segment below it.
 
-    Raises: CorruptLogError: damage below the recovery point; if `on_damage` is told, such that nobody can tell what
-    follows it.
+    Raises: CorruptLogError: damage below the recovery point; with `on_damage`, only such that hides what follows it.
     """
     return _Recovery(files, epochs, config, recovery_point, on_damage).run()
 
@@ -160,42 +162,8 @@ def checked_batches(
             space = memoryview(bytearray(needed))
 
 
-class EpochCheck:
-    """Sees every batch and says what of `leader-epoch-checkpoint` does not fit: the first place.
-
-    Compaction and retention remove batches and no epoch: one that begins where nothing is fits.
-    """
-
-    def __init__(self, files: PartitionDirectory) -> None:
-        epochs = LeaderEpochs(files.env, files.path)
-        self.path = epochs.path
-        self._coming = list(reversed(epochs.starts))
-        self._known = self._newest = NO_LEADER_EPOCH
-        self._reason = "is no list of epochs that begin one after the other" if epochs.is_damaged else None
-
-    def apply(self, batch: BatchHeader) -> None:
-        """Take note of the next batch."""
-        if self._reason:
-            return
-        while self._coming and self._coming[-1].start_offset <= batch.base_offset:
-            self._known = self._coming.pop().epoch
-        self._newest = max(self._newest, batch.leader_epoch)
-        if self._known != self._newest:
-            self._reason = (
-                f"says epoch {self._known} at offset {batch.base_offset}, the batch there {self._newest}"
-            )
-        elif self._coming and self._coming[-1].start_offset < batch.next_offset:
-            self._reason = f"says that an epoch begins within the batch at offset {batch.base_offset}"
-
-    def wrong(self, log_end: Callable[[], int]) -> str | None:
-        """What does not fit; an epoch may begin at the end of the log, which was there before its first batch is."""
-        if self._reason is None and self._coming and self._coming[0].start_offset > log_end():
-            return f"says that epoch {self._coming[0].epoch} begins behind the end of the log"
-        return self._reason
-
-
 class _Recovery:
-    """One run over one partition. Positions of segments only move to the end of the list."""
+    """One run over one partition."""
 
     def __init__(
         self,
@@ -244,7 +212,7 @@ class _Recovery:
         )
 
     def _sweep(self) -> tuple[str, ...]:
-        """Finish swaps, remove leftovers; return the names that are none of ours."""
+        """Finish replacements, remove leftovers; return the names of other files."""
         found = self._env.files.list(self._files.path).names
         finish_swaps(self._env, self._files.path, found, self._env.clock.now_ms())
         names = set(self._env.files.list(self._files.path).names)
@@ -252,7 +220,7 @@ class _Recovery:
         for name in sorted(leftovers):
             self._remove(f"{self._files.path}/{name}")
         known = leftovers | {METADATA, LOCK, CLEANER_LOCK, EPOCHS} | offset_checkpoints.NAMES
-        ignored = tuple(sorted(name for name in names - known if not _OURS.fullmatch(name)))
+        ignored = tuple(sorted(name for name in names - known if not SEGMENT_FILE.fullmatch(name)))
         if ignored:
             logger.warning(
                 "dir=%s ignoring files that are not ours: %s", self._files.path, ", ".join(ignored)
@@ -260,10 +228,10 @@ class _Recovery:
         return ignored
 
     def _remove_orphans(self) -> None:
-        """Remove indexes without a log. Not before the end was found: they tell a log file that went missing."""
+        """Remove indexes without a log. Only after the end was found: they tell of a missing log file."""
         names = set(self._env.files.list(self._files.path).names)
         for name in sorted(names):
-            if (match := _INDEX.fullmatch(name)) and f"{match[1]}.log" not in names:
+            if (match := INDEX_FILE.fullmatch(name)) and f"{match[1]}.log" not in names:
                 self._remove(f"{self._files.path}/{name}")
 
     def _remove(self, path: str) -> None:
@@ -272,7 +240,7 @@ class _Recovery:
         self._removed.append(path)
 
     def _without_deleted(self, bases: list[int], start: int) -> list[int]:
-        """Remove the segments that end at or below the log start; a crash may have left any of them."""
+        """Remove the segments below the log start that a crash left; return the others."""
         kept = [base for base, end in pairwise([*bases, start + 1]) if end > start]
         for base in bases:
             if base not in kept:
@@ -281,7 +249,7 @@ class _Recovery:
         return kept
 
     def _recover_segments(self) -> int:
-        """Check every segment, oldest first; cut where the log stops being one. Returns its end."""
+        """Check every segment, oldest first; cut at the first gap or bad batch. Returns the end."""
         end, number = self._files.view.start_mark, 0
         while number < len(self._bases):
             segment = self._files.segment(self._bases[number])
@@ -296,13 +264,13 @@ class _Recovery:
         return end
 
     def _pass_over(self, error: CorruptLogError) -> None:
-        """Raise what is damaged and was flushed, or tell of it and go on with what follows."""
+        """Report damage below the recovery point: raise it, or go on behind it."""
         if self._on_damage is None:
             raise error
         self._on_damage(error)
 
     def _glance_at(self, segment: Segment) -> int:
-        """A segment that was flushed whole: does it end well, do its indexes? Reads its last headers."""
+        """Check the end of a segment that was flushed whole, and of its indexes, by its last headers."""
         size_bytes = segment.size_bytes()
         tail = segment.tail(size_bytes)
         if tail.position < size_bytes:
@@ -317,7 +285,7 @@ class _Recovery:
         return tail.next_offset
 
     def _recover_segment(self, segment: Segment, number: int) -> int:
-        """A segment that reaches above the recovery point: read it from there, cut at the first bad batch."""
+        """Read a segment from the recovery point on; cut at the first bad batch."""
         self._env.files.drop_cache(segment.path)  # after a failed fsync the cache has what the disk has not
         size_bytes = segment.size_bytes()
         position, end = segment.indexed_batch_before(self._recovery_point)
@@ -347,7 +315,7 @@ class _Recovery:
     def _resume(
         self, segment: Segment, position: int, size_bytes: int, end: int, error: CorruptLogError
     ) -> tuple[int, int]:
-        """(position, offset) behind damage in what was flushed. Raises: CorruptLogError: nobody can tell."""
+        """(position, offset) behind damage below the recovery point. Raises: CorruptLogError: it cannot be found."""
         found = CorruptLogError(segment.path, error.position, f"{error.reason}; {_unchecked(end)}", _REMEDY)
         behind = segment.resume_behind(position, size_bytes, self._recovery_point)
         if behind is None:
@@ -382,21 +350,21 @@ class _Recovery:
     # ------------------------------------------------------------------ epochs
 
     def _recover_epochs(self, end: int) -> None:
-        """Make `leader-epoch-checkpoint` agree with the log: none begins behind its end, none is missing."""
+        """Make `leader-epoch-checkpoint` fit the log."""
         self._epochs.load()
         known = self._epochs.starts
         latest = known[-1].epoch if known else -1
         starts = [s for s in known if s.start_offset < end]
         starts += [s for s in self._epoch_starts if s.epoch > latest]
-        if not known or not _agree(known, self._epoch_starts) or not self._fit(starts):
+        if not known or not agree(known, self._epoch_starts) or not self._fit(starts):
             starts = epoch_starts(self._files, self._bases)
         if self._epochs.is_damaged or tuple(starts) != self._epochs.starts:
             self._epochs.replace(starts)
 
     def _fit(self, starts: Sequence[EpochStart]) -> bool:
-        """Do the batches on both sides of where an epoch begins say the same, and the first and the last one?
+        """True if the batches around the start of each epoch, and the first and last one, have its epoch.
 
-        Batches below the recovery point are not read, but for these: a few small reads per epoch.
+        Of the batches below the recovery point only these are read.
         """
         view = self._files.relist()
         places = {view.start, view.end - 1} | {s.start_offset - side for s in starts for side in (0, 1)}
@@ -404,7 +372,7 @@ class _Recovery:
             try:
                 found = place_of(self._files, view, offset) if offset >= view.start else None
             except CorruptLogError:
-                continue  # below the recovery point: who reads it is told
+                continue  # below the recovery point: readers report it
             if found is None:
                 continue
             before = [s for s in starts if s.start_offset < found.batch.next_offset]
@@ -417,9 +385,9 @@ class _Recovery:
 def cut_short(
     files: PartitionDirectory, bases: Sequence[int], tail: SegmentEnd, recovery_point: int
 ) -> tuple[str, int, str]:
-    """(file, position, reason) of the end of a log that does not hold all that was flushed.
+    """(file, position, reason) of the end of a log that lacks flushed records.
 
-    The indexes of a log file that is not there any more tell that it was.
+    Indexes without a log file tell that the file is missing.
     """
     gone = f"records {tail.next_offset} to {recovery_point} were flushed and cannot be read"
     following = files.segment(tail.next_offset)
@@ -435,31 +403,4 @@ def cut_short(
 
 
 def _unchecked(end: int) -> str:
-    """What is known of the records behind damage in the middle of a file."""
     return f"records from {end} on were flushed, and what follows the damage was not checked"
-
-
-def epoch_starts(files: PartitionDirectory, bases: Iterable[int]) -> list[EpochStart]:
-    """The leader epochs as the batches of these segments say, from their headers: about 2 µs per batch."""
-    starts = list[EpochStart]()
-    for base in bases:
-        segment = files.segment(base)
-        for _, batch in segment.headers(0, segment.size_bytes()):
-            see_epoch(starts, batch)
-    return starts
-
-
-def see_epoch(starts: list[EpochStart], batch: BatchHeader) -> None:
-    """Add the epoch of the next batch if it is a new one."""
-    if batch.leader_epoch > (starts[-1].epoch if starts else -1):
-        starts.append(EpochStart(batch.leader_epoch, batch.base_offset))
-
-
-def _agree(known: Iterable[EpochStart], seen: Iterable[EpochStart]) -> bool:
-    """Does every epoch that was seen begin where it is known to, or later (a segment began in its middle)?"""
-    starts = {s.epoch: s.start_offset for s in known}
-    seen = list(seen)
-    newest = max(starts, default=-1)
-    return all(starts.get(s.epoch, s.start_offset) <= s.start_offset for s in seen) and all(
-        b.epoch in starts or b.epoch > newest for _, b in pairwise([EpochStart(-1, 0), *seen])
-    )

@@ -1,8 +1,7 @@
-"""Soundness: where a log stops being what was written, and how that is put aside.
+"""Soundness: where a log is damaged, and how the damage is put aside.
 
-A damaged file is kept beside the log under a name that ends in `.damaged`, which is not of the log: readers do not see
-it, recovery names it, and nobody removes it but an operator. Only what is safe elsewhere may be put aside: everything
-from the damage on leaves the log.
+A damaged file stays beside the log under a name that ends in `.damaged`: readers do not see it, recovery reports it,
+and only an operator removes it. Everything from the damage on leaves the log, so it must be safe elsewhere.
 """
 
 from __future__ import annotations
@@ -15,22 +14,21 @@ from logstore.checkpoint import TEMPORARY_SUFFIX, fsync_or_mark, marking_failure
 from logstore.config import LogConfig
 from logstore.errors import CorruptLogError
 from logstore.log.log import Log
+from logstore.log.reader import ReadResult
 from logstore.log.recovery import CHUNK_BYTES, checked_batches, cut_short
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.lookup import Spot, discontinuity, number_of, place_of
-from logstore.log.segments.reader import ReadResult
+from logstore.log.segments.names import DAMAGED_SUFFIX
 from logstore.records.batch import InvalidBatchError, batches, check
-
-DAMAGED_SUFFIX = ".damaged"
 
 Cutting = Callable[[int], AbstractContextManager[None]]
 Pace = Callable[[int], None]  # told the bytes that were read since the last call; may sleep
 
 
 class Unsound(NamedTuple):
-    """Damage: the log is sound below `offset`, which would be at `sound_bytes` of segment `number` of its view.
+    """Damage: the log is sound below `offset`, that is, below byte `sound_bytes` of segment `number` of its view.
 
-    `offset` is None if nobody can tell where the log begins.
+    `offset` is None if it is unknown where the log begins.
     """
 
     offset: int | None
@@ -45,7 +43,7 @@ class Unsound(NamedTuple):
 
 
 class SetAside(NamedTuple):
-    """The log ends at `offset` now, and what was damaged is in this file; None: nothing was."""
+    """The log ends at `offset` now; the damaged file, if any, is at `path`."""
 
     offset: int
     path: str | None
@@ -68,7 +66,7 @@ def check_segment(
 
     `start` is (position, offset) of where to begin; None: at its first byte.
 
-    Takes no lock: who changes the log meanwhile may look like damage. Raises: FileNotFoundError.
+    Takes no lock: a change meanwhile may look like damage. Raises: FileNotFoundError.
     """
     segment, is_active = files.segment(view.bases[number]), number == len(view.bases) - 1
     size_bytes = view.tail.position if is_active else segment.size_bytes()
@@ -101,7 +99,7 @@ def check_segment(
 
 
 def find(log: Log, path: str | None = None) -> Unsound | None:
-    """The first damage in the segment file at `path`, or (None) in the log; nobody writes meanwhile."""
+    """The first damage in the segment file at `path`, or (None) in the log. Holds the log."""
     files = log.files
     with files.hold():
         try:
@@ -129,10 +127,7 @@ def find_from(log: Log, offset: int | None) -> Unsound | None:
 
 
 def checked(found: ReadResult) -> ReadResult:
-    """What was read, up to the first batch whose CRC is wrong.
-
-    Raises: CorruptLogError: that is the first one.
-    """
+    """The batches before the first one with a wrong CRC. Raises: CorruptLogError: there are none."""
     try:
         for position, batch in batches(found.data):
             try:
@@ -147,9 +142,9 @@ def checked(found: ReadResult) -> ReadResult:
 
 
 def first_damage(log: Log, known: int | None) -> int:
-    """Where the first damage is (`known`, if there is none lower); the log's end if all is sound, 0 if nobody can tell.
+    """The offset of the first damage, at most `known`; the log's end if all is sound, 0 if it is unknown.
 
-    Everything below is read.
+    Reads everything below.
     """
     with log.files.hold():
         try:
@@ -161,10 +156,10 @@ def first_damage(log: Log, known: int | None) -> int:
 
 
 def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAside:
-    """End the log before `known`, where its `first_damage` is, or (`whole`) where it begins.
+    """Cut the log at `known`, where its `first_damage` is, or (`whole`) at its start.
 
-    Everything below is read first. The file that is damaged is kept; what follows it in the log is not. `cutting`
-    lowers the checkpoints of recovery point and high watermark to an offset. May be repeated after a crash.
+    Reads everything below first. Keeps the damaged file, and nothing behind it. `cutting` lowers the checkpoints of
+    recovery point and high watermark to an offset. May be repeated after a crash.
 
     Raises: CorruptLogError: there is damage below `known` by now, and nothing was changed.
     """
@@ -196,7 +191,7 @@ def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAsid
 
 
 def settled(log: Log) -> DirectoryView:
-    """What is on the disk, without a rewritten segment on its way into the log."""
+    """The log as the disk shows it, with replacements finished."""
     view = log.files.relist()
     if view.is_swapping:
         log.finish_swaps()
@@ -207,7 +202,7 @@ def settled(log: Log) -> DirectoryView:
 def _first(
     files: PartitionDirectory, view: DirectoryView, config: LogConfig, known: int | None
 ) -> Spot | None:
-    """Where the first damage is; nothing above `known`, which is as good as damaged, is looked at."""
+    """Where the first damage is, at most at `known`: nothing above is read."""
     for number, base in enumerate(view.bases):
         if known is not None and base >= known:
             break
@@ -219,7 +214,7 @@ def _first(
 
 
 def _keep(files: PartitionDirectory, spot: Spot) -> str | None:
-    """Give the damaged file another name; in its place there is what is sound of it."""
+    """Rename the damaged file, and leave a copy of its sound part in its place."""
     path = files.segment(files.view.bases[spot.number]).path
     stat = files.env.files.stat(path)
     if stat is None or stat.size <= spot.position:  # what is missing is damage, too: nothing to keep

@@ -1,4 +1,4 @@
-"""What batches must be like to be appended, and when a log begins a new segment. Decides, touches nothing."""
+"""Which batches may be appended, and when a log begins a new segment. Decides, touches nothing."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class AppendInfo(NamedTuple):
 
 
 def valid_batches(
-    data: bytes | bytearray | memoryview, config: LogConfig, *, dense: bool
+    data: bytes | bytearray | memoryview, config: LogConfig, *, dense: bool, now_ms: int | None = None
 ) -> list[tuple[int, BatchHeader]]:
     """Return (position, header) of the batches that `data` consists of, if header, CRC and size are good.
 
-    `dense`: as writers send them, so that every offset has its record, and no batch is larger than it may be. What
-    leaders send may have gaps (compaction), and be of a time when larger batches were allowed.
+    `dense`: from a writer, so every offset must have its record, and no batch may be too large. Batches of a leader may
+    have gaps (compaction), and be of a time when larger ones were allowed. `now_ms`: check the times against it.
 
-    Raises: InvalidRecordError, DamagedBatchError, RecordTooLargeError.
+    Raises: InvalidRecordError, DamagedBatchError, RecordTooLargeError, InvalidTimestampError.
     """
     found, end, limit = [], 0, config.batch_bytes_max
     try:
@@ -56,11 +56,13 @@ def valid_batches(
         raise InvalidRecordError(f"nothing was appended: {error}") from error
     if end < len(data):
         raise DamagedBatchError(f"nothing was appended: half a batch at byte {end} of {len(data)}")
+    if now_ms is not None and (allowed := config.timestamps_at(now_ms)):
+        check_times(found, allowed)
     return found
 
 
 def _wrong_producer(batch: BatchHeader) -> str | None:
-    """Why no writer sends a batch with such fields; None if one does."""
+    """What is wrong with the producer fields of a writer's batch; None: nothing."""
     if batch.is_control:
         return "a control batch: markers are the coordinator's"
     if batch.producer_id < 0:
@@ -88,10 +90,10 @@ def check_times(batches: Iterable[tuple[int, BatchHeader]], allowed: range) -> N
 def must_roll(
     config: LogConfig, base_offset: int, partition: str, tail: SegmentEnd, position: int, batch: BatchHeader
 ) -> bool:
-    """Must a new segment begin before this batch: are bytes, age, index or relative offset above their limit?
+    """True if a new segment must begin before this batch: bytes, age, index or relative offset reach a limit.
 
-    `position` is where the batch would begin; `tail` is from before the append that it belongs to. Age is
-    measured in record time, as Kafka does, so that retention by time works on whole segments.
+    `position` is where the batch would begin; `tail` is from before its append. Age is in record time, as in Kafka, so
+    that retention by time works on whole segments.
     """
     entries = tail.indexed_entries + (position - tail.position) // max(1, config.index_interval_bytes)
     if (
@@ -110,7 +112,7 @@ def must_roll(
 
 
 def _jitter_ms(config: LogConfig, partition: str, base_offset: int) -> int:
-    """What segment.jitter.ms takes off segment.ms, never all: different per segment, the same in every process."""
+    """The part of segment.jitter.ms that this segment takes off segment.ms: the same in every process."""
     limit_ms = min(config.segment_jitter_ms, config.segment_ms_max)
     if limit_ms == 0:
         return 0

@@ -1,36 +1,94 @@
-"""LogWriter: puts batches behind the end of a log, and begins new segments there.
+"""LogWriter: puts batches behind the end of a log, begins new segments there, and cuts.
 
-Whoever calls holds the log's lock and has checked and stamped the batches. What cannot be written whole is undone.
+The caller holds the lock of the log and has checked the batches. A write that fails is undone.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from logstore.checkpoint import fsync_or_mark
 from logstore.config import INT32_MAX, LogConfig
 from logstore.errors import StorageError
-from logstore.log.leader_epochs import LeaderEpochs
+from logstore.log.leader_epochs import LeaderEpochs, epoch_starts
 from logstore.log.producers.tracker import ProducerTracker
-from logstore.log.recovery import epoch_starts
+from logstore.log.recovery_point import RecoveryPoint
+from logstore.log.segments import offset_checkpoints
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
-from logstore.log.segments.segment import Segment, SegmentEnd
+from logstore.log.segments.lookup import Spot
+from logstore.log.segments.segment import NOTHING, Segment, SegmentEnd
 from logstore.log.validation import AppendInfo, must_roll
-from logstore.records.batch import BatchHeader, stamp
+from logstore.records.batch import BatchHeader, stamp, stamp_append_time
 
 logger = logging.getLogger(__name__)
 
+Placed = tuple[int, BatchHeader]  # a batch, and where it is in the data
+
+
+class Stamped(NamedTuple):
+    """Batches with their offsets, to append; and what is to be known of that append."""
+
+    info: AppendInfo
+    data: memoryview
+    batches: list[BatchHeader]
+
 
 class LogWriter:
-    """Writes to one partition; see the module. `has_rolled`: a segment began since it was last set to false."""
+    """Writes to one partition; see the module."""
 
     def __init__(
-        self, files: PartitionDirectory, producers: ProducerTracker, epochs: Callable[[], LeaderEpochs]
+        self,
+        files: PartitionDirectory,
+        producers: ProducerTracker,
+        epochs: LeaderEpochs,
+        point: RecoveryPoint,
     ) -> None:
         self._files = files
+        self._env = files.env
         self._producers = producers
         self._epochs = epochs
-        self.has_rolled = False
+        self._point = point
+
+    # ------------------------------------------------------------------ append
+
+    def admit(
+        self, records: bytearray | memoryview, batches: Sequence[Placed], leader_epoch: int, config: LogConfig
+    ) -> Stamped:
+        """Stamp the batches that are not there already, as their producers numbered them."""
+        if all(batch.producer_id < 0 for _, batch in batches):
+            return self.stamp(records, batches, leader_epoch, config)
+        expired_ms = self._env.clock.now_ms() - config.producer_id_expiration_ms
+        headers = [batch for _, batch in batches]
+        known = self._producers.check(self._files.view, headers, expired_ms=expired_ms)
+        if not (rest := batches[known.duplicates :]):
+            return Stamped(
+                AppendInfo(known.first_offset, known.next_offset, -1, 0, is_duplicate=True), NOTHING, []
+            )
+        at = rest[0][0]
+        rest = [(place - at, batch) for place, batch in rest]
+        new = self.stamp(memoryview(records)[at:], rest, leader_epoch, config)
+        first = known.first_offset if known.duplicates else new.info.first_offset
+        return new._replace(info=new.info._replace(first_offset=first))
+
+    def stamp(
+        self, records: bytearray | memoryview, batches: Sequence[Placed], leader_epoch: int, config: LogConfig
+    ) -> Stamped:
+        """Stamp the batches, in place, with the next offsets and this epoch."""
+        log_append_time = config.message_timestamp_type == "LogAppendTime"
+        now_ms = self._env.clock.now_ms() if log_append_time else -1
+        first = offset = self._files.view.end
+        stamped = []
+        for position, batch in batches:
+            stamp(records, position, offset, leader_epoch)
+            placed = batch._replace(base_offset=offset, leader_epoch=leader_epoch)
+            if log_append_time:
+                stamp_append_time(records, position, now_ms)
+                placed = placed._replace(max_timestamp=now_ms)
+            stamped.append(placed)
+            offset = placed.next_offset
+        return Stamped(AppendInfo(first, offset, now_ms, len(records)), memoryview(records), stamped)
 
     def append_one(
         self,
@@ -51,7 +109,7 @@ class LogWriter:
             batch.producer_id >= 0
             or view.snapshots
             or not view.bases
-            or leader_epoch != self._epochs().latest
+            or leader_epoch != self._epochs.latest
             or config.message_timestamp_type != "CreateTime"
         ):
             return None
@@ -76,7 +134,7 @@ class LogWriter:
     def append(
         self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader], config: LogConfig
     ) -> None:
-        """Write the batches behind the end, one write per segment; what cannot be written whole is undone."""
+        """Append the batches as they are, with one write per segment: all of them or none."""
         before, rest = self._files.view, memoryview(data)
         has_producers = bool(before.snapshots) or any(batch.producer_id >= 0 for batch in batches)
         try:
@@ -87,10 +145,7 @@ class LogWriter:
                 if has_producers:
                     self._producers.before_append(active, batches[:count], rest[:size_bytes])
                 tail = active.append(
-                    rest[:size_bytes],
-                    batches[:count],
-                    self._files.view.tail,
-                    config.index_interval_bytes,
+                    rest[:size_bytes], batches[:count], self._files.view.tail, config.index_interval_bytes
                 )
                 self._files.publish(self._files.view.bases, tail)
                 if has_producers:
@@ -104,13 +159,13 @@ class LogWriter:
         """The segment for the next batches, new if need be, and how many of them it takes in one write."""
         first, view = batches[0], self._files.view
         if not view.bases:
-            self.add_segment(first.base_offset)
+            self._add_segment(first.base_offset)
         elif must_roll(config, view.bases[-1], self._files.name, view.tail, view.tail.position, first):
             self.roll(config)  # named after the end of the log: segments follow each other without a gap
         base, tail = self._files.view.bases[-1], self._files.view.tail
         if first.last_offset - base > INT32_MAX:
             self._files.segment(base).remove()
-            self.add_segment(first.base_offset, instead=True)
+            self._add_segment(first.base_offset, instead=True)
             base, tail = first.base_offset, self._files.view.tail
         position, count = tail.position, 0
         for batch in batches:
@@ -123,7 +178,7 @@ class LogWriter:
         return self._files.segment(base), count
 
     def _undo(self, before: DirectoryView) -> None:
-        """Take back what a failed append wrote; what cannot be is torn, and the next holder cuts it."""
+        """Take a failed append back; what cannot be taken back is torn, and the next holder of the lock cuts it."""
         try:
             self._producers.cut(before.end)
             for base in reversed(self._files.view.bases[len(before.bases) :]):
@@ -137,8 +192,8 @@ class LogWriter:
             self._producers.forget()
 
     def _note_epochs(self, batches: Sequence[BatchHeader]) -> None:
-        """Keep `leader-epoch-checkpoint` in step; the epoch changes rarely, so this is one comparison."""
-        epochs = self._epochs()
+        """Note a leader epoch that begins here; rare, so this is one comparison."""
+        epochs = self._epochs
         for batch in batches:
             if batch.leader_epoch > epochs.latest:
                 epochs.load()  # another process may have noted it
@@ -146,19 +201,50 @@ class LogWriter:
                     epochs.replace(epoch_starts(self._files, self._files.view.bases))  # lost or damaged
                 epochs.assign(batch.leader_epoch, batch.base_offset)
 
+    # -------------------------------------------------------------------- roll
+
     def roll(self, config: LogConfig) -> None:
         """Close the active segment and begin a new one at the log's end; nothing happens if it is empty."""
         view = self._files.view
         if view.bases and view.tail.position:
             self._files.segment(view.bases[-1]).seal(view.tail)
             if view.snapshots:
-                expired_ms = self._files.env.clock.now_ms() - config.producer_id_expiration_ms
+                expired_ms = self._env.clock.now_ms() - config.producer_id_expiration_ms
                 self._producers.write_snapshot(view, expired_ms=expired_ms)
-            self.add_segment(view.end)
-            self.has_rolled = True
+            self._add_segment(view.end)
 
-    def add_segment(self, base_offset: int, *, instead: bool = False) -> None:
+    def _add_segment(self, base_offset: int, *, instead: bool = False) -> None:
         """Make an empty active segment (`instead` of the empty one that is there)."""
         bases = self._files.view.bases[:-1] if instead else self._files.view.bases
         self._files.segment(base_offset).create()
         self._files.publish((*bases, base_offset), SegmentEnd(0, base_offset, timed_entries=0))
+
+    # --------------------------------------------------------------------- cut
+
+    def cut(self, offset: int, place: Spot | None) -> None:
+        """Remove everything from `place` on; None: everything, and the log begins at `offset`."""
+        files, root = self._files, self._files.path.rpartition("/")[0]
+        view = files.view
+        end = min(offset, place.offset) if place else offset
+        offset_checkpoints.lower(self._env, files.path, end)
+        self._point.begin_cut(end)  # first: who looks meanwhile sees no damage
+        bases = view.bases[: place.number + 1] if place else ()
+        self._producers.cut(place.offset if place else -1)
+        for base in reversed(view.bases[len(bases) :]):
+            files.segment(base).remove()
+        if place is None:
+            self._env.files.unlink(f"{files.path}/{offset_checkpoints.LOG_START}")
+            files.relist()
+            files.publish((), SegmentEnd(0, offset))
+            self._add_segment(offset)
+        else:
+            segment = files.segment(bases[-1])
+            segment.truncate(place.position, place.offset)
+            files.publish(bases, segment.tail(place.position))
+        # What was cut must not come back: other records will be at its offsets, of other epochs.
+        fsync_or_mark(self._env, files.segment(files.view.bases[-1]).path, root)
+        fsync_or_mark(self._env, files.path, root)
+        self._producers.forget()
+        self._point.end_cut(files.view.end)
+        self._epochs.load()
+        self._epochs.trim(files.view.end)

@@ -1,48 +1,49 @@
-"""Compaction: of every key the last record stays, with its offset; everything before it goes.
+"""Compaction: the last record of every key stays, with its offset; everything before it goes.
 
 A pass over one partition::
 
     log start          first dirty             upper            active segment
         |--- clean ---------|------ dirty --------|---- not yet -------|
 
-1. The upper end is where compaction may go: below the active segment (which is closed if it is due), below
-   the first open transaction, below the first segment younger than `min.compaction.lag.ms`, and, with
-   `remote.storage.enable`, below what is not tiered.
-2. A pass is due when the dirty part of what may be compacted is more than `min.cleanable.dirty.ratio`, or the
-   oldest dirty segment waits longer than `max.compaction.lag.ms`.
-3. The last offset of every key in the dirty part goes into a map of bounded memory. If the keys do not fit,
-   the pass takes as much of the dirty part as fits, and does another round for the rest.
-4. From the log start on, segments are copied without the records that have a later one in the map, small ones
-   together into one, and each group takes the place of its segments (`logstore.log.segments.replacement`).
+1. The upper end is where compaction may go: below the active segment (which is closed if it is due), below the first
+   open transaction, below the first segment younger than `min.compaction.lag.ms`, and, with `remote.storage.enable`,
+   below what is not tiered.
+2. A pass is due when the dirty part of what may be compacted is more than `min.cleanable.dirty.ratio`, or the oldest
+   dirty segment waits longer than `max.compaction.lag.ms`.
+3. The last offset of every key in the dirty part goes into a map of bounded memory. If the keys do not fit, the pass
+   takes as much of the dirty part as fits, and does another round for the rest.
+4. From the log start on, segments are copied without the records that have a later one in the map, small ones together
+   into one, and each group takes the place of its segments (`logstore.log.segments.replacement`).
 5. What was dirty is clean now: the mark `cleaner-offset` says so.
 
-What stays: tombstones (null values) for `delete.retention.ms` after the first pass that saw them; transaction
-markers likewise, once nothing of their transaction is left; the last batch of a group and the last batches of
-every known producer, empty if need be. So a segment always ends where the next one begins, and no producer is
-forgotten. Records without a key go: they have no last one.
+What stays: tombstones (null values) for `delete.retention.ms` after the first pass that saw them; transaction markers
+likewise, once nothing of their transaction is left; the last batch of a group and the last batches of every known
+producer, empty if need be. So a segment always ends where the next one begins, and no producer is forgotten. Records
+without a key go: they have no last one.
 
-Writers and readers go on. The partition is locked for the renames only; a second compaction of it gives up.
-What is read is flushed first: a record may not go before the later one is on disk.
+Writers and readers go on. The partition is locked for the renames only; a second compaction of it gives up. What is
+read is flushed first: a record may not go before the later one is on disk.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from logstore.checkpoint import marking_failure
-from logstore.config import INT32_MAX, INT64_MAX
+from logstore.config import INT64_MAX
 from logstore.errors import CorruptLogError, InvalidRequestError
-from logstore.log.log import Log, SegmentInfo
+from logstore.log.log import Log
 from logstore.log.segments.index import AbortedTransaction
-from logstore.log.segments.lookup import discontinuity
+from logstore.log.segments.lookup import SegmentInfo, discontinuity
 from logstore.log.segments.replacement import make_durable, new_segment
 from logstore.log.segments.segment import Segment
 from logstore.maintenance import partition as partition_maintenance
 from logstore.maintenance import retention_clock
-from logstore.maintenance.retention import SegmentFacts, ages_ms
+from logstore.maintenance.compaction_plan import Plan, Transactions, groups, plan, transactions
+from logstore.progress import Progress, no_progress
 from logstore.records.batch import DELETE_HORIZON, BatchHeader
 
 if TYPE_CHECKING:
@@ -55,19 +56,16 @@ KEY_MAP_BYTES_MIN = 16 * 1024
 # Small enough to be looked at, and copied, out of the second-level cache.
 _READ_BYTES = 512 * 1024
 
-Progress = Callable[[int, int], None]  # (bytes done, bytes in all), of a round
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionReport:
-    """What compaction did to one partition, or (`dry_run`) found to do. `skipped`: why it did nothing.
+    """What compaction did to one partition, or in a dry run found to do. `skipped`: why it did nothing.
 
     Bytes are those of the segments that may be compacted; records are None where none were read.
     """
 
     topic: str
     partition: int
-    dry_run: bool
     skipped: str | None
     dirty_ratio_before: float
     dirty_ratio_after: float
@@ -78,57 +76,35 @@ class CompactionReport:
     rounds: int = 0
 
 
-class _Extent(NamedTuple):
-    """The segments that may be compacted, and offsets: compaction has seen what is below `dirty`."""
-
-    segments: tuple[SegmentInfo, ...]
-    dirty: int
-    upper: int
-    clean_bytes: int
-    dirty_bytes: int
-    oldest_dirty_ms: int
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self.segments)
-
-    @property
-    def ratio(self) -> float:
-        total = self.clean_bytes + self.dirty_bytes
-        return self.dirty_bytes / total if total else 0.0
-
-
 def compact(
     log: Log,
     *,
     dry_run: bool = False,
     key_map_bytes: int = KEY_MAP_BYTES,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = no_progress,
     upper: int = INT64_MAX,
 ) -> CompactionReport:
-    """Compact one partition if that is due; `dry_run`: say whether it is.
+    """Compact one partition if that is due; `dry_run`: only report whether it is.
 
-    Segments that reach above `upper` (a replica's high watermark) stay as they are.
+    Segments that reach above `upper` (a replica's high watermark) are not changed.
 
-    Raises: CorruptLogError: a batch is damaged, or a key map of this size cannot hold one key; nothing is
-    lost then.
+    Raises: CorruptLogError: a batch is damaged, or a key map of this size cannot hold one key; nothing is lost then.
     """
     if key_map_bytes < KEY_MAP_BYTES_MIN:
         raise InvalidRequestError(f"key_map_bytes={key_map_bytes}: at least {KEY_MAP_BYTES_MIN:,}")
     now_ms = retention_clock.now_ms(log.env, log.directory.parent, read_only=dry_run)
     if log.config.is_compacted and not dry_run:
         partition_maintenance.roll_if_due(log, now_ms)
-    extent = _extent(log, now_ms, upper)
+    planned = plan(log, now_ms, upper)
     topic, _, partition = log.directory.name.rpartition("-")
     report = CompactionReport(
         topic=topic,
         partition=int(partition),
-        dry_run=dry_run,
-        skipped=_not_due(log, extent, now_ms),
-        dirty_ratio_before=extent.ratio,
-        dirty_ratio_after=extent.ratio,
-        bytes_before=extent.size_bytes,
-        bytes_after=extent.size_bytes,
+        skipped=planned.not_due(log.config, now_ms),
+        dirty_ratio_before=planned.ratio,
+        dirty_ratio_after=planned.ratio,
+        bytes_before=planned.size_bytes,
+        bytes_after=planned.size_bytes,
     )
     if dry_run or report.skipped:
         return report
@@ -138,7 +114,7 @@ def compact(
         if not is_mine:
             return replace(report, skipped="it is being compacted by another process")
         done = _Pass(log, now_ms, upper, OffsetMap(key_map_bytes), progress).run()
-    after = _extent(log, now_ms, upper)
+    after = plan(log, now_ms, upper)
     return replace(
         report,
         dirty_ratio_after=after.ratio,
@@ -149,57 +125,8 @@ def compact(
     )
 
 
-def _extent(log: Log, now_ms: int, upper: int) -> _Extent:
-    """What of the log may be compacted now, and what of it is dirty."""
-    segments = log.segments()
-    facts = [
-        SegmentFacts(s.base_offset, s.next_offset, s.size_bytes, s.max_timestamp_ms, s.appended_ms)
-        for s in segments
-    ]
-    config = log.config
-    stable = min(log.last_stable_offset, upper)
-    if config.remote_storage_enable:
-        stable = min(stable, log.tiered_offset)
-    lag_ms = min(config.min_compaction_lag_ms, config.max_compaction_lag_ms)
-    dirty = max(partition_maintenance.cleaned_offset(log), log.log_start_offset)
-    count = 0
-    for segment, age_ms in zip(segments[:-1], ages_ms(facts, now_ms), strict=False):
-        is_young = lag_ms > 0 and age_ms < lag_ms and segment.next_offset > dirty
-        if segment.next_offset > stable or is_young:
-            break
-        count += 1
-    chosen = tuple(s for s in segments[:count] if s.next_offset > log.log_start_offset)
-    upper = chosen[-1].next_offset if chosen else dirty
-    dirty = min(dirty, upper)
-    dirty_bytes = log.bytes_between(dirty, upper) if dirty < upper else 0
-    clean_bytes = log.bytes_between(chosen[0].base_offset, dirty) if chosen else 0
-    waiting = [s for s in chosen if s.next_offset > dirty]
-    oldest_ms = min((_first_ms(s) for s in waiting), default=INT64_MAX)
-    return _Extent(chosen, dirty, upper, clean_bytes, dirty_bytes, oldest_ms)
-
-
-def _first_ms(segment: SegmentInfo) -> int:
-    """The time of the first batch of a segment, at most that of its last append."""
-    first_ms = segment.first_timestamp_ms
-    return min(first_ms, segment.appended_ms) if first_ms >= 0 else segment.appended_ms
-
-
-def _not_due(log: Log, extent: _Extent, now_ms: int) -> str | None:
-    """Why there is nothing to do; None if there is."""
-    config = log.config
-    if not config.is_compacted:
-        return "cleanup.policy is not compact"
-    if not extent.dirty_bytes:
-        return "nothing is dirty"
-    if now_ms - extent.oldest_dirty_ms > config.max_compaction_lag_ms:
-        return None
-    if extent.ratio <= config.min_cleanable_dirty_ratio:
-        return f"dirty ratio {extent.ratio:.2f} is not above {config.min_cleanable_dirty_ratio:g}"
-    return None
-
-
 class _ChangedError(Exception):
-    """The segments that were read are not there any more: retention or a truncation came by."""
+    """Segments left the log, by retention or a truncation, while they were compacted."""
 
 
 class _Counts(NamedTuple):
@@ -220,44 +147,44 @@ class _Pass:
         self._space = bytearray(_READ_BYTES)
 
     def run(self) -> _Counts:
-        """Round after round, until nothing is dirty."""
+        """Round after round, until nothing is dirty: plan, rewrite aside, replace."""
         log = self._log
         self._upper = min(self._upper, log.flush())  # what comes meanwhile is not on disk
         partition_maintenance.remove_leftovers(log)
-        extent = _extent(log, self._now_ms, self._upper)
-        self._upper = extent.upper  # in all rounds: the segments that end meanwhile are for the next pass
-        partition_maintenance.advance_cleaned_offset(
-            log, extent.dirty
-        )  # the mark is there before the first gap is
+        planned = plan(log, self._now_ms, self._upper)
+        self._upper = planned.upper  # in all rounds: the segments that end meanwhile are for the next pass
+        # The mark is there before the first gap is.
+        partition_maintenance.advance_cleaned_offset(log, planned.dirty)
         before, after, rounds = 0, 0, 0
-        while extent.dirty < extent.upper:
+        while planned.dirty < planned.upper:
             try:
-                seen = self._collect(extent)
-                counts = self._clean(extent, seen)
+                known = transactions(log, planned)
+                seen = self._collect(planned, known)
+                counts = self._clean(planned, known, seen)
             except (FileNotFoundError, _ChangedError):
-                logger.info("dir=%s segments went while they were compacted", log.directory)
+                logger.info("dir=%s segments left the log while they were compacted", log.directory)
                 break  # what is done is done
             before, after, rounds = before or counts[0], counts[1], rounds + 1
             partition_maintenance.advance_cleaned_offset(log, seen)
-            extent = _extent(log, self._now_ms, self._upper)
+            planned = plan(log, self._now_ms, self._upper)
         return _Counts(before, after, rounds)
 
     # ------------------------------------------------------------------- keys
 
-    def _collect(self, extent: _Extent) -> int:
-        """Note the keys from the first dirty offset on; return where the noting ended."""
-        self._keys.clear(extent.dirty, extent.upper)
-        aborted = _Aborted(self._log, extent.dirty, extent.upper)
-        for segment in extent.segments:
-            if segment.next_offset <= extent.dirty:
+    def _collect(self, planned: Plan, known: Transactions) -> int:
+        """Put the keys from the first dirty offset on into the map; return up to where they fit."""
+        self._keys.clear(planned.dirty, planned.upper)
+        aborted = _Aborted(known)
+        for segment in planned.segments:
+            if segment.next_offset <= planned.dirty:
                 continue
             for position, data in self._read(segment):
                 full = self._keys.collect(
-                    data, start=extent.dirty, skipped=aborted.has_no_data, where=(segment.path, position)
+                    data, start=planned.dirty, skipped=aborted.has_no_data, where=(segment.path, position)
                 )
                 if full is not None:
-                    return self._checked(full, extent.dirty)
-        return extent.upper
+                    return self._checked(full, planned.dirty)
+        return planned.upper
 
     def _checked(self, full: int, dirty: int) -> int:
         if full <= dirty:
@@ -303,24 +230,24 @@ class _Pass:
 
     # ------------------------------------------------------------------ clean
 
-    def _clean(self, extent: _Extent, seen: int) -> tuple[int, int]:
+    def _clean(self, planned: Plan, known: Transactions, seen: int) -> tuple[int, int]:
         """Rewrite the segments that begin below `seen`; return the records before and after."""
         from logstore.records.compaction import Cleaner
 
         log, config = self._log, self._log.config
-        chosen = [segment for segment in extent.segments if segment.base_offset < seen]
-        groups = list(_groups(log, chosen))
-        verdicts = _Verdicts(log, chosen, self._now_ms)
+        chosen = tuple(segment for segment in planned.segments if segment.base_offset < seen)
+        runs = list(groups(log, chosen))
+        verdicts = _Verdicts(known, self._now_ms)
         cleaner = Cleaner(
             self._keys,
             now_ms=self._now_ms,
             horizon_ms=self._now_ms + config.delete_retention_ms,
-            needed=verdicts.needed | {group[-1].next_offset - 1 for group in groups},
+            needed=verdicts.needed | {group[-1].next_offset - 1 for group in runs},
             verdicts=verdicts,
         )
         before = after = done_bytes = 0
         total_bytes = sum(segment.size_bytes for segment in chosen)
-        for group in groups:
+        for group in runs:
             self._progress(done_bytes, total_bytes)
             counts = self._compact(group, cleaner, verdicts)
             before, after = before + counts[0], after + counts[1]
@@ -331,7 +258,7 @@ class _Pass:
     def _compact(
         self, group: Sequence[SegmentInfo], cleaner: Cleaner, verdicts: _Verdicts
     ) -> tuple[int, int]:
-        """Put what stays of the group in its place, if that is less or fewer; return the records before and after."""
+        """Rewrite the group, and replace it if that is smaller; return the records before and after."""
         cleaned = new_segment(self._log.env, str(self._log.directory), group[0].base_offset)
         try:
             before, after = self._rewrite(group, cleaned, cleaner)
@@ -360,43 +287,23 @@ class _Pass:
         return before, after
 
     def _finish(self, group: Sequence[SegmentInfo], cleaned: Segment, verdicts: _Verdicts) -> None:
-        """Write what belongs to `cleaned` beside its log, and make all of it durable."""
+        """Write the other files of `cleaned`, and fsync all of them."""
         log = self._log
         tail = cleaned.rebuild_indexes(cleaned.size_bytes(), log.config.index_interval_bytes)
         cleaned.seal(tail)
-        partition_maintenance.copy_transactions(log, group, cleaned, verdicts.ended)
+        if not {info.base_offset for info in group}.isdisjoint(log.files.view.transactional):
+            cleaned.transactions.rewrite(verdicts.aborted_in(group))
         log.env.files.set_time(cleaned.path, max(segment.appended_ms for segment in group) * 1_000_000)
         with marking_failure(log.env, log.directory.parent):
             make_durable(log.env, str(log.directory), cleaned)
 
 
-def _groups(log: Log, segments: Sequence[SegmentInfo]) -> Iterator[list[SegmentInfo]]:
-    """Split into runs that fit into one segment, as they are now."""
-    bytes_max, index_bytes_max = log.config.segment_bytes, log.config.segment_index_bytes
-    group = list[SegmentInfo]()
-    size_bytes = indexed_bytes = 0
-    for segment in segments:
-        more = partition_maintenance.index_bytes(log, segment)
-        is_full = group and (
-            size_bytes + segment.size_bytes > bytes_max
-            or indexed_bytes + more > index_bytes_max
-            or segment.next_offset - 1 - group[0].base_offset > INT32_MAX
-        )
-        if is_full:
-            yield group
-            group, size_bytes, indexed_bytes = [], 0, 0
-        group.append(segment)
-        size_bytes, indexed_bytes = size_bytes + segment.size_bytes, indexed_bytes + more
-    if group:
-        yield group
-
-
 class _Aborted:
-    """Which data in [start, end) is of aborted transactions."""
+    """Which data is of aborted transactions."""
 
-    def __init__(self, log: Log, start: int, end: int) -> None:
+    def __init__(self, known: Transactions) -> None:
         self._by_producer: dict[int, list[AbortedTransaction]] = {}
-        for aborted in log.aborted_transactions(start, end):
+        for aborted in known.aborted:
             self._by_producer.setdefault(aborted.producer_id, []).append(aborted)
 
     def has_no_data(self, header: BatchHeader) -> bool:
@@ -411,20 +318,27 @@ class _Aborted:
 
 
 class _Verdicts:
-    """What becomes of transactional and control batches, in the order of the log."""
+    """Decides about transactional and control batches, in the order of the log."""
 
-    def __init__(self, log: Log, segments: Sequence[SegmentInfo], now_ms: int) -> None:
-        self._aborted = _Aborted(log, segments[0].base_offset, segments[-1].next_offset)
+    def __init__(self, known: Transactions, now_ms: int) -> None:
+        self._aborted = _Aborted(known)
         self._now_ms = now_ms
         self._with_batches: set[int] = set()  # producers whose transaction has batches, if empty ones
-        self.ended: set[int] = set()  # offsets of the markers that stay
-        producers = log.producers()
-        self.needed = {batch.last_offset for state in producers for batch in state.batches}
+        self._ended: set[int] = set()  # offsets of the markers that stay
+        self._known = known
+        self.needed = {batch.last_offset for state in known.producers for batch in state.batches}
         # Of a producer without data of its epoch, a marker is all that tells the epoch.
-        self._only_markers = {(s.producer_id, s.epoch) for s in producers if not s.batches}
+        self._only_markers = {(s.producer_id, s.epoch) for s in known.producers if not s.batches}
+
+    def aborted_in(self, group: Sequence[SegmentInfo]) -> list[AbortedTransaction]:
+        """The aborted transactions whose markers are in these segments, and stay."""
+        start, end = group[0].base_offset, group[-1].next_offset
+        return [
+            t for t in self._known.aborted if start <= t.last_offset < end and t.last_offset in self._ended
+        ]
 
     def is_dropped(self, header: BatchHeader) -> bool:
-        """True for data of an aborted transaction; takes note that the transaction has a batch."""
+        """True for data of an aborted transaction; remembers that the transaction has a batch."""
         if header.is_transactional:
             self._with_batches.add(header.producer_id)
         return self._aborted.is_aborted(header)
@@ -442,5 +356,5 @@ class _Verdicts:
         is_marked = header.attributes & DELETE_HORIZON
         if is_marked and not is_needed and self._now_ms >= header.base_timestamp:
             return Fate.GO
-        self.ended.add(header.base_offset)
+        self._ended.add(header.base_offset)
         return Fate.STAY if is_marked or is_needed or not header.count else Fate.WAIT

@@ -1,33 +1,21 @@
-"""Upkeep: what compaction and retention do to the files of a log, each step under its lock for a moment."""
+"""What compaction does to the files of a log, each step under its lock for a moment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from logstore.checkpoint import marking_failure
-from logstore.log.log import Log, SegmentInfo
+from logstore.log.log import Log
 from logstore.log.segments import offset_checkpoints, replacement
-from logstore.log.segments.deleted_files import remove_overdue
-from logstore.log.segments.directory import CLEANER_LOCK
-from logstore.log.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+from logstore.log.segments.lookup import SegmentInfo
+from logstore.log.segments.names import CLEANED_SUFFIX, CLEANER_LOCK
 from logstore.log.segments.segment import Segment
-
-
-def remove_retired(log: Log) -> int:
-    """Remove the files that left the log `file.delete.delay.ms` ago; return how many."""
-    return remove_overdue(
-        log.env,
-        str(log.directory),
-        log.files.refresh().aside,
-        now_ms=log.env.clock.now_ms(),
-        delay_ms=log.config.file_delete_delay_ms,
-    )
 
 
 @contextmanager
 def cleaning(log: Log) -> Iterator[bool]:
-    """Be the only one that compacts the log; false if another process is at it. Readers and writers go on."""
+    """Keep other compactions of the log out; yields false if one is at work. Readers and writers go on."""
     lock = log.env.files.lock(log.directory / CLEANER_LOCK, wait=False)
     if lock is None:
         yield False
@@ -39,10 +27,10 @@ def cleaning(log: Log) -> Iterator[bool]:
 
 
 def remove_leftovers(log: Log) -> None:
-    """Remove what a compaction that was killed has left. By the only one that compacts the log."""
+    """Remove what a killed compaction left. Only inside `cleaning`."""
     with log.lock():  # swaps that were decided are finished on entry
         for name in log.files.relist().aside:
-            if name.endswith(replacement.CLEANED_SUFFIX):
+            if name.endswith(CLEANED_SUFFIX):
                 log.env.files.unlink(log.directory / name)
 
 
@@ -58,7 +46,7 @@ def advance_cleaned_offset(log: Log, offset: int) -> None:
 
 
 def roll_if_due(log: Log, now_ms: int) -> None:
-    """Close the active segment if it is as old as an append would let it become: nobody may append any more."""
+    """Close the active segment if it is too old for another append: there may be none that does it."""
     with log.lock():
         view = log.files.view
         if view.active is None or not view.tail.position:
@@ -70,22 +58,8 @@ def roll_if_due(log: Log, now_ms: int) -> None:
             log.roll()
 
 
-def index_bytes(log: Log, info: SegmentInfo) -> int:
-    """What the larger of both indexes takes."""
-    segment = log.files.segment(info.base_offset)
-    return max(segment.index.count() * OFFSET_ENTRY_BYTES, segment.time_index.count() * TIME_ENTRY_BYTES)
-
-
-def copy_transactions(log: Log, group: Sequence[SegmentInfo], cleaned: Segment, ended: Set[int]) -> None:
-    """Give `cleaned` a transaction index if one of the group has one, with the entries whose markers stay."""
-    bases = {info.base_offset for info in group}
-    if not bases.isdisjoint(log.files.view.transactional):
-        aborted = log.aborted_transactions(group[0].base_offset, group[-1].next_offset)
-        cleaned.transactions.rewrite(t for t in aborted if t.last_offset in ended)
-
-
 def replace_segments(log: Log, group: Sequence[SegmentInfo], cleaned: Segment) -> bool:
-    """Put `cleaned`, which is durable, in the place of the group; false if the group is not there any more."""
+    """Put `cleaned`, which is durable, in the place of the group; false if the group has changed."""
     with log.lock():
         if not _is_there(log, group):
             cleaned.remove()
@@ -97,7 +71,7 @@ def replace_segments(log: Log, group: Sequence[SegmentInfo], cleaned: Segment) -
 
 
 def _is_there(log: Log, group: Sequence[SegmentInfo]) -> bool:
-    """Is the group as it was read: retention took nothing of it, and nobody cut the log there?"""
+    """True if the group is unchanged: no retention and no cut since it was read."""
     bases = log.files.view.bases
     if group[0].base_offset not in bases:
         return False

@@ -1,39 +1,37 @@
-"""Which segments a partition may let go of: by age, by size, below the log start. Decides, touches nothing.
+"""Retention: which segments a partition loses, by age, by size, below the log start; and the removal itself.
 
-The rule, oldest segment first, until one must stay:
+No thread does this: an append applies retention when it begins a new segment, a store when it is opened and closed, and
+jobs do it all. It holds the partition for a few renames; two at once do no harm. The rule, oldest segment first, until
+one must stay:
 
 1. What lies below the log start goes, whatever the policy (`delete_records` moved it).
-2. With `cleanup.policy=delete` a segment goes when it is older than `retention.ms`, or when the partition
-   without it still has `retention.bytes`. The active segment goes by age only, after a roll.
+2. With `cleanup.policy=delete` a segment goes when it is older than `retention.ms`, or when the partition without it
+   still has `retention.bytes`. The active segment goes by age only, after a roll.
 3. With `remote.storage.enable` only what is tiered goes.
 
-The age of a segment is that of its newest record, but a record counts as no newer than its append: dated into
-the future it keeps nothing for ever. When a segment was last appended to is the time stamp of its file, which
-is from a clock, too: appends follow each other, so a segment is as late as any before it, and a time stamp
-from the future says nothing. A wrong time stamp from the past thus makes nothing older than its neighbours.
-What time it is now is `maintenance.retention_clock`'s business.
+The age of a segment is that of its newest record, but a record counts as no newer than its append: dated into the
+future it keeps nothing for ever. When a segment was last appended to is the time stamp of its file, which is from a
+clock, too: appends follow each other, so a segment is as late as any before it, and a time stamp from the future says
+nothing. A wrong time stamp from the past thus makes nothing older than its neighbours. What time it is now is
+`maintenance.retention_clock`'s business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from logstore.config import LogConfig
-
-
-class SegmentFacts(NamedTuple):
-    """One segment: offsets [base_offset, next_offset); `max_timestamp_ms` is -1 without records of any time."""
-
-    base_offset: int
-    next_offset: int
-    size_bytes: int
-    max_timestamp_ms: int
-    appended_ms: int
+from logstore.config import INT64_MAX, LogConfig
+from logstore.errors import InvalidRequestError, OffsetOutOfRangeError
+from logstore.log.log import Log
+from logstore.log.segments.deleted_files import remove_overdue
+from logstore.log.segments.lookup import SegmentInfo
+from logstore.maintenance import retention_clock
 
 
 class Expired(NamedTuple):
-    """A segment that goes, and why: 'log start', 'retention.ms' or 'retention.bytes'."""
+    """A segment that goes, and the reason: 'log start', 'retention.ms' or 'retention.bytes'."""
 
     base_offset: int
     next_offset: int
@@ -41,7 +39,7 @@ class Expired(NamedTuple):
     reason: str
 
 
-def ages_ms(segments: Sequence[SegmentFacts], now_ms: int) -> list[int]:
+def ages_ms(segments: Sequence[SegmentInfo], now_ms: int) -> list[int]:
     """The age of every segment, by the rule above; negative for none."""
     ages, appended_ms = list[int](), -1
     for segment in segments:
@@ -54,9 +52,9 @@ def ages_ms(segments: Sequence[SegmentFacts], now_ms: int) -> list[int]:
 
 
 def expired(
-    segments: Sequence[SegmentFacts], config: LogConfig, *, start: int, tiered: int, now_ms: int
+    segments: Sequence[SegmentInfo], config: LogConfig, *, start: int, tiered: int, now_ms: int
 ) -> list[Expired]:
-    """The segments to let go of, oldest first; the last of `segments` is the active one."""
+    """The segments that go, oldest first; the last of `segments` is the active one."""
     found = list[Expired]()
     over_bytes = sum(segment.size_bytes for segment in segments) - config.retention_bytes
     for segment, age_ms in zip(segments, ages_ms(segments, now_ms), strict=True):
@@ -64,13 +62,13 @@ def expired(
         reason = _reason(segment, config, start, age_ms, over_bytes, is_active=is_active)
         if reason is None or (config.remote_storage_enable and segment.next_offset > tiered):
             break
-        found.append(Expired(*segment[:3], reason))
+        found.append(Expired(segment.base_offset, segment.next_offset, segment.size_bytes, reason))
         over_bytes -= segment.size_bytes
     return found
 
 
 def _reason(
-    segment: SegmentFacts, config: LogConfig, start: int, age_ms: int, over_bytes: int, *, is_active: bool
+    segment: SegmentInfo, config: LogConfig, start: int, age_ms: int, over_bytes: int, *, is_active: bool
 ) -> str | None:
     if segment.next_offset <= start and not is_active:
         return "log start"
@@ -81,3 +79,82 @@ def _reason(
     if config.retention_bytes >= 0 and over_bytes >= segment.size_bytes and not is_active:
         return "retention.bytes"
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionReport:
+    """What retention removed from one partition, or in a dry run would have removed."""
+
+    topic: str
+    partition: int
+    removed: tuple[Expired, ...]
+    log_start_before: int
+    log_start_after: int
+
+    @property
+    def removed_bytes(self) -> int:
+        """Size of the removed segments' logs; their files go after `file.delete.delay.ms`."""
+        return sum(segment.size_bytes for segment in self.removed)
+
+
+def expire(
+    log: Log, *, dry_run: bool = False, is_append: bool = False, upper: int = INT64_MAX
+) -> RetentionReport:
+    """Apply the topic's retention now: see the module for the rule.
+
+    Segments that reach above `upper` (a replica's high watermark) stay. `is_append`: an append waits for this, so it
+    costs renames and no flush.
+    """
+    now_ms = retention_clock.now_ms(log.env, log.directory.parent, read_only=dry_run)
+    before = log.log_start_offset
+    tiered = log.tiered_offset if log.config.remote_storage_enable else 0
+    # Appends meanwhile make nothing older, and another process that applies retention goes by the same rule.
+    found = expired(log.segments(), log.config, start=before, tiered=tiered, now_ms=now_ms)
+    gone = [segment for segment in found if segment.next_offset <= upper]
+    if is_append:
+        gone = [segment for segment in gone if segment.next_offset <= log.recovery_point]
+    after = max([before, *(segment.next_offset for segment in gone)])
+    if gone and not dry_run:
+        with log.lock():
+            if after == log.log_end_offset:  # even the active segment goes
+                log.roll()
+            after = log.advance_start(after)
+    if not dry_run:
+        remove_deleted(log)
+    topic, _, partition = log.directory.name.rpartition("-")
+    return RetentionReport(
+        topic=topic,
+        partition=int(partition),
+        removed=tuple(gone),
+        log_start_before=before,
+        log_start_after=after,
+    )
+
+
+def deletable_to(log: Log, offset: int) -> int:
+    """Return where `offset` (-1: the log's end) would move the log start.
+
+    Raises: OffsetOutOfRangeError: behind the log's end; InvalidRequestError: the topic is only compacted.
+    """
+    if "delete" not in log.config.cleanup_policy:
+        raise InvalidRequestError(
+            f"{log.directory.name}: records of a compacted topic are deleted by tombstones (a null value); "
+            "to delete by offset, set cleanup.policy=compact,delete"
+        )
+    end = log.log_end_offset
+    if offset == -1:
+        return end
+    if not 0 <= offset <= end:
+        raise OffsetOutOfRangeError(offset, log.log_start_offset, end, log.directory.name)
+    return max(offset, log.log_start_offset)
+
+
+def remove_deleted(log: Log) -> int:
+    """Remove the files that left the log `file.delete.delay.ms` ago; return how many."""
+    return remove_overdue(
+        log.env,
+        str(log.directory),
+        log.files.refresh().aside,
+        now_ms=log.env.clock.now_ms(),
+        delay_ms=log.config.file_delete_delay_ms,
+    )

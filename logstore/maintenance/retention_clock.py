@@ -1,11 +1,11 @@
 """The time that deletions go by: wall time, but for a day after the clock jumped.
 
-A clock that is set wrongly must not delete everything, nor nothing. What the store knows of time is in one
-file in its directory: wall time and monotonic time of one look, and the boot they belong to. While wall time
-and monotonic time have gone on alike since, wall time is right. If they differ by more than
-`JUMP_MS`, the clock jumped, and deletions go by the old time plus monotonic time; after `DOUBT_MS` the new
-time is believed (somebody wanted it so). After a reboot there is no monotonic time to compare with: then only
-time that went back, or went on by more than `ABSENCE_MS`, is doubted.
+A clock that is set wrongly must not delete everything, nor nothing. What the store knows of time is in one file in its
+directory: wall time and monotonic time of one look, and the boot they belong to. While wall time and monotonic time
+have gone on alike since, wall time is right. If they differ by more than `JUMP_MS`, the clock jumped, and deletions go
+by the old time plus monotonic time; after `DOUBT_MS` the new time is believed (somebody wanted it so). After a reboot
+there is no monotonic time to compare with: then only time that went back, or went on by more than `ABSENCE_MS`, is
+doubted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from logstore.checkpoint import CheckpointError, marking_failure, read_checkpoint, write_checkpoint
-from logstore.env import Env
+from logstore.env import Env, boot_id
 from logstore.errors import DiskFullError
 
 logger = logging.getLogger(__name__)
@@ -27,12 +27,10 @@ ABSENCE_MS = 30 * 24 * 3_600_000
 # How old a note of the time may grow before it is written anew.
 NOTE_MS = 3_600_000
 
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
-
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """What both clocks said at one time; `doubted_ms` is the monotonic time since which they disagree, or -1."""
+    """Both clocks at one time; `doubted_ms` is the monotonic time since which they disagree, or -1."""
 
     wall_ms: int
     monotonic_ms: int
@@ -62,10 +60,10 @@ def believe(known: ClockReading | None, seen: ClockReading) -> tuple[int, ClockR
 
 
 def now_ms(env: Env, root: str | Path, *, read_only: bool = False) -> int:
-    """The time that deletions in this store go by; remembers what it saw, unless `read_only`."""
+    """The time that deletions in this store go by; notes what it saw, unless `read_only`."""
     path = Path(root) / FILE_NAME
     known = _read(env, path)
-    seen = ClockReading(env.clock.now_ms(), env.clock.monotonic_ms(), _boot(env))
+    seen = ClockReading(env.clock.now_ms(), env.clock.monotonic_ms(), boot_id(env.files) or "unknown")
     believed_ms, noted = believe(known, seen)
     if noted.doubted_ms >= 0:
         logger.warning(
@@ -93,10 +91,3 @@ def _read(env: Env, path: Path) -> ClockReading | None:
     except (CheckpointError, ValueError) as error:
         logger.warning("path=%s ignored, it is damaged: %s", path, error)
         return None
-
-
-def _boot(env: Env) -> str:
-    try:
-        return env.files.read_all(_BOOT_ID).decode("ascii", "replace").strip() or "unknown"
-    except FileNotFoundError:
-        return "unknown"

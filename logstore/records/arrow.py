@@ -1,7 +1,7 @@
 """Record batches to Arrow and back: no Python object per record on any path.
 
-Decoding checks every CRC and every length and answers hostile bytes with CorruptLogError only; encoding
-yields batches that any Kafka client can read.
+Decoding checks every CRC and every length and answers hostile bytes with CorruptLogError only; encoding yields batches
+that any Kafka client can read.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def decode(
 ) -> pa.RecordBatch:
     """Return the records with start <= offset < end of the whole batches in `data`.
 
-    The columns are those of RECORD_SCHEMA, or the given ones in their order. Every batch up to `end` has its
-    CRC checked; control batches are left out. `where` is the path and the position of `data`, for errors.
-    Readers of logs of any size take `decode_pieces`: compressed data may expand a lot.
+    The columns are those of RECORD_SCHEMA, or the given ones in their order. Every batch up to `end` has its CRC
+    checked; control batches are left out. `where` is the path and the position of `data`, for errors. Readers of logs
+    of any size take `decode_pieces`: compressed data may expand a lot.
 
     Raises: CorruptLogError: damage of any kind, also a partial batch at the end.
         InvalidRecordError: the records expand to more than one RecordBatch can hold (2 GiB a column).
@@ -186,7 +186,7 @@ class _Columns:
         self.spots = _allocate(8 * rows) if "headers" in names else None
 
     def addresses(self) -> kernels.Columns:
-        """Where the kernel writes."""
+        """The addresses that the kernel writes to."""
         return kernels.Columns(
             *_addresses(self.keys),
             *_addresses(self.values),
@@ -307,10 +307,10 @@ def encode(
 ) -> Iterator[memoryview]:
     """Yield writable buffers of whole batches for these rows, about 1 MiB or one batch each, in order.
 
-    Base offsets count from 0 across the whole iteration; the append stamps the real ones, and the epoch.
-    `order` (int64, by default all) selects and orders the rows. No batch is larger than `batch_bytes_max`,
-    before compression as after it: a batch that a codec makes larger is stored as it is. Batches bear the stamp of
-    `producer`, with the sequence numbers that follow from its first.
+    Base offsets count from 0 across the whole iteration; the append stamps the real ones, and the epoch. `order`
+    (int64, by default all) selects and orders the rows. No batch is larger than `batch_bytes_max`, before compression
+    as after it: a batch that a codec makes larger is stored as it is. Batches bear the stamp of `producer`, with the
+    sequence numbers that follow from its first.
 
     Raises: InvalidRecordError: `order` names rows that are not there. RecordTooLargeError: names the row.
     """
@@ -388,5 +388,5 @@ class _Chunk:
         self.used += header.size_bytes
 
     def take(self) -> memoryview:
-        """What was written."""
+        """The buffer, cut to what was written."""
         return self._view[: self.used]

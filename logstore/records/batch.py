@@ -13,8 +13,8 @@ Layout, all big-endian::
                3 LogAppendTime, 4 transactional,    57  int32  count of records
                5 control, 6 delete horizon          61         records, compressed as one piece
 
-The first 21 bytes are outside the CRC: an append stamps base offset and leader epoch and leaves the rest.
-`records` and `build` are plain Python, for tools and tests; bulk work is in `records.arrow`.
+The first 21 bytes are outside the CRC: an append stamps base offset and leader epoch and leaves the rest. `records` and
+`build` are plain Python, for tools and tests; bulk work is in `records.arrow`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _SEQUENCES = 2**31  # sequence numbers run from 0 to one below, and on to 0
 
 
 class InvalidBatchError(ValueError):
-    """The bytes at `position` are no batch; `reason` is one phrase. Who knows the file adds it."""
+    """The bytes at `position` are no batch; `reason` is one phrase. The caller adds the file."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(f"no valid batch at byte {position}: {reason}")
@@ -131,14 +131,14 @@ class Record(NamedTuple):
 
 
 class ControlMarker(NamedTuple):
-    """What a control record says."""
+    """The contents of a control record."""
 
     kind: str
     coordinator_epoch: int
 
 
 class ProducerStamp(NamedTuple):
-    """Whose batches these are; the first record has `first_sequence`, the others those that follow."""
+    """The producer of some batches; the first record has `first_sequence`."""
 
     producer_id: int
     producer_epoch: int
@@ -154,7 +154,7 @@ def sequence_after(sequence: int, count: int = 1) -> int:
 def header_at(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Return the header at `position`; its 61 bytes must be in `buffer`, its records need not be.
 
-    Raises: InvalidBatchError: too few bytes, or fields that no batch has. The CRC is `check`'s business.
+    Raises: InvalidBatchError: too few bytes, or fields that no batch has. `check` does the CRC.
     """
     if position < 0 or position + HEADER_BYTES > len(buffer):
         raise InvalidBatchError(position, f"{len(buffer) - position} bytes where a header has {HEADER_BYTES}")
@@ -182,8 +182,8 @@ def batches(buffer: Buffer, start: int = 0) -> Iterator[tuple[int, BatchHeader]]
 def whole_bytes(buffer: Buffer, n: int, *, start: int = 0, upper: int | None = None) -> tuple[int, int]:
     """Return (end, position) of the last whole batch in `buffer[start:n]` with base offset below `upper`.
 
-    Both are `start` if there is none. Looks at base offsets and lengths only (about 0.1 µs per batch) and
-    stops at a length that no batch has: whoever needs to know why asks `header_at(buffer, end)`.
+    Both are `start` if there is none. Reads base offsets and lengths only (about 0.1 µs per batch) and stops at a
+    length that no batch has: `header_at(buffer, end)` then says why.
     """
     end = position = start
     limit = _INT64_MAX if upper is None else upper
@@ -285,7 +285,7 @@ def keyless_rows(buffer: Buffer, position: int, *, limit_bytes: int) -> tuple[in
 
 
 def control_marker(record: Record) -> ControlMarker:
-    """Return what a record of a control batch says; an unknown type has the kind 'UNKNOWN'."""
+    """Return the contents of a control record; an unknown type has the kind 'UNKNOWN'."""
     key, value = record.key or b"", record.value or b""
     kind = {0: "ABORT", 1: "COMMIT"}.get(int.from_bytes(key[2:4], "big", signed=True), "UNKNOWN")
     epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
@@ -293,7 +293,7 @@ def control_marker(record: Record) -> ControlMarker:
 
 
 def marker_of(buffer: Buffer, position: int = 0) -> ControlMarker | None:
-    """Return what the control batch at `position` says; None if compaction has emptied it.
+    """Return the marker in the control batch at `position`; None if compaction has emptied it.
 
     Raises: InvalidBatchError: damage of any kind.
     """
@@ -319,8 +319,8 @@ def build(
 ) -> bytearray:
     """Return one batch that holds these records (at least one, offsets increasing); slow.
 
-    `attributes` are added to the codec's bits; `producer` is (id, epoch, base sequence); `base_timestamp` is
-    by default that of the first record.
+    `attributes` are added to the codec's bits; `producer` is (id, epoch, base sequence); `base_timestamp` is by default
+    that of the first record.
     """
     rows = list(items)
     first, body = rows[0], bytearray()
@@ -350,7 +350,6 @@ def build(
 
 
 def _wrong(header: BatchHeader) -> str | None:
-    """The reason why no batch has this header, or None."""
     if header.size_bytes < HEADER_BYTES:
         return f"length {header.size_bytes - LENGTH_END} is shorter than a header"
     if header.magic != MAGIC:
@@ -401,7 +400,7 @@ class _Section:
             raise _BadRecordError(f"{len(self._view) - self._at} bytes after the last record")
 
     def keyless(self) -> list[int]:
-        """Go through all records as `records` does, and look at the lengths of their keys only."""
+        """Walk all records as `records` does, and read only the lengths of their keys."""
         found: list[int] = []
         for row in range(self._header.count):
             end = self._varint() + self._at

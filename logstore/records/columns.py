@@ -1,7 +1,7 @@
 """Arrow columns as the kernels take them: an address and a size per row, whatever the column's layout is.
 
-String, binary, their large and view forms, fixed-size binary, slices, chunks and dictionaries all become the
-same two int64 arrays, so that selecting and reordering rows costs no copy of the data.
+String, binary, their large and view forms, fixed-size binary, slices, chunks and dictionaries all become the same two
+int64 arrays, so that selecting and reordering rows costs no copy of the data.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Cells:
 
     @classmethod
     def none(cls) -> Cells:
-        """A column that is not there."""
+        """A missing column."""
         return cls(None, None, None)
 
     def sizes_of(self, rows: int) -> Any:
-        """The sizes; a column that is not there is null in all of these rows."""
+        """The sizes; all null for a missing column."""
         return np.full(rows, -1, np.int64) if self.sizes is None else self.sizes
 
     def pointers(self) -> tuple[int, int]:
-        """Addresses of the two arrays; 0 for a column that is not there."""
+        """Addresses of the two arrays; 0 for a missing column."""
         return (0, 0) if self.sizes is None else (self.addresses.ctypes.data, self.sizes.ctypes.data)
 
 

@@ -1,8 +1,8 @@
 """Compaction of stored batches: the last offset of every key, and the records that are left of a log.
 
-`OffsetMap.collect` takes note of keys, `Cleaner.clean` copies what stays. Both take whole batches as they are
-stored and check every CRC; no record becomes a Python object, and only compressed, transactional and control
-batches are looked at one by one.
+`OffsetMap.collect` takes note of keys, `Cleaner.clean` copies what stays. Both take whole batches as they are stored
+and check every CRC; no record becomes a Python object, and only compressed, transactional and control batches are
+looked at one by one.
 """
 
 from __future__ import annotations
@@ -65,10 +65,9 @@ class OffsetMap:
         self.clear(0, 0)
 
     def clear(self, start: int, end: int) -> None:
-        """Forget all keys; records in [start, end) are going to be collected.
+        """Forget all keys, before the records in [start, end) are collected.
 
-        What has a later record among them is noted in a bitmap, if that takes an eighth of the memory at most:
-        it then need not be looked up once more.
+        A bitmap marks those with a later record, if it takes an eighth of the memory at most: they need no look-up.
         """
         bitmap_bytes = (end - start + 7) // 8
         if bitmap_bytes > self._memory_bytes // 8:
@@ -91,7 +90,7 @@ class OffsetMap:
 
     @property
     def keys(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         return int(self._numbers[offset_map.KEYS])
 
     def _grow(self) -> bool:
@@ -104,7 +103,7 @@ class OffsetMap:
         return True
 
     def collect(self, data: Buffer, *, start: int, skipped: Skips, where: Where) -> int | None:
-        """Note the keys of the records from `start` on; None, or the offset of the first that has no room."""
+        """Collect the keys of the records from `start` on; return the first offset without room, if any."""
         source = np.frombuffer(data, dtype=np.uint8)
         at = 0
         while at < len(source):
@@ -132,12 +131,12 @@ class Skips(Protocol):
     """Which batches hold no data: control batches, and those of aborted transactions."""
 
     def __call__(self, header: BatchHeader) -> bool:
-        """True if there are no keys to be noted in this batch."""
+        """True if this batch has no keys to collect."""
         ...
 
 
 class Fate(enum.Enum):
-    """What becomes of a control batch; WAIT: it stays until its delete horizon, which it gets now."""
+    """Whether a control batch stays; WAIT: until its delete horizon, which it gets now."""
 
     STAY = enum.auto()
     WAIT = enum.auto()
@@ -145,14 +144,14 @@ class Fate(enum.Enum):
 
 
 class Verdicts(Protocol):
-    """What is to be done with transactional and control batches."""
+    """Decides about transactional and control batches."""
 
     def is_dropped(self, header: BatchHeader) -> bool:
         """True for data of an aborted transaction. Asked for every batch that is not plain, in order."""
         ...
 
     def fate(self, header: BatchHeader) -> Fate:
-        """What becomes of a control batch."""
+        """Whether a control batch stays."""
         ...
 
 
@@ -207,7 +206,7 @@ class Cleaner:
             self._out = np.empty(needed, dtype=np.uint8)
 
     def _special(self, data: Buffer, at: int, header: BatchHeader, where: Where) -> Cleaned:
-        """What stays of a batch that is compressed, transactional or a marker."""
+        """The rest of a batch that is compressed, transactional or a marker."""
         whole = memoryview(data)[at : at + header.size_bytes]
         if header.is_control:
             _check(data, at, header, where)
@@ -258,7 +257,7 @@ class Cleaner:
         return memoryview(batch)
 
     def _empty(self, header: BatchHeader) -> memoryview:
-        """What is left of a batch without records: its header, where that is needed, or nothing."""
+        """The header of a batch without records, if it is needed."""
         return empty_batch(header) if header.last_offset in self._needed else memoryview(b"")
 
     def _marker(self, whole: memoryview, header: BatchHeader) -> Cleaned:
@@ -278,7 +277,7 @@ class Cleaner:
 
 
 def empty_batch(header: BatchHeader) -> memoryview:
-    """A batch without records that still says its offsets, producer, sequences and largest time, as Kafka's."""
+    """A batch without records that keeps its offsets, producer, sequences and largest time, as in Kafka."""
     new = header._replace(
         size_bytes=HEADER_BYTES,
         attributes=header.attributes & ~(batches.CODEC_MASK | DELETE_HORIZON),

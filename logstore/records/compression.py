@@ -78,7 +78,7 @@ def compress(codec: Codec, data: Buffer) -> Buffer:
 
 
 def decompress(codec: Codec, data: Buffer, *, limit_bytes: int) -> Buffer:
-    """Return what was compressed, at most `limit_bytes` of it; memory never exceeds about twice the limit.
+    """Return the decompressed data, at most `limit_bytes`; memory never exceeds about twice the limit.
 
     Raises: CompressionError: not this codec's bytes, or more than `limit_bytes`.
     """

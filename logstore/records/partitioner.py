@@ -62,14 +62,12 @@ def group_by_partition(ids: Any, partitions: int) -> list[tuple[int, Any]]:
 
 
 def _hash_keys(keys: Cells, partitions: int, partitioner: str, ids: Any) -> None:
-    """Replace the partition of every row that has a key."""
     from logstore.records import kernels
 
     kernels.partitions_of(*keys.pointers(), len(ids), partitions, partitioner == "murmur2", ids.ctypes.data)
 
 
 def _explicit(column: Any, partitions: int, ids: Any) -> None:
-    """Replace the partition of every row that names one."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -101,7 +101,7 @@ class Rows:
     def digest(self, topic: str) -> int:
         """The sum, modulo 2^64, of a hash of every row: equal for the same rows of a topic, in any order.
 
-        What the log gives a row (a time, a partition) does not count; what its columns give it does.
+        Only what the columns give a row counts, not the time or partition that the log gives it.
         """
         given = [_given(self._data, name) for name in ("timestamp", "partition")]
         places = (0 if column is None else column.ctypes.data for column in given)
@@ -109,7 +109,7 @@ class Rows:
         return kernels.digest(self.addresses(None), self.count, seed, *places) & (2**64 - 1)
 
     def addresses(self, order: Any) -> kernels.Rows:
-        """What the kernel needs; `order` lists the rows to take (int64), None: all."""
+        """The arguments of the kernel; `order` lists the rows to take (int64), None: all."""
         headers = self._headers.addresses() if self._headers else (0,) * 6
         return kernels.Rows(
             0 if order is None else order.ctypes.data,

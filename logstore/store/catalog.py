@@ -6,8 +6,8 @@
     topics/.deleted/<topic id>.json    the same plus "deleted_at_ms": a deletion that is not finished yet
     topics/.lock                       held while topics change, so that two processes do not
 
-Every file is replaced whole, so a reader needs no lock. A deletion is decided by its `.deleted` file: whoever opens
-the store next finishes it, however the first one ended.
+Every file is replaced whole, so a reader needs no lock. A deletion is decided by its `.deleted` file: whoever opens the
+store next finishes it, however the first one ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any, Self, SupportsIndex
 
 from logstore.checkpoint import write_atomic
 from logstore.config import LogConfig, canonical_properties
-from logstore.env import SETTLED_NS, Env, FileStat
+from logstore.env import SETTLED_NS, Env, FileStat, locked
 from logstore.errors import (
     InvalidConfigError,
     InvalidRequestError,
@@ -47,8 +47,8 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 class TopicInfo:
     """One topic: `overrides` are the settings given for it, `config` all of them.
 
-    `damage`: why its description cannot be read. The rest is then made up, but for the name: as if there were one
-    partition, so that whoever goes over all topics and partitions meets the error there, and goes on.
+    `damage`: why its description cannot be read. It then has its name and one partition: a loop over all topics and
+    partitions meets the error there, and goes on.
     """
 
     name: str
@@ -70,7 +70,7 @@ class TopicInfo:
         )
 
     def to_json(self, **more: Any) -> bytes:
-        """The topic (and what else is to be noted of it) as it is stored."""
+        """The topic as it is stored, with additional fields."""
         body = {
             "version": 1,
             "name": self.name,
@@ -110,7 +110,7 @@ class TopicInfo:
 
 
 def _checksum(body: Mapping[str, Any]) -> str:
-    """CRC-32 of what a description says, however it is written."""
+    """CRC-32 of the contents of a description, however they are formatted."""
     return f"{zlib.crc32(json.dumps(body, sort_keys=True).encode()):08x}"
 
 
@@ -127,19 +127,15 @@ class Catalog:
     def lock(self) -> Iterator[None]:
         """Hold the catalog against other threads and processes."""
         self._env.files.mkdir(self._deleted)
-        lock = self._env.files.lock(self._directory / ".lock")
-        assert lock is not None, "a lock that is waited for is granted"
-        try:
+        with locked(self._env.files, self._directory / ".lock"):
             yield
-        finally:
-            lock.release()
 
     def names(self) -> list[str]:
         """The topic names, sorted."""
         return sorted(name.removesuffix(".json") for name in self._json_files(self._directory))
 
     def topics(self) -> list[TopicInfo]:
-        """Every topic, by name; one whose description is damaged says so, and is in no other's way."""
+        """Every topic, by name; one with a damaged description has `damage`."""
         return [info for info in map(self._listed, self.names()) if info]
 
     def _listed(self, name: str) -> TopicInfo | None:
@@ -194,12 +190,12 @@ class Catalog:
         write_atomic(self._env, self._directory / f"{info.name}.json", info.to_json())
 
     def mark_deleted(self, info: TopicInfo, now_ms: int) -> None:
-        """Decide the deletion: from here on the topic is gone, whatever happens next."""
+        """Decide the deletion: from here on the topic is gone, also after a crash."""
         write_atomic(self._env, self._deleted / f"{info.topic_id}.json", info.to_json(deleted_at_ms=now_ms))
         self.finish_mark(info)
 
     def finish_mark(self, info: TopicInfo) -> None:
-        """Take a topic whose deletion is decided off the list, if a crash left it there."""
+        """Remove the description of a deleted topic, if a crash left it."""
         current = self.find(info.name)
         if current and current.topic_id == info.topic_id:
             self._env.files.unlink(self._directory / f"{info.name}.json")
@@ -220,7 +216,7 @@ class Catalog:
         return found
 
     def forget(self, info: TopicInfo) -> None:
-        """The files of a deleted topic are gone: so is the record of it."""
+        """Forget a deletion whose files are gone."""
         self._env.files.unlink(self._deleted / f"{info.topic_id}.json")
 
     def _json_files(self, directory: Path) -> list[str]:

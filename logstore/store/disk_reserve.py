@@ -1,9 +1,9 @@
-"""DiskReserve: a file that only takes up room, given back when the disk is full, so that a store can be put in order.
+"""DiskReserve: a file that takes up room, and is removed when the disk is full, so that a store can be put in order.
 
-A full disk must not keep anyone from deleting, from noting what is safe, from recovering or from ending cleanly:
-all of these need a little room first. `despite_full_disk` does such an act; if there is no room it removes the
-reserve and does it again. Until the reserve is back, appends are refused: they would eat the room at once. The next
-append tries to put it back, so a store is in service again as soon as there is space, without anyone's doing.
+A full disk must not keep anyone from deleting, from noting what is safe, from recovering or from ending cleanly: all of
+these need a little room first. `despite_full_disk` does such an act; if there is no room it removes the reserve and
+does it again. Until the reserve is back, appends are refused: they would eat the room at once. The next append tries to
+put it back, so a store is in service again as soon as there is space, without anyone's doing.
 
 `RESERVE_BYTES` holds the recovery points of 100,000 partitions, or the indexes of a segment of 800 MB.
 """
@@ -28,7 +28,7 @@ Done = TypeVar("Done")
 
 
 class DiskReserve:
-    """The reserve of one store. Any process may give it back, and any may make it anew."""
+    """The reserve of one store. Any process may remove it, and any may restore it."""
 
     def __init__(self, env: Env, root: Path) -> None:
         self._env = env
@@ -36,7 +36,7 @@ class DiskReserve:
         self.was_there = False  # when this process last looked, or gave it back
 
     def keep(self) -> None:
-        """Return if the reserve is there; make it if it is not. One stat.
+        """Make sure that the reserve is there. One stat.
 
         Raises: DiskFullError: there is no room for it.
         """
@@ -59,7 +59,7 @@ class DiskReserve:
             ) from error
 
     def despite_full_disk(self, act: Callable[[], Done]) -> Done:
-        """Do what must work on a full disk, too. `act` may be done twice: what it wrote in part, it writes again.
+        """Do `act`; on a full disk, give the reserve back and do it again.
 
         Raises: DiskFullError: there is no room even so.
         """

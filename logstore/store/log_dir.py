@@ -1,8 +1,8 @@
-"""LogDir: a store directory as a whole: whose it is, who may use it now, and what of it is known to be on disk.
+"""LogDir: a store directory as a whole: who owns it, and who may use it now.
 
 ::
 
-    meta.properties                       format version and id of the directory, and the broker that it belongs to
+    meta.properties                       format version and id of the directory, and the broker that owns it
     .lock                                 shared by who may write, exclusive for a broker or `pylog recover`
     .reserve                              room that is given back when the disk is full
     .kafka_cleanshutdown                  everything was flushed and nobody had it open: written last, removed first
@@ -12,8 +12,8 @@
     broker/                               what a broker notes about itself: its text logs, its session
     <topic>-<partition>.<id>.deleted/     a deleted partition that may still be read
 
-A process alone with the directory (it got `.lock` for itself) may do what nobody may watch: recover it after a crash,
-and note a clean end.
+Only a process alone with the directory (it holds `.lock` exclusively) may recover it after a crash, or note a clean
+end.
 """
 
 from __future__ import annotations
@@ -21,25 +21,16 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-import zlib
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from logstore.checkpoint import (
-    TEMPORARY_SUFFIX,
-    CheckpointError,
-    fsync_or_mark,
-    marking_failure,
-    read_checkpoint,
-    write_atomic,
-    write_checkpoint,
-)
-from logstore.env import SETTLED_NS, Env, FileStat, Lock
-from logstore.errors import DiskFullError, NotAStoreError, StorageError, StoreLockedError
-from logstore.log.segments.directory import topic_id_of
+from logstore.checkpoint import TEMPORARY_SUFFIX, fsync_or_mark, marking_failure, write_atomic
+from logstore.env import Env, Lock
+from logstore.errors import NotAStoreError, StorageError, StoreLockedError
 from logstore.store.disk_reserve import DiskReserve
+from logstore.store.recovery_points import RecoveryPoints
 
 logger = logging.getLogger(__name__)
 
@@ -49,14 +40,6 @@ BROKER_ID, CLUSTER_ID = _OWNED = "broker.id", "cluster.id"
 LOCK = ".lock"
 BROKER = "broker"
 CLEAN_MARKER = ".kafka_cleanshutdown"
-RECOVERY_POINTS = "recovery-point-offset-checkpoint"
-# A last entry of that file, with its checksum: a flipped digit would pass for damage of the log. No topic has this
-# name, so who does not know it reads past it.
-CHECKSUM = "#crc32"
-
-# So has the journal of transactions an entry, with the number of its lines that are on disk.
-JOURNAL = ("#journal", 0)
-
 # Another process may be recovering the store as it opens it: waiting beats failing. Reading is about 1 GB/s.
 LOCK_WAIT_MS = 60_000
 LOCK_POLL_MS = 20
@@ -69,7 +52,7 @@ _HARMLESS = frozenset({LOCK, BROKER, "lost+found", ".DS_Store"})
 
 
 class DirectoryOwner(NamedTuple):
-    """The broker that a directory belongs to."""
+    """The broker that owns a directory."""
 
     broker_id: int
     cluster_id: str
@@ -78,7 +61,7 @@ class DirectoryOwner(NamedTuple):
 class LogDir:
     """One store directory, opened by this process.
 
-    Invariant: who may write holds `.lock`, shared or (while `is_alone`) exclusively, from `open` to `close`.
+    Invariant: a process that may write holds `.lock`, shared or (while `is_alone`) exclusively, from `open` to `close`.
     """
 
     def __init__(self, path: Path, *, read_only: bool, env: Env) -> None:
@@ -87,11 +70,11 @@ class LogDir:
         self.is_alone = False
         self.owner: DirectoryOwner | None = None  # others may only read then
         self.reserve = DiskReserve(env, path)
+        self.recovery_points = RecoveryPoints(env, path, self.reserve)
         self._lock: Lock | None = None
         self._env = env
         self._pid = os.getpid()
         self._may_be_clean = True
-        self._points: tuple[FileStat, dict[tuple[str, int], int]] | None = None
 
     @classmethod
     def open(cls, path: Path, *, read_only: bool, create: bool, env: Env, alone_for: str = "") -> LogDir:
@@ -149,8 +132,8 @@ class LogDir:
     def _enter(self, alone_for: str) -> None:
         """Take the lock: exclusively if that can be had at once, else shared, waiting for short holders.
 
-        A reader waits for them too, and then holds nothing: who reads for a week would keep others from recovering
-        the store for as long.
+        A reader waits for them too, and then holds nothing: a read of a week would keep others from recovering the
+        store.
         """
         if self.read_only:
             self._wait_for(self._nobody_alone)
@@ -188,9 +171,10 @@ class LogDir:
         return self._lock is not None
 
     def _nobody_alone(self) -> bool:
-        """Who is alone says so in the lock file, unless it was killed: only then the lock itself is tried.
+        """True unless a process holds the lock exclusively.
 
-        (Tried each time, it would now and then keep the first writer from being alone.)
+        The lock file names that process. The lock itself is tried only if it does: that would now and then keep the
+        first writer from being alone.
         """
         if not self._holder():
             return True
@@ -206,7 +190,7 @@ class LogDir:
             self._wait_for(self._take_shared)
 
     def try_alone(self) -> bool:
-        """Give up the shared lock for the exclusive one, if nobody else has the directory open. For the way out."""
+        """Take the exclusive lock for the shared one, if no other process has the directory open. Before `close`."""
         self._leave()
         try:
             return self._take_exclusive("closing")
@@ -222,7 +206,7 @@ class LogDir:
             lock.release()
 
     def _note(self, text: str) -> None:
-        """Say who holds the lock, for those who must wait. A full disk may be opened, too."""
+        """Write into the lock file who holds it; on a full disk, nothing."""
         path = self.path / LOCK
         with suppress(StorageError):
             self._env.files.truncate(path, 0)
@@ -235,7 +219,7 @@ class LogDir:
             return ""
 
     def why_read_only(self) -> str:
-        """What to tell who would write, behind the name of the directory."""
+        """The end of an error message that begins with the directory."""
         if self.owner is not None:
             return f"is broker {self.owner.broker_id}'s: write through it; here one can read"
         if self._env.files.is_writable(self.path):
@@ -254,7 +238,7 @@ class LogDir:
         return os.getpid() == self._pid
 
     def reopen_after_fork(self) -> None:
-        """A forked child has its parent's lock, not one of its own: take one."""
+        """Take a lock for a forked child: the one it has is its parent's."""
         self._lock = None
         self.is_alone = False
         self._may_be_clean = True  # the parent may have closed the store since
@@ -263,7 +247,7 @@ class LogDir:
         self._pid = os.getpid()
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Release the lock."""
         if self.belongs_to_this_process:
             self._leave()
 
@@ -271,7 +255,7 @@ class LogDir:
 
     @property
     def is_clean(self) -> bool:
-        """True if the last process that had the directory open closed it, with everything on disk."""
+        """True if the last process closed the directory with everything on disk."""
         return self._env.files.stat(self.path / CLEAN_MARKER) is not None
 
     def mark_dirty(self) -> None:
@@ -289,102 +273,9 @@ class LogDir:
             self.reserve.despite_full_disk(lambda: write_atomic(self._env, self.path / CLEAN_MARKER, b""))
         self._may_be_clean = True
 
-    # --------------------------------------------------------- recovery points
-
     def partition(self, topic: str, partition: int) -> Path:
-        """Where a partition lives."""
+        """The directory of a partition."""
         return self.path / f"{topic}-{partition}"
-
-    def recovery_points(self) -> dict[tuple[str, int], int]:
-        """Per (topic, partition): below this offset everything was fsynced.
-
-        Empty when the file is missing or unreadable: then all of a log is checked when it is recovered.
-        """
-        path = self.path / RECOVERY_POINTS
-        stat = self._env.files.stat(path)
-        if stat is None:
-            return {}
-        if self._points is not None and self._points[0] == stat:
-            return self._points[1]
-        try:
-            points = _checked_points(read_checkpoint(self._env, path))
-        except FileNotFoundError:
-            return {}
-        except (CheckpointError, ValueError) as error:
-            logger.warning("path=%s unreadable (%s): logs are checked from their start", path, error)
-            return {}
-        if self._env.clock.now_ms() * 1_000_000 - stat.mtime_ns >= SETTLED_NS:
-            self._points = stat, points
-        return points
-
-    def journal_lines(self) -> int:
-        """So many lines of the journal of transactions are on disk for sure; 0 if nobody has noted it."""
-        return self.recovery_points().get(JOURNAL, 0)
-
-    def advance_recovery_points(
-        self,
-        points: Mapping[tuple[str, int], tuple[str, int]],
-        *,
-        journal_lines: int = 0,
-        was_cut: Callable[[tuple[str, int]], bool] = lambda tp: False,
-    ) -> None:
-        """Note how far these partitions (of the topic of this id), and the journal of transactions, are on disk.
-
-        Later points than these are kept; nothing is noted of a partition that `was_cut` meanwhile, which is asked when
-        no point can be lowered any more.
-
-        A partition that was deleted since has none: its points would be missed in the next one of its name. Without
-        room on the disk nothing is noted, which only makes a recovery slower.
-        """
-
-        def advanced(known: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-            journal = {JOURNAL: journal_lines} if journal_lines > known.get(JOURNAL, 0) else {}
-            return (
-                known
-                | journal
-                | {
-                    tp: offset
-                    for tp, (topic_id, offset) in points.items()
-                    if offset > known.get(tp, 0)
-                    and not was_cut(tp)
-                    and topic_id_of(self.partition(*tp), self._env) == topic_id
-                }
-            )
-
-        if points or journal_lines:
-            try:
-                self.reserve.despite_full_disk(lambda: self._change_recovery_points(advanced))
-            except DiskFullError as error:
-                logger.warning("recovery points are not noted: %s", error)
-
-    def lower_recovery_point(self, topic: str, partition: int, offset: int) -> None:
-        """Nothing is known of this partition from `offset` on: its log is about to be cut there."""
-
-        def lowered(known: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-            tp = (topic, partition)
-            return known | {tp: offset} if known.get(tp, 0) > offset else known
-
-        self.reserve.despite_full_disk(lambda: self._change_recovery_points(lowered))
-
-    def forget_recovery_points(self, partitions: Container[tuple[str, int]]) -> None:
-        """Nothing is known of these partitions: they are new, and earlier ones of the same name are gone."""
-        self._change_recovery_points(lambda known: {tp: o for tp, o in known.items() if tp not in partitions})
-
-    def _change_recovery_points(
-        self, change: Callable[[dict[tuple[str, int], int]], dict[tuple[str, int], int]]
-    ) -> None:
-        lock = self._env.files.lock(self.path / "topics" / ".recovery-points.lock")
-        assert lock is not None, "a lock that is waited for is granted"
-        try:
-            known = self.recovery_points()
-            merged = change(known)
-            if merged != known:
-                entries = [(topic, p, offset) for (topic, p), offset in sorted(merged.items())]
-                entries.append((CHECKSUM, 0, _checksum(entries)))
-                with marking_failure(self._env, self.path):
-                    write_checkpoint(self._env, self.path / RECOVERY_POINTS, entries)
-        finally:
-            lock.release()
 
     # --------------------------------------------------------------------- meta
 
@@ -421,7 +312,7 @@ class LogDir:
             )
 
     def claim(self, owner: DirectoryOwner) -> None:
-        """Give the directory to this broker, for good."""
+        """Make this broker the owner, for good."""
         path = self.path / META
         lines = "".join(
             f"{key}={value}\n" for key, value in _properties(self._env, path).items() if key not in _OWNED
@@ -437,7 +328,7 @@ def _check_directory(path: Path, env: Env) -> None:
 
 
 def owner_of(path: Path, env: Env) -> DirectoryOwner | None:
-    """The broker that the store at `path` belongs to; None if none has taken it."""
+    """The broker that owns the store at `path`, if any."""
     properties = _properties(env, path / META)
     broker_id = properties.get(BROKER_ID, "").strip()
     return (
@@ -453,16 +344,3 @@ def _properties(env: Env, path: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-
-
-def _checksum(entries: Iterable[Iterable[object]]) -> int:
-    return zlib.crc32("\n".join(" ".join(map(str, entry)) for entry in entries).encode())
-
-
-def _checked_points(entries: list[list[str]]) -> dict[tuple[str, int], int]:
-    """The points of these entries. Raises: ValueError: they are not what was written."""
-    if entries and entries[-1][0] == CHECKSUM:
-        check = int(entries.pop()[-1])
-        if check != _checksum(entries):
-            raise ValueError(f"its checksum is not {check}")
-    return {(topic, int(partition)): int(offset) for topic, partition, offset in entries}

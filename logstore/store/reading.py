@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from logstore.errors import InvalidRequestError, did_you_mean
-from logstore.log.isolation import ONLY_MARKERS, Isolation, Outcomes, committed, kept
+from logstore.log.isolation import ONLY_MARKERS, Isolation, Outcomes, committed, end_of, kept
 from logstore.log.log import Log
 from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.segment import READ_BYTES_MIN, Space
@@ -19,6 +20,27 @@ if TYPE_CHECKING:
 READ_BYTES, FIRST_READ_BYTES = 2 * 1024 * 1024, 512 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [start, end)."""
+
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        """The number of offsets; records may be fewer."""
+        return self.end - self.start
+
+
+def extent_of(
+    log: Log, isolation: Isolation = "read_uncommitted", outcomes: Outcomes = ONLY_MARKERS
+) -> OffsetRange:
+    """The offsets that a reader of this isolation may read now."""
+    end = end_of(log, isolation, outcomes)
+    return OffsetRange(min(log.log_start_offset, end), end)
+
+
 def read_batches(
     log: Log,
     start: int,
@@ -29,7 +51,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records with start <= offset < end, at most about `batch_bytes` of log at a time.
 
-    Those of `aborted` transactions are left out; if there are any, the headers are walked once more.
+    Those of `aborted` transactions are left out.
     """
     import pyarrow as pa
 
@@ -62,7 +84,7 @@ def read_isolated(  # noqa: PLR0913  as `LogStore.read`
     *,
     batch_bytes: int = READ_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range that a reader of this isolation sees: of a transaction all or none."""
+    """Yield the records of a range that a reader of this isolation may see."""
     aborted: Sequence[AbortedTransaction] = ()
     if isolation != "read_uncommitted":
         end, aborted = committed(log, start, end, outcomes)

@@ -1,8 +1,8 @@
-"""Partition directories of a stand-alone store that belong to no topic, by what is in them.
+"""Stray directories: partitions of a stand-alone store that belong to no topic.
 
-A topic is described after its directories are made and before the first record comes; a deletion is noted before the
-description goes. So a directory without records may be of a topic that is on its way, or of a creation that was killed.
-One with records has lost its topic's description, which no crash does: that is damage.
+A description is written after the directories and before the first record, and removed after the deletion is noted. So
+a directory without records may be of a topic on its way, or of a creation that was killed. One with records has lost
+its description, which no crash does: that is damage.
 """
 
 from __future__ import annotations
@@ -16,28 +16,32 @@ from typing import NamedTuple
 from logstore.checkpoint import TEMPORARY_SUFFIX
 from logstore.env import SYSTEM, Env
 from logstore.errors import StoreError
-from logstore.log.segments.directory import CLEANER_LOCK, LOCK, METADATA, topic_id_of
+from logstore.log.segments.directory import topic_id_of
+from logstore.log.segments.names import (
+    CLEANER_LOCK,
+    DELETED_PARTITION,
+    INDEX_FILE,
+    LOCK,
+    LOG_FILE,
+    METADATA,
+    PARTITION,
+)
 from logstore.store.catalog import Catalog
 from logstore.store.log_dir import LogDir, owner_of
 
-# The directory of a partition, and one that was hidden.
-_PARTITION = re.compile(r"(.+)-(0|[1-9]\d*)")
-_HIDDEN = re.compile(r"(.+)-(\d+)\.([\w-]{22})\.deleted")
-_LOG = re.compile(r"\d{20}\.log")
-_INDEX = re.compile(r"\d{20}\.(index|timeindex|txnindex)")
 # Directories are made before the catalog lists their topic: a young one may belong to a topic that is on its way.
 YOUNG_MS = 60_000
 
 
 class LostDescriptionError(StoreError):
-    """Records are there of a topic that nothing describes."""
+    """A topic has records and no description."""
 
     topic: str
     path: str
 
 
 class Unowned(NamedTuple):
-    """Directories of no topic, nor of a deletion that is not finished; in the order of topics and partitions."""
+    """Directories of no topic and no unfinished deletion, in the order of topics and partitions."""
 
     lost: tuple[Path, ...] = ()  # hold records that no topic lists
     empty: tuple[Path, ...] = ()  # hold nothing
@@ -45,14 +49,14 @@ class Unowned(NamedTuple):
 
 
 def unowned(root: Path, env: Env = SYSTEM, *, young_too: bool = False) -> Unowned:
-    """Return what belongs to no topic; young directories without records only if nobody can be making them."""
+    """Return the stray directories; without `young_too`, no empty ones that a creation may just be making."""
     if owner_of(root, env) is not None:
         return Unowned()  # a broker's: it has replicas of topics that its catalog does not know
     left = _without_topic(root, env.files.list(root).names, env)
     if not left:
         return Unowned()
     ids = {path: topic_id_of(path, env) for path in left}
-    points = LogDir(root, read_only=True, env=env).recovery_points()
+    points = LogDir(root, read_only=True, env=env).recovery_points.read()
     held = [path for path in left if _holds_records(path, ids[path], points, env)]
     # A topic may have come, or gone, between the looks at the directories and at the catalog. What has records now and
     # no topic after that has lost it, unless it went with its topic.
@@ -70,7 +74,7 @@ def unowned(root: Path, env: Env = SYSTEM, *, young_too: bool = False) -> Unowne
 
 
 def lost_descriptions(root: Path, env: Env) -> list[LostDescriptionError]:
-    """Return an error for every topic of which records are there, and no description."""
+    """Return an error for every topic that has records and no description."""
     found = []
     for topic, directories in groupby(unowned(root, env).lost, key=_topic_of):
         file, names = root / "topics" / f"{topic}.json", [path.name for path in directories]
@@ -88,25 +92,24 @@ def lost_descriptions(root: Path, env: Env) -> list[LostDescriptionError]:
 
 
 def _topic_of(directory: Path) -> str:
-    """The topic whose partition a directory is, or was, by its name."""
     found = _match(directory.name)
     return found[1] if found else directory.name
 
 
 def _match(name: str) -> re.Match[str] | None:
-    return _PARTITION.fullmatch(name) or _HIDDEN.fullmatch(name)
+    return PARTITION.fullmatch(name) or DELETED_PARTITION.fullmatch(name)
 
 
 def _without_topic(root: Path, names: Iterable[str], env: Env) -> list[Path]:
-    """Which of these directories belong to no topic. The catalog is read now, and deletions behind it."""
+    """Those of these directories that belong to no topic. Reads the catalog, then the deletions."""
     catalog = Catalog(root / "topics", env)
     topics = {info.name: info for info in catalog.topics()}
     going = {info.topic_id for info, _ in catalog.deletions()}
 
     def is_owned(name: str) -> bool:
-        if hidden := _HIDDEN.fullmatch(name):
+        if hidden := DELETED_PARTITION.fullmatch(name):
             return hidden[3] in going
-        found = _PARTITION.fullmatch(name)
+        found = PARTITION.fullmatch(name)
         if found is None:
             return True  # none of ours
         info = topics.get(found[1])
@@ -123,7 +126,6 @@ def _order(name: str) -> tuple[str, int, str]:
 
 
 def _exists(path: Path, env: Env) -> bool:
-    """Is it there, and a directory?"""
     return env.files.stat(f"{path}/.") is not None
 
 
@@ -133,24 +135,24 @@ def _is_old(path: Path, env: Env) -> bool:
 
 
 def _holds_records(path: Path, topic_id: str | None, points: Mapping[tuple[str, int], int], env: Env) -> bool:
-    """Is this a partition with records, or one of which records were flushed?
+    """True if a partition has records, or had some that were flushed.
 
-    A hidden one is, too, if it was not deleted but was in the way of a new topic: that has an id of its own.
+    A directory named as deleted counts, if it was renamed because it was in the way of a new topic, whose id it has.
     """
-    if hidden := _HIDDEN.fullmatch(path.name):
+    if hidden := DELETED_PARTITION.fullmatch(path.name):
         if topic_id in (None, hidden[3]):
             return False
-    elif (found := _PARTITION.fullmatch(path.name)) and points.get((found[1], int(found[2])), 0) > 0:
+    elif (found := PARTITION.fullmatch(path.name)) and points.get((found[1], int(found[2])), 0) > 0:
         return True
-    return any(size_bytes for name, size_bytes in _sizes(path, env) if _LOG.fullmatch(name))
+    return any(size_bytes for name, size_bytes in _sizes(path, env) if LOG_FILE.fullmatch(name))
 
 
 def _is_empty(path: Path, env: Env) -> bool:
-    """Is nothing here but what a new partition has before its first record?"""
+    """True if there is only what a new partition has before its first record."""
     return all(
         name in (METADATA, LOCK, CLEANER_LOCK)
         or (name.startswith(".") and name.endswith(TEMPORARY_SUFFIX))
-        or (size_bytes == 0 and (_LOG.fullmatch(name) or _INDEX.fullmatch(name)))
+        or (size_bytes == 0 and (LOG_FILE.fullmatch(name) or INDEX_FILE.fullmatch(name)))
         for name, size_bytes in _sizes(path, env)
     )
 

@@ -1,15 +1,16 @@
-"""Following a topic: batches as they are appended, of a fixed choice of partitions or of all, new ones included."""
+"""TopicTail: batches of a topic as they are appended, of some partitions or of all, new ones included."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, SupportsIndex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 from logstore.env import Clock
 from logstore.errors import InvalidRequestError, StaleLogError
 from logstore.log.isolation import Isolation, Outcomes, end_of
 from logstore.log.log import Log
-from logstore.store.catalog import TopicInfo, as_int
+from logstore.store.catalog import as_int
+from logstore.store.log_manager import LogManager
 from logstore.store.reading import read_isolated, with_partition
 
 if TYPE_CHECKING:
@@ -18,34 +19,19 @@ if TYPE_CHECKING:
 Position = int | Literal["earliest", "latest"]
 
 
-class Logs(Protocol):
-    """Where a follower finds topics and logs, as they are now."""
-
-    def topic(self, name: str) -> TopicInfo:
-        """One topic."""
-        ...
-
-    def log(self, topic: str, partition: int) -> Log:
-        """The log of one partition."""
-        ...
-
-    def outcomes(self) -> Outcomes:
-        """How transactions ended whose markers may not be there yet."""
-        ...
-
-
 class TopicTail:
-    """One reader of a topic, from where it was told to start: positions are found when it is made."""
+    """One reader of a topic. It knows where it starts when it is made."""
 
     def __init__(
         self,
-        logs: Logs,
+        logs: LogManager,
+        outcomes: Callable[[], Outcomes],
         topic: str,
         partitions: Sequence[int] | None,
         start: Position | Mapping[int, int],
         isolation: Isolation,
     ) -> None:
-        self._logs, self._topic = logs, topic
+        self._logs, self._outcomes, self._topic = logs, outcomes, topic
         self._isolation = isolation
         info = logs.topic(topic)
         self._topic_id = info.topic_id
@@ -91,13 +77,11 @@ class TopicTail:
         """What was appended to this partition since the last look."""
         log, position = self._logs.log(self._topic, partition), self._positions[partition]
         if log.topic_id != self._topic_id:
-            raise StaleLogError(
-                f"topic {self._topic!r} was deleted and created anew; follow it from its start"
-            )
-        outcomes = self._logs.outcomes()
+            raise StaleLogError(f"topic {self._topic!r} was deleted and recreated; follow it from its start")
+        outcomes = self._outcomes()
         begin, end = max(position, log.log_start_offset), end_of(log, self._isolation, outcomes)
         yield from read_isolated(log, begin, end, None, self._isolation, outcomes)
         self._positions[partition] = max(end, position)
 
     def _end(self, log: Log) -> int:
-        return end_of(log, self._isolation, self._logs.outcomes())
+        return end_of(log, self._isolation, self._outcomes())

@@ -1,8 +1,8 @@
 """Topics: catalog entries and partition directories of a stand-alone directory, changed together.
 
-A topic is created directories first: it exists once the catalog lists it. It is deleted catalog first: what is left of
-its directories is hidden (`<topic>-<partition>.<topic id>.deleted`) and removed after `file.delete.delay.ms`, by
-whoever comes by. So a crash leaves nothing between.
+A topic is created directories first: it exists once the catalog lists it. It is deleted catalog first: its directories
+get names of deleted ones (`names.deleted_partition`), and the next process that opens the store after
+`file.delete.delay.ms` removes them. So a crash leaves nothing between.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from logstore.env import Env
 from logstore.errors import FailedStoreError, InvalidRequestError, StorageError
 from logstore.log.segments.directory import create as create_partition
 from logstore.log.segments.directory import topic_id_of
+from logstore.log.segments.names import deleted_partition
 from logstore.store.catalog import Catalog, TopicInfo, check_partitions, check_topic_name, new_topic_id
 from logstore.store.log_dir import LogDir
 from logstore.store.stray import LostDescriptionError, lost_descriptions, unowned
@@ -27,11 +28,19 @@ logger = logging.getLogger(__name__)
 
 
 def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-    """Return what a topic would be, and make nothing. Raises: InvalidTopicError, InvalidConfigError."""
+    """Return a topic that is not created yet. Raises: InvalidTopicError, InvalidConfigError."""
     check_topic_name(name)
     info = TopicInfo.of(name, new_topic_id(), check_partitions(partitions), config)
     info.config.check()
     return info
+
+
+def remove_partition(env: Env, directory: Path) -> None:
+    """Remove the directory of a partition, which holds files only; nothing happens if it is gone."""
+    if env.files.stat(directory) is not None:
+        for name in env.files.list(directory).names:
+            env.files.unlink(directory / name)
+        env.files.rmdir(directory)
 
 
 class Topics:
@@ -84,14 +93,14 @@ class Topics:
         return info
 
     def finish_deletions(self) -> None:
-        """Go on with every deletion that is not finished."""
+        """Finish every deletion whose delay is over."""
         with self._changing():
             self._sweep()
 
     def recover(self) -> list[LostDescriptionError]:
         """Return an error for every topic whose description is gone.
 
-        Whoever is alone here removes what killed creations left: directories of no topic that hold nothing.
+        A process that is alone here removes what killed creations left: empty directories of no topic.
         """
         if self._log_dir.is_alone:
             with self._changing():
@@ -101,7 +110,7 @@ class Topics:
     def _remove_unfinished(self) -> None:
         left = unowned(self._log_dir.path, self._env, young_too=True).empty
         for directory in left:
-            self._remove(directory)
+            remove_partition(self._env, directory)
         if left:
             logger.warning(
                 "path=%s directories=%d removed, from %s to %s: they belonged to no topic and held no records",
@@ -117,11 +126,11 @@ class Topics:
             yield
 
     def _create_directories(self, info: TopicInfo, partitions: range) -> None:
-        self._log_dir.forget_recovery_points({(info.name, partition) for partition in partitions})
+        self._log_dir.recovery_points.forget({(info.name, partition) for partition in partitions})
         for partition in partitions:
             directory = self._log_dir.partition(info.name, partition)
             if self._env.files.stat(directory) is not None:
-                hidden = self._hidden(info.name, partition, new_topic_id())
+                hidden = deleted_partition(self._log_dir.path, info.name, partition, new_topic_id())
                 logger.warning(
                     "path=%s belongs to no topic (a creation that did not finish?): now %s, remove it if not missed",
                     directory,
@@ -145,7 +154,9 @@ class Topics:
                 logger.warning("what is left of topic %s stays for now: %s", info.name, error)
 
     def _sweep_topic(self, info: TopicInfo, *, is_over: bool) -> None:
-        hidden = [self._hidden(info.name, p, info.topic_id) for p in range(info.partitions)]
+        hidden = [
+            deleted_partition(self._log_dir.path, info.name, p, info.topic_id) for p in range(info.partitions)
+        ]
         for partition, directory in enumerate(hidden):
             live = self._log_dir.partition(info.name, partition)
             if topic_id_of(live, self._env) == info.topic_id:
@@ -154,17 +165,6 @@ class Topics:
             # Else a loss of power could bring one back under its old name, or all of it when nobody knows its topic.
             self._env.files.fsync(self._log_dir.path)
             for directory in hidden:
-                self._remove(directory)
+                remove_partition(self._env, directory)
             self._env.files.fsync(self._log_dir.path)
             self.catalog.forget(info)
-
-    def _hidden(self, name: str, partition: int, topic_id: str) -> Path:
-        # A file name has at most 255 bytes, and a topic name up to 249 of them.
-        return self._log_dir.path / f"{name[:200]}-{partition}.{topic_id}.deleted"
-
-    def _remove(self, directory: Path) -> None:
-        """Remove a partition's directory, which holds files only."""
-        if self._env.files.stat(directory) is not None:
-            for name in self._env.files.list(directory).names:
-                self._env.files.unlink(directory / name)
-            self._env.files.rmdir(directory)

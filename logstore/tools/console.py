@@ -1,7 +1,6 @@
 """The text side of `pylog produce` and `pylog consume`: lines to records and back, as Kafka's tools do.
 
-One Python object per record is right for a terminal; bulk work goes through `LogStore.append` and
-`LogStore.read`.
+One Python object per record is right for a terminal; bulk work goes through `LogStore.append` and `LogStore.read`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from logstore.errors import (
     PylogError,
     did_you_mean,
 )
-from logstore.store.store import LogStore, OffsetRange
+from logstore.store.reading import OffsetRange
+from logstore.store.store import LogStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ CONSUME_PROPERTIES = {
 
 
 class Row(NamedTuple):
-    """What one line says."""
+    """The row in one line."""
 
     key: bytes | None
     value: bytes | None
@@ -103,7 +103,7 @@ def unescape(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineParser:
-    """How a line is cut: `[headers TAB] [key TAB] value`, where headers are `name:value,name:value`."""
+    """Parses lines `[headers TAB] [key TAB] value`, where headers are `name:value,name:value`."""
 
     parse_key: bool
     key_separator: bytes
@@ -144,7 +144,7 @@ class LineParser:
         return rows, None
 
     def row(self, line: bytes, number: int) -> Row:
-        """Return what line `number` says. Raises: InvalidRecordError: a separator is missing."""
+        """Return the row of line `number`. Raises: InvalidRecordError: a separator is missing."""
         headers: Headers = ()
         key: bytes | None = None
         rest = line
@@ -202,9 +202,9 @@ def to_batch(rows: list[Row], partition: int | None = None) -> pa.RecordBatch:
 
 @dataclass(slots=True)
 class Written:
-    """What one process wrote to a partition: from its first offset to behind its last, and its own records.
+    """The offsets from the first to behind the last record of one process in a partition, and their number.
 
-    Others' records may lie between, if they write meanwhile.
+    Records of other writers may lie between.
     """
 
     start: int
@@ -218,7 +218,7 @@ class Written:
 
 
 class LineWriter:
-    """Appends lines to a topic. `written` says what is there per partition, also after an error."""
+    """Appends lines to a topic. `written` has the offsets per partition, also after an error."""
 
     def __init__(
         self, topic: str, parser: LineParser, *, partition: int | None = None, compression: str | None = None
@@ -271,7 +271,7 @@ class LineWriter:
             self.written.setdefault(p, Written(done.start, done.end)).add(done)
 
     def _cut_short(self, error: PylogError, wanted: int) -> PylogError:
-        """The same error, saying which lines are there: one append goes partition by partition, not line by line."""
+        """The same error with the lines that are there: an append goes partition by partition, not line by line."""
         partly = sum(written.records for written in self.written.values()) - self._lines
         if self._in_order:
             self._lines, partly = self._lines + partly, 0
@@ -325,7 +325,7 @@ def console_records(topic: str, batch: pa.RecordBatch, partition: int) -> Iterat
 def stored_records(
     store: LogStore, topic: str, partition: int | None, start: int | str
 ) -> Iterator[ConsoleRecord]:
-    """Yield the records there are now, partition by partition, from an offset, "earliest" or "latest"."""
+    """Yield the present records, partition by partition, from an offset, "earliest" or "latest"."""
     partitions = range(store.topic(topic).partitions) if partition is None else [partition]
     for p in partitions:
         extent = store.log(topic, p)
@@ -345,7 +345,7 @@ def followed_records(
 
 
 def text_formatter(given: Mapping[str, str]) -> Formatter:
-    """Return what prints a record as the console consumer does: the chosen parts, the value last."""
+    """Return a function that prints a record as the console consumer does: the chosen parts, the value last."""
     null = given["null.literal"].encode()
     separator, end = given["key.separator"].encode(), given["line.separator"].encode()
     between_headers = given["headers.separator"].encode()
@@ -376,10 +376,9 @@ _TOKENS: dict[str, Formatter] = {
 
 
 def template_formatter(template: str) -> Formatter:
-    """Return what prints a record by a kcat template.
+    """Return a function that prints a record by a kcat template.
 
-    %t topic, %p partition, %o offset, %T timestamp, %k key, %s value, %K and %S their sizes (-1: null), %h
-    headers.
+    %t topic, %p partition, %o offset, %T timestamp, %k key, %s value, %K and %S their sizes (-1: null), %h headers.
     """
     makers: list[Formatter] = []
     for token, literal in re.findall(r"%(.?)|([^%]+)", template, re.DOTALL):

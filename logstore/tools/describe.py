@@ -12,8 +12,8 @@ from logstore.store.store import LogStore
 def describe_topic(store: LogStore, info: TopicInfo) -> dict[str, Any]:
     """Return the topic's settings, and the offsets [start, end), segments and bytes of each partition.
 
-    There may be fewer records than offsets: the ends of transactions take offsets, and compaction leaves gaps.
-    A partition that cannot be looked at has an `error`, and None for what it hides; it hides no other.
+    There may be fewer records than offsets: markers of transactions take offsets, and compaction leaves gaps. A
+    partition that cannot be read has an `error`, and None for what is unknown.
     """
     return {
         "topic": info.name,

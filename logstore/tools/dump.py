@@ -1,13 +1,11 @@
 """What stands in a segment's files, batch by batch and entry by entry: the reading half of `pylog dump-log`.
 
-The files are read as they are, one at a time, without a store: a single file that somebody mailed will do.
-Damage is data here: it comes out as a `DamageLine`, and reading goes on behind it where the next batch can be
-found.
+The files are read as they are, one at a time, without a store: a single file that somebody mailed will do. Damage is
+data here: it comes out as a `DamageLine`, and reading goes on behind it where the next batch can be found.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +13,7 @@ from typing import NamedTuple
 from logstore.env import SYSTEM, Env
 from logstore.errors import InvalidRequestError
 from logstore.log.segments.index import offset_index, time_index
+from logstore.log.segments.names import SEGMENT_FILE
 from logstore.records.batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -28,11 +27,10 @@ from logstore.records.batch import (
 )
 
 CHUNK_BYTES = 1024 * 1024
-_SEGMENT_FILE = re.compile(r"(?P<base_offset>\d{20})\.(?P<kind>log|index|timeindex)(\.[a-z]+)?")
 
 
 class BatchLine(NamedTuple):
-    """One batch; `is_valid` is None where its CRC was not asked for."""
+    """One batch; `is_valid` is None if its CRC was not checked."""
 
     position: int
     header: BatchHeader
@@ -73,7 +71,7 @@ Line = BatchLine | RecordLine | OffsetEntryLine | TimeEntryLine | DamageLine
 def dump(
     path: Path, *, with_records: bool = False, verify: bool = False, env: Env = SYSTEM
 ) -> Iterator[Line]:
-    """Yield what stands in a `.log`, `.index` or `.timeindex` file.
+    """Yield the contents of a `.log`, `.index` or `.timeindex` file.
 
     `with_records` adds the records, `verify` the CRCs (an index: its agreement with the `.log` beside it).
 
@@ -83,8 +81,8 @@ def dump(
         raise InvalidRequestError(f"{path}: no such file")
     if path.is_dir():
         raise InvalidRequestError(f"{path} is a directory; {_files_in(path, env)}")
-    named = _SEGMENT_FILE.fullmatch(path.name)
-    if named is None:
+    named = SEGMENT_FILE.fullmatch(".".join(path.name.split(".")[:2]))
+    if named is None or named["kind"] not in ("log", "index", "timeindex"):
         raise InvalidRequestError(
             f"{path} is not a segment file; those are called 00000000000000000000.log, .index or .timeindex"
         )

@@ -13,7 +13,7 @@ Place = tuple[str, int, str]  # file, position, reason
 
 
 class PartitionReport(NamedTuple):
-    """One partition; the numbers are None where even they cannot be told.
+    """One partition; unknown numbers are None.
 
     Without partition: a topic whose description is lost. Without topic, too: the journal of transactions.
     """
@@ -30,9 +30,8 @@ def verify_store(
 ) -> Iterator[PartitionReport]:
     """Yield a report of every partition (of one topic): all batches are read and checked.
 
-    There are more of topics whose description is lost, though their records are there, and of a damaged journal.
-    Damage in one partition keeps no other from being read; each place is reported once.
-    `progress` is told the bytes done, of how many.
+    Topics with records and no description, and a damaged journal, have reports, too. Damage in one partition does not
+    affect others; each place is reported once. `progress` gets the bytes done, of how many.
     """
     topics = store.topics() if topic is None else [store.topic(topic)]
     partitions = [
@@ -61,7 +60,7 @@ def verify_transactions(store: LogStore) -> PartitionReport | None:
 
 
 def verify_descriptions(store: LogStore) -> Iterator[PartitionReport]:
-    """Yield a report of every topic of which records are there, and no description."""
+    """Yield a report of every topic that has records and no description."""
     for error in lost_descriptions(store.path, store.env):
         yield PartitionReport(error.topic, None, None, None, ((error.path, 0, str(error)),))
 

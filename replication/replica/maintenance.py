@@ -16,7 +16,7 @@ from functools import partial
 
 from logstore.env import Env
 from logstore.errors import DiskFullError, FailedStoreError, PylogError
-from logstore.maintenance import compaction, expiry
+from logstore.maintenance import compaction, retention
 from replication.config.broker import BrokerConfig
 from replication.errors import is_disk_dead
 from replication.model.cluster import TopicPartition
@@ -111,9 +111,8 @@ class Maintenance:
 
     def _flush_due(self) -> None:
         """Flush logs whose topic sets `flush.ms`, even if nothing is appended any more."""
-        now_ms = self._clock.monotonic_ms()
         logs = [(tp, partition.replica.log) for tp, partition in self._partitions()]
-        due = [(tp, log) for tp, log in logs if now_ms - log.last_flush_ms >= log.config.flush_ms]
+        due = [(tp, log) for tp, log in logs if log.point.is_time_to_flush(log.config)]
         if behind := [(tp, log) for tp, log in due if log.files.view.end > log.recovery_point]:
             self._replicas.dir.flush(behind)
 
@@ -125,7 +124,7 @@ class Maintenance:
 
     def _expire(self, partition: Partition) -> None:
         log, reserve = partition.replica.log, self._replicas.dir.log_dir.reserve
-        report = reserve.despite_full_disk(partial(expiry.expire, log, upper=partition.high_watermark))
+        report = reserve.despite_full_disk(partial(retention.expire, log, upper=partition.high_watermark))
         if report.removed:
             logger.info(
                 "tp=%s segments=%d bytes=%d deleted", partition.tp, len(report.removed), report.removed_bytes

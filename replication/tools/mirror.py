@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, Res
 from logstore.config import LogConfig
 from logstore.env import SYSTEM
 from logstore.errors import did_you_mean
+from logstore.progress import Progress, no_progress
 from replication.tools.mirror_targets import (
     LARGEST_MESSAGE_BYTES,
     TIMEOUT_S,
@@ -40,7 +41,6 @@ __all__ = ["Copied", "MirrorError", "mirror"]
 
 logger = logging.getLogger(__name__)
 
-Progress = Callable[[int, int], None]
 
 # Appended at once: held in memory, and copied again after a crash.
 BATCH_BYTES = 32 * 1024 * 1024
@@ -69,7 +69,7 @@ def mirror(  # noqa: PLR0913  where from, what, where to, and how long
     pattern: str | None = None,
     follow: bool = False,
     stop: threading.Event | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = no_progress,
     consumer_properties: Mapping[str, str] | None = None,
     producer_properties: Mapping[str, str] | None = None,
 ) -> list[Copied]:

@@ -18,10 +18,12 @@ from logstore.checkpoint import CheckpointError, read_checkpoint
 from logstore.config import LogConfig
 from logstore.env import Env, Lock
 from logstore.errors import CorruptLogError, InvalidRequestError, NotAStoreError, PylogError, StoreLockedError
+from logstore.log.leader_epochs import epoch_starts
 from logstore.log.log import Log
-from logstore.log.recovery import checked_batches, epoch_starts
+from logstore.log.recovery import checked_batches
 from logstore.log.segments.directory import topic_id_of
-from logstore.store.log_dir import CLEAN_MARKER, LOCK, RECOVERY_POINTS, DirectoryOwner, owner_of
+from logstore.store.log_dir import CLEAN_MARKER, LOCK, DirectoryOwner, owner_of
+from logstore.store.recovery_points import FILE_NAME as RECOVERY_POINTS
 from replication.coordination import cluster, nodes, producer_ids
 from replication.coordination.sqlite_file import copies_of, facts_of, users_of
 from replication.coordination.sqlite_table import NodeTable, connect

@@ -16,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from logstore.config import LogConfig
 from logstore.env import Env
-from logstore.log.log import Log, topic_id_of
+from logstore.log.log import Log
+from logstore.log.segments.directory import topic_id_of
 from logstore.log.soundness import checked
 from replication.local_cluster import LocalCluster
 from tests.benchmarks.harness import show

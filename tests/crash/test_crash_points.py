@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from logstore.env import Env
-from logstore.log.log import create
+from logstore.log.segments.directory import create
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
 from tests.support.partition import TOPIC_ID, batch, contents, reopen
 from tests.support.repeats import times

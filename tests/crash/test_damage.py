@@ -227,7 +227,7 @@ class Case:
         some = self.attempt(lambda: read(store, topic, partition, start))
         assert isinstance(some, PylogError) or some == [row for row in expected if row["offset"] >= start]
         time_ms = 1_000_000 + self.rng.randrange(1_200)
-        by_time = self.attempt(lambda: store.log(topic, partition).offset_for_time(time_ms))
+        by_time = self.attempt(lambda: store.log(topic, partition).reader.offset_for_time(time_ms))
         is_damaged = isinstance(by_time, PylogError) or isinstance(found, PylogError)
         if topic in TOPICS and not is_damaged:  # elsewhere it may be a record that is not seen
             first = next((r for r in expected if r["timestamp"].timestamp() * 1000 >= time_ms), None)

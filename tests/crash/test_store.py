@@ -30,7 +30,7 @@ import logstore
 from logstore import BatchConflictError, LogStore
 from logstore.env import Env
 from logstore.store.stray import unowned
-from logstore.store.transactions.coordinator import Prepared
+from logstore.store.transactions.transaction import Prepared
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
 from tests.support.repeats import times
 
@@ -350,7 +350,7 @@ class Check:
         for info in store.topics():
             for partition in range(info.partitions):
                 log = store.log(info.name, partition)
-                assert log.open_transactions() == (), info.name
+                assert log.producers.open_transactions() == (), info.name
                 # Indexes of an active segment are not synced at a clean end: a search is longer without them.
                 assert [d for d in log.verify() if not d.reason.endswith("and right")] == []
         assert unowned(ROOT, self.env).lost == ()
@@ -439,5 +439,5 @@ def test_markers_that_the_power_took_are_written_again_though_the_journal_says_t
     env = Env(user.clock, disk.after_crash(Crash.LOST))
     with logstore.open(ROOT, env=env) as store:
         log = store.log("a", 0)
-        assert (log.log_end_offset, log.open_transactions()) == (2, ())
+        assert (log.log_end_offset, log.producers.open_transactions()) == (2, ())
         assert store.read("a", partition=0).read_all().num_rows == 1

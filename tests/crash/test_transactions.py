@@ -10,8 +10,8 @@ import itertools
 import pytest
 
 from logstore.env import Env
-from logstore.log.log import create
 from logstore.log.producers import tracker
+from logstore.log.segments.directory import create
 from logstore.records.batch import TRANSACTIONAL, Record, batches, build, marker_of
 from logstore.store.reading import read_isolated
 from tests.crash.test_crash_points import DIRECTORY, ROOT
@@ -137,13 +137,13 @@ def model_of(log) -> Model:
 
 def check_states(log) -> None:
     model = model_of(log)
-    known = {s.producer_id: (s.epoch, s.last_sequence) for s in log.producers()}
+    known = {s.producer_id: (s.epoch, s.last_sequence) for s in log.producers.states()}
     producers = {b.producer for b in model.batches if b.producer >= 0}
     assert known == {
         p: (model.epoch(p), model.next_sequence(p) - 1 if model.data_of_epoch(p) else -1) for p in producers
     }
-    assert log.last_stable_offset == model.last_stable_offset()
-    assert [tuple(t[:3]) for t in log.aborted_transactions(0, model.end)] == model.aborted()
+    assert log.producers.last_stable_offset == model.last_stable_offset()
+    assert [tuple(t[:3]) for t in log.producers.aborted(0, model.end)] == model.aborted()
     for stored in model.batches:
         stored.values = tuple(stored.values) or (b"",) * stored.count
     seen = [
@@ -197,11 +197,11 @@ def test_a_killed_process_needs_no_recovery(workload):
             continue
         log = reopen(DIRECTORY, Env(StillClock(), disk.after_crash(Crash.KILLED)), **SETTINGS)
         check_states(log)
-        for transaction in log.open_transactions():
+        for transaction in log.producers.open_transactions():
             log.append_marker(transaction.producer_id, transaction.producer_epoch + 1, commit=False)
         log.append_as_leader(batch(b"more"))
         check_states(log)
-        assert log.last_stable_offset == log.log_end_offset
+        assert log.producers.last_stable_offset == log.log_end_offset
         assert contents(log)[-1][1] == b"more"
 
 

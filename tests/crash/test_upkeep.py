@@ -20,8 +20,8 @@ from typing import NamedTuple
 import pytest
 
 from logstore.env import Env
-from logstore.log.log import create
-from logstore.maintenance import compaction, expiry
+from logstore.log.segments.directory import create
+from logstore.maintenance import compaction, retention
 from logstore.records.batch import TRANSACTIONAL, Record, build
 from logstore.store.reading import read_isolated
 from tests.support.disk import Crash, Disk, PowerCut, StillClock
@@ -146,7 +146,7 @@ class Store:
 
     def expire(self) -> None:
         with self.watched():
-            expiry.expire(self.log)
+            retention.expire(self.log)
 
 
 def compacts_again_and_merges(s: Store) -> None:
@@ -220,11 +220,11 @@ def check_content(said: Said, log) -> None:
     found, end = rows_of(log), log.log_end_offset
     assert said.flushed <= end <= said.end
     assert said.start <= log.log_start_offset <= max(said.start, said.start_wanted)
-    assert tuple(t.producer_id for t in log.open_transactions()) == said.opened
-    assert {s.producer_id: s.last_sequence + 1 for s in log.producers()} == said.sequences
+    assert tuple(t.producer_id for t in log.producers.open_transactions()) == said.opened
+    assert {s.producer_id: s.last_sequence + 1 for s in log.producers.states()} == said.sequences
     assert [offset for offset, *_ in found] == sorted({offset for offset, *_ in found})
     assert all(said.rows[offset] == (key, value) for offset, key, value in found)
-    stable = log.last_stable_offset
+    stable = log.producers.last_stable_offset
     expected = {
         key: (o, value) for o, (key, value) in said.rows.items() if log.log_start_offset <= o < stable
     }

@@ -158,7 +158,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(side=sides, timestamp=st.integers(0, 21_000))
     def look_up_a_time(self, side, timestamp) -> None:
-        found = self.logs[side].offset_for_time(timestamp)
+        found = self.logs[side].reader.offset_for_time(timestamp)
         expected = next(((o, t) for o, _, t, _ in self.rows if t >= timestamp), None)
         assert found == expected
 
@@ -167,18 +167,18 @@ class LogMachine(RuleBasedStateMachine):
         log, offset = self.logs[side], data.draw(st.integers(self.start, self.end))
         bases = sorted({row[3] for row in self.rows})
         held = next((row[3] for row in self.rows if row[0] >= offset), self.end)
-        assert log.floor_batch(offset) == held
-        end = log.offset_after_bytes(offset, max_bytes)
+        assert log.reader.floor_batch(offset) == held
+        end = log.reader.offset_after_bytes(offset, max_bytes)
         if held == self.end:
             assert end == self.end
             return
-        size = log.bytes_between(offset, end)
+        size = log.reader.bytes_between(offset, end)
         one = bases[bisect_left(bases, held) + 1 :][:1] or [self.end]
         assert offset < end
-        assert size <= max_bytes or log.floor_batch(end) == one[0]
+        assert size <= max_bytes or log.reader.floor_batch(end) == one[0]
         if end < self.end:  # the next batch does not fit
-            following = bases[bisect_left(bases, log.floor_batch(end)) + 1 :][:1] or [self.end]
-            assert log.bytes_between(offset, following[0]) > max_bytes
+            following = bases[bisect_left(bases, log.reader.floor_batch(end)) + 1 :][:1] or [self.end]
+            assert log.reader.bytes_between(offset, following[0]) > max_bytes
 
 
 def damage(files, path: Path, kind: str) -> None:

@@ -290,15 +290,16 @@ class ProducerMachine(RuleBasedStateMachine):
     def both_know_what_is_decided(self) -> None:
         for log in self.logs:
             assert log.log_end_offset == self.model.end
-            assert log.last_stable_offset == self.model.last_stable_offset()
-            opened = {t.producer_id: t.first_offset for t in log.open_transactions()}
+            assert log.producers.last_stable_offset == self.model.last_stable_offset()
+            opened = {t.producer_id: t.first_offset for t in log.producers.open_transactions()}
             wanted = {p: self.model.opened(p) for p in (1, 2, 3)}
             assert opened == {p: o for p, o in wanted.items() if o is not None}
 
     @rule(side=sides)
     def both_know_the_producers(self, side) -> None:
         known = {
-            s.producer_id: (s.epoch, s.last_sequence, s.last_offset) for s in self.logs[side].producers()
+            s.producer_id: (s.epoch, s.last_sequence, s.last_offset)
+            for s in self.logs[side].producers.states()
         }
         wanted = {}
         for producer in (1, 2, 3):
@@ -320,7 +321,7 @@ class ProducerMachine(RuleBasedStateMachine):
         ]
         assert found == model.committed(start, end)
         assert isolation.committed_end(log) == model.last_stable_offset()
-        aborted = [tuple(t[:3]) for t in log.aborted_transactions(start, end)]
+        aborted = [tuple(t[:3]) for t in log.producers.aborted(start, end)]
         assert aborted == [t for t in model.aborted() if t[2] >= start and t[1] < end]
 
 

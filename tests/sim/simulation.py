@@ -254,7 +254,7 @@ class Simulation:
         others = [other for other in self.brokers.values() if other is not broker]
         if not broker.is_up or tp not in broker.partitions:
             return
-        is_flushed = batch.next_offset <= broker.replicas.log_dir.recovery_points().get(tp, 0)
+        is_flushed = batch.next_offset <= broker.replicas.log_dir.recovery_points.read().get(tp, 0)
         is_here = is_flushed and has_soundly(broker, tp, batch)
         if is_here and any(has_soundly(other, tp, batch) for other in others):
             self.world.note(f"{broker.id}: {tp} a bit of {batch} flips")

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from logstore.config import LogConfig
 from logstore.env import Env
-from logstore.log.log import Log, create
+from logstore.log.log import Log
+from logstore.log.segments.directory import create
 from logstore.records.batch import Record, batches, build
 from logstore.records.batch import records as decoded
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-import logstore
 from logstore.env import SYSTEM
+from logstore.store.transactions import processes
 from logstore.store.transactions.state import TransactionOwner
 
 # Who decides is another process than who writes, and alive: this one stands for it.
-HOST = logstore.store.transactions.coordinator.processes.host(SYSTEM)
+HOST = processes.host(SYSTEM)
 
 
 def alive() -> str:
@@ -20,9 +20,9 @@ def alive() -> str:
     return f"{HOST} {os.getpid()} {started}"
 
 
-def part(store, values, *, topic="a", run="r", batch_id=0, task="", driver="", driver_tells=False, name="q"):
+def part(store, values, *, topic="a", run="r", batch_id=0, task="", driver="", name="q"):
     """One task's part of a batch: appended, not prepared."""
-    owner = TransactionOwner(driver=driver, driver_tells=driver_tells, timeout_ms=60_000)
+    owner = TransactionOwner(driver=driver, timeout_ms=60_000)
     transaction = store.transactions.begin(name, batch_id, run=run, task=task, owner=owner)
     if values:
         store.append(topic, pa.table({"value": values}), transaction=transaction)
@@ -43,7 +43,7 @@ def everything(store, topic="a"):
 
 def is_settled(store) -> bool:
     return all(
-        not store.log(topic, p).open_transactions()
+        not store.log(topic, p).producers.open_transactions()
         for topic in ("a", "b")
         for p in range(store.topic(topic).partitions)
     )

@@ -53,7 +53,7 @@ __all__ = [
 
 
 class Producing(Protocol):
-    """Who appends as a producer: says how its rows are stamped, and whether it still may."""
+    """An appending producer: stamps its rows, and refuses an append when it may not write any more."""
 
     def stamp(self, topic: str, partition: int, rows: int) -> ProducerStamp:
         """The stamp of the next `rows` rows for this partition."""
@@ -65,7 +65,7 @@ class Producing(Protocol):
 
 
 class SnapshotError(ValueError):
-    """The bytes are no snapshot: another one, or the log, has to do."""
+    """The bytes are no snapshot; use an older one, or the log."""
 
 
 class KeptBatch(NamedTuple):
@@ -82,16 +82,15 @@ class KeptBatch(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction without a marker; its last batch was appended at `last_timestamp_ms`."""
+    """A transaction without a marker."""
 
     producer_id: int
     producer_epoch: int
     first_offset: int
-    last_timestamp_ms: int
 
 
 class ProducerState(NamedTuple):
-    """One producer as one log knows it; `batches` are the last ones of its epoch, oldest first."""
+    """One producer in one log; `batches` are the last ones of its epoch, oldest first."""
 
     producer_id: int
     epoch: int
@@ -112,7 +111,7 @@ class ProducerState(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Has it a transaction without a marker here?"""
+        """True if it has a transaction without a marker here."""
         return self.open_from != NO_OFFSET
 
     def kept(self, batch: BatchHeader) -> KeptBatch | None:
@@ -126,7 +125,7 @@ class ProducerState(NamedTuple):
         return None
 
     def with_batch(self, batch: BatchHeader, now_ms: int) -> ProducerState:
-        """The state behind this data batch, whatever the rules say of it: it is in the log."""
+        """The state behind this data batch. It is in the log, so no rule is checked."""
         kept = KeptBatch(batch.last_sequence, batch.last_offset, batch.last_offset_delta)
         batches = self.batches if batch.producer_epoch == self.epoch else ()
         opens = batch.is_transactional and not self.is_open
@@ -151,7 +150,7 @@ class ProducerState(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """What is to be done with some batches: so many of the first are there already, at these offsets."""
+    """How many of the first batches of a request are there already, and at which offsets."""
 
     duplicates: int
     first_offset: int
@@ -165,7 +164,7 @@ IsStored = Callable[[int, Sequence[BatchHeader]], bool]
 
 
 class ProducerStates:
-    """Every producer of one log, as its batches below `end` say. Not thread-safe."""
+    """Every producer of one log, by its batches below `end`. Not thread-safe."""
 
     def __init__(self, end: int) -> None:
         self.end = end
@@ -176,7 +175,7 @@ class ProducerStates:
         return len(self._states)
 
     def copy(self) -> ProducerStates:
-        """One that may change on its own."""
+        """An independent copy."""
         copied = ProducerStates(self.end)
         copied._states, copied._open = self._states.copy(), self._open.copy()
         return copied
@@ -193,7 +192,7 @@ class ProducerStates:
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
         """Every transaction without a marker, the oldest first."""
         found = (self._states[producer_id] for producer_id in self._open)
-        opened = [OpenTransaction(s.producer_id, s.epoch, s.open_from, s.last_append_ms) for s in found]
+        opened = [OpenTransaction(s.producer_id, s.epoch, s.open_from) for s in found]
         return tuple(sorted(opened, key=lambda transaction: transaction.first_offset))
 
     # ------------------------------------------------------------------- follow
@@ -201,9 +200,9 @@ class ProducerStates:
     def apply(
         self, batch: BatchHeader, marker: ControlMarker | None, now_ms: int
     ) -> AbortedTransaction | None:
-        """Take note of the next batch of the log; `marker` is what a control batch says (None: it is empty).
+        """Apply the next batch of the log, with the `marker` in a control batch (None: it is empty).
 
-        Returns the transaction that it aborts, if it does.
+        Returns the transaction that it aborts, if any.
         """
         self.end = batch.next_offset
         if batch.producer_id < 0:
@@ -224,7 +223,7 @@ class ProducerStates:
         return AbortedTransaction(batch.producer_id, opened, batch.last_offset, self.last_stable_offset)
 
     def forget_expired(self, before_ms: int) -> None:
-        """Drop the producers that wrote last before this time and have nothing open."""
+        """Forget producers without an open transaction that have written nothing since this time."""
         for state in self.states():
             if not state.is_open and state.last_append_ms < before_ms:
                 del self._states[state.producer_id]
@@ -232,7 +231,7 @@ class ProducerStates:
     # -------------------------------------------------------------------- rules
 
     def check(self, batches: Sequence[BatchHeader], is_stored: IsStored, *, expired_ms: int) -> Admission:
-        """Say which of a request's batches are duplicates: the first ones; the others may be appended.
+        """Return which of a request's batches are duplicates: the first ones; the others may be appended.
 
         Producers that wrote last before `expired_ms` are unknown. A request of more batches than are kept asks
         `is_stored` for what came before those.
@@ -251,7 +250,7 @@ class ProducerStates:
         return admission
 
     def may_end(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> bool:
-        """Is there an open transaction that a marker of this epoch ends?
+        """True if there is an open transaction that a marker of this epoch ends.
 
         Raises: ProducerFencedError: the producer, or the coordinator, has a newer epoch.
         """
@@ -275,7 +274,7 @@ class ProducerStates:
         return state
 
     def _duplicates(self, batches: Sequence[BatchHeader], is_stored: IsStored, expired_ms: int) -> Admission:
-        """How many of the first batches are in the log, and where."""
+        """How many of the first batches are in the log, and at which offsets."""
         found = [self._kept(batch, expired_ms) for batch in batches]
         first = next((number for number, kept in enumerate(found) if kept), None)
         if first is None:

@@ -52,7 +52,7 @@ Found = TypeVar("Found")
 class Undecided(NamedTuple):
     """A log's end, and the transactions that are open below it.
 
-    Every other transaction with a batch below that end has its marker; there is none if not `has_transactions`.
+    `has_transactions`: there may be others, and each has its marker.
     """
 
     end: int
@@ -61,7 +61,7 @@ class Undecided(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where the known states end: behind this batch (None: nothing was walked) at a position of a segment."""
+    """The batch that the known states end with (None: nothing was walked), and its position in a segment."""
 
     base: int
     position: int
@@ -82,7 +82,7 @@ class ProducerTracker:
         reset_after_fork(self)
 
     def after_fork(self) -> None:
-        """A lock that another thread of the parent held is nobody's here."""
+        """Forget the locks of the parent process."""
         self._mutex = threading.RLock()
 
     # -------------------------------------------------------------------- ask
@@ -100,14 +100,14 @@ class ProducerTracker:
         return self.ask(view, ProducerStates.states)
 
     def undecided(self, view: DirectoryView) -> Undecided:
-        """What is open; `view` is an announced one."""
+        """The open transactions; `view` must have every transaction index below its end."""
         if not view.transactional:
             return Undecided(view.end, (), has_transactions=False)
         opened = self.ask(view, ProducerStates.open_transactions)
         return Undecided(view.end, opened, has_transactions=True)
 
     def check(self, view: DirectoryView, batches: Sequence[BatchHeader], *, expired_ms: int) -> Admission:
-        """As `ProducerStates.admit`, at the end of this view."""
+        """As `ProducerStates.check`, at the end of this view."""
 
         def is_stored(offset: int, wanted: Sequence[BatchHeader]) -> bool:
             found = self._walk(view, offset)
@@ -134,7 +134,7 @@ class ProducerTracker:
     # ------------------------------------------------------------------- append
 
     def before_append(self, segment: Segment, batches: Sequence[BatchHeader], data: memoryview) -> None:
-        """Under the log's lock: these batches are about to be written to the segment, so announce them."""
+        """Under the log's lock, before these batches are written: make the snapshot and index that they need."""
         view = self._files.view
         snapshots, transactional = view.snapshots, view.transactional
         if not snapshots and any(batch.producer_id >= 0 for batch in batches):
@@ -154,7 +154,7 @@ class ProducerTracker:
             self._files.publish_names(snapshots=snapshots, transactional=transactional)
 
     def after_append(self, batches: Sequence[BatchHeader], data: memoryview) -> None:
-        """Under the log's lock: these batches are written, and the log knows."""
+        """Under the log's lock, after these batches were written and published."""
         view = self._files.view
         with self._mutex:
             states = self._states
@@ -168,17 +168,17 @@ class ProducerTracker:
                 self._place = _Place(view.bases[-1], position, batches[-1], view.active)
             else:
                 states = self._at(view)
-            # A snapshot has an entry for every producer: with many of them it is due the later.
+            # A snapshot has an entry for every producer: with many of them one follows later.
             if self._batches_since_snapshot >= max(SNAPSHOT_BATCHES, len(states)):
                 self.write_snapshot(view)
 
     def forget(self) -> None:
-        """The log was cut: what is known may be of batches that are gone."""
+        """Forget everything: the log was cut."""
         with self._mutex:
             self._states = None
 
     def cut(self, end: int) -> None:
-        """Under the log's lock: everything from `end` on is about to go, so snapshots behind it go first."""
+        """Under the log's lock, before it is cut at `end`: remove the snapshots behind it."""
         view = self._files.view
         gone = [offset for offset in view.snapshots if offset > end]
         for offset in gone:
@@ -188,7 +188,7 @@ class ProducerTracker:
             self._files.publish_names(snapshots=kept, transactional=view.transactional)
 
     def mend(self, view: DirectoryView) -> None:
-        """Under the log's lock: drop the entry that a killed process wrote and whose marker it did not."""
+        """Under the log's lock: remove the index entry of a killed process that had not written its marker."""
         if view.bases and view.bases[-1] in view.transactional:
             index = self._files.segment(view.bases[-1]).transactions
             if index.last_marker() >= view.end:
@@ -201,7 +201,7 @@ class ProducerTracker:
         return f"{self._files.path}/{offset:020d}.snapshot"
 
     def write_snapshot(self, view: DirectoryView, *, expired_ms: int = -1) -> None:
-        """Under the log's lock: write a snapshot of the end of this view, and remove those that nobody needs.
+        """Under the log's lock: write a snapshot of the end of this view, and remove superfluous ones.
 
         Needed are the first, those at the start of a segment, and the newest but one.
         """
@@ -221,12 +221,12 @@ class ProducerTracker:
         )
 
     def write_empty_snapshot(self, offset: int) -> None:
-        """Say that there is no batch of a producer below this offset. Not synced: it has a checksum."""
+        """Write a snapshot without producers: no batch below this offset has one. Not synced: it has a checksum."""
         data = ProducerStates(offset).to_snapshot()
         write_atomic(self._env, self.snapshot_path(offset), data, durable=False)
 
     def load(self, offset: int) -> ProducerStates | None:
-        """What the snapshot of this offset says; None if it is gone or damaged."""
+        """The states in the snapshot of this offset; None if it is gone or damaged."""
         path = self.snapshot_path(offset)
         try:
             return ProducerStates.from_snapshot(self._env.files.read_all(path), offset)
@@ -253,7 +253,7 @@ class ProducerTracker:
         return states
 
     def _is_current(self, view: DirectoryView) -> bool:
-        """Is the last batch that was seen still there? If so, so is all before it."""
+        """True if the last batch that was seen is still there, and so everything before it."""
         place = self._place
         if place.active is not None and place.active == view.active and place.base == view.bases[-1]:
             return True
@@ -262,7 +262,7 @@ class ProducerTracker:
         return self._files.segment(place.base).header(place.position) == place.batch
 
     def _loaded(self, view: DirectoryView) -> ProducerStates:
-        """States to go on from: the newest snapshot below the end of the view, or those of a log without producers."""
+        """States to walk on from: of the newest snapshot below the end of the view, or empty ones."""
         self._place, self._batches_since_snapshot = _Place(0, 0, None, None), 0
         if not view.snapshots and not view.transactional:
             return ProducerStates(view.end)
@@ -319,7 +319,6 @@ class ProducerTracker:
     def _aborted_by(
         self, view: DirectoryView, batches: Sequence[BatchHeader], data: memoryview
     ) -> list[AbortedTransaction]:
-        """The transactions that these batches will abort."""
         if not any(batch.is_control for batch in batches):
             return []
         states, at, found = self.ask(view, ProducerStates.copy), 0, []
@@ -329,7 +328,7 @@ class ProducerTracker:
         return [entry for entry in found if entry is not None]
 
     def _aborted_in(self, view: DirectoryView, base: int) -> Iterable[AbortedTransaction]:
-        """What the index of a segment says; if it is damaged, what the log says."""
+        """The aborted transactions by the index of a segment; if that is damaged, by its batches."""
         index = self._files.segment(base).transactions
         found = index.transactions()
         if found is None:
@@ -338,7 +337,7 @@ class ProducerTracker:
         return (transaction for transaction in found if transaction.last_offset < view.end)
 
     def aborted_of(self, view: DirectoryView, base: int) -> list[AbortedTransaction]:
-        """What the batches of a segment say was aborted in it."""
+        """The transactions that the markers in a segment aborted."""
         end = next(chain((other for other in view.bases if other > base), (view.end,)))
         told = takewhile(lambda step: step[1].base_offset < end, self.history(view, base))
         return [ended for segment, _, ended in told if ended is not None and segment.base_offset == base]
@@ -354,7 +353,7 @@ class ProducerTracker:
 
 
 def is_same(wanted: BatchHeader, found: tuple[Segment, int, BatchHeader] | None, offset: int) -> bool:
-    """Was `wanted` stored at this offset?"""
+    """True if `wanted` is stored at this offset."""
     if found is None:
         return False
     stored = found[2]

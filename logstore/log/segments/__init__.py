@@ -1,11 +1,10 @@
-"""The files of one partition: what they are called, what is in them, and where one looks.
+"""The files of one partition.
 
-From the ground up: `index` (.index, .timeindex, .txnindex) and `offset_checkpoints` (one offset per file: log start,
-cleaned, tiered); `segment`, one .log file and its indexes; `segments.index_check`, whether those indexes speak of
-its batches;
-`deleted_files`, which stay for a while for those who still read them; `replacement`, a rewritten segment in the place
-of old ones (`.cleaned`, then `.swap`, then the name itself); `directory`, the segments and the end of the log as all
-processes see them; `lookup`, which finds by offset, bytes or time and touches nothing; `reader`, whole batches read.
+From the ground up: `names`, every suffix and pattern; `index` (.index, .timeindex, .txnindex) and `offset_checkpoints`
+(one offset per file: log start, cleaned, tiered); `segment`, one .log file and its indexes; `index_check`, whether
+those indexes fit its batches; `deleted_files`, which stay for a while for their readers; `replacement`, a rewritten
+segment in the place of old ones (`.cleaned`, then `.swap`, then the name itself); `directory`, the segments and the end
+of the log as all processes see them; `lookup`, which finds by offset, bytes or time.
 
-An index is a hint: what it says counts only if the batch header there confirms it.
+An index is a hint: an entry counts only if the batch header there confirms it.
 """

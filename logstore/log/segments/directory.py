@@ -1,17 +1,15 @@
 """PartitionDirectory: what is in a partition's directory now, and where its log ends, for as few reads as possible.
 
-What one look showed is a value, `DirectoryView`. It rests on the stats of the directory and of the active file: while
-those are the same, so is the log. Two stats thus answer "did another process do anything?", and any thread
-may ask. A listing made in the same moment as the last change is not relied on (two changes may share a time
-stamp).
+A `DirectoryView` rests on the stats of the directory and of the active file: while those are the same, so is the log.
+Two stats thus tell any thread whether another process changed something. A listing made at the moment of the last
+change does not count, since two changes may share a time stamp.
 
-The end of the log is found from the last index entry that its batch confirms, and a walk over the headers
-behind it; when the file has only grown, from the end known before.
+The end of the log is found by a walk over headers, from the last index entry that its batch confirms, or from the end
+known before if the file has only grown.
 """
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,37 +17,32 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from logstore.checkpoint import write_atomic
-from logstore.env import Env, FileStat, reset_after_fork
-from logstore.errors import StaleLogError
+from logstore.env import Env, FileStat, reset_after_fork, wait_lock
+from logstore.errors import ReadOnlyStoreError, StaleLogError
 from logstore.log.segments import offset_checkpoints
-from logstore.log.segments.deleted_files import DELETED_SUFFIX as RETIRED_SUFFIX
-from logstore.log.segments.replacement import CLEANED_SUFFIX, SWAP_SUFFIX
+from logstore.log.segments.names import (
+    ASIDE_SUFFIXES,
+    LOCK,
+    LOG_FILE,
+    METADATA,
+    SNAPSHOT_FILE,
+    SWAP_SUFFIX,
+    TRANSACTION_FILE,
+)
 from logstore.log.segments.segment import Segment, SegmentEnd
-
-METADATA = "partition.metadata"
-LOCK = ".lock"
-CLEANER_LOCK = ".cleaner.lock"  # held by who compacts the partition; writers go on
 
 # How often a look may be overtaken by other processes before it is taken under the lock.
 LOOKS_MAX = 5
-
-# Names of files that are on their way into the log, or out of it.
-ASIDE_SUFFIXES = (CLEANED_SUFFIX, SWAP_SUFFIX, RETIRED_SUFFIX)
-
-_LOG_NAME = re.compile(r"\d{20}\.log")
-_SNAPSHOT_NAME = re.compile(r"\d{20}\.snapshot")
-_TRANSACTIONS_NAME = re.compile(r"\d{20}\.txn(index|check)")
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryView:
     """What one look showed: segments by base offset, and the end of the last one, the active segment.
 
-    `directory` and `active` are the stats that this rests on; None: look again before relying on it.
-    `start_mark` is what `log-start-offset` says, `aside` are the files that are not of the log now: retired
-    ones, and what a change that is going on, or was interrupted, has put there. `snapshots` are the offsets of
-    producer snapshots, `transactional` the segments that have a transaction index: both are there before the
-    first batch that they speak of. `was_compacted`: offsets may have gaps, whatever the topic's policy is now.
+    `directory` and `active` are the stats that this rests on; None: look again before relying on it. `start_mark` is
+    the checkpoint of the log start; `aside` are files on their way into the log, or out of it. `snapshots` are the
+    offsets of producer snapshots, `transactional` the segments with a transaction index: both are made before the first
+    batch that needs them. `was_compacted`: offsets may have gaps, whatever the topic's policy is now.
     """
 
     directory: FileStat | None
@@ -64,7 +57,7 @@ class DirectoryView:
 
     @property
     def is_swapping(self) -> bool:
-        """Is a rewritten segment on its way into the log? Then it may reach over others that are still there."""
+        """True while a rewritten segment replaces others: it may reach over some that are still there."""
         return any(name.endswith(SWAP_SUFFIX) for name in self.aside)
 
     @property
@@ -99,12 +92,13 @@ def topic_id_of(directory: Path | str, env: Env) -> str | None:
 
 
 class PartitionDirectory:
-    """The directory of one partition; see the module. Its log alone changes what is in it."""
+    """The directory of one partition; see the module. Only its log changes it."""
 
-    def __init__(self, path: Path, *, topic_id: str, env: Env) -> None:
+    def __init__(self, path: Path, *, topic_id: str, env: Env, read_only: bool = False) -> None:
         self.path = str(path)
         self.name = path.name
         self._topic_id = topic_id
+        self._read_only = read_only
         self.env = env
         self.may_have_gaps = True
         self._segments: dict[int, Segment] = {}
@@ -126,27 +120,28 @@ class PartitionDirectory:
         return segment
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self.env.files.forget(self.path + "/")
 
     @contextmanager
     def hold(self) -> Iterator[bool]:
         """Keep other threads and processes out; may be nested in a thread. Yields whether it is outermost.
 
-        The lock file is opened at each hold: a forked child thus never shares a lock with its parent, and a
-        partition that was deleted and created anew is locked as it is now.
+        The lock file is opened at each hold: so a forked child shares no lock with its parent, and after a topic was
+        recreated the new partition is locked.
 
-        Raises: StaleLogError.
+        Raises: StaleLogError; ReadOnlyStoreError.
         """
+        if self._read_only:
+            raise ReadOnlyStoreError(f"{self.path} is open for reading only")
         with self._mutex:
             if self._is_locked:
                 yield False
                 return
             try:
-                lock = self.env.files.lock(f"{self.path}/{LOCK}")
+                lock = wait_lock(self.env.files, f"{self.path}/{LOCK}")
             except FileNotFoundError:
                 raise self._stale() from None
-            assert lock is not None, "a lock that is waited for is granted"
             self._is_locked = True
             try:
                 yield True
@@ -156,7 +151,7 @@ class PartitionDirectory:
 
     @contextmanager
     def hold_still(self) -> Iterator[None]:
-        """Keep the log from being changed, for those who only look; may be nested in `hold`.
+        """Keep the log from being changed, for readers; may be nested in `hold`.
 
         Where there is no lock file and none can be made, nobody changes anything.
         """
@@ -172,7 +167,7 @@ class PartitionDirectory:
                     lock.release()
 
     def try_hold(self) -> bool:
-        """Keep other threads out, if that takes no waiting: `let_go` must follow. For who knows of no other process."""
+        """Keep other threads out, if that takes no waiting; `let_go` must follow. For the owner of the directory."""
         if not self._mutex.acquire(blocking=False):
             return False
         if self._is_locked:  # by this thread itself
@@ -182,26 +177,26 @@ class PartitionDirectory:
         return True
 
     def let_go(self) -> None:
-        """Behind `try_hold`."""
+        """End a `try_hold`."""
         self._is_alone = False
         self._mutex.release()
 
     # -------------------------------------------------------------------- look
 
     def list_segments(self) -> None:
-        """Look at the names only: cheap, for opening many logs."""
+        """Read the names only: cheap, for opening many logs."""
         self.view = self._list()
 
     def refresh(self) -> DirectoryView:
-        """Return what is true now: what is known, if two stats confirm it."""
+        """Return the log as it is now: the known view, if two stats confirm it."""
         known = self.view
         return self._publish(known, self._look(known))
 
     def current(self, view: DirectoryView) -> DirectoryView:
-        """Return `view`, just refreshed, or a newer one, whose names were there after its end was found.
+        """Return `view`, just refreshed, or a newer one whose names were listed after its end was found.
 
-        Writers make a transaction index before they write the first batch of a transaction into a segment. Who looks
-        at the names first and at the end of the log then could miss the one and see the other.
+        Writers make a transaction index before they write the first transactional batch into a segment: a reader who
+        lists first and finds the end later could see the batch and miss the index.
         """
         for _ in range(LOOKS_MAX):
             if view.directory is not None and self.env.files.stat(self.path) == view.directory:
@@ -214,19 +209,19 @@ class PartitionDirectory:
             return self.refresh()
 
     def relist(self) -> DirectoryView:
-        """Return what the disk shows, nothing remembered."""
+        """Return the log as the disk shows it, trusting nothing that is remembered."""
         self.env.files.forget(self.path + "/")
         return self._publish(self.view, self._look(NOTHING))
 
     def confirm(self) -> None:
-        """Raise StaleLogError if the directory is not this topic's any more: what was read may be of another one."""
+        """Raise StaleLogError if the directory belongs to another topic by now."""
         directory = self.view.directory
         if directory is None or self.env.files.stat(self.path) != directory:
             self._check_topic()
 
     @contextmanager
     def confirmed(self) -> Iterator[None]:
-        """If a file is not there, the directory may not be this topic's any more: StaleLogError says so."""
+        """Around reads: if a file is missing because the topic was recreated, raise StaleLogError."""
         try:
             yield
         except FileNotFoundError:
@@ -234,13 +229,13 @@ class PartitionDirectory:
             raise
 
     def publish(self, bases: tuple[int, ...], tail: SegmentEnd) -> None:
-        """Under the lock: this is the log now, because this thread has made it so."""
+        """Under the lock: this thread has made the log so."""
         view = self.view
         active: FileStat | None
         if self._is_alone and bases == view.bases and view.active is not None:
             active = view.active._replace(
                 size=tail.position
-            )  # who looks again sees another time, and looks closely
+            )  # the next look sees another time, and reads again
         else:
             active = self.env.files.stat(self.segment(bases[-1]).path) if bases else None
         with self._view_mutex:
@@ -261,7 +256,7 @@ class PartitionDirectory:
             )
 
     def publish_names(self, *, snapshots: Iterable[int], transactional: Iterable[int]) -> None:
-        """Under the lock: these snapshots and transaction indexes are there, because this thread has made it so."""
+        """Under the lock: this thread has made these snapshots and transaction indexes, or removed others."""
         with self._view_mutex:
             self.view = replace(
                 self.view,
@@ -271,7 +266,7 @@ class PartitionDirectory:
             )
 
     def _publish(self, known: DirectoryView, seen: DirectoryView) -> DirectoryView:
-        """Remember what was seen, unless another thread was faster: a writer knows better."""
+        """Remember the view, unless another thread has published one: a writer knows better."""
         if seen is not known:
             with self._view_mutex:
                 if self.view is known:
@@ -279,9 +274,9 @@ class PartitionDirectory:
         return seen
 
     def _look(self, known: DirectoryView) -> DirectoryView:
-        """Return `known` if it still holds, else what is true now."""
+        """Return `known` if it still holds, else a new view."""
         for _ in range(LOOKS_MAX):
-            with suppress(FileNotFoundError):  # it went between listing and looking
+            with suppress(FileNotFoundError):  # another process removed it between listing and stat
                 return self._look_once(known)
             known = NOTHING
         with self.hold_still():
@@ -299,7 +294,7 @@ class PartitionDirectory:
         return self._look_at_end(known, DirectoryView(now.directory, now.bases, active, known.tail, *names))
 
     def _look_at_end(self, known: DirectoryView, now: DirectoryView) -> DirectoryView:
-        """`now` with the right tail: walk on from what is known if the active file has only grown."""
+        """`now` with its end: walk on from the known one if the active file has only grown."""
         assert now.active is not None
         segment, tail = self.segment(now.bases[-1]), None
         if known.active is not None and known.bases == now.bases and known.active.inode == now.active.inode:
@@ -313,7 +308,7 @@ class PartitionDirectory:
         return replace(now, tail=tail)
 
     def _list(self) -> DirectoryView:
-        """What the names say (the directory's stat is None if it cannot be relied on yet); of the end, nothing."""
+        """A view by the names, without an end; its stat is None if the directory changed just now."""
         try:
             listing = self.env.files.list(self.path)
         except FileNotFoundError:
@@ -322,7 +317,7 @@ class PartitionDirectory:
         self.env.files.forget(self.path + "/")  # a name may stand for another file now
         bases, snapshots, transactional = (
             tuple(sorted({int(name[:20]) for name in listing.names if pattern.fullmatch(name)}))
-            for pattern in (_LOG_NAME, _SNAPSHOT_NAME, _TRANSACTIONS_NAME)
+            for pattern in (LOG_FILE, SNAPSHOT_FILE, TRANSACTION_FILE)
         )
         mark = (
             offset_checkpoints.read(self.env, self.path, offset_checkpoints.LOG_START)
@@ -341,6 +336,6 @@ class PartitionDirectory:
 
     def _stale(self) -> StaleLogError:
         return StaleLogError(
-            f"{self.name} was deleted, or created anew, since it was opened; look the topic up again",
+            f"{self.name} was deleted, or recreated, since it was opened; look the topic up again",
             path=self.path,
         )

@@ -9,12 +9,11 @@ Entries are big-endian and of fixed width, as Kafka's, keyed by their first fiel
     of a transaction that an ABORT marker, at the last offset, ended; there if the segment has transactional batches
     .txncheck    uint32 CRC-32C of the entry of the same number in .txnindex (pylog's own)
 
-An index is a hint and never an authority: whoever uses an entry checks it against the batch header it leads
-to, and an index that is damaged, short, or of another file costs time and no correctness. Files grow by whole
-entries and are never allocated ahead; a partial entry at the end does not count.
+An index is a hint and never an authority: whoever uses an entry checks it against the batch header it leads to, and an
+index that is damaged, short, or of another file costs time and no correctness. Files grow by whole entries and are
+never allocated ahead; a partial entry at the end does not count.
 
-A look-up costs O(log n) small reads: no index is ever loaded whole, so a large partition is read like a small
-one.
+A look-up costs O(log n) small reads: no index is ever loaded whole, so a large partition is read like a small one.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from logstore.records.batch import BatchHeader
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that an ABORT marker at `last_offset` ended; `last_stable_offset` is that behind the marker."""
+    """A transaction that the ABORT marker at `last_offset` ended; `last_stable_offset` is the LSO behind the marker."""
 
     producer_id: int
     first_offset: int
@@ -38,7 +37,7 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
     def holds(self, batch: BatchHeader) -> bool:
-        """Is this batch data of it?"""
+        """True if this batch is data of it."""
         return (
             batch.producer_id == self.producer_id
             and self.first_offset <= batch.base_offset < self.last_offset
@@ -53,7 +52,7 @@ Entry = tuple[int, ...]
 
 
 class SortedEntries:
-    """A file of entries of integers, sorted by those that look-ups name; these only grow."""
+    """A file of entries of integers, sorted by the fields that look-ups use."""
 
     __slots__ = ("_entry", "_env", "path")
 
@@ -80,7 +79,7 @@ class SortedEntries:
         return self._read(0, self.count())
 
     def append(self, entries: Iterable[Entry], *, behind: int | None = None) -> None:
-        """Add entries behind the last whole one, in one write; that is `behind` so many, if the caller knows."""
+        """Add entries behind the last whole one, in one write. `behind`: how many there are, if the caller knows."""
         data = b"".join(self._entry.pack(*entry) for entry in entries)
         if behind is None:
             stat = self._env.files.stat(self.path)
@@ -159,10 +158,10 @@ def time_index(env: Env, path: str) -> SortedEntries:
 
 
 class TransactionIndex:
-    """The aborted transactions of one segment, by the offset of their marker; and a checksum of each.
+    """The aborted transactions of one segment, by the offset of their marker, and a checksum of each.
 
-    What an entry says is nowhere else, short of a walk over the segment, so it must not be believed when it is damaged.
-    Kafka's entries have no checksum: there is a second file of them, which is written first.
+    Only a walk over the segment could replace a damaged entry. Kafka's entries have no checksum: a second file has
+    them, which is written first.
     """
 
     __slots__ = ("_entries", "_env", "_sums")
@@ -188,7 +187,7 @@ class TransactionIndex:
             self._env.files.unlink(path)
 
     def append(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Add these, whose markers are about to be written."""
+        """Add these, before their markers are written."""
         added = [(0, *transaction) for transaction in transactions]
         count = self._entries.count()
         self._env.files.create(self._sums.path)
@@ -197,7 +196,7 @@ class TransactionIndex:
         self._entries.append(added)
 
     def transactions(self) -> list[AbortedTransaction] | None:
-        """All of them; None if the files do not agree with each other: then the log has to be asked."""
+        """All of them; None if the two files disagree: then read the log."""
         entries, sums = self._entries.entries(), self._sums.entries()
         if [crc32c(_TRANSACTION_ENTRY.pack(*entry)) for entry in entries] != [s for (s,) in sums]:
             return None

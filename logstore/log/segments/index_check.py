@@ -1,4 +1,4 @@
-"""IndexCheck: do the two indexes of a segment speak of its batches, and of nothing else?"""
+"""IndexCheck: whether the two indexes of a segment fit its batches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from logstore.records.batch import NO_TIMESTAMP, BatchHeader
 
 
 class IndexCheck:
-    """Sees every batch of a segment and says whether both indexes speak of them, and of nothing else.
+    """Compares every batch of a segment with its indexes, from the start or from an indexed batch on.
 
-    Given the place of an indexed batch, it wants to see only those from there on, and takes what the indexes
-    say of the batches before for granted.
+    Entries of batches before that one count as right.
     """
 
     def __init__(
@@ -33,7 +32,7 @@ class IndexCheck:
         self._is_sealed = is_sealed
 
     def apply(self, position: int, batch: BatchHeader) -> None:
-        """Take note of the next batch."""
+        """Compare the next batch."""
         relative = batch.last_offset - self._base_offset
         self._newest_ms = max(self._newest_ms, batch.max_timestamp)
         if position in self._positions:
@@ -44,7 +43,7 @@ class IndexCheck:
             del self._times[relative]
 
     def fit(self, size_bytes: int, config: LogConfig) -> bool:
-        """Whether every entry was met, and the entries reach the end of the log file."""
+        """True if every entry had its batch, and the entries reach the end of the log file."""
         needed_ms = self._newest_ms if self._is_sealed and size_bytes else self._needed_ms
         is_whole = self._newest_entry_ms >= needed_ms and not is_short(
             self._last_position, size_bytes, config
@@ -53,7 +52,7 @@ class IndexCheck:
 
 
 def is_short(indexed_position: int, size_bytes: int, config: LogConfig) -> bool:
-    """Does an index end too far before its log? An interval and two batches may follow the last entry."""
+    """True if an index ends too far before its log: an interval and two batches may follow the last entry."""
     return size_bytes - indexed_position > 2 * config.batch_bytes_max + config.index_interval_bytes
 
 

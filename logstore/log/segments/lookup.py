@@ -1,7 +1,6 @@
-"""Look-ups in a log: where a batch is, how many bytes lie between two offsets, which record is of a time.
+"""Look-ups in a view of a log: where a batch is, how many bytes lie between two offsets, which record is of a time.
 
-Functions over a `DirectoryView`, for planning reads; none takes a lock. Each costs a few small reads per segment it
-looks into: indexes are bisected, not loaded, and at most one batch is decoded.
+Each costs a few small reads per segment: indexes are bisected, not loaded, and at most one batch is decoded.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ WIDE_GAP = INT32_MAX - DECOMPRESSED_BYTES_MAX
 
 
 class Place(NamedTuple):
-    """A batch: in which segment (its number in the view), and where in it."""
+    """A batch: the number of its segment in the view, and its position."""
 
     number: int
     position: int
@@ -30,7 +29,7 @@ class Place(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """Where a log is cut: in which segment (its number in the view), where in it, and which offset is there."""
+    """Where a log is cut: the number of the segment in the view, the position in it, the offset there."""
 
     number: int
     position: int
@@ -41,7 +40,7 @@ class Spot(NamedTuple):
 class SegmentInfo:
     """One segment as it is now; `next_offset` is the base offset of the next one, or the end of the log.
 
-    `appended_ms` is when it was last appended to, by the clock of then. A time is -1 where no batch has one.
+    `appended_ms` is the time of the last append, by the clock of then. A time is -1 where no batch has one.
     """
 
     base_offset: int
@@ -66,19 +65,14 @@ def number_of(view: DirectoryView, offset: int) -> int:
 
 
 def end_of(view: DirectoryView, number: int) -> int:
-    """Where the segment of this number ends: at the base of the next one, or at the end of the log."""
+    """The end of the segment of this number: the base of the next one, or the end of the log."""
     if view.is_swapping:
         return view.end
     return view.bases[number + 1] if number + 1 < len(view.bases) else view.end
 
 
 def check_no_gap(path: str, offset: int, found: Slice | None) -> None:
-    """Raise CorruptLogError unless what was found from `offset` on begins there.
-
-    A log that was never compacted has no gaps.
-
-    `path` is the segment that should hold it.
-    """
+    """Raise CorruptLogError unless `found`, read from `offset` on, begins there. `path` should hold the offset."""
     base_offset = header_at(found.data).base_offset if found and found.data else None
     if base_offset is None or base_offset > offset:
         until = "the end" if base_offset is None else base_offset
@@ -90,8 +84,8 @@ def check_no_gap(path: str, offset: int, found: Slice | None) -> None:
 def discontinuity(next_offset: int, following_base: int, config: LogConfig) -> str | None:
     """Why a segment of this base cannot follow one that ends at `next_offset`; None: it can.
 
-    Each begins where the one before it ends. So it is after compaction, too, which leaves a batch without records at
-    the end of a segment if need be. A leader's compacted log may have a gap that is too wide for one segment.
+    Each begins where the one before it ends, after compaction, too, which leaves an empty batch at the end of a segment
+    if need be. Only a gap in a leader's compacted log may be too wide for one segment.
     """
     is_wide = config.may_have_gaps and following_base - next_offset > WIDE_GAP
     if following_base > next_offset and not is_wide:
@@ -102,7 +96,7 @@ def discontinuity(next_offset: int, following_base: int, config: LogConfig) -> s
 
 
 def check_ends(segment: Segment, following: int, *, may_have_gaps: bool) -> None:
-    """Raise CorruptLogError unless this segment, where nothing is found below `following`, ends in a wide gap."""
+    """Raise CorruptLogError unless there is a wide gap between the end of this segment and `following`."""
     size_bytes = segment.size_bytes()
     end = segment.tail(size_bytes).next_offset
     if not may_have_gaps or following - end <= WIDE_GAP:

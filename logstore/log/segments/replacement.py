@@ -1,20 +1,15 @@
-"""Swap: a rewritten segment takes the place of one or more old ones, all or nothing, while others read (S11).
+"""Replacement: a rewritten segment takes the place of one or more old ones, all or nothing, while others read.
 
-::
+1. The new files are written and fsynced under `.cleaned` names. A crash before 2 leaves nothing else.
+2. The `.swap` file, which names the size of the new segment and the old ones, is written durably. From here on the
+   replacement happens: the next holder of the partition's lock finishes it, or recovery.
+3. The new files get the names of the first old segment (whose log gets a second name, `.deleted`, and is replaced in
+   one rename) and keep their own; the other old segments become `.deleted`. All of this may be repeated.
+4. The directory is fsynced, then the `.cleaned` names go, and the `.swap` file.
 
-    00000000000000000000.log.cleaned      the new segment and its indexes, not of the log yet
-    00000000000000000000.swap             decided: its size, and the old segments that it stands for
-
-1. The new files are written and made durable under `.cleaned` names. A crash before 2 leaves nothing else.
-2. The `.swap` file is put there, durably: from here on the swap happens, whoever finishes it: the next holder
-   of the partition's lock, or recovery.
-3. The new files get the names of the first old segment (its log gets a second name, as a retired one, and is
-   replaced in one rename) and keep their own; the other old segments are retired. All of this may be repeated.
-4. The directory is made durable, then the `.cleaned` names go, and the `.swap` file.
-
-At no moment does a reader, who holds no lock, miss a record: until the last rename, every offset of the old
-segments is served by an old segment or by the new one, and the new one holds every record that must be there.
-An index that belongs to the other version does not agree with the batches it leads to, and is not used.
+A reader, who holds no lock, misses no record: until the last rename every offset is in an old segment or in the new
+one, which holds every record that must be there. An index of the other version does not agree with the batches it leads
+to, and is not used.
 """
 
 from __future__ import annotations
@@ -25,13 +20,11 @@ from collections.abc import Iterable, Sequence
 from logstore.checkpoint import TEMPORARY_SUFFIX, CheckpointError, read_checkpoint, write_checkpoint
 from logstore.env import Env
 from logstore.errors import CorruptLogError
-from logstore.log.segments.deleted_files import delete_later, retired_path
+from logstore.log.segments.deleted_files import delete_later
+from logstore.log.segments.names import CLEANED_SUFFIX, SWAP_SUFFIX, deleted_file
 from logstore.log.segments.segment import Segment
 
 logger = logging.getLogger(__name__)
-
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
 
 
 def new_segment(env: Env, directory: str, base_offset: int) -> Segment:
@@ -72,7 +65,7 @@ def finish(env: Env, directory: str, names: Iterable[str], now_ms: int) -> list[
             if env.files.stat(source) is not None:
                 if source == new.path and env.files.stat(target) is not None:
                     # Nobody waits, under the lock, for the blocks of a gigabyte to be freed.
-                    env.files.link(target, retired_path(target, now_ms))
+                    env.files.link(target, deleted_file(target, now_ms))
                 _put_copy(env, source, target)
         found = env.files.stat(live.path)
         found_bytes = found.size if found else 0

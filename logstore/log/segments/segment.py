@@ -1,11 +1,11 @@
 """Segment: one .log file of whole batches in offset order, and the two indexes that say where to look in it.
 
-Invariant: offsets increase, every batch starts where the one before it ends, and every index entry was
-written after the batch it points to. The file is the truth; what is known of it (`SegmentEnd`) is a value that its
-log keeps, so that a Segment has no state and any thread may read while one appends.
+Invariant: offsets increase, every batch starts where the one before it ends, and every index entry was written after
+its batch. The log keeps what is known of the end (`SegmentEnd`), so a Segment has no state, and any thread may read
+while one appends.
 
-Index entries are written as Kafka writes them: for a batch that begins more than index.interval.bytes behind
-the batch of the last entry, and, in the time index, once more when the segment is closed.
+As in Kafka, a batch has an index entry if it begins more than index.interval.bytes behind the batch of the last entry;
+the time index gets one more when the segment is closed.
 """
 
 from __future__ import annotations
@@ -44,11 +44,9 @@ NO_TIME = NO_TIMESTAMP - 1  # before all, so that no time index of a segment wit
 class SegmentEnd(NamedTuple):
     """How far a segment is known: everything below `position` is whole batches.
 
-    `damage` says why the walk ended before the end of the file, if what is there is not the beginning of a
-    batch;
-    `index_ok` is false when the offset index does not fit the log.
-    `timed_entries` are those of the time index, of which the last says `timed_ms`; -1: others may have added to both
-    indexes, and `indexed_entries` are at least those of the offset index.
+    `damage`: why the walk ended before the end of the file, unless half a batch is there. `index_ok`: the offset index
+    fits the log. `timed_entries` counts the time index, whose last entry has `timed_ms`; -1: other processes may have
+    added to both indexes, and `indexed_entries` is the least that the offset index has.
     """
 
     position: int
@@ -64,7 +62,7 @@ class SegmentEnd(NamedTuple):
     timed_ms: int = NO_TIME
 
     def behind(self, batch: BatchHeader, position: int) -> SegmentEnd:
-        """The tail behind this batch at `position`, index entries aside."""
+        """The end behind this batch at `position`, index entries aside."""
         newest = batch.max_timestamp > self.max_timestamp_ms
         return SegmentEnd(  # not _replace, which costs as much as all the rest of an append per batch
             position + batch.size_bytes,
@@ -90,7 +88,7 @@ class Slice(NamedTuple):
 
 
 class Space(NamedTuple):
-    """Where a reader puts what it reads, again and again, and what finds the batches there."""
+    """The buffer of a reader, used again and again, and the function that finds the batches in it."""
 
     buffer: bytearray | memoryview
     walk: Walk = whole_bytes
@@ -106,10 +104,9 @@ READ_BYTES_MIN = 16 * 1024
 
 
 class Request(NamedTuple):
-    """What a reader wants: whole batches from the one that holds `offset`, with base offsets below `upper`.
+    """Whole batches from the one that holds `offset`, with base offsets below `upper`: at most `max_bytes`, or one.
 
-    At most `max_bytes` of them, but at least one; in `space`, if there is one and it fits there. `walk` finds where
-    batches end.
+    They are put into `space` if they fit there; `walk` finds where batches end.
     """
 
     offset: int
@@ -120,9 +117,9 @@ class Request(NamedTuple):
 
 
 class Segment:
-    """One segment; see the module. Paths are text: a Path per call would cost more than the read.
+    """One segment; see the module. `suffix`: of its files, while it is not of the log yet.
 
-    `suffix` is for one that is not of the log yet.
+    Paths are text: a Path per call would cost more than the read.
     """
 
     __slots__ = ("_env", "base_offset", "index", "path", "time_index", "transactions")
@@ -142,7 +139,7 @@ class Segment:
         return self.path, self.index.path, self.time_index.path
 
     def stat(self) -> FileStat:
-        """The stat of the log file. Raises: FileNotFoundError: it is gone, so nothing that was seen of it counts."""
+        """The stat of the log file. Raises: FileNotFoundError: the segment has left the log."""
         stat = self._env.files.stat(self.path)
         if stat is None:
             raise FileNotFoundError(self.path)
@@ -165,10 +162,10 @@ class Segment:
     def append(
         self, data: memoryview, batches: Sequence[BatchHeader], tail: SegmentEnd, interval_bytes: int
     ) -> SegmentEnd:
-        """Write `data`, which is exactly `batches`, behind `tail` in one write; return the new tail.
+        """Write `data`, which is exactly `batches`, behind `tail` in one write; return the new end.
 
-        The time index is written before the offset index: a walk from the last offset entry then finds every
-        timestamp that the time index lacks, wherever the process died.
+        The time index is written before the offset index: a walk from the last offset entry then finds every timestamp
+        that the time index lacks, wherever the process died.
         """
         positions = accumulate((batch.size_bytes for batch in batches), initial=tail.position)
         end, entries, times = self.following(tail, zip(positions, batches, strict=False), interval_bytes)
@@ -186,7 +183,7 @@ class Segment:
     def following(
         self, tail: SegmentEnd, batches: Iterable[tuple[int, BatchHeader]], interval_bytes: int
     ) -> tuple[SegmentEnd, list[Entry], list[Entry]]:
-        """The tail behind the batches that follow `tail`, and the entries for both indexes."""
+        """The end behind these batches, and the entries for both indexes."""
         entries, times = list[Entry](), list[Entry]()
         for position, batch in batches:
             tail = tail.behind(batch, position)
@@ -203,7 +200,7 @@ class Segment:
             self._append_times([newest], tail if tail.timed_entries >= 0 else self._counted(tail))
 
     def _append_times(self, times: list[Entry], tail: SegmentEnd) -> SegmentEnd:
-        """Add the entries that are newer than those before them; return the tail that knows of them."""
+        """Add the entries whose time is newer than all before; return the end with them."""
         newest, added = tail.timed_ms, []
         for entry in times:
             if entry[0] > newest:
@@ -214,7 +211,7 @@ class Segment:
         return tail._replace(timed_entries=tail.timed_entries + len(added), timed_ms=newest)
 
     def _counted(self, tail: SegmentEnd, more: int = 0) -> SegmentEnd:
-        """The tail that knows what is in both indexes, which are there then; `more` offset entries follow."""
+        """The end with the entries of both indexes counted; `more` offset entries follow."""
         for index in (self.index, self.time_index):
             self._env.files.create(index.path)
         last = self.time_index.last()
@@ -229,7 +226,7 @@ class Segment:
     def headers(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of the whole batches in [position, end); a partial one ends the walk.
 
-        About 2 µs per batch, a read per 16 KiB of small batches or per large batch. CRCs are not looked at.
+        About 2 µs per batch, a read per 16 KiB of small batches or per large batch. CRCs are not checked.
 
         Raises: CorruptLogError: a header that no batch has, or offsets that go back.
         """
@@ -257,9 +254,9 @@ class Segment:
     ) -> SegmentEnd:
         """Return how far the first `size_bytes` are whole batches, going on from what is known or indexed.
 
-        Without gaps each batch must begin where the one before it ended: nothing else tells a wrong last base offset.
+        Without gaps each batch must begin where the one before it ended: only that shows a wrong last base offset.
         """
-        # Who wrote what is behind the known one may have added to the indexes.
+        # Another writer of the batches behind the known end may have added to the indexes.
         tail = known._replace(damage=None, timed_entries=-1) if known else self._indexed_tail(size_bytes)
         try:
             for position, batch in self.headers(tail.position, size_bytes):
@@ -274,7 +271,7 @@ class Segment:
         return tail
 
     def _indexed_tail(self, size_bytes: int) -> SegmentEnd:
-        """The tail before the batch of the last index entry: a place to walk on from."""
+        """The end before the batch of the last index entry, to walk on from."""
         tail = SegmentEnd(position=0, next_offset=self.base_offset)
         entry = self.index.last()
         if entry is None:
@@ -302,13 +299,13 @@ class Segment:
         return (entry[1], batch.base_offset) if entry and batch else (0, self.base_offset)
 
     def _agreeing(self, entry: Entry, size_bytes: int) -> BatchHeader | None:
-        """The batch that an index entry points to, if it is the one that the entry speaks of."""
+        """The batch that an index entry points to, if it has the offset of the entry."""
         last_offset, position = entry[0] + self.base_offset, entry[1]
         batch = self.header(position) if 0 < position <= size_bytes - HEADER_BYTES else None
         return batch if batch and batch.last_offset == last_offset else None
 
     def _agreeing_time(self, entry: Entry) -> bool:
-        """Is there a batch of this time, where a time index entry says? Not where the log is damaged before that."""
+        """True if the batch that a time index entry points to has that time."""
         try:
             found = self.batch_at(entry[1] + self.base_offset) if entry[1] >= 0 else None
         except CorruptLogError:
@@ -316,9 +313,9 @@ class Segment:
         return found is not None and found[1].max_timestamp == entry[0]
 
     def resume_behind(self, position: int, size_bytes: int, end: int) -> tuple[int, int] | None:
-        """(position, offset) of the first batch behind the damaged one at `position` that can be told; None: none can.
+        """(position, offset) of the first batch that can be found behind the damaged one at `position`; None: none.
 
-        `end` is the offset that the file must reach: at its end nothing but that tells where the damaged one ended.
+        `end` is the offset that the file must reach: it tells whether the damaged batch was the last one.
         """
         damaged = self.header(position)
         if damaged is not None:
@@ -397,7 +394,7 @@ class Segment:
         """Return what is asked for; None if the file ends before it; empty if a gap reaches to `upper`.
 
         `position` is where a batch begins, at or before the one that holds the offset; `limit` is where the next
-        segment begins, or the log ends. No record is touched: two looks at a dozen bytes per batch.
+        segment begins, or the log ends. Reads a dozen bytes of each batch twice, and no record.
 
         Raises: CorruptLogError: there is something else than a batch.
         """
@@ -437,10 +434,9 @@ class Segment:
     def _check_end(
         self, position: int, end: int, next_offset: int, limit: int, behind: memoryview | bytes = b""
     ) -> None:
-        """Raise unless what follows the batch [position, end) has offsets behind it. `behind`: the bytes from `end` on.
+        """Raise unless the batch behind [position, end) has higher offsets. `behind`: the bytes from `end` on.
 
-        Base offsets are outside the CRC, so one that is damaged shows by its neighbours only, and a reader that went by
-        it would pass over records.
+        Base offsets are outside the CRC: only its neighbours show a damaged one, which would hide records.
         """
         if next_offset < limit:
             if len(behind) < OFFSET_BYTES:
@@ -453,7 +449,6 @@ class Segment:
             raise CorruptLogError(self.path, position, reason)
 
     def _valid(self, data: bytes | memoryview, at: int, position: int) -> BatchHeader:
-        """The header at `at` in what was read from `position`."""
         try:
             return header_at(data, at)
         except InvalidBatchError as error:
@@ -473,8 +468,8 @@ class Segment:
     def truncate(self, position: int, next_offset: int) -> None:
         """Cut everything from `position` on, where `next_offset` follows.
 
-        Indexes go first, for which entries behind the end are wrong; transactions last, whose entries count no more
-        when their marker is gone, and would be missed if it stayed.
+        Indexes go first: entries behind the end are wrong. Transaction indexes go last: an entry without its marker
+        does no harm, a marker without its entry does.
         """
         self.index.truncate_below(position, by=1)
         self.time_index.truncate_below(next_offset - self.base_offset, by=1)
@@ -482,12 +477,12 @@ class Segment:
         self.transactions.truncate(next_offset)
 
     def remove(self) -> None:
-        """Remove the files, the log first: indexes without one are swept up by recovery."""
+        """Remove the files, the log first: recovery removes indexes without one."""
         for path in (*self.paths, *self.transactions.paths):
             self._env.files.unlink(path)
 
     def rebuild_indexes(self, size_bytes: int, interval_bytes: int) -> SegmentEnd:
-        """Write both indexes anew from the batches in the first `size_bytes`; return the tail there."""
+        """Rebuild both indexes from the batches in the first `size_bytes`; return the end there."""
         start = SegmentEnd(position=0, next_offset=self.base_offset, timed_entries=0)
         tail, entries, times = self.following(start, self.headers(0, size_bytes), interval_bytes)
         self.index.rewrite(entries)

@@ -1,6 +1,6 @@
 """What the events in the journal of transactions do: the state after each, and the one event that stands for all.
 
-`applied` is a pure fold. An event that speaks of what is not there any more does nothing.
+`applied` is a pure fold. An event about something forgotten does nothing.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _with_decision(state: State, name: str, batch_id: int, **changes: Any) -> St
 
 
 def _forget(state: State, name: str, batch_id: int) -> State:
-    """A decision whose markers are on disk: the log itself says it now."""
+    """A decision whose markers are on disk."""
     decisions = dict(state.decisions)
     decision = decisions.pop((name, batch_id), None)
     if decision is None:
@@ -126,7 +126,6 @@ def _forget(state: State, name: str, batch_id: int) -> State:
 
 
 def _gone(state: State, producer_id: int, epoch: int) -> State:
-    """An aborted attempt whose markers are written."""
     attempts = dict(state.attempts)
     attempt = attempts.pop((producer_id, epoch), None)
     if attempt is None:
@@ -136,7 +135,7 @@ def _gone(state: State, producer_id: int, epoch: int) -> State:
 
 
 def _without_idle_name(state: State, name: str) -> State:
-    """Names that are used once leave nothing behind."""
+    """Forget a name that is used once."""
     known = state.names.get(name)
     used = any(a.name == name for a in state.attempts.values()) or any(n == name for n, _ in state.decisions)
     if known is None or known.last or used:
@@ -145,7 +144,6 @@ def _without_idle_name(state: State, name: str) -> State:
 
 
 def _whole(_state: State, body: Mapping[str, Any]) -> State:
-    """A snapshot: everything so far."""
     names = {
         name: Name(
             run=known["run"],
@@ -168,7 +166,7 @@ def _whole(_state: State, body: Mapping[str, Any]) -> State:
 
 
 def snapshot(state: State) -> Event:
-    """The event that stands for everything so far."""
+    """The event that replaces all before it."""
     names = {
         name: {
             "run": known.run,
@@ -208,6 +206,6 @@ _APPLY: dict[str, Any] = {
 
 
 def unmarked(state: State) -> State:
-    """The same, with all markers to be written again: a power failure may have taken those that were not flushed."""
+    """The same, with all markers to be written again: a loss of power may have taken them."""
     decisions = {batch: replace(d, marked=None) for batch, d in state.decisions.items()}
     return replace(state, decisions=decisions)

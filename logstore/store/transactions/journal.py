@@ -5,12 +5,12 @@
     transactions/journal     a line per change: CRC-32 (8 hex digits), number, events as JSON; the first is a snapshot
     transactions/.lock       held by who appends
 
-A reader takes no lock: it reads what was appended since its last look, one stat when nothing was. A change is one
-line, so it is there whole or not at all: what a killed writer left of a line is cut by the next one. When the journal
-has grown, it is replaced by a snapshot; numbers go on, so that who looks again notices.
+A reader takes no lock: it reads what was appended since its last look, one stat when nothing was. A change is one line,
+so it is there whole or not at all: what a killed writer left of a line is cut by the next one. When the journal has
+grown, it is replaced by a snapshot; numbers go on, so that who looks again notices.
 
-A line may be seen before it is on disk. Who must not rely on what a power failure can take back asks for `sync()`.
-How many lines are on disk is noted elsewhere, at times: a journal that has fewer is damaged, and is not believed.
+A line may be seen before it is on disk. Who must not rely on what a power failure can take back asks for `sync()`. How
+many lines are on disk is noted elsewhere, at times: a journal that has fewer is damaged, and is not believed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from logstore.checkpoint import fsync_or_mark, marking_failure, write_atomic
-from logstore.env import Env, FileStat, reset_after_fork
+from logstore.env import Env, FileStat, locked, reset_after_fork, wait_lock
 from logstore.errors import CorruptLogError, DiskFullError, StorageError
 from logstore.store.transactions.events import applied, snapshot, unmarked
 from logstore.store.transactions.state import Event, State
@@ -51,10 +51,10 @@ LOOKS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one look showed: the state after the lines up to byte `end`; the next one has this number.
+    """One look: the state after the lines up to byte `end`, and the `number` of the next line.
 
-    `stat` None: there may be more already. `base` is the end of the first line, a snapshot. `is_absent`: there was no
-    journal, nor should there have been one.
+    `stat` None: there may be more already. `base` is the end of the first line, a snapshot. `is_absent`: there is
+    rightly no journal.
     """
 
     stat: FileStat | None = None
@@ -70,7 +70,7 @@ class Journal:
     """The journal of one store; see the module. Safe for threads, and for processes of one host."""
 
     def __init__(self, root: Path, env: Env, noted: Callable[[], int] = lambda: 0) -> None:
-        """`noted` tells how many lines are known to be on disk; `durable_lines` is what can be noted."""
+        """`noted` returns how many lines are known to be on disk; `durable_lines` is what this process knows."""
         self.directory = root / DIRECTORY
         self.path = self.directory / JOURNAL
         self._root = root
@@ -88,7 +88,7 @@ class Journal:
     # -------------------------------------------------------------------- look
 
     def state(self) -> State:
-        """What is true now: one stat, and what was appended since the last look.
+        """The state now: one stat, and what was appended since the last look.
 
         Raises: CorruptLogError: a line was damaged, or lost, after it had been on disk.
         """
@@ -107,7 +107,7 @@ class Journal:
         raise StorageError(f"{self.path} is replaced faster than it can be read", path=str(self.path))
 
     def _read_on(self, known: _Seen) -> _Seen | None:
-        """What is true now; None: what is known is not the beginning of what is there."""
+        """The state now; None: the journal was replaced, so read it from its start."""
         if known.is_absent and self._env.files.stat(self.path) is None:
             return known
         noted = self._noted() if known.inode < 0 else 0  # before the look: both only grow
@@ -147,21 +147,16 @@ class Journal:
 
     @contextmanager
     def changing(self) -> Iterator[State]:
-        """Hold the journal: nobody else appends. Yields the state; `append` may be called inside."""
+        """Hold the journal for `append`s; yields the state."""
         self._make_directory()
-        lock = self._env.files.lock(self.directory / LOCK)
-        assert lock is not None, "a lock that is waited for is granted"
-        try:
-            with self._mutex:
-                seen = self._look()
-                if seen.inode < 0 or seen.end > JOURNAL_BYTES + 2 * seen.base:
-                    self._replace(seen)
-                elif seen.stat is None and self._env.files.stat(self.path) != seen.stat:
-                    self._env.files.truncate(self.path, seen.end)  # what a killed writer left half written
-                    self._know(seen, seen.end, seen.number, seen.state)
-                yield self._seen.state
-        finally:
-            lock.release()
+        with locked(self._env.files, self.directory / LOCK), self._mutex:
+            seen = self._look()
+            if seen.inode < 0 or seen.end > JOURNAL_BYTES + 2 * seen.base:
+                self._replace(seen)
+            elif seen.stat is None and self._env.files.stat(self.path) != seen.stat:
+                self._env.files.truncate(self.path, seen.end)  # what a killed writer left half written
+                self._know(seen, seen.end, seen.number, seen.state)
+            yield self._seen.state
 
     def _make_directory(self) -> None:
         if (
@@ -195,7 +190,7 @@ class Journal:
         self._seen = _Seen(stat, stat.inode, seen.base or end, end, number, state)
 
     def _replace(self, seen: _Seen) -> None:
-        """Put a snapshot in the place of the lines so far. Without room they stay."""
+        """Replace the lines by a snapshot. On a full disk they stay."""
         line = _line(seen.number, [snapshot(seen.state)])
         try:
             with marking_failure(self._env, self._root):
@@ -210,36 +205,35 @@ class Journal:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Nobody appends meanwhile; those who may only read can ask for it, too."""
+        """Keep others from appending; also for a process that may only read."""
         try:
-            lock = self._env.files.lock(self.directory / LOCK, shared=True)
+            lock = wait_lock(self._env.files, self.directory / LOCK, shared=True)
         except FileNotFoundError:
             yield  # there was no transaction ever
             return
-        assert lock is not None, "a lock that is waited for is granted"
         try:
             yield
         finally:
             lock.release()
 
     def sync(self) -> None:
-        """Make durable what was appended before."""
+        """Fsync the journal."""
         lines = self._seen.number
         fsync_or_mark(self._env, self.path, self._root)
         self.durable_lines = max(lines, self.durable_lines)
 
     def sync_all(self) -> None:
-        """Make durable what this process knows of, if that is more than what is noted."""
+        """Fsync the journal, if this process knows of more lines than are noted."""
         if self._seen.number > max(self._noted(), self.durable_lines):
             self.sync()
 
     # ----------------------------------------------------------------- recover
 
     def renew(self) -> bool:
-        """Write everything anew, durably: after a crash, what is seen may not be what is on disk. False: not all is.
+        """Rewrite everything durably: after a crash the disk may not have what is seen. False: lines are lost.
 
-        A damaged line is left out, and its position is logged: what the others say holds without it, and what they
-        leave open is aborted. Markers that are said to be written may be lost: all are to be written again.
+        A damaged line is left out, and logged: the others hold without it, and what they leave open is aborted. Markers
+        may be lost, too: all are to be written again.
         """
         noted = self._noted()
         try:
@@ -268,11 +262,10 @@ class Journal:
 
 
 class _Lines:
-    """The valid lines at the beginning of a text, in order. `end` and `number` are where the next one belongs.
+    """The valid lines at the beginning of a text, in order. `end` and `number` belong to the next one.
 
-    A line with another number than the one expected (None: any) belongs to another journal. One that is not valid
-    was being written when somebody looked, or died, or lost power: that is the end, unless lines behind it show that
-    it had been on disk.
+    A line with another number than expected (None: any) belongs to another journal. An invalid line is being written,
+    or was when its writer died: it ends the journal, unless lines behind it show that it had been on disk.
     """
 
     def __init__(self, text: bytes, number: int | None) -> None:

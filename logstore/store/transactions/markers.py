@@ -1,6 +1,6 @@
-"""The markers that end transactions in the logs: written, flushed, known to be on disk.
+"""The markers that end transactions in the logs.
 
-A marker that is there is not written again, so several processes may do this at once.
+A marker that is there is not written again, so several processes may write them at once.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from logstore.errors import (
     ProducerFencedError,
@@ -21,38 +20,17 @@ from logstore.errors import (
     UnknownTopicError,
 )
 from logstore.log.log import Log
-from logstore.store.catalog import TopicInfo
-from logstore.store.log_dir import LogDir
+from logstore.store.log_manager import LogManager
 from logstore.store.transactions.state import Partition, Producer, TransactionAttempt
 
 logger = logging.getLogger(__name__)
 
 
-class Logs(Protocol):
-    """The topics of the store, as they are now."""
-
-    def topic(self, name: str) -> TopicInfo:
-        """One topic."""
-        ...
-
-    def topics(self) -> list[TopicInfo]:
-        """Every topic."""
-        ...
-
-    def log(self, topic: str, partition: int) -> Log:
-        """The log of one partition."""
-        ...
-
-    def changing(self) -> AbstractContextManager[None]:
-        """Around a change of the store. Raises: ReadOnlyStoreError, FailedStoreError."""
-        ...
-
-
 class Markers:
     """The markers in the logs of one store."""
 
-    def __init__(self, log_dir: LogDir, logs: Logs) -> None:
-        self._log_dir = log_dir
+    def __init__(self, logs: LogManager) -> None:
+        self._log_dir = logs.log_dir
         self._logs = logs
 
     def write(self, attempts: Iterable[TransactionAttempt], *, commit: bool) -> dict[Partition, int] | None:
@@ -82,36 +60,24 @@ class Markers:
 
     def flush(self, marked: Mapping[Partition, int]) -> None:
         """Flush the markers that end here, where they are not on disk yet. What fails stays for the next."""
-        points = self._log_dir.recovery_points()
+        points = self._log_dir.recovery_points.read()
         try:
-            self.flush_partitions(p for p, end in marked.items() if points.get((p[0], p[2]), 0) < end)
+            self._logs.flush_partitions(
+                (topic, p) for (topic, _, p), end in marked.items() if points.get((topic, p), 0) < end
+            )
         except PylogError as error:
             logger.warning("markers of a transaction are not flushed yet: %s", error)
 
-    def flush_partitions(self, partitions: Iterable[Partition], *, journal_lines: int = 0) -> None:
-        """Flush these logs, and note how far they, and the journal, are on disk.
-
-        A partition that was deleted needs nothing.
-        """
-        points = {}
-        try:
-            for topic, _, number in partitions:
-                with suppress(UnknownTopicError, UnknownPartitionError, StaleLogError):  # deleted since
-                    log = self._logs.log(topic, number)
-                    points[topic, number] = log.topic_id, log.flush()
-        finally:
-            self._log_dir.advance_recovery_points(points, journal_lines=journal_lines)
-
     def are_on_disk(self, marked: Mapping[Partition, int]) -> bool:
         """Are the markers on disk that end here?"""
-        points = self._log_dir.recovery_points()
+        points = self._log_dir.recovery_points.read()
         return all(
             points.get((topic, partition), 0) >= end or not self._is_there(topic, topic_id)
             for (topic, topic_id, partition), end in marked.items()
         )
 
     def _is_there(self, topic: str, topic_id: str) -> bool:
-        """Is there this topic? One whose description is damaged is in no other's way, and may be mended."""
+        """Does the topic exist? A damaged description counts: it may be mended."""
         try:
             return self._logs.topic(topic).topic_id == topic_id
         except UnknownTopicError:
@@ -121,7 +87,6 @@ class Markers:
 
 
 def _append_markers(log: Log, producers: Iterable[Producer], *, commit: bool) -> None:
-    """Append the markers that are missing; one that is there is not written again."""
     with log.lock():
         for producer_id, epoch in producers:
             with suppress(ProducerFencedError):  # ended long ago: its id is in use again

@@ -1,7 +1,6 @@
-"""Whether another process is still there: a lock that it holds, or its number and the time of its start.
+"""Whether another process is alive: by a lock that it holds, or by its id and start time.
 
-Both can be told on one host only, and numbers only inside of one container: `host()` is equal where they can. Where
-they cannot, time decides.
+Locks tell on one host only, ids inside of one container only: where `host()` is equal. Elsewhere time decides.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from logstore.env import Env, Lock, reset_after_fork
+from logstore.env import Env, Lock, boot_id, reset_after_fork
 from logstore.errors import StorageError
 
 HOLDER_PREFIX = ".holder-"
@@ -21,7 +20,7 @@ ANCESTORS_MAX = 16
 
 
 class Holders:
-    """The processes that have something open in a directory: each holds a lock file of its own, while it lives."""
+    """The processes that have something open in a directory: each holds a lock file while it lives."""
 
     def __init__(self, directory: Path, env: Env) -> None:
         self._directory = directory
@@ -31,7 +30,7 @@ class Holders:
         reset_after_fork(self)
 
     def after_fork(self) -> None:
-        """A child holds nothing of its parent's."""
+        """Forget the lock of the parent process."""
         self._lock, self._name = None, ""
 
     def name(self) -> str:
@@ -49,17 +48,17 @@ class Holders:
         return self._name
 
     def announce(self, what: str) -> None:
-        """Note for others what this process is doing now, in one line; "": nothing."""
+        """Write into the lock file what this process is doing, in one line."""
         with suppress(StorageError):  # a full disk, which the work itself will meet
             self._env.files.write(self._directory / self.name(), 0, f"{what}\n".encode())
 
     def announced(self) -> set[str]:
-        """What the living processes are doing, as they say it."""
+        """What the living processes announce."""
         names = [name for name in self._env.files.list(self._directory).names if self.is_held(name)]
         return {_read(self._env, str(self._directory / name)).partition("\n")[0] for name in names}
 
     def is_held(self, name: str) -> bool:
-        """Is the process of this name alive? The lock file of a dead one is removed."""
+        """True if the process of this name is alive; else its lock file is removed."""
         if name == self._name:
             return True
         path = self._directory / name
@@ -83,7 +82,7 @@ class Holders:
                 self.is_held(name)
 
     def release(self) -> bool:
-        """Hold nothing any more; False: nothing was held."""
+        """Release the lock; False if none was held."""
         lock, name = self._lock, self._name
         self._lock, self._name = None, ""
         if lock is not None:
@@ -93,14 +92,14 @@ class Holders:
 
 
 def host(env: Env) -> str:
-    """What is the same wherever processes can see each other: this boot of this machine, this container."""
-    boot = _read(env, "/proc/sys/kernel/random/boot_id").strip()
+    """The boot of this machine and the container: equal where processes can see each other."""
+    boot = boot_id(env.files)
     space = env.files.stat("/proc/self/ns/pid")
     return f"{boot}/{space.inode}" if boot and space else ""
 
 
 def driver(env: Env) -> str:
-    """The identity of the JVM above this process; of nobody, if there is none."""
+    """The identity of the JVM above this process; "unknown" if there is none."""
     pid = os.getpid()
     for _ in range(ANCESTORS_MAX):
         command, parent, started = _status(env, pid)
@@ -113,7 +112,7 @@ def driver(env: Env) -> str:
 
 
 def lives(env: Env, driver: str) -> bool | None:
-    """Is this very process alive? None: that cannot be seen from here."""
+    """True if this very process is alive; None if that cannot be seen from here."""
     where, _, process = driver.partition(" ")
     pid, _, started = process.partition(" ")
     if not pid or where != host(env):
@@ -122,7 +121,7 @@ def lives(env: Env, driver: str) -> bool | None:
 
 
 def _status(env: Env, pid: int) -> tuple[str, int, str]:
-    """(command, parent, start time) of a process; of one that is gone, or dead and not yet buried, ("", 0, "")."""
+    """(command, parent, start time); empty for a process that is gone or a zombie."""
     text = _read(env, f"/proc/{pid}/stat")
     command, _, rest = text.partition("(")[2].rpartition(")")
     words = rest.split()

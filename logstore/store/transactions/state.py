@@ -33,25 +33,27 @@ Partition = tuple[str, str, int]  # topic, topic id, partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionOwner:
-    """Whose life an attempt hangs on, as far as another process can tell.
+    """The processes that an attempt depends on.
 
-    `host` is what must be the same to tell; `holder` names a lock that the writing process holds; `driver` is the
-    process that decides, after the writer is done ("": the writer itself), `driver_tells` whether it surely says so
-    when it gives a batch up.
+    Only a process on the same `host` can tell whether they live. `holder` names a lock that the writing process holds;
+    `driver` is the process that decides after the writer is done ("": the writer itself). `timeout_ms`: after this time
+    without a running task the batch counts as given up.
     """
 
     host: str = ""
     holder: str = ""
     driver: str = ""
-    driver_tells: bool = False
     timeout_ms: int = 0
+
+
+_OWNER = frozenset(f.name for f in fields(TransactionOwner))  # journals of earlier versions have others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionAttempt:
-    """One writer's part of a batch. `aborted` says why it was; "": it was not.
+    """One writer's part of a batch. `aborted`: the reason why it was; "": it was not.
 
-    It was heard of last at `seen_ms`, when its machine had been up for `up_ms` (-1: not known).
+    `seen_ms` is the time of its last sign, when its machine had been up for `up_ms` (-1: not known).
     """
 
     name: str
@@ -82,7 +84,7 @@ class TransactionAttempt:
         return cls(
             **{
                 **body,
-                "owner": TransactionOwner(**body["owner"]),
+                "owner": TransactionOwner(**{f: v for f, v in body["owner"].items() if f in _OWNER}),
                 "partitions": tuple((t, i, p) for t, i, p in body["partitions"]),
             }
         )
@@ -90,7 +92,7 @@ class TransactionAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """What a batch holds, whatever the order and the grouping of its rows: how many, and the sum of their hashes."""
+    """The number of rows of a batch, and the sum of their hashes, in whatever order and grouping."""
 
     rows: int = 0
     digest: int = 0
@@ -103,8 +105,8 @@ class Content:
 class Decision:
     """A batch that is committed. Readers act on it when it is `durable`.
 
-    `marked`: where the log ended, per partition, after the markers; None: they are not all written.
-    `kept`: it is remembered as its name's last batch, to tell a replay from something new.
+    `marked`: where the log ended, per partition, after the markers; None: they are not all written. `kept`: it is
+    remembered as its name's last batch, to tell a replay from something new.
     """
 
     name: str
@@ -151,7 +153,7 @@ def marked_from_json(body: Iterable[Any]) -> dict[Partition, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Name:
-    """What is known of a transaction name: its present run, those that it replaced, its last committed batch."""
+    """A transaction name: its present run, the runs that it replaced, its last committed batch."""
 
     run: str
     replaced: tuple[str, ...] = ()
@@ -160,7 +162,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Everything. `decisions` are those that are not forgotten yet; `decided` counts all that ever became durable.
+    """All transactions. `decisions` are those that are not forgotten; `decided` counts all that ever became durable.
 
     `ended` are the last runs that their drivers ended.
     """
@@ -182,7 +184,7 @@ class State:
         return [a for a in self.attempts.values() if a.name == name and self.is_open(a.producer)]
 
     def is_open(self, producer: Producer) -> bool:
-        """May this attempt still write?"""
+        """True if this attempt may still write."""
         attempt = self.attempts.get(producer)
         return attempt is not None and not attempt.aborted and not self._winner(attempt)
 
@@ -231,9 +233,7 @@ class State:
         return max(self.epochs, default=-1) + 1, 0
 
     def to_register(self, attempt: TransactionAttempt) -> tuple[TransactionAttempt, list[Event]]:
-        """The attempt with the id and epoch that it gets, and what registers it and ends what it supersedes.
-
-        A new run of a name ends the attempts of the run before it.
+        """The attempt with its id and epoch, and the events that register it and abort those of an earlier run.
 
         Raises: TransactionAbortedError: its run was superseded by another or ended, or its batch is committed.
         """
@@ -273,10 +273,10 @@ class State:
         return last
 
     def to_decide(self, wanted: Decision) -> list[Event]:
-        """What commits a batch; nothing if it is committed already, with the same content.
+        """The events that commit a batch; none if it is committed already, with the same content.
 
-        Raises: BatchConflictError: it is, with another content, or a later one is; TransactionAbortedError: one of
-        its attempts was aborted.
+        Raises: BatchConflictError: it is, with another content, or a later one is; TransactionAbortedError: one of its
+        attempts was aborted.
         """
         known = self.replayed(wanted.name, wanted.batch_id)
         if known is None:
@@ -289,16 +289,16 @@ class State:
         return [["decide", wanted.to_json()]]
 
     def to_end(self, attempts: Iterable[TransactionAttempt], runs: Iterable[str], reason: str) -> list[Event]:
-        """What aborts these attempts, and refuses those of these runs that are still to come."""
+        """The events that abort these attempts, and refuse later ones of these runs."""
         return [*(["over", run] for run in runs if run not in self.ended), *self.to_abort(attempts, reason)]
 
     def to_abort(self, attempts: Iterable[TransactionAttempt], reason: str) -> list[Event]:
-        """What aborts these attempts, those excepted that have ended."""
+        """The events that abort those of these attempts that are open."""
         return [["abort", *a.producer, reason] for a in attempts if self.is_open(a.producer)]
 
 
 def replaced(name: str) -> str:
-    """Begin of a reason."""
+    """The beginning of the reason for an abort."""
     return f"another writer has taken over {name!r}: superseded"
 
 

@@ -1,9 +1,9 @@
-"""One writer's part of a transaction: what `store.append(..., transaction=...)` needs of it, from its first rows on."""
+"""Transaction: one writer's part of a batch, as `store.append(..., transaction=...)` uses it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -20,7 +20,7 @@ Part = tuple[int, Any]  # a partition, and the numbers of its rows
 
 
 class Coordinator(Protocol):
-    """Where parts are registered, and decided; see `Transactions`."""
+    """Registers and decides; see `Transactions`."""
 
     def register(self, attempt: TransactionAttempt, partitions: tuple[Partition, ...]) -> TransactionAttempt:
         """Note what the attempt is going to write; return it with its producer id."""
@@ -62,11 +62,9 @@ class Prepared:
 class Transaction:
     """One writer's part of a batch. In a `with` block it is committed at the end, or aborted by an exception.
 
-    It registers itself when the first rows are appended. When an append fails, what it wrote of it is unknown: the
-    transaction can only be aborted. Used by one thread at a time.
+    It registers itself with the first rows. After a failed append it can only be aborted. For one thread at a time.
 
-    `is_replay`: the batch is committed already. Appends then write nothing: what they would have written is compared
-    with what is there.
+    `is_replay`: the batch is committed already. Appends write nothing then: their content is compared at the end.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class Transaction:
 
     @property
     def name(self) -> str:
-        """What its batch is known by."""
+        """The name of its batch."""
         return self._attempt.name
 
     @property
@@ -101,23 +99,20 @@ class Transaction:
         """Producer id and epoch; None before the first append."""
         return self._attempt.producer if self._attempt.producer_id >= 0 else None
 
-    @property
-    def is_compared(self) -> bool:
-        """A later run may write this batch again: its content has to be known."""
-        return self._kept
+    def enlist(self, info: TopicInfo, parts: Sequence[Part]) -> Sequence[Part]:
+        """Register these partitions durably before rows are appended there; return those to write, none in a replay.
 
-    @contextmanager
-    def appending(self, info: TopicInfo, parts: Sequence[Part], rows: Rows) -> Iterator[Sequence[Part]]:
-        """Around an append of rows to these partitions: yields those that are to be written, none in a replay.
-
-        Partitions are registered durably before anything is appended there.
+        `wrote` follows: an append that fails between leaves a transaction that can only be aborted.
         """
         self._check_usable()
         self._topic_ids[info.name] = info.topic_id
         if not self.is_replay:
             self._enlist([(info.name, info.topic_id, partition) for partition, _ in parts])
         self._broken = "an append of it failed"
-        yield () if self.is_replay else parts
+        return () if self.is_replay else parts
+
+    def wrote(self, info: TopicInfo, rows: Rows) -> None:
+        """All rows are appended."""
         self._broken = ""
         digest = rows.digest(info.name) if self._kept else 0  # a batch that nobody can repeat needs none
         self._content += Content(rows=rows.count, digest=digest)

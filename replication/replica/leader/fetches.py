@@ -13,7 +13,7 @@ from functools import partial
 
 from logstore.errors import PylogError
 from logstore.log import soundness
-from logstore.log.log import ReadResult
+from logstore.log.reader import ReadResult
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import TopicPartition
 from replication.network.steps import STEP_ITEMS, step

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from logstore.errors import InvalidRequestError, PylogError
-from logstore.maintenance import expiry
+from logstore.maintenance import retention
 from replication.errors import ErrorCode, code_of
 from replication.protocol.messages import Isolation
 from replication.replica.leader.leader import Leader
@@ -63,7 +63,7 @@ def _look_up(leader: Leader, timestamp_ms: int, end: int, isolation: Isolation) 
         timestamp_ms = max((segment.max_timestamp_ms for segment in log.segments()), default=-1)
     if timestamp_ms < 0:
         return FoundOffset(ErrorCode.NONE)
-    found = log.offset_for_time(timestamp_ms)
+    found = log.reader.offset_for_time(timestamp_ms)
     if found is None or found.offset >= end:
         return FoundOffset(ErrorCode.NONE)
     return _found(leader, found.offset, found.timestamp_ms)
@@ -126,4 +126,4 @@ async def delete_records(leader: Leader, offset: int, *, timeout_ms: int) -> Del
 def _advance_start(leader: Leader, offset: int) -> None:
     """In the log's queue."""
     log = leader.replica.log
-    log.advance_start(expiry.deletable_to(log, offset))
+    log.advance_start(retention.deletable_to(log, offset))

@@ -15,6 +15,7 @@ from logstore.env import Env
 from logstore.errors import TopicExistsError
 from logstore.store.catalog import TopicInfo, new_topic_id
 from logstore.store.log_dir import DirectoryOwner, LogDir
+from logstore.store.recovery import take_over
 from logstore.store.store import LogStore
 from replication.coordination import cluster, topics
 from replication.coordination.tree import Tree
@@ -48,7 +49,7 @@ def _settled_topics(log_dir: LogDir, env: Env) -> Sequence[TopicInfo]:
     store = LogStore(log_dir, env)
     if not store.topics():
         return ()
-    store.take_over()
+    take_over(store.logs, store.transactions)
     return store.topics()
 
 

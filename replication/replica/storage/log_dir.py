@@ -13,7 +13,6 @@ Everything here blocks: it is called in threads, one call at a time except for `
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -30,14 +29,16 @@ from logstore.checkpoint import (
     write_checkpoint,
 )
 from logstore.config import LogConfig
-from logstore.env import SYSTEM, Env
+from logstore.env import SYSTEM, Env, boot_id
 from logstore.errors import CorruptLogError, FailedStoreError, NotAStoreError, PylogError, StorageError
 from logstore.log import soundness
 from logstore.log.log import Log
 from logstore.log.segments.directory import create, topic_id_of
+from logstore.log.segments.names import DELETED_PARTITION, PARTITION, deleted_partition
 from logstore.log.soundness import SetAside
 from logstore.store.catalog import Catalog, new_topic_id
 from logstore.store.log_dir import BROKER, LogDir, owner_of
+from logstore.store.topics import remove_partition
 from replication.config.broker import BrokerConfig
 from replication.model.cluster import TopicPartition
 from replication.replica.storage.damage_notes import DamageNote, DamageNotes
@@ -48,17 +49,14 @@ SERVER_LOG = "server.log"
 COORDINATION_FILE = "coordination.db"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 BOOT = "broker.boot"
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
-_REPLICA = re.compile(r"(.+)-(\d+)")
-_HIDDEN = re.compile(r".+-\d+\.([\w-]{22})\.deleted")
 
 Configs = Callable[[str], LogConfig]
 
 
 def replica_named(name: str) -> TopicPartition | None:
     """Return the replica whose directory has this name; None for other files, and for hidden replicas."""
-    named = None if _HIDDEN.fullmatch(name) else _REPLICA.fullmatch(name)
+    named = None if DELETED_PARTITION.fullmatch(name) else PARTITION.fullmatch(name)
     return None if named is None else TopicPartition(named[1], int(named[2]))
 
 
@@ -112,7 +110,7 @@ class ReplicaLogDir:
             logger.warning("path=%s unreadable (%s): high watermarks start at 0", HIGH_WATERMARKS, error)
 
     def _boot(self) -> str:
-        return self._env.files.read_all(_BOOT_ID).decode().strip()
+        return boot_id(self._env.files)
 
     def _noted_boot(self) -> str:
         try:
@@ -237,7 +235,7 @@ class ReplicaLogDir:
 
     def _log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
         log = Log(self.log_dir.partition(*tp), topic_id=topic_id, config=config, env=self._env)
-        log.recovery_point = self.log_dir.recovery_points().get(tp, 0)
+        log.recovery_point = self.log_dir.recovery_points.read().get(tp, 0)
         return log
 
     def create_logs(self, wanted: Mapping[TopicPartition, str]) -> None:
@@ -248,7 +246,7 @@ class ReplicaLogDir:
                 if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
                     self._hide(tp)
             # The checkpoints are those of hidden replicas, of which later flushes note nothing.
-            self.log_dir.forget_recovery_points(wanted)
+            self.log_dir.recovery_points.forget(wanted)
             self._forget_high_watermarks(wanted)
             for tp, topic_id in wanted.items():
                 self.note_mended(tp)
@@ -260,7 +258,7 @@ class ReplicaLogDir:
         """Delete a replica: it is gone at once, its files `delay_ms` later (its topic's `file.delete.delay.ms`)."""
         self._forget_high_watermarks([tp])
         self.note_mended(tp)
-        self.log_dir.reserve.despite_full_disk(lambda: self.log_dir.forget_recovery_points({tp}))
+        self.log_dir.reserve.despite_full_disk(lambda: self.log_dir.recovery_points.forget({tp}))
         if self._env.files.stat(self.log_dir.partition(*tp)) is not None:
             self._due_ms[self._hide(tp)] = self._env.clock.now_ms() + delay_ms
             fsync_or_mark(self._env, self.path, self.path)
@@ -272,8 +270,7 @@ class ReplicaLogDir:
                 self._env.files.unlink(self.path / "topics" / f"{tp.topic}.json")
 
     def _hide(self, tp: TopicPartition) -> str:
-        # A file name has at most 255 bytes, and a topic name up to 249 of them.
-        hidden = self.path / f"{tp.topic[:200]}-{tp.partition}.{new_topic_id()}.deleted"
+        hidden = deleted_partition(self.path, *tp, new_topic_id())
         self._env.files.rename(self.log_dir.partition(*tp), hidden)
         return hidden.name
 
@@ -282,13 +279,11 @@ class ReplicaLogDir:
         now_ms = self._env.clock.now_ms()
         for name in self._env.files.list(self.path).names:
             path = self.path / name
-            stat = self._env.files.stat(path) if _HIDDEN.fullmatch(name) else None
+            stat = self._env.files.stat(path) if DELETED_PARTITION.fullmatch(name) else None
             if stat is None:
                 continue
             if now_ms >= self._due_ms.get(name, stat.mtime_ns // 1_000_000 + delay_ms):
-                for inside in self._env.files.list(path).names:
-                    self._env.files.unlink(path / inside)
-                self._env.files.rmdir(path)
+                remove_partition(self._env, path)
                 self._due_ms.pop(name, None)
 
     # ------------------------------------------------------------- checkpoints
@@ -319,7 +314,7 @@ class ReplicaLogDir:
         """Cut the log at `offset` inside: no checkpoint beyond it is left before that."""
         self._count_cut(tp)
         try:
-            self.log_dir.lower_recovery_point(*tp, offset)
+            self.log_dir.recovery_points.lower(*tp, offset)
             with self._mutex:
                 if self.high_watermarks.get(tp, 0) > offset:
                     self.high_watermarks[tp] = offset
@@ -353,7 +348,7 @@ class ReplicaLogDir:
         try:
             yield points
         finally:
-            self.log_dir.advance_recovery_points(points, was_cut=lambda tp: self._was_cut(tp, cuts))
+            self.log_dir.recovery_points.advance(points, was_cut=lambda tp: self._was_cut(tp, cuts))
 
     def flush(self, logs: Iterable[tuple[TopicPartition, Log]]) -> bool:
         """Fsync these logs, and store how far; False if one of them cannot be read.
@@ -402,7 +397,7 @@ def is_compacted(log: Log) -> bool:
 def _settle(log: Log) -> None:
     """Read the log's end and epochs now, so that later reads are cheap."""
     log.log_end_offset  # noqa: B018  it is read, and kept
-    log.epochs  # noqa: B018
+    log.epochs.load()
 
 
 def check_directory(config: BrokerConfig) -> None:

@@ -138,13 +138,13 @@ class ReplicaLog:
     def stable_end(self) -> int:
         """The first offset of the oldest open transaction, or the log's end. Looks at the disk if there are any."""
         view = self.log.files.view
-        return self.log.last_stable_offset if view.transactional else view.end
+        return self.log.producers.last_stable_offset if view.transactional else view.end
 
     def aborted(self, start: int, end: int) -> tuple[Aborted, ...]:
         """The aborted transactions with records in [start, end). Looks at the disk if there are any."""
         if not self.log.files.view.transactional:
             return ()
-        found = self.log.aborted_transactions(start, end)
+        found = self.log.producers.aborted(start, end)
         return tuple(Aborted(transaction.producer_id, transaction.first_offset) for transaction in found)
 
     def suspect(self, error: BaseException) -> None:

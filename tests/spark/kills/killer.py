@@ -331,7 +331,7 @@ def compare(run: Run) -> dict[str, int]:
         if open_ones := [
             transaction
             for partition in range(store.topic("out").partitions)
-            for transaction in store.log("out", partition).open_transactions()
+            for transaction in store.log("out", partition).producers.open_transactions()
         ]:
             wrong.append(f"transactions that nobody ended: {open_ones}")
         state = store.transactions.state()

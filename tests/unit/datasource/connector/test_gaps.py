@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 import logstore
 from datasource import topics
 from datasource.connector.source import PylogDataSource
-from logstore.store.transactions.coordinator import TransactionOwner
+from logstore.store.transactions.state import TransactionOwner
 from tests.support.ddl import schema
 
 SMALL = {

@@ -245,7 +245,7 @@ def test_s4_a_damaged_header_among_aborted_batches_is_reported(root, env, disk, 
         found = list(read_isolated(other, 0, 4, ["value"], "read_committed"))
     except CorruptLogError:
         return
-    assert (found, other.last_stable_offset < 4) == ([], True)
+    assert (found, other.producers.last_stable_offset < 4) == ([], True)
     assert next(damage.path for damage in other.verify()) == log.segments()[0].path
 
 
@@ -272,7 +272,7 @@ def test_s6_a_damaged_index_costs_no_record_and_is_rebuilt(root, env, disk, suff
     log = reopen(log.directory, env, **SMALL)
     for number in range(20):
         assert contents(log, number, max_bytes=1)[0] == (number, b"value %d" % number)
-        assert log.offset_for_time(1000 * number - 500).offset == number
+        assert log.reader.offset_for_time(1000 * number - 500).offset == number
     log.append_as_leader(batch(b"value 20", timestamp=20_000))
     log = recovered(log, env, 0)
     log.recover()
@@ -522,7 +522,7 @@ def test_s18_offset_gaps_are_read_over(root, env):
     assert contents(log, 50) == [(100, b"d")]
     assert contents(log, 5, upper=8) == []
     assert log.read(5, max_bytes=100, upper=8).next_offset == 8
-    assert (log.floor_batch(7), log.floor_batch(4), log.floor_batch(50)) == (10, 3, 100)
+    assert (log.reader.floor_batch(7), log.reader.floor_batch(4), log.reader.floor_batch(50)) == (10, 3, 100)
 
 
 def test_s18_a_gap_wider_than_a_relative_offset_begins_a_segment(root, env):

@@ -46,7 +46,7 @@ def test_log_append_time_stamps_the_batch_and_its_crc(root, env):
     check(data, 0, header)
     assert header.timestamp_type == 1
     assert [record.timestamp for record in records(data)] == [777_000, 777_000]
-    assert log.offset_for_time(777_000) == (0, 777_000)
+    assert log.reader.offset_for_time(777_000) == (0, 777_000)
 
 
 @pytest.mark.parametrize(
@@ -334,8 +334,8 @@ def test_a_time_is_looked_up_in_the_first_segment_that_reaches_it(root, env):
     for timestamp in (10, 50, 30, 90, 20, 100):
         log.append_as_leader(batch(b"a" * 20, b"b" * 20, timestamp=timestamp))
     expected = {0: 0, 10: 0, 11: 1, 12: 2, 50: 2, 51: 3, 52: 6, 91: 7, 92: 10, 101: 11}
-    assert {t: log.offset_for_time(t).offset for t in expected} == expected
-    assert log.offset_for_time(102) is None
+    assert {t: log.reader.offset_for_time(t).offset for t in expected} == expected
+    assert log.reader.offset_for_time(102) is None
 
 
 def test_segments_tell_their_range_size_and_newest_time(root, env):
@@ -361,7 +361,7 @@ def test_truncating_takes_epochs_and_index_entries_along(root, env):
     assert log.epochs.starts == ((0, 0),)
     assert list(log.verify()) == []
     log.append_as_leader(batch(b"y", timestamp=250), leader_epoch=1)
-    assert log.offset_for_time(240) == (3, 250)
+    assert log.reader.offset_for_time(240) == (3, 250)
     assert list(log.verify()) == []
 
 
@@ -536,7 +536,7 @@ def test_a_flush_that_ends_in_the_middle_of_a_cut_makes_no_damage_of_it(tmp_path
 def test_what_another_thread_flushes_after_a_look_is_not_missing_in_it(root, env, monkeypatch):
     log = make(root, env)
     log.append_as_leader(batch(b"a"))
-    look = log._files.refresh
+    look = log.files.refresh
 
     def look_and_wait():
         view = look()
@@ -545,7 +545,7 @@ def test_what_another_thread_flushes_after_a_look_is_not_missing_in_it(root, env
         log.flush()
         return view
 
-    monkeypatch.setattr(log._files, "refresh", look_and_wait)
+    monkeypatch.setattr(log.files, "refresh", look_and_wait)
     assert log.log_end_offset == 1
     assert log.log_end_offset == log.recovery_point == 2
 
@@ -568,7 +568,7 @@ def test_who_opens_a_log_between_records_and_index_keeps_the_entries_that_come(t
     late = [batch(b"newest", timestamp=5000), *(batch(b"old", timestamp=900) for _ in range(4))]
     other.append_as_leader(bytearray(b"".join(bytes(each) for each in late)))
     fresh = reopen(tmp_path / "t-0", Env(), read_only=True)
-    assert fresh.offset_for_time(4000).offset == 9
+    assert fresh.reader.offset_for_time(4000).offset == 9
     assert fresh.segments()[0].max_timestamp_ms == 5000
     entries = other.files.segment(0).time_index.entries()
     assert entries == sorted(set(entries))

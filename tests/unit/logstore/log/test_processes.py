@@ -10,7 +10,7 @@ import pytest
 
 from logstore.env import Env
 from logstore.errors import FailedStoreError, StaleLogError
-from logstore.log.log import create
+from logstore.log.segments.directory import create
 from tests.support.partition import TOPIC_ID, batch, contents, make, reopen
 
 SETTINGS = {"segment_bytes": 20_000, "index_interval_bytes": 500}

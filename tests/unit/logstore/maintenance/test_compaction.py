@@ -320,7 +320,7 @@ def test_small_segments_become_one_and_files_go_after_their_delay(root, env, dis
     compact(log)
     assert len(log.segments()) < many / 2
     assert sum(name.endswith(".deleted") for name in disk.names) > 3
-    from logstore.maintenance.expiry import expire
+    from logstore.maintenance.retention import expire
 
     env.clock.time_ms += 999
     expire(log)
@@ -451,7 +451,7 @@ def test_a_batch_left_without_records_is_read_by_all(root, env):
     for segment in log.segments():
         data = env.files.read_all(segment.path)
         assert decode(data, start=0, end=1 << 40).num_rows == sum(h.count for _, h in batches.batches(data))
-    assert log.offset_for_time(0).offset == records(log)[0].offset
+    assert log.reader.offset_for_time(0).offset == records(log)[0].offset
 
 
 def test_what_is_written_after_a_truncation_is_dirty_and_not_tiered(root, env):

@@ -4,8 +4,7 @@ import pytest
 
 from logstore.env import Env
 from logstore.log.segments.directory import LOCK
-from logstore.maintenance import compaction
-from logstore.maintenance import partition as partition_maintenance
+from logstore.maintenance import compaction, retention
 from logstore.records.batch import Record, batches, build, records
 from tests.support.disk import Disk, StillClock
 from tests.support.partition import make, reopen
@@ -70,7 +69,7 @@ class Compactor:
             append(self._log, self.number)
             self.number += 1
         compaction.compact(self._log)
-        partition_maintenance.remove_retired(self._log)
+        retention.remove_deleted(self._log)
         self._times -= 1
         return self._times > 0
 
@@ -127,9 +126,9 @@ def latest(log):
 def looks(log):
     """Whatever looks at the whole of a log without changing it."""
     log.segments()
-    log.undecided()
-    log.producers()
-    log.bytes_between(0, log.log_end_offset)
+    log.producers.undecided()
+    log.producers.states()
+    log.reader.bytes_between(0, log.log_end_offset)
     return latest(log)
 
 

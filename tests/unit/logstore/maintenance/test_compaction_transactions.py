@@ -101,7 +101,7 @@ def markers(log):
 
 
 def known(log):
-    return [(s.producer_id, s.epoch, s.last_sequence, s.batches, s.open_from) for s in log.producers()]
+    return [(s.producer_id, s.epoch, s.last_sequence, s.batches, s.open_from) for s in log.producers.states()]
 
 
 def test_data_of_aborted_transactions_goes_and_deletes_nothing(writer):
@@ -128,7 +128,7 @@ def test_what_is_open_bounds_what_may_be_compacted(writer):
     left = [offset for offset, _ in seen(writer.log, "read_uncommitted")]
     assert left[-8:] == list(range(first, first + 8))
     assert len(left) < 14
-    assert writer.log.last_stable_offset == first
+    assert writer.log.producers.last_stable_offset == first
     writer.end(1, commit=True)
     writer.compact()
     assert [key for _, key in seen(writer.log)] == ["b", "a", "end"]
@@ -156,7 +156,7 @@ def test_a_marker_waits_until_nothing_of_its_transaction_is_left_and_then_its_ti
     clock.time_ms += 1
     writer.compact()
     assert [offset for offset, *_ in markers(writer.log)] == [commit + 2]
-    assert writer.log.aborted_transactions(0, writer.log.log_end_offset) == ()
+    assert writer.log.producers.aborted(0, writer.log.log_end_offset) == ()
 
 
 def test_a_marker_stays_as_long_as_a_record_of_its_transaction_does(writer):
@@ -169,7 +169,10 @@ def test_a_marker_stays_as_long_as_a_record_of_its_transaction_does(writer):
         writer.env.clock.time_ms += 5000
         writer.compact()
     assert markers(writer.log)[0] == (2, "COMMIT", None)
-    assert writer.without_files(".snapshot", ".txnindex").last_stable_offset == writer.log.log_end_offset
+    assert (
+        writer.without_files(".snapshot", ".txnindex").producers.last_stable_offset
+        == writer.log.log_end_offset
+    )
 
 
 def test_the_last_batches_of_a_producer_stay_though_they_are_empty(writer):
@@ -200,7 +203,7 @@ def test_a_marker_is_all_that_tells_an_epoch_and_stays(writer):
         writer.env.clock.time_ms += 5000
         writer.compact()
     again = writer.without_files(".snapshot", ".txnindex")
-    assert [(s.producer_id, s.epoch) for s in again.producers()] == [(1, 3)]
+    assert [(s.producer_id, s.epoch) for s in again.producers.states()] == [(1, 3)]
 
 
 def test_transactions_are_told_apart_in_every_round(writer):
@@ -289,7 +292,7 @@ def test_an_index_that_remembers_more_than_the_batches_is_right(writer):
     writer.end(3, epoch=1, commit=False)
     for _ in range(2):
         writer.compact()
-    (first, *_) = writer.log.aborted_transactions(0, 5)
+    (first, *_) = writer.log.producers.aborted(0, 5)
     assert first == (1, 1, 4, 3)
     assert list(writer.log.verify()) == []
 
@@ -307,7 +310,10 @@ def test_a_marker_that_its_leader_let_wait_too_early_stays_with_its_data(writer)
     writer.log.append_as_follower(waiting)
     writer.compact()
     assert [(offset, kind) for offset, kind, _ in markers(writer.log)] == [(1, "COMMIT")]
-    assert writer.without_files(".snapshot", ".txnindex").last_stable_offset == writer.log.log_end_offset
+    assert (
+        writer.without_files(".snapshot", ".txnindex").producers.last_stable_offset
+        == writer.log.log_end_offset
+    )
 
 
 def test_an_open_transaction_is_not_forgotten_however_long_it_is_silent(root, env):
@@ -318,8 +324,8 @@ def test_an_open_transaction_is_not_forgotten_however_long_it_is_silent(root, en
     writer.compact()
     writer.append(None, "a")
     again = reopen(writer.log.directory, env, **writer.settings)
-    assert [(t.producer_id, t.first_offset) for t in again.open_transactions()] == [(1, 0)]
-    assert [s.producer_id for s in again.producers()] == [1]
+    assert [(t.producer_id, t.first_offset) for t in again.producers.open_transactions()] == [(1, 0)]
+    assert [s.producer_id for s in again.producers.states()] == [1]
     assert again.append_marker(1, 0, commit=True) is not None
 
 
@@ -361,10 +367,14 @@ def test_whatever_happens_readers_and_producers_are_told_the_same(steps):
                 w.log.roll()
             case "compact":
                 last = {key: offset for offset, key in seen(w.log)}
-                told = known(w.log), w.log.open_transactions(), w.log.last_stable_offset
+                told = known(w.log), w.log.producers.open_transactions(), w.log.producers.last_stable_offset
                 compaction.compact(w.log)
                 assert {key: offset for offset, key in seen(w.log)} == last
-                assert (known(w.log), w.log.open_transactions(), w.log.last_stable_offset) == told
+                assert (
+                    known(w.log),
+                    w.log.producers.open_transactions(),
+                    w.log.producers.last_stable_offset,
+                ) == told
     copied = disk.after_crash(Crash.KILLED)
     again = Writer.__new__(Writer)
     again.env, again.settings, again.log = Env(w.env.clock, copied), w.settings, w.log

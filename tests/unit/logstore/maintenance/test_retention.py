@@ -12,8 +12,9 @@ from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.errors import CorruptLogError
 from logstore.log.segments import offset_checkpoints
+from logstore.log.segments.lookup import SegmentInfo
 from logstore.maintenance import retention_clock
-from logstore.maintenance.retention import SegmentFacts, ages_ms, expired
+from logstore.maintenance.retention import ages_ms, expired
 from logstore.maintenance.retention_clock import ABSENCE_MS, DOUBT_MS, JUMP_MS, ClockReading, believe
 from tests.support.disk import Disk, StillClock
 from tests.support.partition import batch, contents, make, reopen
@@ -25,12 +26,14 @@ DAY = 24 * 3_600_000
 def facts(*rows):
     """Segments of 10 offsets and 100 bytes: (newest record, last append), in days before now; None: no time."""
     return [
-        SegmentFacts(
-            10 * number,
-            10 * number + 10,
-            100,
-            -1 if newest is None else NOW - int(newest * DAY),
-            NOW - int(appended * DAY),
+        SegmentInfo(
+            base_offset=10 * number,
+            next_offset=10 * number + 10,
+            size_bytes=100,
+            path="",
+            first_timestamp_ms=-1,
+            max_timestamp_ms=-1 if newest is None else NOW - int(newest * DAY),
+            appended_ms=NOW - int(appended * DAY),
         )
         for number, (newest, appended) in enumerate(rows)
     ]

@@ -42,7 +42,7 @@ class PausedFiles(OsFiles):
 
 def recovery_points(path: Path) -> dict[tuple[str, int], int]:
     log_dir = LogDir.open(path, read_only=True, create=False, env=SYSTEM)
-    return log_dir.recovery_points()
+    return log_dir.recovery_points.read()
 
 
 def in_child(act: Callable[[], object]) -> None:
@@ -150,7 +150,7 @@ def test_an_append_to_a_topic_that_is_deleted_meanwhile_says_so(tmp_path: Path) 
     with logstore.open(tmp_path, env=Env(files=files)) as store, logstore.open(tmp_path) as other:
         store.create_topic("t")
         files.before["write"] = lambda: other.delete_topic("t")
-        with pytest.raises(StaleLogError, match="deleted, or created anew"):
+        with pytest.raises(StaleLogError, match="deleted, or recreated"):
             store.append("t", rows(["a"]))
 
 
@@ -164,7 +164,7 @@ def test_a_reader_of_a_topic_that_is_recreated_never_returns_records_of_the_new_
         store.create_topic("t", config={"max.message.bytes": 3_000_000})
         store.append("t", rows([b"new" * 600_000] * 4))
         reading.offsets("t")
-        with pytest.raises(StaleLogError, match=r"deleted, or created anew.*look the topic up again"):
+        with pytest.raises(StaleLogError, match=r"deleted, or recreated.*look the topic up again"):
             reader.read_all()
 
 
@@ -179,7 +179,7 @@ def test_who_follows_a_topic_that_is_recreated_is_told(tmp_path: Path) -> None:
             next(followers[0])
         store.create_topic("t")
         store.append("t", rows(["b"]))
-        with pytest.raises(StaleLogError, match="created anew"):
+        with pytest.raises(StaleLogError, match="recreated"):
             next(followers[1])
 
 

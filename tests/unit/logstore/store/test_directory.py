@@ -139,9 +139,9 @@ def test_recovery_points_never_go_back_and_keep_those_of_other_processes(tmp_pat
     with logstore.open(tmp_path) as store:
         a, b = store.create_topic("a").topic_id, store.create_topic("b", partitions=2).topic_id
         log_dir = LogDir.open(tmp_path, read_only=False, create=False, env=SYSTEM)
-        log_dir.advance_recovery_points({("a", 0): (a, 5), ("b", 1): (b, 7)})
-        log_dir.advance_recovery_points({("a", 0): (a, 3)})
-        assert log_dir.recovery_points() == {("a", 0): 5, ("b", 1): 7}
+        log_dir.recovery_points.advance({("a", 0): (a, 5), ("b", 1): (b, 7)})
+        log_dir.recovery_points.advance({("a", 0): (a, 3)})
+        assert log_dir.recovery_points.read() == {("a", 0): 5, ("b", 1): 7}
         log_dir.close()
 
 

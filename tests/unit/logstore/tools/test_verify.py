@@ -8,7 +8,7 @@ import pytest
 
 import logstore
 from logstore import CorruptLogError
-from logstore.log.recovery import epoch_starts
+from logstore.log.leader_epochs import epoch_starts
 from logstore.tools.verify import PartitionReport, verify_store
 from tests.support.partition import batch
 from tests.unit.logstore.store.conftest import rows
@@ -115,7 +115,7 @@ def test_a_damaged_journal_of_transactions_is_named_beside_the_partitions(tmp_pa
 
 @pytest.mark.parametrize("line", ["topic_id: AAAAAAAAAAAAAAAAAAAAAA", "garbage"])
 def test_damaged_metadata_of_a_partition_are_called_so(path, line):
-    """And not: the topic was deleted, or created anew."""
+    """And not: the topic was deleted, or recreated."""
     file = path / "t-0" / "partition.metadata"
     file.write_text(f"version: 0\n{line}\n")
     ((where, position, reason),) = damage(path)

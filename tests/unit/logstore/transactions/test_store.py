@@ -9,8 +9,8 @@ import pytest
 
 import logstore
 from logstore import BatchConflictError, DiskFullError, TransactionAbortedError
-from logstore.store.transactions.coordinator import Prepared
 from logstore.store.transactions.state import TransactionOwner
+from logstore.store.transactions.transaction import Prepared
 from tests.support.transactions import HOST, alive, everything, is_settled, part, values
 
 # --- all or nothing
@@ -43,7 +43,7 @@ def test_a_transaction_whose_append_failed_can_only_be_aborted(store):
     with pytest.raises(logstore.UnknownTopicError):
         part(store, ["x"], topic="none")
     rows = pa.table({"value": ["y"], "partition": [0]})
-    os_files, write = store._env.files, type(store._env.files).write
+    os_files, write = store.env.files, type(store.env.files).write
 
     def fail(self, where, *args):
         if str(where).endswith(".log"):
@@ -70,7 +70,7 @@ def test_a_transaction_whose_append_failed_can_only_be_aborted(store):
 
 def breaking(store, monkeypatch, breaks):
     """Writes of which `breaks(path, data)` is true fail."""
-    files, write = type(store._env.files), type(store._env.files).write
+    files, write = type(store.env.files), type(store.env.files).write
 
     def broken(self, where, position, data):
         if breaks(str(where), bytes(data)):
@@ -162,7 +162,7 @@ def zombie_prepared(transaction) -> Prepared:
         run="r",
         kept=True,
         producer=transaction.producer,
-        content=logstore.store.transactions.coordinator.Content(),
+        content=logstore.store.transactions.state.Content(),
     )
 
 
@@ -172,7 +172,7 @@ def test_a_marker_that_comes_late_does_not_end_the_next_transaction(store):
     store.transactions.commit([first.prepare()])
     store.flush()
     second = part(store, ["y"], topic="b", batch_id=1)
-    store.transactions.finish("q")
+    store.transactions.completion.finish("q")
     third = None
     while third is None or third.producer[0] != first.producer[0]:
         third = part(store, ["z"], topic="b", batch_id=1, task=str(third))
@@ -253,7 +253,7 @@ def test_a_batch_that_another_run_commits_while_this_one_writes_it_is_compared_w
 def test_a_decision_without_markers_is_visible_and_anyone_finishes_it(store, path, monkeypatch):
     """(T7) The driver is killed between decision and markers."""
     batch = [part(store, ["x", "y"]).prepare(), part(store, ["z"], topic="b", task="1").prepare()]
-    monkeypatch.setattr(store.transactions, "finish", lambda name=None: None)
+    monkeypatch.setattr(store.transactions.completion, "finish", lambda name=None: None)
     store.transactions.commit(batch)
     assert not is_settled(store)
     with logstore.open(path, mode="r") as reader:
@@ -269,7 +269,7 @@ def test_a_decision_that_readers_were_not_told_of_yet_counts(store, path, monkey
     """The driver is killed while the decision is being fsynced: abort() comes too late, a replay finds it."""
     batch = [part(store, ["x"]).prepare()]
     monkeypatch.setattr(
-        store.transactions, "_publish", lambda batch: (_ for _ in ()).throw(KeyboardInterrupt)
+        store.transactions.completion, "publish", lambda batch: (_ for _ in ()).throw(KeyboardInterrupt)
     )
     with pytest.raises(KeyboardInterrupt):
         store.transactions.commit(batch)
@@ -330,8 +330,8 @@ def test_a_writer_that_is_registered_knows_it_whatever_fails_of_the_run_before(s
 @pytest.mark.parametrize("told", [{"run": "r"}, {"driver": alive()}])
 def test_a_task_that_comes_when_its_driver_has_given_up_is_refused(store, told):
     """Spark stops tasks without waiting for them: this one would be prepared, and nobody would ever commit it."""
-    part(store, ["x"], driver=alive(), driver_tells=True).prepare()
-    late = part(store, [], driver=alive(), driver_tells=True, task="late")
+    part(store, ["x"], driver=alive()).prepare()
+    late = part(store, [], driver=alive(), task="late")
     store.transactions.abort("q", 0, **told, reason="a task failed")
     with pytest.raises(TransactionAbortedError, match="the driver has ended the batch"):
         store.append("a", pa.table({"value": ["late"]}), transaction=late)
@@ -350,7 +350,7 @@ def test_a_task_that_comes_when_its_batch_is_committed_and_forgotten_is_refused(
     store.append("a", pa.table({"value": ["x"]}), transaction=winner)
     store.transactions.commit([winner.prepare()])
     store.flush()
-    store.transactions.finish()
+    store.transactions.completion.finish()
     assert not store.transactions.state().decisions
     with pytest.raises(TransactionAbortedError, match="the driver has ended the batch"):
         store.append("a", pa.table({"value": ["late"]}), transaction=late)
@@ -365,7 +365,7 @@ def test_a_topic_that_was_deleted_in_between_does_not_keep_a_batch_from_its_end(
     store.create_topic("b")
     store.transactions.commit(batch)
     assert (values(store), values(store, "b")) == (["x"], [])
-    assert not store.transactions._pending(store.transactions.state())
+    assert not store.transactions.completion.has_pending(store.transactions.state())
 
 
 def test_a_damaged_topic_keeps_no_other_transaction_from_being_forgotten(store, path):
@@ -375,17 +375,17 @@ def test_a_damaged_topic_keeps_no_other_transaction_from_being_forgotten(store, 
     description.write_bytes(b"{")
     store.transactions.commit([part(store, ["x"]).prepare()])
     store.flush("a")
-    store.transactions.finish()
+    store.transactions.completion.finish()
     assert [name for name, _ in store.transactions.state().decisions] == ["other"]
     description.write_bytes(was)
     store.flush()
-    store.transactions.finish()
+    store.transactions.completion.finish()
     assert not store.transactions.state().decisions
 
 
 def test_a_store_that_may_only_be_read_shows_what_is_decided(path, monkeypatch):
     with logstore.open(path) as store:
-        monkeypatch.setattr(store.transactions, "finish", lambda name=None: None)
+        monkeypatch.setattr(store.transactions.completion, "finish", lambda name=None: None)
         store.transactions.commit([part(store, ["x"]).prepare()])
         (path / "transactions").chmod(0o500)
         try:
@@ -398,7 +398,7 @@ def test_a_store_that_may_only_be_read_shows_what_is_decided(path, monkeypatch):
 
 def test_a_full_disk_refuses_the_decision_and_it_can_be_made_later(store, monkeypatch):
     prepared = part(store, ["x"]).prepare()
-    files, journal = store._env.files, str(store.transactions._journal.path)
+    files, journal = store.env.files, str(store.transactions._journal.path)
     write = type(files).write
 
     def full(self, where, position, data):

@@ -119,7 +119,7 @@ def test_a_log_that_is_cut_while_logs_are_flushed_is_noted_no_further_than_the_c
 
     files.cut, files.where = cut, where
     assert directory.flush(logs.items())
-    assert directory.log_dir.recovery_points() == {("orders", 1): 5}
+    assert directory.log_dir.recovery_points.read() == {("orders", 1): 5}
     for log in logs.values():
         log.close()
     directory.log_dir.close()
@@ -166,7 +166,7 @@ def test_what_is_noted_of_a_replica_at_last_is_not_the_next_ones_of_its_name(tmp
     log.append_as_leader(batch(b"a"))
     files.flush = lambda: directory.flush([(T0, log)])
     directory.create_logs({T0: later})
-    assert directory.log_dir.recovery_points() == {}
+    assert directory.log_dir.recovery_points.read() == {}
     killed(directory, log)
     directory, log = opened(tmp_path)
     assert log.log_end_offset == 0
@@ -187,7 +187,7 @@ def test_one_log_that_cannot_be_flushed_keeps_the_others_from_nothing_but_a_clea
     monkeypatch.setattr(logs[T0], "flush", unreadable)
     directory.close(logs)
     assert not (tmp_path / CLEAN_MARKER).exists()
-    assert ReplicaLogDir.open(tmp_path, Env()).log_dir.recovery_points() == {("orders", 1): 1}
+    assert ReplicaLogDir.open(tmp_path, Env()).log_dir.recovery_points.read() == {("orders", 1): 1}
 
 
 def test_a_loss_of_power_that_nobody_decided_about_is_said_again_after_a_clean_stop(tmp_path):
