@@ -44,7 +44,13 @@ def test_bytes_between_offsets_add_up_and_there_are_none_at_the_end(root, env):
     log = make(root, env, segment_bytes=200, max_message_bytes=200)
     for number in range(7):
         log.append_as_leader(batch(b"value %d" % number))
-    sizes = [log.bytes_between(one, two) for one, two in pairwise(range(8))]
-    assert sum(sizes) == log.bytes_between(0, 7) == sum(segment.size_bytes for segment in log.segments())
+    sizes = [log.reader.bytes_between(one, two) for one, two in pairwise(range(8))]
+    assert (
+        sum(sizes) == log.reader.bytes_between(0, 7) == sum(segment.size_bytes for segment in log.segments())
+    )
     assert len(set(sizes)) == 1
-    assert (log.bytes_between(7, 7), log.bytes_between(7, 9), log.bytes_between(3, 3)) == (0, 0, 0)
+    assert (
+        log.reader.bytes_between(7, 7),
+        log.reader.bytes_between(7, 9),
+        log.reader.bytes_between(3, 3),
+    ) == (0, 0, 0)
