@@ -138,8 +138,8 @@ def _checked(
         first, end = extents[topic, number]
         if start > end:
             raise MirrorError(
-                f"{topic}-{number} was copied up to offset {start}, and ends at {end} in the source: it was made "
-                "anew there; delete the copy to begin again"
+                f"{topic}-{number} was copied up to offset {start}, and ends at {end} in the source: it was "
+                "recreated there; delete the copy to begin again"
             )
         if start < first:
             logger.warning(

@@ -101,7 +101,7 @@ def test_a_removed_file_is_noticed_and_made_again_from_the_copy_or_from_the_dire
 
         cluster.running.stop()
         with pytest.raises(
-            LocalClusterError, match=r"is gone, and .*copy is a copy of it: stop all .*recover-coord"
+            LocalClusterError, match=r"is gone; .*copy is a copy of it: stop all .*recover-coord"
         ):
             cluster.running.restart(1)
         assert not (tmp_path / STORE).exists()
@@ -150,7 +150,7 @@ def test_an_older_copy_is_refused_by_brokers_and_leads_by_what_directories_know(
         remove_store(tmp_path, copies=True)
         shutil.copy(old, tmp_path / STORE)
         with pytest.raises(
-            LocalClusterError, match=r"records of epoch .* it is an older copy, .*recover-coordination"
+            LocalClusterError, match=r"records of epoch .* is an older copy, .*recover-coordination"
         ):
             cluster.running.restart(2)
 
