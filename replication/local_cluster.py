@@ -24,13 +24,11 @@ from typing import Any, Self, TypeVar
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, PylogError
 from logstore.store.log_dir import BROKER, CLEAN_MARKER, META
+from replication.client.cluster import brokers_known_at
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, nodes, open_tree
 from replication.coordination.tree import Tree
-from replication.errors import ProtocolError
 from replication.model.cluster import BrokerId, ClusterState
-from replication.network.client import Client
-from replication.protocol.apis import ApiKey
 from replication.replica.storage.log_dir import SERVER_LOG, check_directory
 
 logger = logging.getLogger(__name__)
@@ -361,7 +359,7 @@ class LocalCluster:
         absent = assigned - self._brokers.keys()
         elsewhere = [found.brokers[broker] for broker in absent & found.brokers.keys()]
         # A killed broker stays registered for a while: ask each.
-        up = {each.id for each in elsewhere if each.id in await _known_at(each.host, each.port)}
+        up = {each.id for each in elsewhere if each.id in await brokers_known_at(each.host, each.port)}
         return sorted(absent - up)
 
     async def _wait_until_known(self) -> None:
@@ -370,7 +368,7 @@ class LocalCluster:
             async with asyncio.timeout(READY_TIMEOUT_S):
                 for address in live.values():
                     assert address is not None, "it is up"
-                    while not live.keys() <= await _known_at(*address):
+                    while not live.keys() <= await brokers_known_at(*address):
                         if self._is_over.is_set():
                             raise LocalClusterError(
                                 "stopped while the brokers were getting to know each other"
@@ -406,24 +404,6 @@ def _check_replicas(given: Mapping[BrokerId, Mapping[str, str]]) -> None:
                 "made on demand; take fewer, or more --brokers",
                 key=key,
             )
-
-
-async def _known_at(host: str, port: int) -> set[BrokerId]:
-    client = Client(host, port, "local-cluster", timeout_ms=5000)
-    try:
-        answer = await client.call(
-            ApiKey.METADATA,
-            {
-                "topics": (),
-                "allow_auto_topic_creation": False,
-                "include_topic_authorized_operations": False,
-            },
-        )
-    except (OSError, TimeoutError, ProtocolError):
-        return set()
-    finally:
-        client.close()
-    return {broker.node_id for broker in answer.brokers}
 
 
 def _in_thread(work: Coroutine[Any, Any, _T]) -> _T:

@@ -165,12 +165,7 @@ class Cluster:
                 self._topics[name] = (-self._max_age_s, self._topics[name][1])
 
     async def _ask_metadata(self, names: Collection[str] | None) -> ClusterMetadata:
-        request: dict[str, Any] = {
-            "topics": None if names is None else [{"topic_id": None, "name": name} for name in names],
-            "allow_auto_topic_creation": False,
-            "include_cluster_authorized_operations": False,
-            "include_topic_authorized_operations": False,
-        }
+        request = _metadata_request(names)
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
         answer = metadata_of((await self.call_any(ApiKey.METADATA, request, timeout_ms=attempt_ms)).body)
         now = asyncio.get_running_loop().time()
@@ -383,3 +378,23 @@ def _reason(error: object) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__
+
+
+async def brokers_known_at(host: str, port: int, *, timeout_ms: int = 5_000) -> set[int]:
+    """The ids of the brokers that this one knows; none if it does not answer."""
+    connection = BrokerConnection(host, port, "pylog", timeout_ms=timeout_ms)
+    try:
+        return set(metadata_of((await connection.call(ApiKey.METADATA, _metadata_request([]))).body).brokers)
+    except (*LOST, ProtocolError, KafkaError):
+        return set()
+    finally:
+        connection.close()
+
+
+def _metadata_request(names: Collection[str] | None) -> dict[str, Any]:
+    return {
+        "topics": None if names is None else [{"topic_id": None, "name": name} for name in names],
+        "allow_auto_topic_creation": False,
+        "include_cluster_authorized_operations": False,
+        "include_topic_authorized_operations": False,
+    }
