@@ -78,6 +78,7 @@ class KafkaClient:
         self._thread.start()
         self._producer: Producer | None = None
         self._turns = itertools.count()
+        self._appending = threading.Lock()
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -210,21 +211,23 @@ class KafkaClient:
         codec = Codec.from_name(compression)
         sent: deque[_Sent] = deque()
         found: dict[int, Extent] = {}
-        for partition, order in group_by_partition(ids, len(metadata.leaders)):
-            tp = TopicPartition(topic, partition)
-            stamp = self._call(self._stamp, tp, len(order))
-            for buffer in encode(
-                rows,
-                order,
-                codec=codec,
-                batch_bytes=min(BATCH_BYTES, settings.batch_bytes_max),
-                batch_bytes_max=settings.batch_bytes_max,
-                producer=stamp,
-            ):
-                for batch, size in split(buffer):
-                    sent.append(_Sent(partition, size, len(batch), self._call(self._send, tp, batch)))
-                while sum(each.size_bytes for each in sent) > UNACKNOWLEDGED_BYTES_MAX:
-                    self._run(_acknowledged(sent, found))
+        with self._appending:  # a partition's batches are sent in the order of their sequence numbers
+            self._run(self._have_producer())
+            for partition, order in group_by_partition(ids, len(metadata.leaders)):
+                tp = TopicPartition(topic, partition)
+                stamp = self._call(self._stamp, tp, len(order))
+                for buffer in encode(
+                    rows,
+                    order,
+                    codec=codec,
+                    batch_bytes=min(BATCH_BYTES, settings.batch_bytes_max),
+                    batch_bytes_max=settings.batch_bytes_max,
+                    producer=stamp,
+                ):
+                    for batch, size in split(buffer):
+                        sent.append(_Sent(partition, size, len(batch), self._call(self._send, tp, batch)))
+                    while sum(each.size_bytes for each in sent) > UNACKNOWLEDGED_BYTES_MAX:
+                        self._run(_acknowledged(sent, found))
         while sent:
             self._run(_acknowledged(sent, found))
         return found
@@ -251,9 +254,11 @@ class KafkaClient:
 
     async def _writable(self, topic: str) -> tuple[TopicMetadata, TopicSettings]:
         metadata = await self._cluster.topic(topic)
+        return metadata, await topic_settings(self._cluster, topic)
+
+    async def _have_producer(self) -> None:
         if self._producer is None or self._producer.has_failed:
             self._producer = await Producer.begin(self._cluster, timeout_ms=2 * self._timeout_ms)
-        return metadata, await topic_settings(self._cluster, topic)
 
     def _stamp(self, tp: TopicPartition, count: int) -> Any:
         assert self._producer is not None
@@ -264,6 +269,9 @@ class KafkaClient:
         return self._producer.send(tp, data)
 
     def _run(self, what: Coroutine[Any, Any, Found]) -> Found:
+        if self._is_closed:
+            what.close()
+            raise InvalidRequestError(f"the client of {self.where} is closed")
         return asyncio.run_coroutine_threadsafe(what, self._loop).result()
 
     def _call(self, function: Any, *arguments: Any) -> Any:

@@ -5,7 +5,7 @@ import threading
 import pyarrow as pa
 import pytest
 
-from logstore.errors import OffsetOutOfRangeError, RecordTooLargeError, UnknownTopicError
+from logstore.errors import InvalidRequestError, OffsetOutOfRangeError, RecordTooLargeError, UnknownTopicError
 from replication.client.kafka_client import KafkaClient
 from replication.errors import KafkaError
 from replication.model.cluster import TopicPartition
@@ -112,3 +112,27 @@ def test_a_topic_without_enough_replicas_refuses_with_the_reason(cluster):
     client = KafkaClient(cluster.running.bootstrap, timeout_ms=3000)
     with client, pytest.raises(KafkaError, match=r"(?i)not enough replicas"):
         client.append(topic, rows(0, 5))
+
+
+def test_threads_share_a_client(cluster, client):
+    topic, appended = cluster.create((1, 2, 3), (2, 3, 1)), []
+
+    def append(thread):
+        for _ in range(5):
+            values = [f"{thread}-{n}" for n in range(300)]
+            appended.append(client.append(topic, pa.table({"value": values})))
+
+    threads = [threading.Thread(target=append, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(appended) == 40
+    assert sum(e.end - e.start for e in client.extents(topic).values()) == 40 * 300
+
+
+def test_a_client_that_is_closed_says_so(cluster):
+    client = KafkaClient(cluster.running.bootstrap)
+    client.close()
+    with pytest.raises(InvalidRequestError, match="is closed"):
+        client.topics()
