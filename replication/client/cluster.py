@@ -40,21 +40,6 @@ SILENT_S = 1.0
 
 Partitions = Mapping[TopicPartition, Any]
 Found = TypeVar("Found")
-# The answer of one partition says that the metadata is old.
-_OLD_METADATA = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-    }
-)
 LOST = (OSError, TimeoutError)  # of a connection: another one may do
 
 
@@ -361,11 +346,6 @@ class Cluster:
         return sorted(
             all_of_them, key=lambda a: a in self._connections and self._connections[a].silent_s >= SILENT_S
         )
-
-
-def is_old_metadata(error: ErrorCode) -> bool:
-    """True if the broker refuses because it is not the one to ask (any more)."""
-    return error in _OLD_METADATA
 
 
 def _reason(error: object) -> str:

@@ -17,12 +17,13 @@ from typing import Any, NamedTuple, Self, TypeVar
 import pyarrow as pa
 
 from logstore.env import SYSTEM
-from logstore.errors import InvalidRecordError, InvalidRequestError
+from logstore.errors import InvalidRecordError, InvalidRequestError, PylogError
 from logstore.records.arrow import decode_pieces, encode
 from logstore.records.batch import batches
 from logstore.records.compression import Codec
 from logstore.records.partitioner import group_by_partition, partition_ids
 from logstore.records.rows import Rows
+from logstore.store.reading import schema_of
 from replication.client.cluster import Cluster
 from replication.client.fetching import (
     EARLIEST,
@@ -150,8 +151,10 @@ class KafkaClient:
 
         One answer of about `fetch_bytes` is asked for ahead, so memory is bounded by a few of them. CRCs are checked.
 
-        Raises: OffsetOutOfRangeError, CorruptLogError, UnknownTopicError, UnreachableError, KafkaError.
+        Raises: OffsetOutOfRangeError, CorruptLogError, UnknownTopicError, UnreachableError, KafkaError;
+        InvalidRequestError: an unknown column.
         """
+        schema_of(columns)  # an unknown one is told before anything is asked
         tp = TopicPartition(topic, partition)
 
         def ask(offset: int, max_bytes: int) -> Future[Fetched]:
@@ -213,21 +216,25 @@ class KafkaClient:
         found: dict[int, Extent] = {}
         with self._appending:  # a partition's batches are sent in the order of their sequence numbers
             self._run(self._have_producer())
-            for partition, order in group_by_partition(ids, len(metadata.leaders)):
-                tp = TopicPartition(topic, partition)
-                stamp = self._call(self._stamp, tp, len(order))
-                for buffer in encode(
-                    rows,
-                    order,
-                    codec=codec,
-                    batch_bytes=min(BATCH_BYTES, settings.batch_bytes_max),
-                    batch_bytes_max=settings.batch_bytes_max,
-                    producer=stamp,
-                ):
-                    for batch, size in split(buffer):
-                        sent.append(_Sent(partition, size, len(batch), self._call(self._send, tp, batch)))
-                    while sum(each.size_bytes for each in sent) > UNACKNOWLEDGED_BYTES_MAX:
-                        self._run(_acknowledged(sent, found))
+            try:
+                for partition, order in group_by_partition(ids, len(metadata.leaders)):
+                    tp = TopicPartition(topic, partition)
+                    stamp = self._call(self._stamp, tp, len(order))
+                    for buffer in encode(
+                        rows,
+                        order,
+                        codec=codec,
+                        batch_bytes=min(BATCH_BYTES, settings.batch_bytes_max),
+                        batch_bytes_max=settings.batch_bytes_max,
+                        producer=stamp,
+                    ):
+                        for batch, size in split(buffer):
+                            sent.append(_Sent(partition, size, len(batch), self._call(self._send, tp, batch)))
+                        while sum(each.size_bytes for each in sent) > UNACKNOWLEDGED_BYTES_MAX:
+                            self._run(_acknowledged(sent, found))
+            except PylogError as error:
+                self._call(self._give_up, error)
+                raise
         while sent:
             self._run(_acknowledged(sent, found))
         return found
@@ -267,6 +274,10 @@ class KafkaClient:
     def _send(self, tp: TopicPartition, data: memoryview) -> asyncio.Future[int]:
         assert self._producer is not None
         return self._producer.send(tp, data)
+
+    def _give_up(self, error: PylogError) -> None:
+        if self._producer is not None:
+            self._producer.fail(error)
 
     def _run(self, what: Coroutine[Any, Any, Found]) -> Found:
         if self._is_closed:

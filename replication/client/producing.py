@@ -110,6 +110,10 @@ class Producer:
         """A batch could not be appended: nothing is taken any more."""
         return self._error is not None
 
+    def fail(self, error: PylogError) -> None:
+        """Take nothing more: what was stamped will not be sent, and would leave a gap."""
+        self._fail_all(error)
+
     async def close(self) -> None:
         """Stop. What was not acknowledged may be appended, or not."""
         for task in (self._sender, *self._requests):
@@ -131,12 +135,15 @@ class Producer:
                     pass
         except PylogError as error:
             self._fail_all(error)
+        except Exception as error:  # whoever waits for an answer must hear of it
+            self._fail_all(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer failed: {error!r}"))
+            raise
 
     async def _send_ready(self) -> float | None:
         """Send what can be sent now; return in how many seconds to look again, None: when something has changed."""
         now, again = asyncio.get_running_loop().time(), float("inf")
         shares: dict[int, list[_Partition]] = {}
-        for state in self._partitions.values():
+        for state in tuple(self._partitions.values()):  # others come while a leader is looked up
             if not state.waiting or state.is_rewinding or len(state.sent) >= IN_FLIGHT:
                 continue
             if state.waiting[0].deadline <= now:

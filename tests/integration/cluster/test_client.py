@@ -136,3 +136,9 @@ def test_a_client_that_is_closed_says_so(cluster):
     client.close()
     with pytest.raises(InvalidRequestError, match="is closed"):
         client.topics()
+
+
+def test_a_column_that_is_not_there_is_told(cluster, client):
+    topic = cluster.create((1, 2, 3))
+    with pytest.raises(InvalidRequestError, match="no column 'valu'; did you mean 'value'"):
+        list(client.read(topic, 0, 0, 3, columns=["valu"]))
