@@ -41,6 +41,14 @@ SILENT_S = 1.0
 Partitions = Mapping[TopicPartition, Any]
 Found = TypeVar("Found")
 LOST = (OSError, TimeoutError)  # of a connection: another one may do
+GROUP_KEY = 0  # FindCoordinator: the key is a group
+_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+# What a coordinator says when the same request may do later, there or elsewhere.
+_ASK_AGAIN = _MOVED | {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+}
 
 
 class Backoff:
@@ -80,12 +88,13 @@ class Cluster:
         self._request_timeout_ms = min(request_timeout_ms, timeout_ms)
         self._max_age_s = metadata_max_age_ms / 1000
         self._connections: dict[tuple[str, int], BrokerConnection] = {}
+        self._coordinators: dict[str, BrokerConnection] = {}  # by group
         self._cluster: ClusterMetadata | None = None
         self._topics: dict[str, tuple[float, TopicMetadata]] = {}
 
     def close(self) -> None:
         """End every connection."""
-        for connection in self._connections.values():
+        for connection in (*self._connections.values(), *self._coordinators.values()):
             connection.close()
 
     def backoff(self) -> Backoff:
@@ -191,16 +200,9 @@ class Cluster:
             name: {p for p, known in self._leaders_of(name).items() if known.broker == leader}
             for name in topics
         }
-        asked = asyncio.ensure_future(broker.call(key, request, **bounds))
-        try:
-            while True:
-                done, _ = await asyncio.wait([asked], timeout=SILENT_S)
-                if done:
-                    return asked.result()
-                if broker.silent_s >= SILENT_S and await self._is_replaced(leader, led):
-                    broker.close()
-        finally:
-            asked.cancel()
+        return await _unless_silent(
+            broker, broker.call(key, request, **bounds), lambda: self._is_replaced(leader, led)
+        )
 
     async def _is_replaced(self, leader: int, led: Mapping[str, Collection[int]]) -> bool:
         """Has any of these partitions another leader by now?"""
@@ -263,6 +265,80 @@ class Cluster:
                     ErrorCode.REQUEST_TIMED_OUT, f"{key.name} did not succeed in time; last: {last}"
                 )
             await backoff.wait()
+
+    async def call_coordinator(
+        self, group: str, key: ApiKey, request: Any, code_of: Callable[[Any], ErrorCode], **bounds: Any
+    ) -> Answer:
+        """What the broker that keeps a group answers, over a connection of the group's own: a join holds up no fetch.
+
+        Asked again, of the one that keeps it then, when the connection is lost, or while it says by `code_of` the
+        answer that it does not keep the group (yet). So it may act on a request twice. A coordinator that is silent is
+        given up as soon as the others name another one.
+
+        Raises: KafkaError: nobody answered for the group until the deadline, or it may not be seen; UnreachableError,
+        UnsupportedVersionError, ProtocolError.
+        """
+        backoff = self.backoff()
+        refused: object
+        while True:
+            coordinator = await self._coordinator(group)
+            if isinstance(coordinator, ErrorCode):
+                refused = coordinator
+            else:
+                try:
+                    answer = await self._ask_coordinator(coordinator, group, key, request, bounds)
+                except LOST as error:
+                    refused = error
+                else:
+                    refused = code_of(answer.body)
+                    if refused not in _ASK_AGAIN:
+                        return answer
+                if isinstance(refused, BaseException) or refused in _MOVED:
+                    self._forget_coordinator(group, coordinator)
+            if backoff.is_over:
+                raise KafkaError(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                    f"{key.name} of group {group!r} did not succeed within {self.timeout_s:g} s; "
+                    f"last: {_reason(refused)}",
+                )
+            await backoff.wait()
+
+    async def _ask_coordinator(
+        self, coordinator: BrokerConnection, group: str, key: ApiKey, request: Any, bounds: Mapping[str, Any]
+    ) -> Answer:
+        async def has_moved() -> bool:
+            try:
+                found = await self._find_coordinator(group)
+            except PylogError:
+                return False
+            return isinstance(found, tuple) and coordinator.address != f"{found[0]}:{found[1]}"
+
+        return await _unless_silent(coordinator, coordinator.call(key, request, **bounds), has_moved)
+
+    async def _coordinator(self, group: str) -> BrokerConnection | ErrorCode:
+        """The connection to the broker that keeps the group, or why it is not known now. Raises: KafkaError."""
+        if group not in self._coordinators:
+            found = await self._find_coordinator(group)
+            if isinstance(found, ErrorCode):
+                return found
+            made = BrokerConnection(*found, self._client_id, timeout_ms=self._request_timeout_ms)
+            self._coordinators.setdefault(group, made)  # another call may have been quicker
+        return self._coordinators[group]
+
+    async def _find_coordinator(self, group: str) -> tuple[str, int] | ErrorCode:
+        request = {"key": group, "key_type": GROUP_KEY, "coordinator_keys": [group]}
+        attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
+        answer = (await self.call_any(ApiKey.FIND_COORDINATOR, request, timeout_ms=attempt_ms)).body
+        found = next(iter(getattr(answer, "coordinators", (answer,))))
+        code = ErrorCode(found.error_code.value)
+        if code is not ErrorCode.NONE and not code.is_retriable:
+            raise KafkaError(code, f"group {group!r} at {self.where}")
+        return (found.host, found.port) if code is ErrorCode.NONE else code
+
+    def _forget_coordinator(self, group: str, known: BrokerConnection) -> None:
+        known.close()
+        if self._coordinators.get(group) is known:
+            del self._coordinators[group]
 
     async def call_leaders(
         self,
@@ -346,6 +422,22 @@ class Cluster:
         return sorted(
             all_of_them, key=lambda a: a in self._connections and self._connections[a].silent_s >= SILENT_S
         )
+
+
+async def _unless_silent(
+    broker: BrokerConnection, call: Awaitable[Answer], is_replaced: Callable[[], Awaitable[bool]]
+) -> Answer:
+    """The answer of a broker; when it is silent, and is replaced, the connection is closed, and the call is lost."""
+    asked = asyncio.ensure_future(call)
+    try:
+        while True:
+            done, _ = await asyncio.wait([asked], timeout=SILENT_S)
+            if done:
+                return asked.result()
+            if broker.silent_s >= SILENT_S and await is_replaced():
+                broker.close()
+    finally:
+        asked.cancel()
 
 
 def _reason(error: object) -> str:

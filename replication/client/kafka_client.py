@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -35,6 +35,7 @@ from replication.client.fetching import (
     fetch,
     list_offsets,
 )
+from replication.client.groups import Committed, commit, committed
 from replication.client.metadata import TopicMetadata
 from replication.client.producing import Producer, split
 from replication.client.settings import TopicSettings, topic_settings
@@ -133,6 +134,18 @@ class KafkaClient:
     ) -> dict[TopicPartition, FoundOffset]:
         """As `fetching.list_offsets`."""
         return self._run(list_offsets(self._cluster, wanted, isolation=isolation))
+
+    # ------------------------------------------------------------------ groups
+
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Committed]:
+        """As `groups.committed`."""
+        return self._run(committed(self._cluster, group, partitions))
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """As `groups.commit`, for a group that has no members."""
+        self._run(commit(self._cluster, group, offsets))
 
     # ----------------------------------------------------------------- records
 

@@ -4,11 +4,15 @@ import threading
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Position
 
 from logstore.errors import InvalidRequestError, OffsetOutOfRangeError, RecordTooLargeError, UnknownTopicError
+from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
 from replication.errors import KafkaError
-from replication.model.cluster import TopicPartition
+from replication.groups.machine.records import partition_of
+from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 
 
 @pytest.fixture
@@ -88,8 +92,6 @@ def test_offsets_are_found_by_time_and_at_both_ends(cluster, client):
 def test_records_that_were_deleted_are_an_error_and_not_a_gap(cluster, client):
     topic = cluster.create((1, 2, 3))
     client.append(topic, rows(0, 10))
-    from confluent_kafka import TopicPartition as Position
-
     cluster.administer("delete_records", [Position(topic, 0, 4)])
     with pytest.raises(OffsetOutOfRangeError, match="which holds offsets 4 to 10"):
         list(client.read(topic, 0, 2, 10))
@@ -142,3 +144,27 @@ def test_a_column_that_is_not_there_is_told(cluster, client):
     topic = cluster.create((1, 2, 3))
     with pytest.raises(InvalidRequestError, match="no column 'valu'; did you mean 'value'"):
         list(client.read(topic, 0, 0, 3, columns=["valu"]))
+
+
+def test_committed_offsets_survive_the_broker_that_keeps_them(cluster, client):
+    """What a commit has stored, every client of Kafka reads, whichever broker keeps the group then."""
+    topic = cluster.create((1, 2, 3), (2, 3, 1), (3, 1, 2))
+    tps = [TopicPartition(topic, n) for n in range(3)]
+    group = f"of-{topic}"
+    client.commit(group, {tp: Committed(10 + tp.partition, metadata="mine") for tp in tps})
+    keeper = cluster.state(
+        OFFSETS_TOPIC, partition_of(group, len(client.topic(OFFSETS_TOPIC).leaders))
+    ).leader
+    cluster.running.pause(keeper)  # it holds its connections, and answers nothing
+    client.commit(group, {tps[1]: Committed(20)})
+    assert client.committed(group)[tps[1]].offset == 20
+    client.commit(group, {tps[1]: Committed(5)})
+    other = Consumer({"bootstrap.servers": cluster.running.bootstrap, "group.id": group, "log_level": 0})
+    found = other.committed([Position(*tp) for tp in tps], timeout=20)
+    assert [each.offset for each in found] == [10, 5, 12]
+    assert client.committed(group, tps[:1]) == {tps[0]: Committed(10, metadata="mine")}
+    other.subscribe([topic])
+    cluster.until(lambda: other.poll(0.2) or other.assignment())
+    with pytest.raises(KafkaError, match="it has members"):
+        client.commit(group, {tps[0]: Committed(1)})
+    other.close()

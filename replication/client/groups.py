@@ -1,0 +1,127 @@
+"""The committed offsets of groups: read and written at the broker that keeps the group.
+
+A commit that returned is at all replicas in sync. Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from replication.client.cluster import Cluster
+from replication.errors import ErrorCode, error_of
+from replication.model.cluster import TopicPartition
+from replication.protocol.apis import ApiKey
+
+_OF_MEMBERS = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
+_HAS_MEMBERS = ": it has members, and only they may commit; choose a group without members"
+
+
+class Committed(NamedTuple):
+    """The next offset to read. `leader_epoch` is that of the record before it, or a later one; -1: not known."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class Member(NamedTuple):
+    """Who commits. The default is nobody: taken from whoever asks, as long as the group has no members."""
+
+    generation: int = -1
+    id: str = ""
+    instance: str | None = None
+
+
+async def commit(
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, Committed], *, member: Member | None = None
+) -> None:
+    """Store these offsets, whatever was stored before.
+
+    Raises: KafkaError: a partition's offset was refused (others may be stored), or nobody kept the group until the
+    deadline; UnreachableError.
+    """
+    if not offsets:
+        return
+    who = member or Member()
+    request = {
+        "group_id": group,
+        "generation_id_or_member_epoch": who.generation,
+        "member_id": who.id,
+        "group_instance_id": who.instance,
+        "retention_time": -1,
+        "topics": _by_topic(
+            {
+                tp: {
+                    "partition_index": tp.partition,
+                    "committed_offset": each.offset,
+                    "committed_leader_epoch": each.leader_epoch,
+                    "committed_metadata": each.metadata,
+                }
+                for tp, each in offsets.items()
+            },
+            "partitions",
+        ),
+    }
+    answer = await cluster.call_coordinator(group, ApiKey.OFFSET_COMMIT, request, _code)
+    for topic in answer.body.topics:
+        for row in topic.partitions:
+            if code := row.error_code.value:
+                hint = _HAS_MEMBERS if member is None and code in _OF_MEMBERS else ""
+                raise error_of(code, f"commit of {topic.name}-{row.partition_index} in group {group!r}{hint}")
+
+
+async def committed(
+    cluster: Cluster, group: str, partitions: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, Committed]:
+    """The committed offsets of these partitions, or of all; those that have none are left out.
+
+    Offsets of a transaction that is not decided are waited for.
+
+    Raises: KafkaError: the group may not be seen, or nobody kept it until the deadline; UnreachableError.
+    """
+    names = (
+        None
+        if partitions is None
+        else _by_topic({tp: tp.partition for tp in partitions}, "partition_indexes")
+    )
+    request = {
+        "group_id": group,
+        "topics": names,
+        "groups": [{"group_id": group, "topics": names}],  # from version 8 on
+        "require_stable": True,
+    }
+    answer = await cluster.call_coordinator(group, ApiKey.OFFSET_FETCH, request, _code)
+    whole = _group_of(answer.body)
+    if code := getattr(whole, "error_code", ErrorCode.NONE).value:
+        raise error_of(code, f"offsets of group {group!r}")
+    found = {}
+    for topic in whole.topics:
+        for row in topic.partitions:
+            code = row.error_code.value
+            if code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                raise error_of(code, f"offset of {topic.name}-{row.partition_index} in group {group!r}")
+            if row.committed_offset >= 0:
+                epoch = getattr(row, "committed_leader_epoch", -1)
+                tp = TopicPartition(topic.name, row.partition_index)
+                found[tp] = Committed(row.committed_offset, epoch, row.metadata or "")
+    return found
+
+
+def _by_topic(rows: Mapping[TopicPartition, Any], field: str) -> list[dict[str, Any]]:
+    topics: dict[str, list[Any]] = {}
+    for tp, row in rows.items():
+        topics.setdefault(tp.topic, []).append(row)
+    return [{"name": name, field: found} for name, found in topics.items()]
+
+
+def _group_of(answer: Any) -> Any:
+    return answer.groups[0] if hasattr(answer, "groups") else answer
+
+
+def _code(answer: Any) -> ErrorCode:
+    """What is wrong with the whole answer: brokers say it once, or of every partition."""
+    found = _group_of(answer)
+    rows = (row for topic in found.topics for row in topic.partitions)
+    codes = (each.error_code.value for each in (found, *rows) if hasattr(each, "error_code"))
+    return error_of(next(filter(None, codes), ErrorCode.NONE)).code

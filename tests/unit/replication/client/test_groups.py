@@ -1,0 +1,187 @@
+"""Groups as a client sees them: coordinators that move, load or hang; and librdkafka's, in versions of its own."""
+
+import asyncio
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as Position
+
+from replication.client.cluster import Cluster
+from replication.client.groups import Committed, commit, committed
+from replication.client.kafka_client import KafkaClient
+from replication.errors import ErrorCode, KafkaError
+from replication.model.cluster import TopicPartition
+from replication.protocol.apis import ApiKey
+from tests.support.peer import run, serving, until
+
+T0 = TopicPartition("t", 0)
+LOADING, MOVED, TIMED_OUT = 14, 16, 7
+UNKNOWN_TOPIC, UNKNOWN_MEMBER = 3, 25
+
+
+class Coordinator:
+    """Answers a commit with the next of these codes; the last one stays."""
+
+    def __init__(self, *codes):
+        self.codes = list(codes)
+        self.asked = self.found = 0
+        self.offsets = {}
+        self.ports = []
+        self.connections = set()
+
+    def handlers(self):
+        return {ApiKey.FIND_COORDINATOR: self.find, ApiKey.OFFSET_COMMIT: self.commit}
+
+    async def find(self, context, body):
+        self.found += 1
+        row = {"key": "g", "node_id": 1, "host": "127.0.0.1", "port": self.ports[-1]}
+        return {"coordinators": [{"error_code": 0, "error_message": None, **row}]}
+
+    async def commit(self, context, body):
+        self.asked += 1
+        self.connections.add(context.connection_id)
+        code = self.codes.pop(0) if len(self.codes) > 1 else self.codes[0]
+        if code is None:  # it hangs
+            context.park()
+            await asyncio.sleep(60)
+        rows = [
+            {"partition_index": row.partition_index, "error_code": code} for row in body.topics[0].partitions
+        ]
+        if not code:
+            self.offsets = {row.partition_index: row.committed_offset for row in body.topics[0].partitions}
+        return {"topics": [{"name": "t", "partitions": rows}]}
+
+
+def committing(*codes, offsets=None, timeout_ms=5000):
+    """A commit to a coordinator that answers so; the coordinator after it."""
+    coordinator = Coordinator(*codes)
+
+    async def main():
+        async with serving(coordinator.handlers()) as (_, port):
+            coordinator.ports.append(port)
+            cluster = Cluster(f"127.0.0.1:{port}", timeout_ms=timeout_ms)
+            try:
+                await commit(cluster, "g", offsets or {T0: Committed(5)})
+            finally:
+                cluster.close()
+
+    run(main())
+    return coordinator
+
+
+def test_a_coordinator_is_looked_up_once_and_asked_again_while_it_loads():
+    done = committing(LOADING, TIMED_OUT, LOADING, 0)
+    assert (done.offsets, done.asked, done.found) == ({0: 5}, 4, 1)
+
+
+def test_a_coordinator_that_has_moved_is_looked_up_again():
+    done = committing(MOVED, 15, 0)
+    assert (done.offsets, done.asked, done.found) == ({0: 5}, 3, 3)
+
+
+def test_what_no_repetition_mends_is_told_at_once_and_names_the_partition():
+    many = {TopicPartition("t", n): Committed(n) for n in range(300)}
+    with pytest.raises(KafkaError, match="commit of t-0 in group 'g': it has members"):
+        committing(UNKNOWN_MEMBER, offsets=many)
+    with pytest.raises(KafkaError, match=r"unknown topic or partition .* commit of t-0"):
+        committing(UNKNOWN_TOPIC)
+    assert committing(0, offsets=many).offsets == {n: n for n in range(300)}
+
+
+def test_nobody_who_keeps_the_group_is_an_error_when_the_time_is_over():
+    with pytest.raises(
+        KafkaError, match=r"OFFSET_COMMIT of group 'g' .* within 0.3 s; last: NOT_COORDINATOR"
+    ):
+        committing(MOVED, timeout_ms=300)
+
+
+def test_a_coordinator_that_hangs_is_given_up_when_another_one_keeps_the_group():
+    hanging, next_one = Coordinator(None), Coordinator(0)
+
+    async def main():
+        async with serving(hanging.handlers()) as (_, first), serving(next_one.handlers()) as (_, second):
+            hanging.ports.append(first)
+            cluster = Cluster(f"127.0.0.1:{first}")
+            asked = asyncio.create_task(commit(cluster, "g", {T0: Committed(7)}))
+            await until(lambda: hanging.asked)
+            hanging.ports.append(second)
+            await asked
+            cluster.close()
+
+    run(main())
+    assert next_one.offsets == {0: 7}
+
+
+def test_calls_of_a_group_share_its_connection():
+    coordinator = Coordinator(0)
+
+    async def main():
+        async with serving(coordinator.handlers()) as (_, port):
+            coordinator.ports.append(port)
+            cluster = Cluster(f"127.0.0.1:{port}")
+            await asyncio.gather(*(commit(cluster, "g", {T0: Committed(n)}) for n in range(8)))
+            cluster.close()
+
+    run(main())
+    assert (coordinator.asked, len(coordinator.connections)) == (8, 1)
+
+
+@pytest.fixture(scope="module")
+def mock():
+    producer = Producer({"test.mock.num.brokers": 3, "bootstrap.servers": "unused", "log_level": 0})
+    brokers = producer.list_topics(timeout=20).brokers.values()
+    producer.produce("made", b"by writing")
+    assert producer.flush(20) == 0
+    yield ",".join(f"{b.host}:{b.port}" for b in brokers)
+    producer.flush(0)  # the brokers live as long as it does
+
+
+def test_groups_of_another_make_are_read_and_written(mock):
+    tps = [TopicPartition("made", n) for n in range(3)]
+    other = Consumer({"bootstrap.servers": mock, "group.id": "g", "log_level": 0})
+    with KafkaClient(mock, timeout_ms=20_000) as client:
+        assert client.committed("g", tps) == {}
+        client.commit("g", {tps[0]: Committed(5, metadata="mine"), tps[2]: Committed(7)})
+        assert [p.offset for p in other.committed([Position(*tp) for tp in tps], timeout=20)] == [5, -1001, 7]
+        other.commit(offsets=[Position("made", 1, 9)], asynchronous=False)
+        found = client.committed("g", tps)
+        assert {tp: each.offset for tp, each in found.items()} == {tps[0]: 5, tps[1]: 9, tps[2]: 7}
+    other.close()
+
+
+def test_an_answer_of_any_version_is_understood():
+    """The oldest version has no error of the whole, the newest several groups."""
+    tps = {T0: 5, TopicPartition("t", 1): -1}
+
+    async def fetch(context, body):
+        parts = [
+            {"partition_index": tp.partition, "committed_offset": at, "metadata": "", "error_code": 0}
+            for tp, at in tps.items()
+        ]
+        topics = [{"name": "t", "partitions": parts}]
+        whole = {"topics": topics, "error_code": 30 if body_group(body) == "secret" else 0}
+        return {**whole, "groups": [{"group_id": body_group(body), **whole}]}
+
+    def body_group(body):
+        return body.groups[0].group_id if hasattr(body, "groups") else body.group_id
+
+    async def main():
+        coordinator = Coordinator(0)
+        async with serving({**coordinator.handlers(), ApiKey.OFFSET_FETCH: fetch}) as (_, port):
+            coordinator.ports.append(port)
+            cluster = Cluster(f"127.0.0.1:{port}")
+            for version in (1, 2, 7, 8, 9):
+                broker = await cluster._coordinator("g")
+                await broker.connected()
+                first, _ = broker._versions[ApiKey.OFFSET_FETCH]
+                broker._versions = {
+                    **broker._versions,
+                    ApiKey.OFFSET_FETCH: type(broker._versions[9])(first, version),
+                }
+                assert await committed(cluster, "g", tps) == {T0: Committed(5)}
+            with pytest.raises(KafkaError) as caught:
+                await committed(cluster, "secret", tps)
+            assert caught.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+            cluster.close()
+
+    run(main())
