@@ -33,8 +33,11 @@ _LEVELS = {"read_committed": Level.READ_COMMITTED, "read_uncommitted": Level.REA
 class ClusterTopics:
     """See `ReadableTopics` and `WritableTopics`. Errors are those of `logstore.errors` and `KafkaError`."""
 
-    def __init__(self, client: KafkaClient, isolation: Isolation = "read_committed") -> None:
+    def __init__(
+        self, client: KafkaClient, isolation: Isolation = "read_committed", *, short_circuit: bool = False
+    ) -> None:
         self._client = client
+        self._short_circuit = short_circuit
         self._level = _LEVELS[isolation]
 
     def topics(self) -> list[TopicInfo]:
@@ -83,6 +86,7 @@ class ClusterTopics:
             columns=columns,
             isolation=self._level,
             fetch_bytes=BATCH_BYTES,
+            short_circuit=self._short_circuit,
         )
 
     def settled(self, look: Callable[[], Found]) -> Found:
@@ -119,7 +123,9 @@ _clients: dict[tuple[int, str], KafkaClient] = {}
 _mutex = threading.Lock()
 
 
-def of_cluster(bootstrap: str, *, isolation: Isolation = "read_committed") -> ClusterTopics:
+def of_cluster(
+    bootstrap: str, *, isolation: Isolation = "read_committed", short_circuit: bool = False
+) -> ClusterTopics:
     """Return the topics of the cluster at these addresses. Raises: InvalidConfigError: they are no addresses."""
     key = os.getpid(), bootstrap
     with _mutex:
@@ -127,7 +133,7 @@ def of_cluster(bootstrap: str, *, isolation: Isolation = "read_committed") -> Cl
         _clients[key] = client
         while len(_clients) > CLIENTS_MAX:
             _clients.pop(next(iter(_clients))).close()
-    return ClusterTopics(client, isolation)
+    return ClusterTopics(client, isolation, short_circuit=short_circuit)
 
 
 def _info(topic: TopicMetadata) -> TopicInfo:

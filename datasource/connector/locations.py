@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from logstore.log.isolation import Isolation
 
 
-def to_read(options: ReadOptions | WriteOptions, isolation: Isolation = "read_committed") -> ReadableTopics:
+def to_read(
+    options: ReadOptions | WriteOptions,
+    isolation: Isolation = "read_committed",
+    *,
+    short_circuit: bool = False,
+) -> ReadableTopics:
     """The topics, to read. Raises: NotAStoreError; InvalidConfigError: what a cluster needs is not installed."""
     return (
-        _cluster(options.bootstrap, isolation)
+        _cluster(options.bootstrap, isolation, short_circuit=short_circuit)
         if options.bootstrap
         else reading(options.path, isolation=isolation)
     )
@@ -26,7 +31,7 @@ def to_write(options: WriteOptions) -> WritableTopics:
     return _cluster(options.bootstrap, "read_committed") if options.bootstrap else writing(options.path)
 
 
-def _cluster(bootstrap: str, isolation: Isolation) -> WritableTopics:
+def _cluster(bootstrap: str, isolation: Isolation, *, short_circuit: bool = False) -> WritableTopics:
     try:
         from datasource.cluster_topics import of_cluster  # loads the protocol, which a directory needs not
     except ModuleNotFoundError as error:
@@ -35,4 +40,4 @@ def _cluster(bootstrap: str, isolation: Isolation) -> WritableTopics:
             "on every machine of Spark",
             option="kafka.bootstrap.servers",
         ) from error
-    return of_cluster(bootstrap, isolation=isolation)
+    return of_cluster(bootstrap, isolation=isolation, short_circuit=short_circuit)

@@ -56,6 +56,7 @@ OPTIONS: dict[str, Uses] = {
     "endingOffsetsByTimestamp": _BATCH,
     "failOnDataLoss": _READ,
     "isolation": _READ,
+    "shortCircuit": _READ,
     "pushdown": _BATCH,
     "minPartitions": _READ,
     "maxRecordsPerPartition": _READ,
@@ -201,6 +202,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     isolation: Isolation
     include_tiered: bool
+    short_circuit: bool
     pushdown: bool
     trigger: TriggerLimits
     tasks: TaskLimits
@@ -264,6 +266,11 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
     path, bootstrap = _location(given)
     if bootstrap and include_tiered:
         raise parse.bad("includeTiered", given["includetiered"], "needs a directory (option 'path')")
+    short_circuit = parse.flag(given, "shortCircuit", default=False)
+    if short_circuit and not bootstrap:
+        raise parse.bad(
+            "shortCircuit", given["shortcircuit"], "needs a cluster: a directory is read directly"
+        )
     return ReadOptions(
         path=path,
         bootstrap=bootstrap,
@@ -282,6 +289,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         fail_on_data_loss=parse.flag(given, "failOnDataLoss", default=True),
         isolation=isolation,
         include_tiered=include_tiered,
+        short_circuit=short_circuit,
         pushdown=parse.flag(given, "pushdown", default=False),
         trigger=trigger,
         tasks=TaskLimits(

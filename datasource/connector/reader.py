@@ -104,7 +104,7 @@ class _Tasks:
         options = self.options
         if options.include_tiered:
             return reading_tiered(options.path, fail_on_data_loss=options.fail_on_data_loss)
-        return to_read(options, options.isolation)
+        return to_read(options, options.isolation, short_circuit=options.short_circuit)
 
     def _plan(self, target: ReadableTopics, ranges: Iterable[PartitionRange]) -> list[InputPartition]:
         planned = tasks(

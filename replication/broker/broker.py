@@ -26,6 +26,7 @@ from replication.broker.handlers.configs import ConfigHandlers
 from replication.broker.handlers.controller import InterHandlers
 from replication.broker.handlers.data import DataHandlers
 from replication.broker.handlers.groups import GroupHandlers
+from replication.broker.handlers.log_dirs import LogDirHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.reassignments import ReassignmentHandlers
 from replication.broker.handlers.strangers import Strangers
@@ -176,6 +177,7 @@ class Broker:
             TopicHandlers(self.config, metadata, self.admin),
             ReassignmentHandlers(self.controller, metadata, self._placements, self._tree),
             ConfigHandlers(self.config, metadata, self._tree),
+            LogDirHandlers(self.config.log_dirs, self.replicas),
             GroupHandlers(self.config, metadata, self.admin, self.groups),
             CommitHandlers(metadata, self.groups, self.env.clock),
         )

@@ -3,8 +3,8 @@
 From the ground up: `addresses`, where a cluster is; `connection`, one broker and the versions that it speaks;
 `metadata`, who leads which partition; `cluster`, requests to the right broker, repeated while that may help;
 `settings`, what a topic takes; `topics`, making one; `groups`, committed offsets; `fetching`, the batches of a range of
-offsets; `producing`, batches in order and once each; `kafka_client`, all of that with Arrow columns and without an
-event loop.
+offsets; `local_replicas`, the files of a leader on this machine; `producing`, batches in order and once each;
+`kafka_client`, all of that with Arrow columns and without an event loop.
 
 Everything but `kafka_client` belongs to one event loop. Nothing decodes a record before Arrow does.
 """

@@ -51,6 +51,7 @@ class ApiKey(enum.IntEnum):
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -96,6 +97,7 @@ SERVED: Mapping[ApiKey, Versions] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4),
     ApiKey.DESCRIBE_CONFIGS: Versions(1, 4),
     ApiKey.ALTER_CONFIGS: Versions(0, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: Versions(1, 4),
     ApiKey.CREATE_PARTITIONS: Versions(0, 3),
     ApiKey.DELETE_GROUPS: Versions(0, 2),
     ApiKey.ELECT_LEADERS: Versions(0, 2),

@@ -241,6 +241,9 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
             inner="partitions",
         ),
     },
+    ApiKey.DESCRIBE_LOG_DIRS: {
+        "topics": many("topics", {"topic": "name-0000000", "partitions": (0,)}, weight=2),
+    },
     ApiKey.METADATA: {
         "names": MANY_NAMES,
         "same": many("topics", {"topic_id": None, "name": "a-name-that-nobody-has"}, META),

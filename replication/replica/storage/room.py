@@ -13,6 +13,7 @@ import asyncio
 import logging
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,11 +35,15 @@ _REPLICA = re.compile(r".+-\d+(\..+\.deleted)?")
 
 
 class Usage(NamedTuple):
-    """The bytes of the replicas' files, and those of the disk."""
+    """The bytes of each replica's log, by the name of its directory, and those of the disk."""
 
-    log_bytes: int
+    replica_bytes: Mapping[str, int]
     free_bytes: int
     total_bytes: int
+
+    @property
+    def log_bytes(self) -> int:
+        return sum(self.replica_bytes.values())
 
 
 class Room:
@@ -95,19 +100,14 @@ class Room:
 
     def usage(self) -> Usage:
         """Sum up every file of every replica: not for the event loop."""
-        usage, files = shutil.disk_usage(self._path), self._env.files
-        logs = [
-            f"{self._path}/{directory}/{name}"
-            for directory in files.list(self._path).names
-            if _REPLICA.fullmatch(directory)
-            for name in self._names(directory)
-            if name.endswith(".log")
-        ]
-        found = [files.stat(log) for log in logs]
-        return Usage(sum(stat.size for stat in found if stat is not None), usage.free, usage.total)
+        usage, found = shutil.disk_usage(self._path), self._env.files.list(self._path).names
+        replicas = {name: self._bytes_of(name) for name in found if _REPLICA.fullmatch(name)}
+        return Usage(replicas, usage.free, usage.total)
 
-    def _names(self, directory: str) -> tuple[str, ...]:
+    def _bytes_of(self, directory: str) -> int:
+        path, files = f"{self._path}/{directory}", self._env.files
         try:
-            return self._env.files.list(f"{self._path}/{directory}").names
+            logs = [name for name in files.list(path).names if name.endswith(".log")]
         except FileNotFoundError:  # it was just deleted
-            return ()
+            return 0
+        return sum(stat.size for name in logs if (stat := files.stat(f"{path}/{name}")) is not None)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+from pathlib import Path
 
 import aiokafka
 import aiokafka.admin
@@ -207,6 +208,19 @@ def test_the_life_of_a_topic(admin, all_tools):
     until(lambda: makes(admin, name), "the former topic is gone everywhere")
     assert has(admin, name, 2)
     until(lambda: ends_at(reader, name) == 0, "its records are gone")
+
+
+def test_log_dirs_are_told_with_their_bytes(cluster):
+    with contextlib.closing(kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap)) as admin:
+        admin.create_topics([kafka.admin.NewTopic("sized", num_partitions=2, replication_factor=3)])
+        cluster_says = admin.describe_log_dirs({"sized": [0, 1], "nobody": [3]})
+        everything = admin.describe_log_dirs()
+    assert {row["broker"] for row in cluster_says} == {1, 2, 3}
+    for row in cluster_says:
+        (log_dir,) = row["log_dirs"]
+        assert Path(log_dir["log_dir"]).name == f"broker-{row['broker']}"
+        assert {t["name"]: len(t["partitions"]) for t in log_dir["topics"]} == {"sized": 2}
+    assert all(len(row["log_dirs"][0]["topics"]) >= 1 for row in everything)
 
 
 def makes(admin, name):

@@ -1,5 +1,6 @@
 """The client and three brokers: nothing is lost, doubled or out of order when leaders die, stand still or move."""
 
+import asyncio
 import threading
 
 import pyarrow as pa
@@ -8,11 +9,14 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Position
 
 from logstore.errors import InvalidRequestError, OffsetOutOfRangeError, RecordTooLargeError, UnknownTopicError
+from replication.client import kafka_client, local_replicas
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
+from replication.client.local_replicas import local_replica
 from replication.errors import KafkaError
 from replication.groups.machine.records import partition_of
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
+from replication.protocol.messages import Isolation
 
 
 @pytest.fixture
@@ -168,3 +172,73 @@ def test_committed_offsets_survive_the_broker_that_keeps_them(cluster, client):
     with pytest.raises(KafkaError, match="it has members"):
         client.commit(group, {tps[0]: Committed(1)})
     other.close()
+
+
+def network_is_out(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("read over the network")
+
+    monkeypatch.setattr(kafka_client, "fetch", refuse)
+
+
+def test_a_leader_on_this_machine_is_read_by_its_files(cluster, client, monkeypatch):
+    topic = cluster.create((1, 2, 3))
+    client.append(topic, rows(0, 3000))
+    wanted = pa.Table.from_batches(client.read(topic, 0, 7, 2990))
+    assert wanted.num_rows == 2983
+    network_is_out(monkeypatch)
+    assert pa.Table.from_batches(client.read(topic, 0, 7, 2990, short_circuit=True)) == wanted
+    columns = ["value", "timestamp"]
+    found = pa.Table.from_batches(client.read(topic, 0, 7, 2990, columns=columns, short_circuit=True))
+    assert found == wanted.select(columns)
+    assert list(client.read(topic, 0, 5, 5, short_circuit=True)) == []
+    with pytest.raises(AssertionError, match="over the network"):
+        list(client.read(topic, 0, 7, 2990))
+
+
+def test_files_that_fail_are_left_for_the_network_at_the_next_record(cluster, client):
+    topic = cluster.create((1, 2, 3))
+    for begin in range(0, 40, 10):
+        values = [f"{n}".ljust(60_000, ".") for n in range(begin, begin + 10)]
+        client.append(topic, pa.table({"value": values}))
+    leader = cluster.state(topic).leader
+    reading = client.read(topic, 0, 0, 40, short_circuit=True)
+    found = next(reading)["value"].to_pylist()
+    assert 0 < len(found) < 40
+    cluster.running.kill(leader)
+    (log,) = (cluster.running.directory / f"broker-{leader}" / f"{topic}-0").glob("*.log")
+    data = bytearray(log.read_bytes())
+    data[-100] ^= 1
+    log.write_bytes(data)
+    found += [v for batch in reading for v in batch["value"].to_pylist()]
+    assert [int(v.decode().rstrip(".")) for v in found] == list(range(40))
+
+
+def test_only_what_its_leader_calls_committed_is_read_from_files(cluster, client):
+    """A leader that was deposed has records of its own at offsets where the next one has others."""
+    topic = cluster.create((1, 2, 3))
+    client.append(topic, rows(0, 10))
+    deposed = cluster.state(topic).leader
+    cluster.running.pause(deposed)
+    cluster.until(lambda: cluster.state(topic).leader != deposed)
+    client.append(topic, rows(10, 10))
+    found = [
+        v.decode() for b in client.read(topic, 0, 0, 20, short_circuit=True) for v in b["value"].to_pylist()
+    ]
+    assert found == [str(n) for n in range(20)]
+    replica = client._run(
+        local_replica(client._cluster, TopicPartition(topic, 0), 20, Isolation.READ_COMMITTED)
+    )
+    assert f"broker-{deposed}" not in str(replica.directory)
+    beyond = client._run(
+        local_replica(client._cluster, TopicPartition(topic, 0), 21, Isolation.READ_COMMITTED)
+    )
+    assert beyond is None
+
+
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [("127.0.0.1", True), ("localhost", True), ("192.0.2.1", False), ("no.such.host.invalid", False)],
+)
+def test_a_machine_knows_its_own_addresses(host, is_here):
+    assert asyncio.run(local_replicas._is_this_machine(host)) is is_here

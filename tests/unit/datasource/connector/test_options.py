@@ -365,14 +365,15 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
         "endingOffsets": "latest", "endingTimestamp": "1", "endingOffsetsByTimestamp": '{"a":{"0":1}}',
         "failOnDataLoss": "true", "pushdown": "true", "maxTriggerDelay": "1s", "topic": "a",
         "partitioner": "sticky", "compression": "none", "checkpointLocation": "/c", "queryName": "q",
-        "kafka.bootstrap.servers": "one:9092,[::1]:9093",
+        "kafka.bootstrap.servers": "one:9092,[::1]:9093", "shortCircuit": "true",
     }  # fmt: skip
     for name, uses in OPTIONS.items():
         for use in uses:
             base = {"path": "/log"} if use == Use.WRITE or name in ("assign", "subscribePattern") else READ
             together = {"txnId": "a", "txnVersion": "1"} if name.startswith("txn") else {}
-            if name == "kafka.bootstrap.servers":
+            if name in ("kafka.bootstrap.servers", "shortCircuit"):
                 base = {"exactlyOnce": "false"} if use == Use.WRITE else {"subscribe": "a"}
+                base["kafka.bootstrap.servers"] = texts["kafka.bootstrap.servers"]
             given = {**base, name: texts.get(name, "1"), **together}
             if use == Use.WRITE:
                 write_options(given)
@@ -388,6 +389,7 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
         ({"subscribe": "a", "kafka.bootstrap.servers": "b:70000"}, "'b:70000' is no HOST:PORT"),
         ({"subscribe": "a", "kafka.bootstrap.servers": " "}, "is empty"),
         ({"subscribe": "a", "kafka.bootstrap.servers": "b:1", "includeTiered": "true"}, "needs a directory"),
+        ({"subscribe": "a", "path": "/log", "shortCircuit": "true"}, "a directory is read directly"),
     ],
 )
 def test_a_cluster_is_named_instead_of_a_directory(options, line):

@@ -116,4 +116,4 @@ def test_the_logs_on_it_are_counted(site):
     (directory / "00000000000000000000.index").write_bytes(b"x" * 7)
     (site.room._path / "broker").mkdir()
     (site.room._path / "broker" / "server.log").write_bytes(b"x" * 9)
-    assert site.room.usage() == (100, 50 * MiB, 100 * MiB)
+    assert site.room.usage() == ({"orders-0": 100}, 50 * MiB, 100 * MiB)
