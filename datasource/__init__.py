@@ -17,6 +17,6 @@ package cannot be seen.
 """
 
 from datasource.connector.source import PylogDataSource
-from datasource.session import lag, register, spark_session
+from datasource.session import lag, lag_of_group, register, spark_session
 
-__all__ = ["PylogDataSource", "lag", "register", "spark_session"]
+__all__ = ["PylogDataSource", "lag", "lag_of_group", "register", "spark_session"]

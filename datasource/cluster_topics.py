@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from datasource.topics import BATCH_BYTES, PartitionRange
@@ -15,6 +15,8 @@ from logstore import InvalidRequestError, OffsetRange, TopicInfo
 from logstore.log.isolation import Isolation
 from logstore.store.transactions.coordinator import Transactions
 from logstore.store.transactions.transaction import Transaction
+from replication.client.fetching import LATEST
+from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
 from replication.client.metadata import TopicMetadata
 from replication.model.cluster import TopicPartition
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CLIENTS_MAX = 8
+COMMIT_TIMEOUT_MS = 5_000  # a query waits for it, and can do without it
 SAMPLE_BYTES = 64 * 1024
 
 Found = TypeVar("Found")
@@ -119,6 +122,45 @@ class ClusterTopics:
         """Nothing: `append` returns when all in-sync replicas have the rows."""
 
 
+class GroupPositions:
+    """The committed offsets of a group, as a query reads and writes them. Errors: KafkaError, UnreachableError."""
+
+    def __init__(self, client: KafkaClient, group: str) -> None:
+        self._client = client
+        self._group = group
+
+    def committed(self) -> dict[str, dict[int, int]]:
+        """Topic -> partition -> the next offset to read, of all that the group has any for."""
+        found: dict[str, dict[int, int]] = {}
+        for tp, each in self._client.committed(self._group).items():
+            found.setdefault(tp.topic, {})[tp.partition] = each.offset
+        return found
+
+    def commit(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
+        """Store these, in at most COMMIT_TIMEOUT_MS."""
+        self._client.commit(
+            self._group,
+            {
+                TopicPartition(t, p): Committed(offset)
+                for t, ps in offsets.items()
+                for p, offset in ps.items()
+            },
+            timeout_ms=COMMIT_TIMEOUT_MS,
+        )
+
+    def behind(self) -> dict[str, dict[int, int]]:
+        """How many records each partition has that the group has not committed; of partitions with a commit."""
+        there = self._client.topics()
+        position = {topic: parts for topic, parts in self.committed().items() if topic in there}
+        ends = self._client.offsets(
+            {TopicPartition(t, p): LATEST for t, parts in position.items() for p in parts}
+        )
+        return {
+            t: {p: max(0, ends[TopicPartition(t, p)].offset - offset) for p, offset in parts.items()}
+            for t, parts in position.items()
+        }
+
+
 _clients: dict[tuple[int, str], KafkaClient] = {}
 _mutex = threading.Lock()
 
@@ -127,13 +169,18 @@ def of_cluster(
     bootstrap: str, *, isolation: Isolation = "read_committed", short_circuit: bool = False
 ) -> ClusterTopics:
     """Return the topics of the cluster at these addresses. Raises: InvalidConfigError: they are no addresses."""
+    return ClusterTopics(client_of(bootstrap), isolation, short_circuit=short_circuit)
+
+
+def client_of(bootstrap: str) -> KafkaClient:
+    """Return this process's client of the cluster. Raises: InvalidConfigError."""
     key = os.getpid(), bootstrap
     with _mutex:
         client = _clients.pop(key, None) or KafkaClient(bootstrap, client_id="pylog-spark")
         _clients[key] = client
         while len(_clients) > CLIENTS_MAX:
             _clients.pop(next(iter(_clients))).close()
-    return ClusterTopics(client, isolation, short_circuit=short_circuit)
+    return client
 
 
 def _info(topic: TopicMetadata) -> TopicInfo:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -189,12 +189,29 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, float]:
         raise InvalidRequestError(
             "there is no progress yet: lastProgress is None until a first batch is over"
         )
-    counts = [
+    return _summary(
         count
         for source in progress["sources"]
         for parts in _source_lag(source).values()
         for count in parts.values()
-    ]
+    )
+
+
+def lag_of_group(bootstrap: str, group: str) -> dict[str, float]:
+    """Return how many records a consumer group is behind, as `lag`: a query with this `groupId`, or any other group.
+
+    Only partitions with a committed offset count. Needs no Spark.
+
+    Raises: InvalidConfigError: `bootstrap` is not HOST:PORT,…; UnreachableError, KafkaError.
+    """
+    from datasource.cluster_topics import GroupPositions, client_of
+
+    behind_of_topics = GroupPositions(client_of(bootstrap), group).behind()
+    return _summary(count for parts in behind_of_topics.values() for count in parts.values())
+
+
+def _summary(behind_latest: Iterable[int]) -> dict[str, float]:
+    counts = list(behind_latest)
     return {
         "minOffsetsBehindLatest": min(counts, default=0),
         "maxOffsetsBehindLatest": max(counts, default=0),

@@ -8,6 +8,7 @@ from datasource.topics import ReadableTopics, WritableTopics, reading, writing
 from logstore import InvalidConfigError
 
 if TYPE_CHECKING:
+    from datasource.cluster_topics import GroupPositions
     from datasource.connector.options import ReadOptions, WriteOptions
     from logstore.log.isolation import Isolation
 
@@ -29,6 +30,15 @@ def to_read(
 def to_write(options: WriteOptions) -> WritableTopics:
     """The topics, to write. Raises: as `to_read`; StoreLockedError: a broker has the directory."""
     return _cluster(options.bootstrap, "read_committed") if options.bootstrap else writing(options.path)
+
+
+def group_of(options: ReadOptions) -> GroupPositions | None:
+    """The group of a read over a cluster, if it has one."""
+    if not options.group:
+        return None
+    from datasource.cluster_topics import GroupPositions, client_of
+
+    return GroupPositions(client_of(options.bootstrap), options.group)
 
 
 def _cluster(bootstrap: str, isolation: Isolation, *, short_circuit: bool = False) -> WritableTopics:

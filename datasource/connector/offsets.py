@@ -23,6 +23,7 @@ from datasource.connector.options import (
     Everywhere,
     Offsets,
     OffsetSpec,
+    OfGroup,
     Subscribe,
     SubscribePattern,
     Time,
@@ -197,6 +198,20 @@ def resolve(
     strict = side == "starting" and not no_match_is_latest
     return {
         t: {p: _at_time(target, t, p, times[t][p], e, strict) for p, e in head.extents.items()}
+        for t, head in now.items()
+    }
+
+
+def of_group(place: OfGroup, committed: PartitionOffsets, now: Extents) -> PartitionOffsets:
+    """Return what is committed of every partition, also where the log does not hold it; a warning names the others."""
+    missing = [f"{t}-{p}" for t, h in now.items() for p in h.extents if p not in committed.get(t, {})]
+    if missing:
+        where = "earliest" if place.otherwise == EARLIEST else "latest"
+        logger.warning(
+            "the group has no committed offset of %s: read from the %s one", ", ".join(missing), where
+        )
+    return {
+        t: {p: committed.get(t, {}).get(p, _special(place.otherwise, e)) for p, e in head.extents.items()}
         for t, head in now.items()
     }
 

@@ -22,6 +22,7 @@ from logstore.records.partitioner import PARTITIONERS
 from replication.client.addresses import addresses_of
 
 EARLIEST, LATEST = -2, -1  # in Kafka's JSON, in place of an offset
+GROUP = "group"  # a value of startingOffsets
 ISOLATIONS: tuple[str, ...] = get_args(Isolation)
 COMPRESSIONS = tuple(codec.name.lower() for codec in Codec)
 
@@ -51,6 +52,7 @@ OPTIONS: dict[str, Uses] = {
     "startingTimestamp": _READ,
     "startingOffsetsByTimestamp": _READ,
     "startingOffsetsByTimestampStrategy": _READ,
+    "groupId": _READ,
     "endingOffsets": _BATCH,
     "endingTimestamp": _BATCH,
     "endingOffsetsByTimestamp": _BATCH,
@@ -93,14 +95,14 @@ _WRONG_PLACE = {
     ("checkpointlocation", Use.STREAM_READ): "give it to writeStream",
 }
 _NO_MEANING = {
-    "groupidprefix": "there are no consumer groups here: positions live in the query's checkpoint; remove it",
-    "kafkaconsumer.polltimeoutms": "files are read directly, nothing is polled; remove it",
+    "groupidprefix": "no group is made for a query; option 'groupId' names one to commit its progress to",
+    "kafkaconsumer.polltimeoutms": "nothing is polled here; remove it",
     "bootstrap.servers": "a cluster is named by option 'kafka.bootstrap.servers', a directory by 'path'",
     "paths": "one directory only: .load('/the/directory')",
     "location": "give the directory by option 'path'",
 }
 _KAFKA_HINTS = {
-    "kafka.group.id": "there are no consumer groups here: positions live in the query's checkpoint",
+    "kafka.group.id": "use option 'groupId': the progress of the query is committed to that group",
     "kafka.partitioner.class": f"use option 'partitioner', one of {', '.join(PARTITIONERS)}",
     "kafka.compression.type": f"use option 'compression', one of {', '.join(COMPRESSIONS)}",
     "kafka.isolation.level": f"use option 'isolation', one of {', '.join(ISOLATIONS)}",
@@ -171,6 +173,13 @@ class Times:
 OffsetSpec = Everywhere | Offsets | Time | Times
 
 
+@dataclass(frozen=True, slots=True)
+class OfGroup:
+    """What the group of the read has committed; `otherwise` (EARLIEST or LATEST) in partitions without a commit."""
+
+    otherwise: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerLimits:
     """How much a micro-batch takes; None: no limit."""
@@ -195,8 +204,9 @@ class ReadOptions:
 
     path: str
     bootstrap: str  # of a cluster; exactly one of `path` and this is given
+    group: str  # "": none
     topics: Topics
-    starting: OffsetSpec
+    starting: OffsetSpec | OfGroup
     ending: OffsetSpec
     no_match_is_latest: bool
     fail_on_data_loss: bool
@@ -274,13 +284,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
     return ReadOptions(
         path=path,
         bootstrap=bootstrap,
+        group=_group(given, bootstrap, uses),
         topics=_topics(given),
-        starting=_place(
-            given,
-            "starting",
-            ("earliest",) if uses == _BATCH else ("latest", "earliest"),
-            "'earliest', in a stream also 'latest'" if len(uses) > 1 else "",
-        ),
+        starting=_starting(given, uses),
         ending=_place(given, "ending", ("latest",)),
         no_match_is_latest=parse.choice(
             given, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
@@ -431,6 +437,31 @@ def _location(given: Mapping[str, str]) -> tuple[str, str]:
     return "", bootstrap
 
 
+def _group(given: Mapping[str, str], bootstrap: str, uses: Uses) -> str:
+    """The group of a read, "" if it has none."""
+    starts_there = given.get("startingoffsets", "").strip().lower() == GROUP
+    if "groupid" not in given:
+        if starts_there:
+            raise parse.bad("startingOffsets", GROUP, "needs the option 'groupId', which names the group")
+        return ""
+    group = given["groupid"].strip()
+    if not group:
+        raise parse.bad("groupId", group, "must not be empty")
+    if not bootstrap:
+        raise parse.bad(
+            "groupId",
+            group,
+            "a directory keeps no groups: positions live in the query's checkpoint; remove it",
+        )
+    if uses == _BATCH and not starts_there:
+        raise parse.bad(
+            "groupId",
+            group,
+            "a batch read commits nothing: add startingOffsets=group to begin there, or remove it",
+        )
+    return group
+
+
 def _path(given: Mapping[str, str]) -> str:
     path = given.get("path", "").strip()
     if not path:
@@ -468,6 +499,14 @@ def _topics(given: Mapping[str, str]) -> Topics:
 
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+def _starting(given: Mapping[str, str], uses: Uses) -> OffsetSpec | OfGroup:
+    words = ("earliest",) if uses == _BATCH else ("latest", "earliest")
+    by_time = {"startingtimestamp", "startingoffsetsbytimestamp"} & given.keys()
+    if not by_time and given.get("startingoffsets", "").strip().lower() == GROUP:
+        return OfGroup(_WORDS[words[0]])
+    return _place(given, "starting", words, "'earliest', in a stream also 'latest'" if len(uses) > 1 else "")
 
 
 def _place(given: Mapping[str, str], side: str, words: tuple[str, ...], allowed: str = "") -> OffsetSpec:

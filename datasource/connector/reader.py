@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -24,20 +25,22 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from datasource.connector.locations import to_read
+from datasource.connector.locations import group_of, to_read
 from datasource.connector.offsets import (
     Extents,
+    PartitionOffsets,
     StreamOffset,
     between,
     checked,
     extents,
     latest,
     lost_topics,
+    of_group,
     position_after,
     resolve,
     warn_if_nothing,
 )
-from datasource.connector.options import Offsets, ReadOptions, Subscribe
+from datasource.connector.options import Offsets, OfGroup, ReadOptions, Subscribe
 from datasource.connector.planning import Bounds, Filter, is_worth_a_batch, limited, proportional, tasks
 from datasource.delta.tiered_topics import reading_tiered
 from datasource.errors import report
@@ -49,8 +52,13 @@ from logstore.env import SYSTEM
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from datasource.cluster_topics import GroupPositions
+
 # Spark asks an idle source a hundred times a second. This wait delays records by a twentieth of a second at most.
 IDLE_WAIT_MS = 50
+COMMIT_PAUSE_MS = 10_000  # after a commit to the query's group that failed
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,6 +114,19 @@ class _Tasks:
             return reading_tiered(options.path, fail_on_data_loss=options.fail_on_data_loss)
         return to_read(options, options.isolation, short_circuit=options.short_circuit)
 
+    def _group(self) -> GroupPositions | None:
+        return group_of(self.options)
+
+    def _start(self, target: ReadableTopics, now: Extents) -> PartitionOffsets:
+        """Where the options let the read begin."""
+        options, group = self.options, self._group()
+        if isinstance(options.starting, OfGroup):
+            assert group is not None, "the options were checked"
+            return of_group(options.starting, group.committed(), now)
+        return resolve(
+            target, options.starting, now, side="starting", no_match_is_latest=options.no_match_is_latest
+        )
+
     def _plan(self, target: ReadableTopics, ranges: Iterable[PartitionRange]) -> list[InputPartition]:
         planned = tasks(
             ranges, self.options.tasks, floor_batch=target.floor_batch, size_bytes=target.size_bytes
@@ -139,15 +160,15 @@ class BatchReader(_Tasks, DataSourceReader):
         target, options = self._target(), self.options
         now = extents(target, options.topics)
         warn_if_nothing(options.topics, now)
-        start = resolve(
-            target, options.starting, now, side="starting", no_match_is_latest=options.no_match_is_latest
-        )
+        start = self._start(target, now)
         end = resolve(target, options.ending, now, side="ending", no_match_is_latest=True)
         ids = {topic: head.topic_id for topic, head in now.items()}
         wanted = between(StreamOffset(offsets=start, ids=ids), StreamOffset(offsets=end, ids=ids))
         if isinstance(options.starting, Offsets) and isinstance(options.ending, Offsets):
             _check_order(wanted)
-        ranges = checked([r for r in wanted if r.count], now, fail=options.fail_on_data_loss)
+        # What a group has committed may lie behind the end, where an explicit offset is refused.
+        asked = [r for r in wanted if r.count or isinstance(options.starting, OfGroup)]
+        ranges = checked(asked, now, fail=options.fail_on_data_loss)
         return self._plan(target, [self._narrowed(target, r) for r in ranges])
 
     def _narrowed(self, target: ReadableTopics, r: PartitionRange) -> PartitionRange:
@@ -195,6 +216,8 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         super().__init__(options, schema)
         self._first: dict[str, Any] | None = None
         self._goal: StreamOffset | None = None  # with trigger(availableNow=True) the query ends here
+        self._committed: dict[str, Any] | None = None  # to the group
+        self._commit_after_ms = -(10**12)
         self._last_batch_ms = -(10**12)  # long ago: the first batch does not wait for minOffsetsPerTrigger
 
     @_retrying
@@ -204,9 +227,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
             target, options = self._target(), self.options
             now = extents(target, options.topics)
             warn_if_nothing(options.topics, now)
-            offsets = resolve(
-                target, options.starting, now, side="starting", no_match_is_latest=options.no_match_is_latest
-            )
+            offsets = self._start(target, now)
             ids = {topic: head.topic_id for topic, head in now.items()}
             self._first = StreamOffset(offsets=offsets, ids=ids).to_json()
         return self._first
@@ -235,6 +256,9 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     @_retrying
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends; `start` if there is nothing to read."""
+        self.commit(
+            start
+        )  # Spark asks when the batch before is done, and for the last batch calls no `commit`
         end = self._next(start, limit)
         if end == start and self._goal is None and not isinstance(limit, ReadAllAvailable):
             SYSTEM.clock.sleep_ms(IDLE_WAIT_MS)
@@ -256,6 +280,18 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = extents(target, Subscribe(tuple(stop.offsets)), missing_ok=True)
         wanted = [r for r in between(begin, stop) if r.count]
         return self._plan(target, checked(wanted, now, fail=self.options.fail_on_data_loss))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Commit what is done to the query's group, if it has one. A failure is told, and the query goes on."""
+        now_ms, group = SYSTEM.clock.monotonic_ms(), self._group()
+        if group is None or end in (self._first, self._committed) or now_ms < self._commit_after_ms:
+            return
+        try:
+            group.commit(StreamOffset.from_json(end).offsets)
+            self._committed = end
+        except (PylogError, OSError) as error:
+            self._commit_after_ms = now_ms + COMMIT_PAUSE_MS
+            logger.warning("group=%s progress not committed, next batch again: %s", self.options.group, error)
 
     def _extents(self) -> Extents:
         return extents(self._target(), self.options.topics, missing_ok=True)

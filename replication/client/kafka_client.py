@@ -146,9 +146,24 @@ class KafkaClient:
         """As `groups.committed`."""
         return self._run(committed(self._cluster, group, partitions))
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """As `groups.commit`, for a group that has no members."""
-        self._run(commit(self._cluster, group, offsets))
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, Committed], *, timeout_ms: int | None = None
+    ) -> None:
+        """As `groups.commit`, for a group that has no members; `timeout_ms` if it is less than the client's.
+
+        Raises: as that; TimeoutError: it was not answered in `timeout_ms`, and may be stored all the same.
+        """
+
+        async def bounded() -> None:
+            try:
+                async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                    await commit(self._cluster, group, offsets)
+            except TimeoutError:
+                raise TimeoutError(
+                    f"the coordinator of group {group!r} did not answer in {timeout_ms} ms"
+                ) from None
+
+        self._run(bounded())
 
     # ----------------------------------------------------------------- records
 

@@ -7,9 +7,14 @@ import time
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import TopicPartition as Position
 
 import logstore
+from datasource import lag, lag_of_group
+from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
+from replication.model.cluster import TopicPartition
 from tests.integration.cluster.conftest import running
 
 TIMEOUT_S = 60
@@ -156,6 +161,42 @@ def test_a_stream_reads_a_cluster_while_its_leaders_die(spark, client, over, clu
     assert sorted(found, key=lambda v: int(v[1:])) == [f"v{n}".encode() for n in sent]
 
 
+def test_a_stream_commits_to_its_group_and_another_one_goes_on_there(
+    spark, client, over, cluster, topic, tmp_path
+):
+    """What tools of Kafka see of the group is where the query is; with a new checkpoint nothing comes twice."""
+    group = f"of-{topic}"
+
+    def run(number):
+        frame = spark.readStream.format("pylog").options(
+            **over, subscribe=topic, groupId=group, startingOffsets="group"
+        )
+        out = frame.load().selectExpr("cast(value as string) value").writeStream.format("memory")
+        out = out.queryName(f"of_group_{number}").option(
+            "checkpointLocation", str(tmp_path / f"checkpoint{number}")
+        )
+        query = out.trigger(availableNow=True).start()
+        query.awaitTermination(TIMEOUT_S)
+        assert lag(query.lastProgress)["offsetsBehindLatest"] == 0
+        return {row.value for row in spark.table(f"of_group_{number}").collect()}
+
+    client.commit(group, {TopicPartition(topic, p): Committed(0) for p in range(3)})
+    client.append(topic, pa.table(columns(200)))
+    assert lag_of_group(over["kafka.bootstrap.servers"], group)["offsetsBehindLatest"] == 200
+    assert run(1) == {f"v{n}" for n in range(200)}
+    ends = {p: extent.end for p, extent in client.extents(topic).items()}
+    asked = ConsumerGroupTopicPartitions(group, [Position(topic, p) for p in range(3)])
+    seen = cluster.administer("list_consumer_group_offsets", [asked])[group].topic_partitions
+    assert {each.partition: each.offset for each in seen} == ends
+    client.append(topic, pa.table(columns(50, 200)))
+    assert lag_of_group(over["kafka.bootstrap.servers"], group)["offsetsBehindLatest"] == 50
+    assert run(2) == {f"v{n}" for n in range(200, 250)}
+    again = spark.read.format("pylog").options(
+        **over, subscribe=topic, groupId=group, startingOffsets="group"
+    )
+    assert again.load().count() == 0
+
+
 def test_what_cannot_be_read_or_written_is_one_clear_line(spark, over, topic):
     def message(work):
         with pytest.raises(Exception) as caught:  # noqa: PT011  Spark wraps it, in its own ways
@@ -170,4 +211,5 @@ def test_what_cannot_be_read_or_written_is_one_clear_line(spark, over, topic):
     assert "did you mean" in message(load(**over, subscribe=f"{topic}x").collect)
     assert "leave one away" in message(lambda: load(**over, path="/tmp", subscribe=topic))
     assert "no HOST:PORT" in message(lambda: load(subscribe=topic, **{"kafka.bootstrap.servers": "nowhere"}))
+    assert "commits nothing" in message(load(**over, subscribe=topic, groupId="g").collect)
     assert "needs a directory" in message(lambda: load(**over, subscribe=topic, includeTiered=True))

@@ -78,14 +78,36 @@ class MemoryTarget:
         yield pa.record_batch({name: everything[name] for name in columns})
 
 
-def reader_of(kind, target, **options):
-    """A reader of `target`, as Spark would get it for these options."""
+class MemoryGroup:
+    """The committed offsets of a group; `error` is what a commit raises."""
+
+    def __init__(self, committed=None):
+        self.offsets = committed or {}
+        self.error = None
+        self.commits = []
+
+    def committed(self):
+        return self.offsets
+
+    def commit(self, offsets):
+        if self.error is not None:
+            raise self.error
+        self.offsets = offsets
+        self.commits.append(offsets)
+
+
+def reader_of(kind, target, *, group=None, **options):
+    """A reader of `target`, as Spark would get it for these options; with a group as if `target` were a cluster."""
 
     class OnMemory(kind):
         def _target(self):
             return target
 
-    options = {"path": "/memory", **options}
+        def _group(self):
+            return group
+
+    where = {"path": "/memory"} if group is None else {"kafka.bootstrap.servers": "memory:1", "groupId": "g"}
+    options = where | options
     schema = PylogDataSource(options | {"columns": "partition,offset"}).schema()
     return OnMemory(read_options(options, streaming=kind is StreamReader), schema)
 

@@ -9,6 +9,7 @@ from datasource.connector.options import (
     Assign,
     Everywhere,
     Offsets,
+    OfGroup,
     Subscribe,
     SubscribePattern,
     TaskLimits,
@@ -48,6 +49,20 @@ def test_option_names_have_no_case():
     )
     assert options.topics == SubscribePattern("o.*")
     assert options.fail_on_data_loss is False
+
+
+def test_a_group_says_where_a_read_over_a_cluster_begins():
+    read = {"kafka.bootstrap.servers": "a:1", "subscribe": "orders", "groupId": "g"}
+    for streaming, otherwise in ((True, LATEST), (False, EARLIEST)):
+        options = read_options({**read, "startingOffsets": "Group"}, streaming=streaming)
+        assert (options.group, options.starting) == ("g", OfGroup(otherwise))
+    assert read_options(read, streaming=True).starting == Everywhere(LATEST)
+    timed = {**read, "startingOffsets": "group", "startingTimestamp": "5"}
+    assert read_options(timed, streaming=False).starting == Time(5)
+    assert "commits nothing" in refusal(read)
+    assert "keeps no groups" in refusal({**READ, "groupId": "g"}, streaming=True)
+    assert "must not be empty" in refusal({**read, "groupId": " "}, streaming=True)
+    assert "needs the option 'groupId'" in refusal({**READ, "startingOffsets": "group"})
 
 
 def test_topics_are_chosen_in_three_ways():
@@ -192,9 +207,9 @@ def test_an_unknown_option_is_answered_by_the_list():
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("kafka.group.id", "checkpoint"),
+        ("kafka.group.id", "groupId"),
         ("kafka.security.protocol", "only 'kafka.bootstrap.servers'"),
-        ("groupIdPrefix", "checkpoint"),
+        ("groupIdPrefix", "groupId"),
         ("kafkaConsumer.pollTimeoutMs", "remove it"),
         ("bootstrap.servers", "'kafka.bootstrap.servers'"),
         ("topic", "subscribe"),
@@ -374,6 +389,8 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
             if name in ("kafka.bootstrap.servers", "shortCircuit"):
                 base = {"exactlyOnce": "false"} if use == Use.WRITE else {"subscribe": "a"}
                 base["kafka.bootstrap.servers"] = texts["kafka.bootstrap.servers"]
+            if name == "groupId":
+                base = {"kafka.bootstrap.servers": "one:9092", "subscribe": "a", "startingOffsets": "group"}
             given = {**base, name: texts.get(name, "1"), **together}
             if use == Use.WRITE:
                 write_options(given)

@@ -10,7 +10,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from datasource.errors import DataLossError
 from logstore import InvalidRequestError, OffsetOutOfRangeError, UnknownPartitionError, UnknownTopicError
-from tests.support.memory_target import MemoryTarget, planned, stream_reader
+from replication.errors import ErrorCode, KafkaError
+from tests.support.memory_target import MemoryGroup, MemoryTarget, batch_reader, planned, stream_reader
 
 ALL = {"subscribe": "t", "startingOffsets": "earliest"}
 
@@ -329,3 +330,67 @@ def test_a_failing_disk_is_tried_again(target):
     failures += [StorageError("EIO")] * 3
     with pytest.raises(StorageError):
         reader.reportLatestOffset()
+
+
+# --- a group ---
+
+
+def test_what_is_done_is_committed_to_the_group_and_nothing_else(target):
+    """Spark asks for the next offset when a batch is done; what it has only planned is not committed."""
+    group = MemoryGroup()
+    query = Query(target, group=group, **ALL, maxOffsetsPerTrigger="20")
+    assert (query.trigger(), group.commits) == ([("t", 0, 0, 15), ("t", 1, 0, 5)], [])
+    query.trigger()
+    assert group.commits == [{"t": {0: 15, 1: 5}}]
+    query.reader.commit(query.log[0])
+    assert query.trigger() is None
+    assert query.trigger() is None
+    assert group.commits == [{"t": {0: 15, 1: 5}}, {"t": {0: 30, 1: 10}}]
+
+
+def test_a_commit_that_fails_is_a_warning_and_is_made_again_later(target, caplog, monkeypatch):
+    group = MemoryGroup()
+    query = Query(target, group=group, **ALL)
+    query.trigger()
+    for error in (KafkaError(ErrorCode.UNKNOWN_MEMBER_ID), TimeoutError("late")):
+        group.error = error
+        assert query.trigger() is None
+        assert query.trigger() is None
+        assert [record.args[1] for record in caplog.records] == [error]
+        caplog.clear()
+        monkeypatch.setattr(query.reader, "_commit_after_ms", 0)
+    group.error = None
+    target.grow("t", 31, 10)
+    assert query.trigger() == [("t", 0, 30, 31)]
+    assert group.commits == [{"t": {0: 30, 1: 10}}]
+
+
+def test_a_query_begins_where_its_group_stands(target, caplog):
+    group = MemoryGroup({"t": {0: 12}, "other": {0: 3}})
+    query = Query(target, group=group, subscribe="t", startingOffsets="group")
+    assert query.trigger() == [("t", 0, 12, 30)]
+    assert "no committed offset of t-1: read from the latest one" in caplog.text
+    caplog.clear()
+    batch = batch_reader(target, group=group, subscribe="t", startingOffsets="group")
+    assert planned(batch.partitions()) == [("t", 0, 12, 30), ("t", 1, 0, 10)]
+    assert "t-1: read from the earliest one" in caplog.text
+    assert group.commits == []
+
+
+@pytest.mark.parametrize(
+    ("committed", "line", "left"),
+    [
+        (5, r"t-0 \[5, 8\) is lost: the log starts", [("t", 0, 8, 30)]),
+        (40, r"t-0 \[30, 40\) is lost: the log ends", []),
+    ],
+)
+def test_a_commit_outside_the_log_is_data_loss(target, committed, line, left):
+    target.lose("t", 0, 8)
+    group = MemoryGroup({"t": {0: committed, 1: 10}})
+    options = {"subscribe": "t", "startingOffsets": "group", "group": group}
+    for read in (Query(target, **options).trigger, batch_reader(target, **options).partitions):
+        with pytest.raises(DataLossError, match=line):
+            read()
+    options["failOnDataLoss"] = "false"
+    assert Query(target, **options).trigger() == left
+    assert planned(batch_reader(target, **options).partitions()) == left
