@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from datasource.connector.options import (
+from datasource.connector.places import (
     EARLIEST,
     Assign,
     Everywhere,

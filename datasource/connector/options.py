@@ -14,6 +14,15 @@ from enum import StrEnum
 from typing import cast, get_args
 
 from datasource.connector import option_parsing as parse
+from datasource.connector.places import (
+    GROUP,
+    OffsetSpec,
+    OfGroup,
+    Topics,
+    ending,
+    starting,
+    topics_of,
+)
 from datasource.schema import COLUMNS, HEADERS
 from logstore.errors import InvalidConfigError
 from logstore.log.isolation import Isolation
@@ -21,8 +30,6 @@ from logstore.records.compression import Codec
 from logstore.records.partitioner import PARTITIONERS
 from replication.client.addresses import addresses_of
 
-EARLIEST, LATEST = -2, -1  # in Kafka's JSON, in place of an offset
-GROUP = "group"  # a value of startingOffsets
 ISOLATIONS: tuple[str, ...] = get_args(Isolation)
 COMPRESSIONS = tuple(codec.name.lower() for codec in Codec)
 
@@ -116,68 +123,6 @@ _CATALOG = re.compile(r"option\..*|location|provider|owner|external|is_managed_l
 
 
 # --- values ---
-
-
-@dataclass(frozen=True, slots=True)
-class Assign:
-    """These partitions of these topics, and no others."""
-
-    partitions: Mapping[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Subscribe:
-    """All partitions of these topics, those to come included."""
-
-    topics: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SubscribePattern:
-    """All topics whose whole name matches this (Python) regular expression, those to come included."""
-
-    pattern: str
-
-
-Topics = Assign | Subscribe | SubscribePattern
-
-
-@dataclass(frozen=True, slots=True)
-class Everywhere:
-    """EARLIEST or LATEST in every partition."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Offsets:
-    """An offset per partition, or EARLIEST or LATEST in its place."""
-
-    offsets: Mapping[str, Mapping[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """The first record at or after this time, in every partition."""
-
-    timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """The first record at or after a time per partition."""
-
-    timestamps: Mapping[str, Mapping[int, int]]
-
-
-OffsetSpec = Everywhere | Offsets | Time | Times
-
-
-@dataclass(frozen=True, slots=True)
-class OfGroup:
-    """What the group of the read has committed; `otherwise` (EARLIEST or LATEST) in partitions without a commit."""
-
-    otherwise: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,9 +230,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         path=path,
         bootstrap=bootstrap,
         group=_group(given, bootstrap, uses),
-        topics=_topics(given),
-        starting=_starting(given, uses),
-        ending=_place(given, "ending", ("latest",)),
+        topics=topics_of(given),
+        starting=starting(given, is_batch=uses == _BATCH, is_known=len(uses) == 1),
+        ending=ending(given),
         no_match_is_latest=parse.choice(
             given, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
         )
@@ -475,59 +420,3 @@ def _path(given: Mapping[str, str]) -> str:
             raise parse.bad("path", path, "must be a directory of a local or mounted file system")
         path = "/" + path[scheme.end() :].lstrip("/")
     return path
-
-
-def _topics(given: Mapping[str, str]) -> Topics:
-    chosen = [name for name in ("assign", "subscribe", "subscribePattern") if name.lower() in given]
-    if len(chosen) != 1:
-        found = f"{' and '.join(chosen)} are given" if chosen else "none is given"
-        raise InvalidConfigError(
-            f"exactly one of 'subscribe', 'subscribePattern', 'assign' says what to read; {found}",
-            option="subscribe",
-        )
-    text = given[chosen[0].lower()].strip()
-    match chosen[0]:
-        case "assign":
-            return Assign(parse.assignment("assign", text))
-        case "subscribe":
-            topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-            if not topics:
-                raise parse.bad("subscribe", text, "one or more topic names, separated by commas")
-            return Subscribe(topics)
-        case _:
-            return SubscribePattern(parse.pattern("subscribePattern", text))
-
-
-_WORDS = {"earliest": EARLIEST, "latest": LATEST}
-
-
-def _starting(given: Mapping[str, str], uses: Uses) -> OffsetSpec | OfGroup:
-    words = ("earliest",) if uses == _BATCH else ("latest", "earliest")
-    by_time = {"startingtimestamp", "startingoffsetsbytimestamp"} & given.keys()
-    if not by_time and given.get("startingoffsets", "").strip().lower() == GROUP:
-        return OfGroup(_WORDS[words[0]])
-    return _place(given, "starting", words, "'earliest', in a stream also 'latest'" if len(uses) > 1 else "")
-
-
-def _place(given: Mapping[str, str], side: str, words: tuple[str, ...], allowed: str = "") -> OffsetSpec:
-    """Return where a read starts or ends: one time goes before times per partition, and these before offsets.
-
-    `words` are allowed on this side, the default first; `allowed` says that in an error.
-    """
-    if f"{side}timestamp" in given:
-        return Time(parse.whole(given, f"{side}Timestamp", 0))
-    name = f"{side}OffsetsByTimestamp"
-    if name.lower() in given:
-        return Times(parse.per_partition(name, given[name.lower()], 0, '{"orders":{"0":1700000000000}}'))
-    name = f"{side}Offsets"
-    text = given.get(name.lower(), words[0]).strip()
-    if text.lower() in words:
-        return Everywhere(_WORDS[text.lower()])
-    example = f'{{"orders":{{"0":23,"1":{_WORDS[words[-1]]}}}}}'
-    if not text.startswith("{"):
-        raise parse.bad(name, text, f"{allowed or ' or '.join(map(repr, words))}, or JSON like {example}")
-    offsets = parse.per_partition(name, text, EARLIEST, example)
-    for word, offset in _WORDS.items():
-        if word not in words and any(offset in parts.values() for parts in offsets.values()):
-            raise parse.bad(name, text, f"{offset} ({word}) is not allowed here")
-    return Offsets(offsets)

@@ -40,7 +40,8 @@ from datasource.connector.offsets import (
     resolve,
     warn_if_nothing,
 )
-from datasource.connector.options import Offsets, OfGroup, ReadOptions, Subscribe
+from datasource.connector.options import ReadOptions
+from datasource.connector.places import Offsets, OfGroup, Subscribe
 from datasource.connector.planning import Bounds, Filter, is_worth_a_batch, limited, proportional, tasks
 from datasource.delta.tiered_topics import reading_tiered
 from datasource.errors import report

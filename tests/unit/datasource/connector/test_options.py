@@ -3,24 +3,26 @@
 import pytest
 
 from datasource.connector.options import (
-    EARLIEST,
-    LATEST,
     OPTIONS,
-    Assign,
-    Everywhere,
-    Offsets,
-    OfGroup,
-    Subscribe,
-    SubscribePattern,
     TaskLimits,
-    Time,
-    Times,
     TriggerLimits,
     Use,
     check_read,
     read_options,
     selected_columns,
     write_options,
+)
+from datasource.connector.places import (
+    EARLIEST,
+    LATEST,
+    Assign,
+    Everywhere,
+    Offsets,
+    OfGroup,
+    Subscribe,
+    SubscribePattern,
+    Time,
+    Times,
 )
 from datasource.schema import COLUMNS
 from logstore import InvalidConfigError
