@@ -1,8 +1,8 @@
 """The data source that Spark drives: `spark.read.format("pylog")` and its three relatives.
 
-From the ground up: `option_parsing`; `places`, which topics and from where to where, as options say it; `options`, every
-option; `offsets`, where that is in the log, and how far a stream has read, as JSON in its checkpoint; `planning`, ranges
-of offsets packed into Spark tasks; `locations`, a directory or a cluster; `reader`, `writer`; `source`.
+From the ground up: `option_parsing`; `places`, which topics, and from where to where, in the words of options;
+`options`, every option; `offsets`, where that is in the log, and how far a stream has read, as JSON in its checkpoint;
+`planning`, ranges of offsets packed into Spark tasks; `locations`, directory or cluster; `reader`, `writer`; `source`.
 
 A stream's batch is what its offsets say: planned from them alone, it is the same whenever Spark asks again.
 """
