@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from datasource.topics import BATCH_BYTES, PartitionRange
+from datasource.topics import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange
 from logstore import InvalidRequestError, OffsetRange, TopicInfo
 from logstore.log.isolation import Isolation
 from logstore.store.transactions.coordinator import Transactions
@@ -51,10 +51,14 @@ class ClusterTopics:
         """One topic. Raises: UnknownTopicError."""
         return _info(self._client.topic(name))
 
-    def offsets(self, topic: str) -> dict[int, OffsetRange]:
+    def offsets(self, topic: str) -> dict[int, LedRange]:
         """First and next offset of every partition: below the high watermark, or the last stable offset."""
-        extents = self._client.extents(topic, isolation=self._level)
-        return {p: OffsetRange(extent.start, extent.end) for p, extent in extents.items()}
+        return {p: LedRange(*e) for p, e in self._client.extents(topic, isolation=self._level).items()}
+
+    def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, int]:
+        """As the leaders say."""
+        asked = {TopicPartition(topic, p): epoch for p, epoch in epochs.items()}
+        return {tp.partition: end for tp, end in self._client.epoch_ends(asked).items()}
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Offset of the first record at or after this time."""
@@ -90,6 +94,7 @@ class ClusterTopics:
             isolation=self._level,
             fetch_bytes=BATCH_BYTES,
             short_circuit=self._short_circuit,
+            leader_epoch=r.leader_epoch,
         )
 
     def settled(self, look: Callable[[], Found]) -> Found:
@@ -129,24 +134,23 @@ class GroupPositions:
         self._client = client
         self._group = group
 
-    def committed(self) -> dict[str, dict[int, int]]:
+    def committed(self) -> dict[str, dict[int, Committed]]:
         """Topic -> partition -> the next offset to read, of all that the group has any for."""
-        found: dict[str, dict[int, int]] = {}
+        found: dict[str, dict[int, Committed]] = {}
         for tp, each in self._client.committed(self._group).items():
-            found.setdefault(tp.topic, {})[tp.partition] = each.offset
+            found.setdefault(tp.topic, {})[tp.partition] = each
         return found
 
-    def commit(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
-        """Store these, in at most COMMIT_TIMEOUT_MS."""
-        self._client.commit(
-            self._group,
-            {
-                TopicPartition(t, p): Committed(offset)
-                for t, ps in offsets.items()
-                for p, offset in ps.items()
-            },
-            timeout_ms=COMMIT_TIMEOUT_MS,
-        )
+    def commit(
+        self, offsets: Mapping[str, Mapping[int, int]], epochs: Mapping[str, Mapping[int, int]]
+    ) -> None:
+        """Store these, with the leader epochs that are known, in at most COMMIT_TIMEOUT_MS."""
+        wanted = {
+            TopicPartition(topic, p): Committed(offset, epochs.get(topic, {}).get(p, NO_EPOCH))
+            for topic, parts in offsets.items()
+            for p, offset in parts.items()
+        }
+        self._client.commit(self._group, wanted, timeout_ms=COMMIT_TIMEOUT_MS)
 
     def behind(self) -> dict[str, dict[int, int]]:
         """How many records each partition has that the group has not committed; of partitions with a commit."""
@@ -156,7 +160,7 @@ class GroupPositions:
             {TopicPartition(t, p): LATEST for t, parts in position.items() for p in parts}
         )
         return {
-            t: {p: max(0, ends[TopicPartition(t, p)].offset - offset) for p, offset in parts.items()}
+            t: {p: max(0, ends[TopicPartition(t, p)].offset - each.offset) for p, each in parts.items()}
             for t, parts in position.items()
         }
 

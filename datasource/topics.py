@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
@@ -28,6 +28,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+NO_EPOCH = -1  # a directory, or a broker before Kafka 2.1
+
+
+@dataclass(frozen=True, slots=True)
+class LedRange(OffsetRange):
+    """What a partition holds, as a leader of this epoch says: no record has a later one."""
+
+    leader_epoch: int
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class PartitionRange:
     """Offsets [start, end) of one partition of the topic that has this id."""
@@ -37,6 +47,7 @@ class PartitionRange:
     start: int
     end: int
     topic_id: str = ""
+    leader_epoch: int = NO_EPOCH  # no record of the range has a later one
 
     @property
     def count(self) -> int:
@@ -68,8 +79,11 @@ class ReadableTopics(Protocol):
     def topic(self, name: str) -> TopicInfo:
         """One topic. Raises: UnknownTopicError."""
 
-    def offsets(self, topic: str) -> dict[int, OffsetRange]:
-        """First and next offset of every partition."""
+    def offsets(self, topic: str) -> Mapping[int, OffsetRange]:
+        """First and next offset of every partition; a `LedRange` where the leader's epoch is known."""
+
+    def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
+        """Where the records of these leader epochs, and of earlier ones, end now, by partition; -1: nowhere."""
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Offset of the first record at or after this time."""
@@ -130,6 +144,9 @@ class DirectoryTopics:
 
     def offsets(self, topic: str) -> dict[int, OffsetRange]:
         return self._store.offsets(topic, isolation=self._isolation)
+
+    def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
+        return {}  # nobody is elected
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         found = self._store.offsets_for_times(topic, {partition: timestamp_ms})[partition]

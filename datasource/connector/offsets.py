@@ -2,11 +2,14 @@
 
 `StreamOffset` stands in Spark's checkpoint::
 
-    {"v": 1, "ids": {"orders": "<topic id>"}, "offsets": {"orders": {"0": 15}}, "init": {"orders": {"0": 3}}}
+    {"v": 1, "ids": {"orders": "<topic id>"}, "offsets": {"orders": {"0": 15}}, "epochs": {"orders": {"0": 2}},
+     "init": {"orders": {"0": 3}}}
 
 `offsets` are the next offsets to read (exclusive ends), as in Spark's Kafka source. `ids` distinguish a topic from a
-later one of the same name. `init` is only in the end of batch 0: the checkpoint keeps ends alone, and a start such as
-"latest" would differ when batch 0 is planned again. Spark compares texts, so the text is canonical (sorted).
+later one of the same name. `epochs` are those of the leaders that named the ends, where they are known: a later leader
+that has not all records of such an epoch has cut the log. `init` is only in the end of batch 0: the checkpoint keeps
+ends alone, and a start such as "latest" would differ when batch 0 is planned again. Spark compares texts, so the text
+is canonical (sorted).
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from datasource.connector.places import (
     EARLIEST,
@@ -30,7 +33,7 @@ from datasource.connector.places import (
     Topics,
 )
 from datasource.errors import report
-from datasource.topics import PartitionRange, ReadableTopics
+from datasource.topics import NO_EPOCH, LedRange, PartitionRange, ReadableTopics
 from logstore import OffsetRange
 from logstore.errors import (
     InvalidRequestError,
@@ -41,6 +44,9 @@ from logstore.errors import (
 )
 
 logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from replication.client.groups import Committed
 
 VERSION = 1
 
@@ -54,11 +60,13 @@ class StreamOffset:
     offsets: PartitionOffsets
     ids: Mapping[str, str] = field(default_factory=dict)
     init: PartitionOffsets | None = None
+    epochs: PartitionOffsets = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the value for Spark; equal offsets give equal texts."""
         value = {"v": VERSION, "ids": dict(sorted(self.ids.items())), "offsets": _texts(self.offsets)}
-        return value if self.init is None else {**value, "init": _texts(self.init)}
+        more = {"epochs": self.epochs or None, "init": self.init}
+        return value | {name: _texts(offsets) for name, offsets in more.items() if offsets is not None}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -76,6 +84,7 @@ class StreamOffset:
             offsets=_numbers(value["offsets"]),
             ids=dict(value.get("ids", {})),
             init=None if init is None else _numbers(init),
+            epochs=_numbers(value.get("epochs", {})),
         )
 
 
@@ -103,10 +112,16 @@ def _numbers(offsets: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, in
 
 @dataclass(frozen=True, slots=True)
 class TopicExtent:
-    """The id of a topic, and the offsets that each chosen partition holds now."""
+    """The id of a topic, and the offsets that each chosen partition holds now, with leaders' epochs if known."""
 
     topic_id: str
     extents: Mapping[int, OffsetRange]
+
+    @property
+    def epochs(self) -> dict[int, int]:
+        """By partition, as far as they are known."""
+        led = {p: e.leader_epoch for p, e in self.extents.items() if isinstance(e, LedRange)}
+        return {p: epoch for p, epoch in led.items() if epoch != NO_EPOCH}
 
 
 Extents = Mapping[str, TopicExtent]
@@ -165,7 +180,13 @@ def latest(now: Extents) -> StreamOffset:
     return StreamOffset(
         offsets={topic: {p: extent.end for p, extent in head.extents.items()} for topic, head in now.items()},
         ids={topic: head.topic_id for topic, head in now.items()},
+        epochs=epochs_of(now),
     )
+
+
+def epochs_of(now: Extents) -> PartitionOffsets:
+    """Return the epochs of the leaders, as far as they are known."""
+    return {topic: epochs for topic, head in now.items() if (epochs := head.epochs)}
 
 
 # --- where a read starts and ends ---
@@ -202,18 +223,24 @@ def resolve(
     }
 
 
-def of_group(place: OfGroup, committed: PartitionOffsets, now: Extents) -> PartitionOffsets:
-    """Return what is committed of every partition, also where the log does not hold it; a warning names the others."""
+def of_group(
+    place: OfGroup, committed: Mapping[str, Mapping[int, Committed]], now: Extents
+) -> tuple[PartitionOffsets, PartitionOffsets]:
+    """Return (offsets, epochs) as committed, also where the log does not hold them; a warning names the others."""
     missing = [f"{t}-{p}" for t, h in now.items() for p in h.extents if p not in committed.get(t, {})]
     if missing:
         where = "earliest" if place.otherwise == EARLIEST else "latest"
         logger.warning(
             "the group has no committed offset of %s: read from the %s one", ", ".join(missing), where
         )
-    return {
-        t: {p: committed.get(t, {}).get(p, _special(place.otherwise, e)) for p, e in head.extents.items()}
-        for t, head in now.items()
-    }
+    offsets, epochs = {}, {}
+    for topic, head in now.items():
+        known = {p: each for p, each in committed.get(topic, {}).items() if p in head.extents}
+        rest = {p: _special(place.otherwise, e) for p, e in head.extents.items()}
+        offsets[topic] = rest | {p: each.offset for p, each in known.items()}
+        told = {p: each.leader_epoch for p, each in known.items() if each.leader_epoch != NO_EPOCH}
+        epochs[topic] = head.epochs | told
+    return offsets, {topic: parts for topic, parts in epochs.items() if parts}
 
 
 def _special(offset: int, extent: OffsetRange) -> int:
@@ -259,12 +286,22 @@ def _check_complete(given: Mapping[str, Mapping[int, Any]], now: Extents, option
 
 # --- what is left of that ---
 
+_CUT = (
+    "cut from the log: a leader without these records was elected (unclean.leader.election.enable), other records "
+    "may have their offsets now"
+)
+
 
 def between(start: StreamOffset, end: StreamOffset) -> list[PartitionRange]:
     """Return the range of each partition of `end`; partitions that are new since `start` begin at 0."""
     return [
         PartitionRange(
-            topic, p, _known(start, topic, end.ids.get(topic, "")).get(p, 0), stop, end.ids.get(topic, "")
+            topic,
+            p,
+            _known(start, topic, end.ids.get(topic, "")).get(p, 0),
+            stop,
+            end.ids.get(topic, ""),
+            end.epochs.get(topic, {}).get(p, NO_EPOCH),
         )
         for topic, parts in end.offsets.items()
         for p, stop in parts.items()
@@ -279,9 +316,38 @@ def _known(position: StreamOffset, topic: str, topic_id: str) -> Mapping[int, in
 def position_after(ranges: Iterable[PartitionRange]) -> StreamOffset:
     """Return the offsets of a reader that has read these ranges."""
     offsets: dict[str, dict[int, int]] = {}
+    epochs: dict[str, dict[int, int]] = {}
     for r in sorted(ranges):
         offsets.setdefault(r.topic, {})[r.partition] = r.end
-    return StreamOffset(offsets=offsets, ids={r.topic: r.topic_id for r in ranges})
+        if r.leader_epoch != NO_EPOCH:
+            epochs.setdefault(r.topic, {})[r.partition] = r.leader_epoch
+    return StreamOffset(offsets=offsets, ids={r.topic: r.topic_id for r in ranges}, epochs=epochs)
+
+
+def agreed(target: ReadableTopics, now: Extents, epochs: PartitionOffsets) -> PartitionOffsets:
+    """Return where the records of these epochs end, in partitions that have another leader epoch now."""
+    found = {}
+    for topic, parts in epochs.items():
+        head = now[topic].epochs if topic in now else {}
+        if asked := {p: epoch for p, epoch in parts.items() if head.get(p, epoch) != epoch}:
+            ends, extents = target.epoch_ends(topic, asked), now[topic].extents
+            found[topic] = {p: max(end, extents[p].start) for p, end in ends.items()}
+    return found
+
+
+def rewound(position: StreamOffset, now: Extents, agreed: PartitionOffsets) -> tuple[StreamOffset, list[str]]:
+    """Return the position, set back to where the log was cut since it was read, and a line for each cut."""
+    lines, offsets = [], {}
+    for topic, parts in position.offsets.items():
+        is_same = topic in now and now[topic].topic_id == position.ids.get(topic, now[topic].topic_id)
+        ends = agreed.get(topic, {}) if is_same else {}
+        offsets[topic] = {p: min(offset, ends.get(p, offset)) for p, offset in parts.items()}
+        lines += [
+            f"{topic}-{p} [{kept}, {parts[p]}) was read, and is {_CUT}"
+            for p, kept in offsets[topic].items()
+            if kept < parts[p]
+        ]
+    return replace(position, offsets=offsets), lines
 
 
 def lost_topics(position: StreamOffset, now: Extents, topics: Topics) -> list[str]:
@@ -311,7 +377,9 @@ def _is_chosen(topic: str, topics: Topics) -> bool:
             return topic in partitions
 
 
-def available(wanted: PartitionRange, now: Extents) -> tuple[PartitionRange | None, str]:
+def available(
+    wanted: PartitionRange, now: Extents, agreed: PartitionOffsets
+) -> tuple[PartitionRange | None, str]:
     """Return the part of `wanted` that is in the log, and one line about the rest ("" if nothing is lost)."""
     head = now.get(wanted.topic)
     if head is None or wanted.partition not in head.extents:
@@ -328,6 +396,8 @@ def available(wanted: PartitionRange, now: Extents) -> tuple[PartitionRange | No
             rest,
             f"{gone} is lost: the log starts at offset {extent.start} now (older records were deleted)",
         )
+    if (kept := max(rest.start, agreed.get(wanted.topic, {}).get(wanted.partition, end))) < end:
+        return replace(rest, end=kept), f"{replace(wanted, start=kept, end=end)} is lost: {_CUT}"
     if (last := max(wanted.start, wanted.end)) > extent.end:
         gone = replace(wanted, start=extent.end, end=last)
         return (
@@ -337,8 +407,13 @@ def available(wanted: PartitionRange, now: Extents) -> tuple[PartitionRange | No
     return rest, ""
 
 
-def checked(wanted: Iterable[PartitionRange], now: Extents, *, fail: bool) -> list[PartitionRange]:
-    """Return the parts of `wanted` that are in the log. Raises: DataLossError: some are not, and `fail`."""
-    found = [available(r, now) for r in wanted]
+def checked(
+    wanted: Iterable[PartitionRange], now: Extents, agreed: PartitionOffsets | None = None, *, fail: bool
+) -> list[PartitionRange]:
+    """Return the parts of `wanted` that are in the log; `agreed`: where leaders have cut it since it was planned.
+
+    Raises: DataLossError: some are not, and `fail`.
+    """
+    found = [available(r, now, agreed or {}) for r in wanted]
     report((line for _, line in found), fail=fail)
     return [r for r, _ in found if r is not None]

@@ -30,14 +30,17 @@ from datasource.connector.offsets import (
     Extents,
     PartitionOffsets,
     StreamOffset,
+    agreed,
     between,
     checked,
+    epochs_of,
     extents,
     latest,
     lost_topics,
     of_group,
     position_after,
     resolve,
+    rewound,
     warn_if_nothing,
 )
 from datasource.connector.options import ReadOptions
@@ -118,15 +121,17 @@ class _Tasks:
     def _group(self) -> GroupPositions | None:
         return group_of(self.options)
 
-    def _start(self, target: ReadableTopics, now: Extents) -> PartitionOffsets:
+    def _start(self, target: ReadableTopics, now: Extents) -> StreamOffset:
         """Where the options let the read begin."""
-        options, group = self.options, self._group()
+        options, group, epochs = self.options, self._group(), epochs_of(now)
         if isinstance(options.starting, OfGroup):
             assert group is not None, "the options were checked"
-            return of_group(options.starting, group.committed(), now)
-        return resolve(
-            target, options.starting, now, side="starting", no_match_is_latest=options.no_match_is_latest
-        )
+            offsets, epochs = of_group(options.starting, group.committed(), now)
+        else:
+            offsets = resolve(
+                target, options.starting, now, side="starting", no_match_is_latest=options.no_match_is_latest
+            )
+        return StreamOffset(offsets=offsets, ids=_ids(now), epochs=epochs)
 
     def _plan(self, target: ReadableTopics, ranges: Iterable[PartitionRange]) -> list[InputPartition]:
         planned = tasks(
@@ -145,7 +150,8 @@ class _Tasks:
         shape = Shape(self._schema)
         for planned in partition.ranges:
             now = extents(target, Subscribe((planned.topic,)), missing_ok=True)
-            for r in checked([planned], now, fail=self.options.fail_on_data_loss):
+            since = agreed(target, now, {planned.topic: {planned.partition: planned.leader_epoch}})
+            for r in checked([planned], now, since, fail=self.options.fail_on_data_loss):
                 for records in target.read(r, shape.stored):
                     yield shape.batch(records, r.topic, r.partition)
 
@@ -163,8 +169,9 @@ class BatchReader(_Tasks, DataSourceReader):
         warn_if_nothing(options.topics, now)
         start = self._start(target, now)
         end = resolve(target, options.ending, now, side="ending", no_match_is_latest=True)
-        ids = {topic: head.topic_id for topic, head in now.items()}
-        wanted = between(StreamOffset(offsets=start, ids=ids), StreamOffset(offsets=end, ids=ids))
+        start, cut = rewound(start, now, agreed(target, now, start.epochs))
+        report(cut, fail=options.fail_on_data_loss)
+        wanted = between(start, StreamOffset(offsets=end, ids=_ids(now), epochs=epochs_of(now)))
         if isinstance(options.starting, Offsets) and isinstance(options.ending, Offsets):
             _check_order(wanted)
         # What a group has committed may lie behind the end, where an explicit offset is refused.
@@ -175,12 +182,16 @@ class BatchReader(_Tasks, DataSourceReader):
     def _narrowed(self, target: ReadableTopics, r: PartitionRange) -> PartitionRange:
         """Return the part of `r` that can hold rows which pass the filters."""
         if not self._bounds.allows(r.topic, r.partition):
-            return PartitionRange(r.topic, r.partition, r.start, r.start, r.topic_id)
+            return replace(r, end=r.start)
         start, end = self._bounds.offsets(r.start, r.end)
         if (low_ms := self._bounds.timestamp_ms) is not None and start < end:
             found = target.offset_for_time(r.topic, r.partition, low_ms)
             start = end if found is None else min(max(start, found), end)
-        return PartitionRange(r.topic, r.partition, start, end, r.topic_id)
+        return replace(r, start=start, end=end)
+
+
+def _ids(now: Extents) -> dict[str, str]:
+    return {topic: head.topic_id for topic, head in now.items()}
 
 
 def _check_order(wanted: Iterable[PartitionRange]) -> None:
@@ -219,6 +230,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._goal: StreamOffset | None = None  # with trigger(availableNow=True) the query ends here
         self._committed: dict[str, Any] | None = None  # to the group
         self._commit_after_ms = -(10**12)
+        self._since: tuple[Any, PartitionOffsets] | None = None
         self._last_batch_ms = -(10**12)  # long ago: the first batch does not wait for minOffsetsPerTrigger
 
     @_retrying
@@ -228,9 +240,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
             target, options = self._target(), self.options
             now = extents(target, options.topics)
             warn_if_nothing(options.topics, now)
-            offsets = self._start(target, now)
-            ids = {topic: head.topic_id for topic, head in now.items()}
-            self._first = StreamOffset(offsets=offsets, ids=ids).to_json()
+            self._first = self._start(target, now).to_json()
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -280,7 +290,8 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         target = self._target()
         now = extents(target, Subscribe(tuple(stop.offsets)), missing_ok=True)
         wanted = [r for r in between(begin, stop) if r.count]
-        return self._plan(target, checked(wanted, now, fail=self.options.fail_on_data_loss))
+        since = agreed(target, now, stop.epochs)
+        return self._plan(target, checked(wanted, now, since, fail=self.options.fail_on_data_loss))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit what is done to the query's group, if it has one. A failure is told, and the query goes on."""
@@ -288,7 +299,8 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if group is None or end in (self._first, self._committed) or now_ms < self._commit_after_ms:
             return
         try:
-            group.commit(StreamOffset.from_json(end).offsets)
+            done = StreamOffset.from_json(end)
+            group.commit(done.offsets, done.epochs)
             self._committed = end
         except (PylogError, OSError) as error:
             self._commit_after_ms = now_ms + COMMIT_PAUSE_MS
@@ -300,8 +312,11 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         position, now = StreamOffset.from_json(start), self._extents()
         fail = self.options.fail_on_data_loss
-        lost = lost_topics(position, now, self.options.topics)
-        report(lost, fail=fail)
+        known = position.offsets
+        position, cut = rewound(position, now, self._agreed(position, now))
+        report([*lost_topics(position, now, self.options.topics), *cut], fail=fail)
+        if cut:  # an empty batch sets the query back: Spark plans one from the position that it knows
+            return replace(position, init=known if start == self._first else None).to_json()
         if fail:
             self._check_topics(position, now)
         ranges = checked(between(position, self._goal or latest(now)), now, fail=fail)
@@ -311,6 +326,13 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == self._first:
             return replace(end, init=position.offsets).to_json()
         return start if (end.offsets, end.ids) == (position.offsets, position.ids) else end.to_json()
+
+    def _agreed(self, position: StreamOffset, now: Extents) -> PartitionOffsets:
+        """As `agreed`; asked once while the leaders stay."""
+        key = position.epochs, epochs_of(now)
+        if self._since is None or self._since[0] != key:
+            self._since = key, agreed(self._target(), now, position.epochs)
+        return self._since[1]
 
     def _check_topics(self, position: StreamOffset, now: Extents) -> None:
         """Raise UnknownTopicError for a topic that the user names and that never existed."""

@@ -7,7 +7,7 @@ are in the table by now, and the reader takes a new snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ class TieredTopics:
     def topic(self, name: str) -> TopicInfo:
         return self._log.topic(name)
 
-    def offsets(self, topic: str) -> dict[int, OffsetRange]:
+    def offsets(self, topic: str) -> Mapping[int, OffsetRange]:
         """First and next offset of every partition, of table and log together."""
         log = self._log.offsets(
             topic
@@ -53,6 +53,9 @@ class TieredTopics:
             return log
         files = table.files()
         return {p: _joined(files, table.boundary(p), p, extent) for p, extent in log.items()}
+
+    def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
+        return self._log.epoch_ends(topic, epochs)
 
     def settled(self, look: Callable[[], Found]) -> Found:
         return self._log.settled(look)

@@ -124,14 +124,19 @@ class Cluster:
             if topic is not None and error is ErrorCode.NONE:
                 return topic
             is_unknown = error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            late = (
-                patience if known is not None else now
-            )  # a name that never was there is a slip: told at once
-            if is_unknown and asyncio.get_running_loop().time() >= late:
+            # A name that never was there is a slip, told at once; unless a broker that has just started was asked.
+            late = patience if known is not None else now
+            is_late = asyncio.get_running_loop().time() >= late and self._is_informed
+            if is_unknown and (is_late or backoff.is_over):
                 raise UnknownTopicError(name, (await self.topics()).keys(), f"the cluster at {self.where}")
             if not is_unknown and (not error.is_retriable or backoff.is_over):
                 raise KafkaError(error, f"topic {name!r} at {self.where}")
             await backoff.wait()
+
+    @property
+    def _is_informed(self) -> bool:
+        """Whoever answered last knows the cluster: without a controller a broker has not heard of its topics yet."""
+        return self._cluster is not None and self._cluster.controller != NO_LEADER
 
     @property
     def where(self) -> str:

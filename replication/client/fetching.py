@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from logstore.errors import CorruptLogError, OffsetOutOfRangeError
+from logstore.errors import CorruptLogError, OffsetOutOfRangeError, PylogError
 from logstore.records import batch as batches
 from logstore.records.arrow import whole_bytes
 from replication.client.cluster import LOST, Cluster, Partitions
 from replication.client.connection import BrokerConnection
-from replication.client.metadata import NO_LEADER, PartitionLeader
+from replication.client.metadata import NO_EPOCH, NO_LEADER, PartitionLeader
 from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
 from replication.model.cluster import TopicPartition, topic_uuid
 from replication.protocol.apis import ApiKey
@@ -37,10 +37,18 @@ TOPIC_IDS_FROM = 13  # Fetch: topics are named by ids
 
 
 class FoundOffset(NamedTuple):
-    """An offset, and the timestamp of its record; -1 and -1 if there is none."""
+    """An offset, and the timestamp of its record; -1 and -1 if there is none.
+
+    For LATEST `leader_epoch` is that of the leader: no record below has a later one. -1: before Kafka 2.1.
+    """
 
     offset: int
     timestamp_ms: int = -1
+    leader_epoch: int = -1
+
+
+class TruncatedError(PylogError):
+    """The log was cut below what its leader once called committed, and holds other records there by now."""
 
 
 class Fetched(NamedTuple):
@@ -86,7 +94,37 @@ async def list_offsets(
 
 def _found_offset(partition: Any) -> FoundOffset | ErrorCode:
     code = partition.error_code.value
-    return ErrorCode(code) if code else FoundOffset(partition.offset, partition.timestamp)
+    if code:
+        return error_of(code).code
+    return FoundOffset(partition.offset, partition.timestamp, getattr(partition, "leader_epoch", -1))
+
+
+async def epoch_ends(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Where the records of these leader epochs and of earlier ones end in the logs of the leaders; -1: there are none.
+
+    An offset beyond that, which was committed in such an epoch, was cut by an unclean election.
+
+    Raises: as `list_offsets`; UnsupportedVersionError: a broker before Kafka 2.1, which names no epochs either.
+    """
+
+    async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, int | ErrorCode]:
+        rows: dict[str, list[dict[str, int]]] = {}
+        for tp, epoch in share.items():
+            known = (await cluster.leader(tp)).epoch
+            row = {"partition": tp.partition, "current_leader_epoch": known, "leader_epoch": epoch}
+            rows.setdefault(tp.topic, []).append(row)
+        topics = [{"topic": name, "partitions": partitions} for name, partitions in rows.items()]
+        request = {"replica_id": -1, "topics": topics}
+        answer = (await broker.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, request)).body
+        return {
+            TopicPartition(topic.topic, p.partition): error_of(p.error_code.value).code
+            if p.error_code.value
+            else p.end_offset
+            for topic in answer.topics
+            for p in topic.partitions
+        }
+
+    return await cluster.call_leaders(epochs, ask, "the end of a leader epoch")
 
 
 async def fetch(
@@ -130,6 +168,24 @@ async def fetch(
                 f"fetch of {tp} at offset {offset} did not succeed within {cluster.timeout_s:g} s; last: {refused}",
             )
         await backoff.wait()
+
+
+async def fetch_of_epoch(
+    leader_epoch: int, cluster: Cluster, tp: TopicPartition, offset: int, end: int, **bounds: Any
+) -> Fetched:
+    """As `fetch`; `leader_epoch` is that of the leader that named `end`, NO_EPOCH if it is not known.
+
+    Raises: as `fetch`; TruncatedError: there are records of a later epoch below `end`.
+    """
+    found = await fetch(cluster, tp, offset, end, **bounds)
+    if leader_epoch != NO_EPOCH and (await cluster.leader(tp)).epoch != leader_epoch:
+        for header in (header for part in found.parts for _, header in batches.batches(part)):
+            if header.leader_epoch > leader_epoch:
+                raise TruncatedError(
+                    f"{tp} holds records of leader epoch {header.leader_epoch} from offset {header.base_offset} on, "
+                    f"where it held others in epoch {leader_epoch}: it was cut by an unclean leader election"
+                )
+    return found
 
 
 async def _answer(

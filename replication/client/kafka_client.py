@@ -33,12 +33,14 @@ from replication.client.fetching import (
     LATEST,
     Fetched,
     FoundOffset,
+    epoch_ends,
     fetch,
+    fetch_of_epoch,
     list_offsets,
 )
 from replication.client.groups import Committed, commit, committed
 from replication.client.local_replicas import local_replica
-from replication.client.metadata import TopicMetadata
+from replication.client.metadata import NO_EPOCH, TopicMetadata
 from replication.client.producing import Producer, split
 from replication.client.settings import TopicSettings, topic_settings
 from replication.client.topics import BROKERS_DEFAULT, create_topic
@@ -55,10 +57,11 @@ BATCH_BYTES = (
 
 
 class Extent(NamedTuple):
-    """Offsets [start, end) of a partition."""
+    """Offsets [start, end) of a partition. No record in them has a later leader epoch; NO_EPOCH: not known."""
 
     start: int
     end: int
+    leader_epoch: int = NO_EPOCH
 
 
 class Sample(NamedTuple):
@@ -138,6 +141,10 @@ class KafkaClient:
         """As `fetching.list_offsets`."""
         return self._run(list_offsets(self._cluster, wanted, isolation=isolation))
 
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """As `fetching.epoch_ends`."""
+        return self._run(epoch_ends(self._cluster, epochs))
+
     # ------------------------------------------------------------------ groups
 
     def committed(
@@ -178,19 +185,23 @@ class KafkaClient:
         isolation: Isolation = Isolation.READ_COMMITTED,
         fetch_bytes: int = FETCH_BYTES,
         short_circuit: bool = False,
+        leader_epoch: int = NO_EPOCH,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records with start <= offset < end, in the columns of `RECORD_SCHEMA` or these of them.
 
         One answer of about `fetch_bytes` is asked for ahead, so memory is bounded by a few of them. CRCs are checked.
         `short_circuit`: the files of a leader that runs on this machine are read instead; see `local_replicas`.
+        `leader_epoch` is that of the extent that `end` is from: later records in their place are told.
 
-        Raises: OffsetOutOfRangeError, CorruptLogError, UnknownTopicError, UnreachableError, KafkaError;
+        Raises: OffsetOutOfRangeError, TruncatedError, CorruptLogError, UnknownTopicError, UnreachableError, KafkaError;
         InvalidRequestError: an unknown column.
         """
         names = schema_of(columns).names  # an unknown one is told before anything is asked
         tp = TopicPartition(topic, partition)
         is_local = short_circuit and start < end
-        if is_local and (replica := self._run(local_replica(self._cluster, tp, end, isolation))):
+        if is_local and (
+            replica := self._run(local_replica(self._cluster, tp, end, isolation, leader_epoch))
+        ):
             try:
                 for rows, next_offset in replica.read(start, end, names, isolation):
                     start = next_offset
@@ -200,7 +211,8 @@ class KafkaClient:
                 logger.warning("tp=%s offset=%d is read over the network from here on: %s", tp, start, error)
 
         def ask(offset: int, max_bytes: int) -> Future[Fetched]:
-            asked = fetch(self._cluster, tp, offset, end, isolation=isolation, max_bytes=max_bytes)
+            bounds = {"isolation": isolation, "max_bytes": max_bytes}
+            asked = fetch_of_epoch(leader_epoch, self._cluster, tp, offset, end, **bounds)
             return asyncio.run_coroutine_threadsafe(asked, self._loop)
 
         coming = ask(start, min(FIRST_FETCH_BYTES, fetch_bytes)) if start < end else None
@@ -297,7 +309,9 @@ class KafkaClient:
             list_offsets(self._cluster, dict.fromkeys(partitions, LATEST), isolation=isolation),
         )
         return {
-            tp.partition: Extent(first[tp].offset, max(first[tp].offset, last[tp].offset))
+            tp.partition: Extent(
+                first[tp].offset, max(first[tp].offset, last[tp].offset), last[tp].leader_epoch
+            )
             for tp in partitions
         }
 

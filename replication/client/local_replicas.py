@@ -25,6 +25,7 @@ from logstore.store.reading import read_isolated
 from replication.client.cluster import LOST, Cluster
 from replication.client.connection import UnsupportedVersionError
 from replication.client.fetching import FETCH_BYTES, LATEST, list_offsets
+from replication.client.metadata import NO_EPOCH
 from replication.client.settings import topic_settings
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
@@ -67,9 +68,12 @@ class LocalReplica(NamedTuple):
 
 
 async def local_replica(
-    cluster: Cluster, tp: TopicPartition, end: int, isolation: Isolation
+    cluster: Cluster, tp: TopicPartition, end: int, isolation: Isolation, leader_epoch: int = NO_EPOCH
 ) -> LocalReplica | None:
-    """The leader's replica, if its files are here and everything below `end` is committed; else None."""
+    """The leader's replica, if its files are here and everything below `end` is committed; else None.
+
+    Also None if another leader than that of `leader_epoch` leads: it may have cut the log.
+    """
     try:
         leader = await cluster.leader(tp)
         assert cluster.metadata is not None  # it named the leader
@@ -83,6 +87,8 @@ async def local_replica(
             return None
         settings = await topic_settings(cluster, tp.topic)
         found = (await list_offsets(cluster, {tp: LATEST}, isolation=isolation))[tp]
+        if leader_epoch not in (NO_EPOCH, leader.epoch):
+            return None
         if found.offset < end or await cluster.leader(tp) != leader:
             return None
     except (*LOST, PylogError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -9,7 +10,9 @@ import pyarrow as pa
 from datasource.connector.options import read_options
 from datasource.connector.reader import BatchReader, PushingBatchReader, StreamReader
 from datasource.connector.source import PylogDataSource
+from datasource.topics import LedRange
 from logstore import OffsetRange, TopicInfo, UnknownTopicError
+from replication.client.groups import Committed
 
 BATCH = 10  # records per stored batch
 RECORD_BYTES = 100
@@ -26,6 +29,8 @@ class MemoryTarget:
     def __init__(self) -> None:
         self.content: dict[str, Topic] = {}
         self.reads: list[tuple[int, int, int]] = []
+        self.asked = []  # about leader epochs
+        self.ends = {}
 
     def create(self, name, *ends, topic_id=None):
         self.content[name] = Topic(
@@ -35,7 +40,12 @@ class MemoryTarget:
     def grow(self, name, *ends):
         topic = self.content[name]
         starts = [extent.start for extent in topic.extents] + [0] * len(ends)
-        topic.extents = [OffsetRange(start, end) for start, end in zip(starts, ends, strict=False)]
+        extents = [OffsetRange(start, end) for start, end in zip(starts, ends, strict=False)]
+        led = [getattr(extent, "leader_epoch", None) for extent in topic.extents]
+        topic.extents = [
+            extent if epoch is None else LedRange(extent.start, extent.end, epoch)
+            for extent, epoch in itertools.zip_longest(extents, led)
+        ]
 
     def lose(self, name, partition, start):
         extents = self.content[name].extents
@@ -54,6 +64,18 @@ class MemoryTarget:
 
     def offsets(self, topic):
         return dict(enumerate(self.content[topic].extents))
+
+    def elect(self, name, epoch, *agreed_ends):
+        """Another leader for every partition: this much of what others wrote it has; nothing was written since."""
+        topic = self.content[name]
+        self.ends = dict(enumerate(agreed_ends))
+        topic.extents = [
+            LedRange(min(e.start, end), end, epoch) for e, end in zip(topic.extents, agreed_ends, strict=True)
+        ]
+
+    def epoch_ends(self, topic, epochs):
+        self.asked.append((topic, epochs))
+        return {p: self.ends[p] for p in epochs}
 
     def settled(self, look):
         return look()
@@ -82,17 +104,18 @@ class MemoryGroup:
     """The committed offsets of a group; `error` is what a commit raises."""
 
     def __init__(self, committed=None):
-        self.offsets = committed or {}
+        self.offsets = {
+            t: {p: Committed(*at) for p, at in parts.items()} for t, parts in (committed or {}).items()
+        }
         self.error = None
         self.commits = []
 
     def committed(self):
         return self.offsets
 
-    def commit(self, offsets):
+    def commit(self, offsets, epochs):
         if self.error is not None:
             raise self.error
-        self.offsets = offsets
         self.commits.append(offsets)
 
 

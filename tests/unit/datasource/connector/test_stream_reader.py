@@ -366,7 +366,7 @@ def test_a_commit_that_fails_is_a_warning_and_is_made_again_later(target, caplog
 
 
 def test_a_query_begins_where_its_group_stands(target, caplog):
-    group = MemoryGroup({"t": {0: 12}, "other": {0: 3}})
+    group = MemoryGroup({"t": {0: (12,)}, "other": {0: (3,)}})
     query = Query(target, group=group, subscribe="t", startingOffsets="group")
     assert query.trigger() == [("t", 0, 12, 30)]
     assert "no committed offset of t-1: read from the latest one" in caplog.text
@@ -386,7 +386,7 @@ def test_a_query_begins_where_its_group_stands(target, caplog):
 )
 def test_a_commit_outside_the_log_is_data_loss(target, committed, line, left):
     target.lose("t", 0, 8)
-    group = MemoryGroup({"t": {0: committed, 1: 10}})
+    group = MemoryGroup({"t": {0: (committed,), 1: (10,)}})
     options = {"subscribe": "t", "startingOffsets": "group", "group": group}
     for read in (Query(target, **options).trigger, batch_reader(target, **options).partitions):
         with pytest.raises(DataLossError, match=line):
@@ -394,3 +394,113 @@ def test_a_commit_outside_the_log_is_data_loss(target, committed, line, left):
     options["failOnDataLoss"] = "false"
     assert Query(target, **options).trigger() == left
     assert planned(batch_reader(target, **options).partitions()) == left
+
+
+# --- leaders that have cut the log ---
+
+
+def epochs(*values):
+    return {"t": {str(p): value for p, value in enumerate(values)}}
+
+
+@pytest.fixture
+def led(target):
+    target.elect("t", 3, 30, 10)
+    target.ends = {}
+    return target
+
+
+def test_an_offset_keeps_the_epoch_of_the_leader_that_named_it(led):
+    query = Query(led, **ALL, maxOffsetsPerTrigger="20")
+    query.trigger()
+    assert query.log[-1]["epochs"] == epochs(3, 3)
+    led.elect("t", 4, 30, 10)
+    query.trigger()
+    assert query.log[-1]["epochs"] == epochs(4, 4)
+    led.elect("t", 5, 30, 10)
+    assert query.trigger() is None  # another leader, and no more records: no batch
+    assert query.trigger() is None
+    assert led.asked == [("t", {0: 3, 1: 3}), ("t", {0: 4, 1: 4})]  # once for each new leader
+
+
+def test_what_a_new_leader_has_cut_is_told_and_read_anew(led):
+    query = Query(led, **ALL)
+    query.trigger()
+    led.elect("t", 5, 22, 10)
+    led.grow("t", 40, 12)  # more than before
+    with pytest.raises(DataLossError, match=r"t-0 \[22, 30\) was read, and is cut from the log"):
+        query.trigger()
+    going_on = Query(led, query.log, **ALL, failOnDataLoss="false")
+    assert going_on.trigger() == []  # back to where the logs part
+    assert going_on.trigger() == [("t", 0, 22, 40), ("t", 1, 10, 12)]
+    assert going_on.trigger() is None
+
+
+def test_a_leader_that_has_nothing_of_an_epoch_has_cut_all_of_it(led):
+    query = Query(led, **ALL)
+    query.trigger()
+    led.elect("t", 5, 0, 10)
+    led.ends[0] = -1
+    with pytest.raises(DataLossError, match=r"t-0 \[0, 30\)"):
+        query.trigger()
+
+
+def test_a_batch_that_is_planned_again_under_a_leader_without_its_records_is_data_loss(led):
+    query = Query(led, **ALL)
+    query.trigger()
+    led.elect("t", 5, 22, 10)
+    led.grow("t", 40, 10)
+    with pytest.raises(DataLossError, match=r"t-0 \[22, 30\) is lost: cut from the log"):
+        query.plan(0)
+    resumed = Query(led, query.log, **ALL, failOnDataLoss="false")
+    assert resumed.plan(0) == [("t", 0, 0, 22), ("t", 1, 0, 10)]
+
+
+def test_the_first_batch_after_a_cut_begins_where_the_query_began(led):
+    query = Query(led, subscribe="t", failOnDataLoss="false")
+    query.reader.initialOffset()
+    led.elect("t", 5, 22, 10)
+    assert query.trigger() == []
+    assert (query.log[0]["offsets"]["t"]["0"], query.log[0]["init"]["t"]["0"]) == (22, 30)
+    led.grow("t", 40, 10)
+    assert query.trigger() == [("t", 0, 22, 40)]
+
+
+def test_a_checkpoint_without_epochs_is_read_and_gets_them(led):
+    """What earlier versions wrote, and what a directory writes."""
+    query = Query(led, **ALL)
+    query.trigger()
+    del query.log[-1]["epochs"]
+    led.elect("t", 5, 22, 10)
+    led.grow("t", 40, 10)
+    assert query.trigger() == [("t", 0, 30, 40)]
+    assert (led.asked, query.log[-1]["epochs"]) == ([], epochs(5, 5))
+
+
+def test_a_group_keeps_epochs_too(led):
+    group = MemoryGroup({"t": {0: (30, 3), 1: (10, 3)}})
+    led.elect("t", 5, 22, 10)
+    led.grow("t", 40, 10)
+    options = {"subscribe": "t", "startingOffsets": "group", "group": group}
+    for read in (Query(led, **options).trigger, batch_reader(led, **options).partitions):
+        with pytest.raises(DataLossError, match=r"t-0 \[22, 30\) was read, and is cut"):
+            read()
+    left = batch_reader(led, **options, failOnDataLoss="false").partitions()
+    assert planned(left) == [("t", 0, 22, 40)]
+
+
+def test_a_topic_that_was_made_again_is_not_compared_by_epochs(led):
+    query = Query(led, **ALL, failOnDataLoss="false")
+    query.trigger()
+    led.create("t", 5, 5, topic_id="another")
+    led.elect("t", 0, 5, 5)
+    assert query.trigger() == [("t", 0, 0, 5), ("t", 1, 0, 5)]
+
+
+def test_a_task_reads_nothing_that_was_cut_since_it_was_planned(led):
+    query = Query(led, **ALL, failOnDataLoss="false")
+    start = query.reader.initialOffset()
+    (task,) = query.reader.partitions(start, query.reader.latestOffset(start, ReadAllAvailable()))
+    led.elect("t", 5, 22, 10)
+    list(query.reader.read(task))
+    assert led.reads == [(0, 0, 22), (1, 0, 10)]

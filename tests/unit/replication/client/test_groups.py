@@ -185,3 +185,29 @@ def test_an_answer_of_any_version_is_understood():
             cluster.close()
 
     run(main())
+
+
+def test_a_broker_that_has_heard_of_no_controller_yet_is_not_believed_about_topics():
+    """It has just started, and learns of the cluster's topics in a moment."""
+    asked = []
+
+    async def metadata(context, body):
+        asked.append(context.version)
+        is_new = len(asked) < 4
+        row = {
+            "error_code": 3 if is_new else 0,
+            "topic_id": None,
+            "name": "t",
+            "is_internal": False,
+            "partitions": [],
+        }
+        return {"cluster_id": "c", "controller_id": -1 if is_new else 1, "brokers": [], "topics": [row]}
+
+    async def main():
+        async with serving({ApiKey.METADATA: metadata}) as (_, port):
+            cluster = Cluster(f"127.0.0.1:{port}", timeout_ms=5000)
+            assert (await cluster.topic("t")).error is ErrorCode.NONE
+            cluster.close()
+
+    run(main())
+    assert len(asked) == 4
