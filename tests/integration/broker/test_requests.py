@@ -117,14 +117,14 @@ async def test_records_are_deleted_while_others_are_appended(tmp_path):
                 await one.replicas.append({T0: batch(b"a" * 100)}, acks=1, timeout_ms=5000)
 
         producers = [asyncio.ensure_future(produce()) for _ in range(5)]
-        replica = one.replicas.partition(*T0).replica
+        partition = one.replicas.partition(*T0)
         try:
             for _ in range(20):
                 await asyncio.sleep(0.01)
-                wanted = max(replica.end - 3, 0)
+                wanted = max(partition.high_watermark - 3, 0)
                 deleted = await one.replicas.delete_records(TopicPartition(*T0), wanted, timeout_ms=1000)
                 assert deleted.error_code is ErrorCode.NONE
-                assert replica.start >= wanted
+                assert partition.replica.start >= wanted
         finally:
             is_over = True
             await asyncio.gather(*producers)
