@@ -54,8 +54,7 @@ class Server:
         self.admission.end()
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._listener is not None:
-            self._listener.close()
+        await self._stop_listening()
         for connection in tuple(self.connections):
             connection.wind_up()
         with suppress(TimeoutError):
@@ -68,6 +67,19 @@ class Server:
         for connection in tuple(self.connections):
             connection.abort()
         self.admission.long.close()
+
+    async def _stop_listening(self) -> None:
+        """Accept nobody more, then close the listener.
+
+        Python's own loop forgets a connection, and leaves it open, if the listener is closed between the turn in which
+        it is accepted and the next.
+        """
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            for accepting in listener.sockets:
+                self.admission.loop.remove_reader(accepting.fileno())
+            await asyncio.sleep(0)
+            listener.close()
 
     def running(self) -> str:
         """What the event loop is doing, as far as that is known. From any thread: the loop may be stuck."""

@@ -1,6 +1,8 @@
 """Closing: no new requests, what is in work is answered, nobody holds it up for longer than the grace."""
 
 import asyncio
+import contextlib
+import socket
 import time
 
 import pytest
@@ -98,6 +100,22 @@ def test_nobody_holds_the_close_up_for_longer_than_the_grace(caplog):
 
     run(main())
     assert [record.message for record in caplog.records] == ["connections=2 cut off at close"]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+def test_who_comes_while_it_closes_is_let_go_too(turns):
+    async def main():
+        async with serving({}) as (server, port):
+            with socket.create_connection(("127.0.0.1", port)) as late:
+                for _ in range(turns):  # until it is accepted, and then until it is a connection
+                    await asyncio.sleep(0)
+                await server.close()
+                await settled()
+                late.settimeout(5)
+                with contextlib.suppress(ConnectionResetError):
+                    assert late.recv(1) == b""
+
+    run(main())
 
 
 def test_close_may_be_called_more_than_once():
