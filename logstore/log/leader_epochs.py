@@ -130,16 +130,6 @@ def see_epoch(starts: list[EpochStart], batch: BatchHeader) -> None:
         starts.append(EpochStart(batch.leader_epoch, batch.base_offset))
 
 
-def agree(known: Iterable[EpochStart], seen: Iterable[EpochStart]) -> bool:
-    """Does every epoch in the batches begin where the file says, or later (a segment began in its middle)?"""
-    starts = {s.epoch: s.start_offset for s in known}
-    seen = list(seen)
-    newest = max(starts, default=-1)
-    return all(starts.get(s.epoch, s.start_offset) <= s.start_offset for s in seen) and all(
-        b.epoch in starts or b.epoch > newest for _, b in pairwise([EpochStart(-1, 0), *seen])
-    )
-
-
 class EpochCheck:
     """Compares every batch with `leader-epoch-checkpoint`, and keeps the first contradiction.
 

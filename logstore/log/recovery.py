@@ -21,7 +21,7 @@ from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.errors import CorruptLogError
 from logstore.log.leader_epochs import FILE_NAME as EPOCHS
-from logstore.log.leader_epochs import EpochCheck, EpochStart, LeaderEpochs, agree, epoch_starts, see_epoch
+from logstore.log.leader_epochs import EpochCheck, EpochStart, LeaderEpochs, epoch_starts, see_epoch
 from logstore.log.producers import recovery
 from logstore.log.segments import offset_checkpoints
 from logstore.log.segments.directory import PartitionDirectory
@@ -352,11 +352,9 @@ class _Recovery:
     def _recover_epochs(self, end: int) -> None:
         """Make `leader-epoch-checkpoint` fit the log."""
         self._epochs.load()
-        known = self._epochs.starts
-        latest = known[-1].epoch if known else -1
-        starts = [s for s in known if s.start_offset < end]
-        starts += [s for s in self._epoch_starts if s.epoch > latest]
-        if not known or not agree(known, self._epoch_starts) or not self._fit(starts):
+        starts = [s for s in self._epochs.starts if s.start_offset < end]
+        starts += [s for s in self._epoch_starts if s.epoch > self._epochs.latest]
+        if not self._fit(starts):
             starts = epoch_starts(self._files, self._bases)
         if self._epochs.is_damaged or tuple(starts) != self._epochs.starts:
             self._epochs.replace(starts)
@@ -364,10 +362,10 @@ class _Recovery:
     def _fit(self, starts: Sequence[EpochStart]) -> bool:
         """True if the batches around the start of each epoch, and the first and last one, have its epoch.
 
-        Of the batches below the recovery point only these are read.
+        An epoch may have no batch any more. Of the batches below the recovery point only these are read.
         """
-        view = self._files.relist()
-        places = {view.start, view.end - 1} | {s.start_offset - side for s in starts for side in (0, 1)}
+        view, begins = self._files.relist(), {s.start_offset for s in (*starts, *self._epoch_starts)}
+        places = {view.start, view.end - 1, *begins, *(offset - 1 for offset in begins)}
         for offset in places:
             try:
                 found = place_of(self._files, view, offset) if offset >= view.start else None

@@ -106,8 +106,10 @@ class Maintenance:
     # ----------------------------------------------------------- in the thread
 
     def _flush(self) -> None:
+        """Flush what is not noted as flushed: an append or a retention may have flushed it, and notes nothing."""
+        noted = self._replicas.dir.log_dir.recovery_points.read()
         logs = [(tp, partition.replica.log) for tp, partition in self._partitions()]
-        self._replicas.dir.flush((tp, log) for tp, log in logs if log.files.view.end > log.recovery_point)
+        self._replicas.dir.flush((tp, log) for tp, log in logs if log.files.view.end > noted.get(tp, 0))
 
     def _flush_due(self) -> None:
         """Flush logs whose topic sets `flush.ms`, even if nothing is appended any more."""

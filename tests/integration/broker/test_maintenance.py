@@ -1,5 +1,7 @@
 """What a broker does for its logs by itself: checkpoints, retention, compaction, deleted replicas."""
 
+import pytest
+
 from logstore.records import compaction  # noqa: F401  its kernels: to load or compile them takes longer than any test
 from logstore.records.batch import Record, batches, build, records
 from replication.errors import ErrorCode
@@ -94,12 +96,14 @@ async def test_compaction_runs_by_itself(tmp_path):
         assert all(offset > 3 for offset in left)
 
 
+@pytest.mark.parametrize("flushed_by", ["the broker", "each append"])
 @on_loop
-async def test_high_watermarks_and_recovery_points_are_stored_and_survive_a_kill(tmp_path):
+async def test_high_watermarks_and_recovery_points_are_stored_and_survive_a_kill(tmp_path, flushed_by):
     """R30."""
     async with Site(tmp_path) as site:
         (one,) = await site.start(1, **OFTEN)
-        await site.create(replicas=(1,))
+        messages = {"flush.messages": "1"} if flushed_by == "each append" else {}
+        await site.create(replicas=(1,), config={"retention.ms": "-1", **messages})
         await one.produce(b"a", b"b")
         root = tmp_path / "broker-1"
         stored, flushed = root / "replication-offset-checkpoint", root / "recovery-point-offset-checkpoint"

@@ -14,6 +14,7 @@ from logstore.errors import (
     InvalidRecordError,
     OutOfOrderSequenceError,
 )
+from logstore.log.leader_epochs import EpochStart
 from logstore.records.batch import TRANSACTIONAL, Record, build, header_at
 from logstore.store.reading import read_isolated
 from tests.support.disk import StillClock
@@ -486,6 +487,23 @@ def test_s16_epochs_are_trimmed_to_the_log_and_rebuilt_from_its_batches(root, en
     log.recover()
     assert list(log.epochs.starts) == expected
     assert list(reopen(log.directory, env).epochs.starts) == expected
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ([(0, 0), (1, 1), (3, 9)], [(0, 0), (1, 1), (3, 9)]),  # epoch 1 has no batch any more, and ended at 9
+        ([(0, 0), (5, 12)], [(0, 0), (3, 9), (5, 12)]),  # nothing is at 10 and 11, before what it knows
+        ([(0, 0), (3, 9)], [(0, 0), (3, 9), (5, 12)]),
+    ],
+)
+def test_s16_what_fits_the_batches_that_compaction_left_is_kept_and_nothing_else(root, env, known, expected):
+    log = make(root, env, cleanup_policy=frozenset({"compact"}))
+    for first, epoch in ((0, 0), (9, 3), *([(12, 5)] if expected[-1][0] == 5 else [])):
+        log.append_as_follower(batch(b"a", first=first, epoch=epoch))
+    log.epochs.replace(EpochStart(*start) for start in known)
+    log.recover()
+    assert list(log.epochs.starts) == expected
 
 
 @pytest.mark.parametrize(("start", "is_wrong"), [(4, False), (5, True)])
