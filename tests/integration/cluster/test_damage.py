@@ -1,11 +1,9 @@
 """Damage in what was flushed, in brokers as they run: it is never served, and copied from who is sound."""
 
-import time
-
 import pytest
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Position
 
+from logstore.errors import PylogError
+from replication.client.kafka_client import KafkaClient
 from tests.integration.cluster.conftest import running
 
 pytestmark = pytest.mark.slow
@@ -61,19 +59,18 @@ def kept(cluster, broker, topic):
     return sorted(log_of(cluster, broker, topic).parent.glob("*.damaged"))
 
 
-def read_at(cluster, topic, offset, timeout_s=1.5):
-    """The first value that a consumer gets from there, or None."""
-    consumer = Consumer({"bootstrap.servers": cluster.running.bootstrap, "group.id": "-", "log_level": 0})
-    try:
-        consumer.assign([Position(topic, 0, offset)])
-        begin = time.monotonic()
-        while time.monotonic() - begin < timeout_s:
-            message = consumer.poll(0.1)
-            if message is not None and message.error() is None:
-                return message.value().decode()
-        return None
-    finally:
-        consumer.close()
+def read_at(cluster, topic, offset):
+    """The value there, or None: its leader says that it cannot be read."""
+    with KafkaClient(cluster.running.bootstrap, timeout_ms=1500) as client:
+
+        def answer():
+            try:
+                rows = next(client.read(topic, 0, offset, offset + 1, columns=["value"]))
+                return [rows["value"][0].as_py().decode()]
+            except PylogError as error:
+                return [None] if "kafka storage error" in str(error) else []
+
+        return cluster.until(answer)[1][0]
 
 
 def test_a_replica_that_was_not_recovered_is_not_trusted_after_a_clean_stop(cluster):
