@@ -6,6 +6,7 @@ int64 arrays, so that selecting and reordering rows costs no copy of the data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,14 @@ class Cells:
         """A missing column."""
         return cls(None, None, None)
 
+    @classmethod
+    def joined(cls, parts: Sequence[tuple[Cells, int]]) -> Cells:
+        """The cells of several columns, each with the count of its rows; a missing one gives nulls."""
+        if all(part.sizes is None for part, _ in parts):
+            return cls.none()
+        addresses = [np.zeros(n, np.int64) if c.sizes is None else c.addresses for c, n in parts]
+        return cls(np.concatenate(addresses), np.concatenate([c.sizes_of(n) for c, n in parts]), parts)
+
     def sizes_of(self, rows: int) -> Any:
         """The sizes; all null for a missing column."""
         return np.full(rows, -1, np.int64) if self.sizes is None else self.sizes
@@ -43,11 +52,29 @@ class Cells:
         return (0, 0) if self.sizes is None else (self.addresses.ctypes.data, self.sizes.ctypes.data)
 
 
+_NO_CELLS = Cells(np.empty(0, np.int64), np.empty(0, np.int64), None)
+
+
 class HeaderCells:
     """The headers of every row: index of the first and count, and the cells of all keys and values."""
 
     def __init__(self, first: Any, counts: Any, keys: Cells, values: Cells) -> None:
         self._first, self._counts, self._keys, self._values = first, counts, keys, values
+
+    @classmethod
+    def joined(cls, parts: Sequence[tuple[HeaderCells | None, int]]) -> HeaderCells | None:
+        """The headers of several columns, each with the count of its rows; a missing one gives none."""
+        if all(part is None for part, _ in parts):
+            return None
+        firsts, counts, keys, values, before = [], [], [], [], 0
+        for part, rows in parts:
+            found = part or cls(np.zeros(rows, np.int64), np.zeros(rows, np.int64), _NO_CELLS, _NO_CELLS)
+            firsts.append(found._first + before)
+            counts.append(found._counts)
+            keys.append(found._keys)
+            values.append(found._values)
+            before += len(found._keys.sizes)
+        return cls(_joined(firsts), _joined(counts), _joined_cells(keys), _joined_cells(values))
 
     def addresses(self) -> tuple[int, ...]:
         """The last six fields of `kernels.Rows`."""
@@ -63,6 +90,9 @@ class HeaderCells:
         each = stored_field_bytes(self._keys.sizes) + stored_field_bytes(self._values.sizes)
         until = np.concatenate(([0], np.cumsum(each)))
         return varint_bytes(self._counts) + until[self._first + self._counts] - until[self._first]
+
+
+_NO_HEADERS = HeaderCells(_NO_CELLS.sizes, _NO_CELLS.sizes, _NO_CELLS, _NO_CELLS)
 
 
 def varint_bytes(sizes: Any) -> Any:
@@ -98,8 +128,7 @@ def header_cells(column: pa.Array | pa.ChunkedArray) -> HeaderCells:
     """
     if pa.types.is_null(column.type):
         column = pa.nulls(len(column), pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
-    firsts, counts, keys, values = [], [], [], []
-    before = 0
+    parts: list[tuple[HeaderCells | None, int]] = []
     for chunk in _chunks(column):
         first, count, pairs = _lists(chunk)
         if pairs.null_count:
@@ -107,12 +136,8 @@ def header_cells(column: pa.Array | pa.ChunkedArray) -> HeaderCells:
         key, value = (cells(pairs.field(name), f"headers.{name}") for name in ("key", "value"))
         if (key.sizes < 0).any():
             raise InvalidRecordError("column 'headers' has a header whose key is null")
-        firsts.append(first + before)
-        counts.append(count)
-        keys.append(key)
-        values.append(value)
-        before += len(pairs)
-    return HeaderCells(_joined(firsts), _joined(counts), _joined_cells(keys), _joined_cells(values))
+        parts.append((HeaderCells(first, count, key, value), len(chunk)))
+    return HeaderCells.joined(parts) or _NO_HEADERS
 
 
 def timestamps_ms(data: pa.RecordBatch | pa.Table, now_ms: int) -> Any:

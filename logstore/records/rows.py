@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from logstore.records import kernels
 from logstore.records.batch import HEADER_BYTES, NO_TIMESTAMP
 from logstore.records.columns import (
     Cells,
+    HeaderCells,
     cells,
     header_cells,
     stored_field_bytes,
@@ -37,7 +39,7 @@ class Rows:
     """
 
     def __init__(self, data: pa.RecordBatch | pa.Table, *, now_ms: int) -> None:
-        self._data = data
+        self._data: Any = data
         self.count = data.num_rows
         self.names = data.schema.names
         self.key = cells(data.column("key"), "key") if "key" in self.names else Cells.none()
@@ -45,6 +47,18 @@ class Rows:
         self._value = cells(data.column("value"), "value") if "value" in self.names else Cells.none()
         self._headers = header_cells(data.column("headers")) if "headers" in self.names else None
         self._timestamps = timestamps_ms(data, now_ms)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rows]) -> Rows:
+        """The rows of these one after the other, to encode: without `partition`, and without a copy of their bytes."""
+        whole = cls.__new__(cls)
+        whole._data, whole.names, whole.partition = parts, [], None
+        whole.count = sum(part.count for part in parts)
+        whole.key = Cells.joined([(part.key, part.count) for part in parts])
+        whole._value = Cells.joined([(part._value, part.count) for part in parts])
+        whole._headers = HeaderCells.joined([(part._headers, part.count) for part in parts])
+        whole._timestamps = np.concatenate([part._timestamps for part in parts])
+        return whole
 
     def check(self, *, batch_bytes_max: int, keys_required: bool) -> None:
         """Raise unless every row can be appended: names of the columns, keys where needed, times, sizes.

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from logstore.env import SYSTEM
 from logstore.errors import PylogError, UnknownPartitionError, UnknownTopicError
@@ -91,6 +92,15 @@ class Cluster:
         self._coordinators: dict[str, BrokerConnection] = {}  # by group
         self._cluster: ClusterMetadata | None = None
         self._topics: dict[str, tuple[float, TopicMetadata]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+        await asyncio.sleep(0)  # transports end a turn later
 
     def close(self) -> None:
         """End every connection."""

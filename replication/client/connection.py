@@ -61,6 +61,11 @@ class BrokerConnection:
         answer = connection.send(key, version, self._client_id, request)
         return Answer(version, await self._in_time(connection, answer, key, timeout_s))
 
+    async def tell(self, key: ApiKey, request: Any) -> None:
+        """Send one request that brokers do not answer. Raises: as `call`."""
+        connection = await self.connected()
+        connection.tell(key, self.version(key), self._client_id, request)
+
     async def connected(self) -> Connection:
         """The open connection. Raises: as `call`."""
         if self._connection is None or self._connection.is_over:

@@ -6,24 +6,18 @@ All calls may be made from any thread; they run in one event loop in a thread of
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import threading
-from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
-from logstore.env import SYSTEM
-from logstore.errors import InvalidRecordError, InvalidRequestError, PylogError
-from logstore.records.arrow import decode_pieces, encode
+from logstore.errors import InvalidRequestError, PylogError
+from logstore.records.arrow import decode_pieces
 from logstore.records.batch import batches
-from logstore.records.compression import Codec
-from logstore.records.partitioner import group_by_partition, partition_ids
-from logstore.records.rows import Rows
 from logstore.store.reading import schema_of
 from replication.client.cluster import Cluster
 from replication.client.fetching import (
@@ -40,28 +34,14 @@ from replication.client.fetching import (
 )
 from replication.client.groups import Committed, commit, committed
 from replication.client.local_replicas import local_replica
-from replication.client.metadata import NO_EPOCH, TopicMetadata
-from replication.client.producing import Producer, split
-from replication.client.settings import TopicSettings, topic_settings
+from replication.client.metadata import TopicMetadata
+from replication.client.producer import AsyncProducer, Extent, Producer, ProducerSettings
 from replication.client.topics import BROKERS_DEFAULT, create_topic
 from replication.model.cluster import TopicPartition
 from replication.protocol.messages import Isolation
 
 Found = TypeVar("Found")
 logger = logging.getLogger(__name__)
-
-UNACKNOWLEDGED_BYTES_MAX = 64 * 1024 * 1024
-BATCH_BYTES = (
-    1_000_000  # of a batch that is sent: below the limit that brokers have unless they are told otherwise
-)
-
-
-class Extent(NamedTuple):
-    """Offsets [start, end) of a partition. No record in them has a later leader epoch; NO_EPOCH: not known."""
-
-    start: int
-    end: int
-    leader_epoch: int = NO_EPOCH
 
 
 class Sample(NamedTuple):
@@ -84,9 +64,8 @@ class KafkaClient:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pylog-client", daemon=True)
         self._thread.start()
-        self._producer: Producer | None = None
-        self._turns = itertools.count()
-        self._appending = threading.Lock()
+        self._producer: AsyncProducer | None = None
+        self._endings: list[Callable[[], Awaitable[None]]] = []
         self._is_closed = False
 
     def __enter__(self) -> Self:
@@ -253,52 +232,35 @@ class KafkaClient:
 
         The columns are those of `LogStore.append`. Others may append between the batches of one call.
 
-        Raises: InvalidRecordError, RecordTooLargeError (both before anything is sent), UnknownTopicError, KafkaError.
+        Raises: InvalidRecordError, RecordTooLargeError (both before anything is sent), UnknownTopicError, KafkaError:
+        some rows failed, and which ones is not known.
         """
-        if not isinstance(data, pa.Table | pa.RecordBatch):
-            raise InvalidRecordError(
-                f"data is a {type(data).__name__}: it must be a pyarrow Table or RecordBatch"
-            )
-        metadata, settings = self._run(self._writable(topic))
-        rows = Rows(data, now_ms=SYSTEM.clock.now_ms())
-        rows.check(batch_bytes_max=settings.batch_bytes_max, keys_required=settings.is_compacted)
-        if not metadata.leaders:
-            raise InvalidRequestError(f"topic {topic!r} has no partitions at {self.where}")
-        ids = partition_ids(rows, len(metadata.leaders), partitioner=partitioner, start=next(self._turns))
-        codec = Codec.from_name(compression)
-        sent: deque[_Sent] = deque()
-        found: dict[int, Extent] = {}
-        with self._appending:  # a partition's batches are sent in the order of their sequence numbers
-            self._run(self._have_producer())
-            try:
-                for partition, order in group_by_partition(ids, len(metadata.leaders)):
-                    tp = TopicPartition(topic, partition)
-                    stamp = self._call(self._stamp, tp, len(order))
-                    for buffer in encode(
-                        rows,
-                        order,
-                        codec=codec,
-                        batch_bytes=min(BATCH_BYTES, settings.batch_bytes_max),
-                        batch_bytes_max=settings.batch_bytes_max,
-                        producer=stamp,
-                    ):
-                        for batch, size in split(buffer):
-                            sent.append(_Sent(partition, size, len(batch), self._call(self._send, tp, batch)))
-                        while sum(each.size_bytes for each in sent) > UNACKNOWLEDGED_BYTES_MAX:
-                            self._run(_acknowledged(sent, found))
-            except PylogError as error:
-                self._call(self._give_up, error)
-                raise
-        while sent:
-            self._run(_acknowledged(sent, found))
-        return found
+        return self._run(self._append(topic, data, partitioner, compression))
+
+    def producer(self, **settings: Any) -> Producer:
+        """A producer of its own, with `ProducerSettings`. It ends with this client. Raises: InvalidConfigError."""
+        producer = AsyncProducer(self._cluster, ProducerSettings(**settings))
+        self._endings.append(producer.close)
+        return Producer(producer, self._run)
 
     # ------------------------------------------------------------------ the loop
 
     async def _stop(self) -> None:
-        if self._producer is not None:
-            await self._producer.close()
+        for end in self._endings:
+            await end()
         self._cluster.close()
+        await asyncio.get_running_loop().shutdown_default_executor()
+
+    async def _append(
+        self, topic: str, data: pa.Table | pa.RecordBatch, partitioner: str, compression: str | None
+    ) -> dict[int, Extent]:
+        if self._producer is None or self._producer.error is not None:
+            settings = ProducerSettings(linger_ms=0, delivery_timeout_ms=2 * self._timeout_ms)
+            self._producer = AsyncProducer(self._cluster, settings)
+            self._endings.append(self._producer.close)
+        return await (
+            await self._producer.send(topic, data, partitioner=partitioner, compression_type=compression)
+        )
 
     async def _extents(self, topic: str, isolation: Isolation) -> dict[int, Extent]:
         partitions = [
@@ -315,52 +277,8 @@ class KafkaClient:
             for tp in partitions
         }
 
-    async def _writable(self, topic: str) -> tuple[TopicMetadata, TopicSettings]:
-        metadata = await self._cluster.topic(topic)
-        return metadata, await topic_settings(self._cluster, topic)
-
-    async def _have_producer(self) -> None:
-        if self._producer is None or self._producer.has_failed:
-            self._producer = await Producer.begin(self._cluster, timeout_ms=2 * self._timeout_ms)
-
-    def _stamp(self, tp: TopicPartition, count: int) -> Any:
-        assert self._producer is not None
-        return self._producer.stamp(tp, count)
-
-    def _send(self, tp: TopicPartition, data: memoryview) -> asyncio.Future[int]:
-        assert self._producer is not None
-        return self._producer.send(tp, data)
-
-    def _give_up(self, error: PylogError) -> None:
-        if self._producer is not None:
-            self._producer.fail(error)
-
     def _run(self, what: Coroutine[Any, Any, Found]) -> Found:
         if self._is_closed:
             what.close()
             raise InvalidRequestError(f"the client of {self.where} is closed")
         return asyncio.run_coroutine_threadsafe(what, self._loop).result()
-
-    def _call(self, function: Any, *arguments: Any) -> Any:
-        async def call() -> Any:
-            return function(*arguments)
-
-        return self._run(call())
-
-
-class _Sent(NamedTuple):
-    """A batch of so many records on its way."""
-
-    partition: int
-    records: int
-    size_bytes: int
-    done: asyncio.Future[int]
-
-
-async def _acknowledged(sent: deque[_Sent], found: dict[int, Extent]) -> None:
-    """Wait for the oldest batch, and note what it was given."""
-    oldest = sent.popleft()
-    base = await oldest.done
-    if base >= 0:
-        known = found.get(oldest.partition)
-        found[oldest.partition] = Extent(known.start if known else base, base + oldest.records)

@@ -1,9 +1,11 @@
-"""Producer: prebuilt batches to the leaders of their partitions, in order and once each.
+"""Sender: prebuilt batches to the leaders of their partitions, in order and, with acks=all, once each.
 
-Laws: the batches of a partition are appended in the order of `send`, each once, whatever is repeated: a broker knows a
-batch again by its producer and sequence. At most `IN_FLIGHT` requests wait on a broker. When one is refused, those
-behind it are sent again, too, as soon as all are answered. A batch that cannot be appended until its deadline, or
-ever, fails, and everything behind it: it would follow a gap. Belongs to one event loop.
+Laws: the batches of a partition are appended in the order of `send`. With acks=all each is appended once, whatever is
+repeated: a broker knows a batch again by its producer and sequence. At most `IN_FLIGHT` requests wait on a broker; with
+acks 0 or 1, where nothing is known again, one for a partition. When one is refused, those behind it are sent again,
+too, as soon as all are answered. A batch that is too large is sent again in halves. One that cannot be appended until
+its deadline, or ever, fails alone: those behind it go on in a new epoch of the producer. Every batch is answered, also
+when the sender itself fails. Belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -11,15 +13,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from logstore.errors import PylogError, RecordTooLargeError
 from logstore.records import batch as batches
+from logstore.records.arrow import decode, encode
+from logstore.records.rows import Rows
 from replication.client.cluster import BACKOFF_MAX_S, BACKOFF_MIN_S, LOST, Cluster
 from replication.client.metadata import NO_LEADER
-from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
+from replication.errors import ErrorCode, KafkaError, error_of
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
@@ -28,19 +34,28 @@ logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 5  # brokers know the last five batches of a producer again
 REQUEST_BYTES = 8 * 1024 * 1024
-ACKS_ALL = -1
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+NO_OFFSET = -1  # appended, and nobody says where
 
 # A broker that says so has the batch, or has had it.
 _IS_THERE = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+_RECORD_BYTES_MAX = 64  # what a record takes at most in a batch beside what it takes in Arrow
+
+# Records [first, first + count) are appended from this offset on (or NO_OFFSET), or never will be.
+Answered = Callable[[int, int, int | PylogError], None]
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """One batch, and who waits for its base offset."""
+    """One batch; its records are the ones from `first` on of those that `answered` is told of."""
 
     data: memoryview
+    first: int
+    count: int
     deadline: float
-    done: asyncio.Future[int]
+    answered: Answered
+    sequence: int | None = None  # the one that it bears; None: it has not been sent in this epoch
     error: KafkaError | None = None  # why the last attempt failed
     is_refused: bool = False  # by the present attempt
 
@@ -50,31 +65,47 @@ class _Partition:
     """Invariant: `sent` are the oldest batches, in order; while `is_rewinding`, nothing is sent."""
 
     tp: TopicPartition
+    epoch: int
     waiting: deque[_Batch] = field(default_factory=deque)
     sent: deque[_Batch] = field(default_factory=deque)
     is_rewinding: bool = False
+    has_gap: bool = False  # a sequence number was given to a batch that failed
     backoff_s: float = 0.0
     not_before: float = 0.0
     next_sequence: int = 0
 
 
-class Producer:
-    """See the module. Made by `begin`; `timeout_ms` is the time that a batch has until it is acknowledged."""
+class Sender:
+    """See the module. `timeout_ms` is the time that a batch has until it is acknowledged; `producer` needs acks=all."""
 
-    def __init__(self, cluster: Cluster, producer: tuple[int, int], *, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        producer: tuple[int, int] | None,
+        *,
+        acks: int = ACKS_ALL,
+        timeout_ms: int = 120_000,
+    ) -> None:
         self._cluster = cluster
-        self._producer_id, self._epoch = producer
+        self._producer = producer
+        self._acks = acks
         self._timeout_s = timeout_ms / 1000
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._in_flight: dict[int, int] = {}
         self._error: PylogError | None = None
         self._changed = asyncio.Event()
-        self._requests: set[asyncio.Task[None]] = set()
-        self._sender = asyncio.create_task(self._send_all())
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._unanswered_bytes, self._told = 0, asyncio.Event()
+        self._start(self._send_all())
 
     @classmethod
-    async def begin(cls, cluster: Cluster, *, timeout_ms: int = 120_000) -> Producer:
-        """A producer with an id of its own. Raises: UnreachableError, UnsupportedVersionError, KafkaError."""
+    async def begin(cls, cluster: Cluster, *, acks: int = ACKS_ALL, timeout_ms: int = 120_000) -> Sender:
+        """A sender; with acks=all it has a producer id.
+
+        Raises: UnreachableError, UnsupportedVersionError, KafkaError.
+        """
+        if acks != ACKS_ALL:
+            return cls(cluster, None, acks=acks, timeout_ms=timeout_ms)
         backoff = cluster.backoff()
         while True:
             request = {"transactional_id": None, "transaction_timeout": timeout_ms}
@@ -86,75 +117,78 @@ class Producer:
                 raise KafkaError(code, "no producer id")
             await backoff.wait()
 
-    def stamp(self, tp: TopicPartition, count: int) -> batches.ProducerStamp:
-        """What the next batches of the partition bear, `count` records in all: send all of them, in their order."""
-        state = self._partitions.setdefault(tp, _Partition(tp))
-        first, state.next_sequence = state.next_sequence, batches.sequence_after(state.next_sequence, count)
-        return batches.ProducerStamp(self._producer_id, self._epoch, first)
+    def send(self, tp: TopicPartition, data: memoryview, first: int, count: int, answered: Answered) -> None:
+        """Send one writable batch of `count` records. `answered` hears of each of them once, in the event loop.
 
-    def send(self, tp: TopicPartition, data: memoryview) -> asyncio.Future[int]:
-        """Send one batch that bears `stamp`; the future is its base offset, -1 where the broker does not know it.
-
-        Raises: PylogError: the producer has failed before.
+        Raises: PylogError: the sender has failed before.
         """
         if self._error is not None:
             raise self._error
-        loop = asyncio.get_running_loop()
-        batch = _Batch(data, loop.time() + self._timeout_s, loop.create_future())
-        self._partitions[tp].waiting.append(batch)
+        state = self._partitions.get(tp)
+        if state is None:
+            state = self._partitions[tp] = _Partition(tp, self._producer[1] if self._producer else -1)
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        state.waiting.append(_Batch(data, first, count, deadline, answered))
+        self._unanswered_bytes += len(data)
         self._changed.set()
-        return batch.done
+
+    async def room(self, bytes_max: int) -> None:
+        """Wait until no more than so many bytes are unanswered."""
+        while self._unanswered_bytes > bytes_max:
+            self._told.clear()
+            await self._told.wait()
 
     @property
-    def has_failed(self) -> bool:
-        """A batch could not be appended: nothing is taken any more."""
-        return self._error is not None
-
-    def fail(self, error: PylogError) -> None:
-        """Take nothing more: what was stamped will not be sent, and would leave a gap."""
-        self._fail_all(error)
+    def error(self) -> PylogError | None:
+        """Why nothing is taken any more."""
+        return self._error
 
     async def close(self) -> None:
         """Stop. What was not acknowledged may be appended, or not."""
-        for task in (self._sender, *self._requests):
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(self._sender, *self._requests, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         self._fail_all(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed"))
 
     # ------------------------------------------------------------------- sending
 
+    def _start(self, what: Any) -> None:
+        task = asyncio.get_running_loop().create_task(what)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Whoever waits for an answer must hear that none will come."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the producer failed", exc_info=error)
+            known = isinstance(error, PylogError)
+            unexpected = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer failed: {error!r}")
+            self._fail_all(error if known else unexpected)  # type: ignore[arg-type]
+
     async def _send_all(self) -> None:
-        try:
-            while self._error is None:
-                self._changed.clear()
-                wait_s = await self._send_ready()
-                try:
-                    async with asyncio.timeout(wait_s):
-                        await self._changed.wait()
-                except TimeoutError:
-                    pass
-        except PylogError as error:
-            self._fail_all(error)
-        except Exception as error:  # whoever waits for an answer must hear of it
-            self._fail_all(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer failed: {error!r}"))
-            raise
+        while self._error is None:
+            self._changed.clear()
+            wait_s = await self._send_ready()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
 
     async def _send_ready(self) -> float | None:
         """Send what can be sent now; return in how many seconds to look again, None: when something has changed."""
         now, again = asyncio.get_running_loop().time(), float("inf")
         shares: dict[int, list[_Partition]] = {}
         for state in tuple(self._partitions.values()):  # others come while a leader is looked up
-            if not state.waiting or state.is_rewinding or len(state.sent) >= IN_FLIGHT:
+            if not self._may_send(state, now):
                 continue
-            if state.waiting[0].deadline <= now:
-                raise _late(state)
             again = min(again, state.waiting[0].deadline - now)
             if state.not_before > now:
                 again = min(again, state.not_before - now)
                 continue
-            leader = (await self._cluster.leader(state.tp)).broker
-            if leader == NO_LEADER:
-                self._retry_later(state)
+            leader = await self._leader(state)
+            if leader is None:
                 again = min(again, state.backoff_s)
             elif self._in_flight.get(leader, 0) < IN_FLIGHT:
                 shares.setdefault(leader, []).append(state)
@@ -164,96 +198,159 @@ class Producer:
                 self._changed.set()
         return None if again == float("inf") else max(again, 0.001)
 
+    def _may_send(self, state: _Partition, now: float) -> bool:
+        """Is there something to send, in its turn? What is late fails first."""
+        limit = 1 if self._producer is None or state.has_gap else IN_FLIGHT
+        if state.is_rewinding or len(state.sent) >= limit:
+            return False
+        while state.waiting and state.waiting[0].deadline <= now:
+            batch = state.waiting.popleft()
+            self._fail(state, batch, _late(state.tp, batch))
+        if state.has_gap and not state.sent:
+            self._begin_epoch(state)
+        return bool(state.waiting)
+
+    async def _leader(self, state: _Partition) -> int | None:
+        """Who leads the partition; None if nobody does, or it is not to be had: then all that waits has failed."""
+        try:
+            leader = (await self._cluster.leader(state.tp)).broker
+        except PylogError as error:
+            while state.waiting:
+                self._fail(state, state.waiting.popleft(), error)
+            return None
+        if leader == NO_LEADER:
+            self._retry_later(state)
+            return None
+        return leader
+
     def _send(self, leader: int, states: Iterable[_Partition]) -> None:
         taken: dict[_Partition, _Batch] = {}
         size = 0
         for state in states:
-            if size and size + len(state.waiting[0].data) > REQUEST_BYTES:
+            if not state.waiting or (size and size + len(state.waiting[0].data) > REQUEST_BYTES):
                 continue
             taken[state] = batch = state.waiting.popleft()
+            self._stamp(state, batch)
             state.sent.append(batch)
             size += len(batch.data)
-        self._in_flight[leader] = self._in_flight.get(leader, 0) + 1
-        task = asyncio.create_task(self._request(leader, taken))
-        self._requests.add(task)
-        task.add_done_callback(self._requests.discard)
+        if taken:
+            self._in_flight[leader] = self._in_flight.get(leader, 0) + 1
+            self._start(self._request(leader, taken))
+
+    def _stamp(self, state: _Partition, batch: _Batch) -> None:
+        if self._producer is None or batch.sequence is not None:
+            return
+        batch.sequence = state.next_sequence
+        state.next_sequence = batches.sequence_after(batch.sequence, batch.count)
+        header = batches.header_at(batch.data)._replace(
+            producer_id=self._producer[0], producer_epoch=state.epoch, base_sequence=batch.sequence
+        )
+        batches.write_header(batch.data, 0, header)
 
     async def _request(self, leader: int, taken: dict[_Partition, _Batch]) -> None:
-        failed: Any = None
+        failed: KafkaError | None = None
         answers: dict[TopicPartition, Any] = {}
         try:
-            topics = {state.tp.topic for state in taken}
-            request = self._produce_request(taken)
-            answer = await self._cluster.call_leader(leader, topics, ApiKey.PRODUCE, request)
-            answers = {
-                TopicPartition(topic.name, p.partition): p
-                for topic in answer.body.topics
-                for p in topic.partitions
-            }
+            answers = await self._answers(leader, taken)
         except (*LOST, KafkaError) as error:
             failed = KafkaError(ErrorCode.NETWORK_EXCEPTION, str(error))
-        except (ProtocolError, PylogError) as error:
-            self._fail_all(error)
-            return
         finally:
             self._in_flight[leader] -= 1
             self._changed.set()
-        for state, batch in taken.items():
+        for state, batch in taken.items() if self._error is None else ():
             found = answers.get(state.tp)
-            if failed is None and found is None:
-                failed = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"no answer for {state.tp}")
-            refusal = failed if found is None else _refusal(found, state.tp)
-            try:
-                self._answered(state, batch, found, refusal)
-            except PylogError as final:
-                self._fail_all(final)
-                return
+            if self._acks == ACKS_NONE and failed is None:
+                self._appended(state, batch, NO_OFFSET)
+            elif found is None:
+                lost = failed or KafkaError(ErrorCode.NETWORK_EXCEPTION, f"no answer for {state.tp}")
+                self._refused(state, batch, lost)
+            elif found.error_code in (ErrorCode.NONE, _IS_THERE):
+                self._appended(state, batch, found.base_offset)
+            else:
+                self._refused(state, batch, _refusal(found, state.tp))
 
-    def _produce_request(self, taken: dict[_Partition, _Batch]) -> ProduceRequest:
+    async def _answers(self, leader: int, taken: dict[_Partition, _Batch]) -> dict[TopicPartition, Any]:
+        """What the leader says of each partition; nothing with acks=0. Raises: as `Cluster.call_leader`."""
         topics: dict[str, list[ProducePartition]] = {}
         for state, batch in taken.items():
             topics.setdefault(state.tp.topic, []).append(ProducePartition(state.tp.partition, batch.data))
         left_s = min(batch.deadline for batch in taken.values()) - asyncio.get_running_loop().time()
-        return ProduceRequest(
-            ACKS_ALL,
+        request = ProduceRequest(
+            self._acks,
             max(1, min(30_000, int(left_s * 1000))),
             tuple(ProduceTopic(name, tuple(partitions)) for name, partitions in topics.items()),
         )
+        if self._acks == ACKS_NONE:
+            await (await self._cluster.connection(leader)).tell(ApiKey.PRODUCE, request)
+            return {}
+        answer = await self._cluster.call_leader(leader, topics, ApiKey.PRODUCE, request)
+        return {
+            TopicPartition(topic.name, p.partition): p
+            for topic in answer.body.topics
+            for p in topic.partitions
+        }
 
     # ------------------------------------------------------------------- answers
 
-    def _answered(self, state: _Partition, batch: _Batch, found: Any, error: KafkaError | None) -> None:
-        """One batch is answered. Raises: PylogError: it can never be appended."""
-        if error is None:
-            state.sent.remove(batch)
-            state.backoff_s = 0.0
-            if not batch.done.done():
-                batch.done.set_result(found.base_offset)
-            if state.is_rewinding:
-                self._rewind(state)
-            return
+    def _appended(self, state: _Partition, batch: _Batch, base_offset: int) -> None:
+        state.sent.remove(batch)
+        state.backoff_s = 0.0
+        self._tell(batch, base_offset)
+        self._rewind(state)
+
+    def _refused(self, state: _Partition, batch: _Batch, error: KafkaError) -> None:
         batch.error, batch.is_refused = error, True
-        is_behind = error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch is not state.sent[0]
-        if not error.code.is_retriable and not is_behind and not state.is_rewinding:
-            raise _final(error, state.tp, batch)
         if not state.is_rewinding:
             state.is_rewinding = True
-            self._retry_later(state)
+            if error.code not in _TOO_LARGE:
+                self._retry_later(state)
         self._rewind(state)
 
     def _rewind(self, state: _Partition) -> None:
         """Have everything that was not appended sent again, once all that is under way is answered."""
-        if not all(batch.is_refused for batch in state.sent):
+        if not state.is_rewinding or not all(batch.is_refused for batch in state.sent):
             return
-        first = state.sent[0] if state.sent else None
-        if first is not None and first.error is not None and not first.error.code.is_retriable:
-            raise _final(first.error, state.tp, first)
-        for batch in state.sent:
+        again: list[_Batch] = []
+        for number, batch in enumerate(state.sent):
+            error = batch.error
+            assert error is not None, "it is refused"
             batch.is_refused = False
-        state.waiting.extendleft(reversed(state.sent))
+            if error.code in _TOO_LARGE and batch.count > 1:
+                again += self._halves(batch)
+            elif number == 0 and not error.code.is_retriable:
+                self._fail(state, batch, _final(error, state.tp, batch))
+            else:  # whatever was said of those behind the first was said of a gap
+                again.append(batch)
         state.sent.clear()
+        state.waiting.extendleft(reversed(again))
         state.is_rewinding = False
         self._changed.set()
+
+    def _halves(self, batch: _Batch) -> Iterable[_Batch]:
+        self._unanswered_bytes -= len(batch.data)
+        for at, data in halves(batch.data):
+            self._unanswered_bytes += len(data)
+            header = batches.header_at(data)
+            half = _Batch(data, batch.first + at, header.count, batch.deadline, batch.answered)
+            half.error, half.sequence = batch.error, batch.sequence
+            if half.sequence is not None:
+                half.sequence = header.base_sequence
+            yield half
+
+    def _fail(self, state: _Partition, batch: _Batch, error: PylogError) -> None:
+        state.has_gap = state.has_gap or batch.sequence is not None
+        self._tell(batch, error)
+
+    def _begin_epoch(self, state: _Partition) -> None:
+        """Number what waits anew: brokers take a new epoch from 0 on, and nothing of the old one any more."""
+        state.epoch, state.next_sequence, state.has_gap = state.epoch + 1, 0, False
+        for batch in state.waiting:
+            batch.sequence = None
+
+    def _tell(self, batch: _Batch, outcome: int | PylogError) -> None:
+        self._unanswered_bytes -= len(batch.data)
+        self._told.set()
+        batch.answered(batch.first, batch.count, outcome)
 
     def _retry_later(self, state: _Partition) -> None:
         self._cluster.forget([state.tp.topic])
@@ -264,34 +361,53 @@ class Producer:
         self._error = self._error or error
         for state in self._partitions.values():
             for batch in (*state.sent, *state.waiting):
-                if not batch.done.done():
-                    batch.done.set_exception(error)
-                    batch.done.exception()  # seen: whoever waits for none of them is no error of its own
+                self._tell(batch, error)
+            state.sent.clear()
+            state.waiting.clear()
         self._changed.set()
 
 
-def _refusal(found: Any, tp: TopicPartition) -> KafkaError | None:
-    if found.error_code in (ErrorCode.NONE, _IS_THERE):
-        return None
-    return error_of(
-        found.error_code, f"append to {tp}{': ' if found.error_message else ''}{found.error_message or ''}"
-    )
+def _refusal(found: Any, tp: TopicPartition) -> KafkaError:
+    said = f": {found.error_message}" if found.error_message else ""
+    return error_of(found.error_code, f"append to {tp}{said}")
 
 
 def _final(error: KafkaError, tp: TopicPartition, batch: _Batch) -> PylogError:
-    if error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-        return RecordTooLargeError(len(batch.data), len(batch.data) - 1, f"batch for {tp}")
+    if error.code in _TOO_LARGE:
+        return RecordTooLargeError(len(batch.data), len(batch.data) - 1, f"record for {tp}")
     return error
 
 
-def _late(state: _Partition) -> KafkaError:
-    last = state.waiting[0].error
-    return KafkaError(
-        ErrorCode.REQUEST_TIMED_OUT,
-        f"append to {state.tp} was not acknowledged in time{f'; last: {last}' if last else ''}",
-    )
+def _late(tp: TopicPartition, batch: _Batch) -> KafkaError:
+    last = f"; last: {batch.error}" if batch.error else ""
+    return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"append to {tp} was not acknowledged in time{last}")
 
 
 def split(data: memoryview) -> list[tuple[memoryview, int]]:
     """The batches of a buffer with the count of their records: a request takes one batch for a partition."""
     return [(data[at : at + header.size_bytes], header.count) for at, header in batches.batches(data)]
+
+
+def halves(data: memoryview) -> Iterable[tuple[int, memoryview]]:
+    """Two batches with the same records as this one of at least two, each with the index of its first record.
+
+    Codec, producer and sequence numbers are those of the batch.
+    """
+    header = batches.header_at(data)
+    decoded = decode(data, start=header.base_offset, end=header.next_offset)
+    rows = Rows(decoded.select(["key", "value", "headers", "timestamp"]), now_ms=batches.NO_TIMESTAMP)
+    limit = batches.HEADER_BYTES + decoded.nbytes + _RECORD_BYTES_MAX * header.count
+    middle = header.count // 2
+    for first, end in ((0, middle), (middle, header.count)):
+        stamp = batches.ProducerStamp(
+            header.producer_id, header.producer_epoch, batches.sequence_after(header.base_sequence, first)
+        )
+        (half,) = encode(
+            rows,
+            np.arange(first, end),
+            codec=header.codec,
+            batch_bytes=limit,
+            batch_bytes_max=limit,
+            producer=stamp,
+        )
+        yield first, half

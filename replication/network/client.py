@@ -106,13 +106,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def send(self, key: ApiKey, version: int, client_id: str, request: Any) -> asyncio.Future[Any]:
         """The answer to come."""
+        self.tell(key, version, client_id, request)
+        call = _Call(key, version, self._last_id, asyncio.get_running_loop().create_future())
+        self._calls.append(call)
+        return call.answer
+
+    def tell(self, key: ApiKey, version: int, client_id: str, request: Any) -> None:
+        """Send a request that nobody answers."""
         if self.is_over:
             raise ConnectionAbortedError("the connection has ended")
         self._last_id = (self._last_id + 1) % 2**31
-        call = _Call(key, version, self._last_id, asyncio.get_running_loop().create_future())
-        self._transport.writelines(apis.encode_request(key, version, call.correlation_id, client_id, request))
-        self._calls.append(call)
-        return call.answer
+        self._transport.writelines(apis.encode_request(key, version, self._last_id, client_id, request))
 
     def end(self, error: BaseException) -> None:
         """Nobody is answered any more."""

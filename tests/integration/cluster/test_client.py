@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from datasource.connector.options import read_options
@@ -125,6 +126,31 @@ def test_a_topic_without_enough_replicas_refuses_with_the_reason(cluster):
     client = KafkaClient(cluster.running.bootstrap, timeout_ms=3000)
     with client, pytest.raises(KafkaError, match=r"(?i)not enough replicas"):
         client.append(topic, rows(0, 5))
+
+
+def test_a_batch_that_is_too_large_is_split_and_a_record_that_is_fails_alone(cluster, client):
+    topic = cluster.create((1, 2, 3))
+    with client.producer(linger_ms=0) as producer:
+        producer.send(topic, rows(0, 1)).result(20)
+        entry = ConfigEntry("max.message.bytes", "3000", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        cluster.administer("incremental_alter_configs", [resource])
+        assert sum(map(len, client.read(topic, 0, 0, 1))) == 1
+        sent = [
+            producer.send(topic, pa.table({"value": [f"{n}-{'x' * 100}"] * (400 if n % 3 == 0 else 2)}))
+            for n in range(12)
+        ]
+        large = producer.send(topic, pa.table({"value": ["y" * 5000]}))
+        behind = [producer.send(topic, pa.table({"value": [f"{n}-"] * 40})) for n in range(12, 20)]
+    with pytest.raises(RecordTooLargeError):
+        large.result(0)
+    values = read(client, topic)
+    assert len(values) == 1 + 4 * 400 + 8 * 2 + 8 * 40
+    numbers = [int(value.split("-")[0]) for value in values[1:]]
+    assert numbers == sorted(numbers)
+    for number, each in enumerate([*sent, *behind]):
+        ((_, extent),) = each.result(0).items()
+        assert {v.split("-")[0] for v in values[extent.start : extent.end]} == {str(number)}
 
 
 def test_threads_share_a_client(cluster, client):

@@ -1,0 +1,398 @@
+"""Producers for programs: Arrow tables to topics, small ones together in a batch, each with the offsets that it got.
+
+`AsyncProducer` is the producer; `Producer` is the same for code without an event loop. The rows of a `send` are checked
+at once, wait `linger_ms` for others of their topic, are encoded together, and leave as batches through `producing`.
+Laws: rows of a partition are appended in the order of the sends; a send is done when all of its rows are answered, or
+one of them has failed. Accepted bytes are bounded by `buffer_bytes`: `send` waits for room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from logstore.env import SYSTEM
+from logstore.errors import InvalidConfigError, InvalidRecordError, InvalidRequestError, PylogError
+from logstore.records.arrow import encode
+from logstore.records.compression import Codec
+from logstore.records.partitioner import group_by_partition, partition_ids
+from logstore.records.rows import Rows
+from replication.client.cluster import Cluster
+from replication.client.metadata import NO_EPOCH
+from replication.client.producing import ACKS_ALL, ACKS_LEADER, ACKS_NONE, NO_OFFSET, Sender, split
+from replication.client.settings import TopicSettings, topic_settings
+from replication.errors import ErrorCode, KafkaError
+from replication.model.cluster import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+BATCH_BYTES = 1_000_000  # below the limit that brokers have unless they are told otherwise
+SETTINGS_S = 30.0  # for so long a topic's settings are believed
+ROWS_AT_ONCE = 4096  # more are looked at in another thread: the event loop has heartbeats to send
+_ACKS = {"all": ACKS_ALL, 1: ACKS_LEADER, 0: ACKS_NONE}
+
+
+class Extent(NamedTuple):
+    """Offsets [start, end) of a partition. No record in them has a later leader epoch; NO_EPOCH: not known."""
+
+    start: int
+    end: int
+    leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """How a producer sends; the names are Kafka's.
+
+    acks: "all": each row once, and in every in-sync replica; 1: in the leader; 0: nobody tells. With 1 and 0 a row may
+    be there twice after a failure, and 0 gives no offsets. linger_ms: how long rows wait for others. compression_type:
+    gzip, snappy, lz4, zstd. delivery_timeout_ms: after so long a row that is not acknowledged has failed.
+    """
+
+    acks: Literal["all", 1, 0] = "all"
+    linger_ms: int = 5
+    batch_bytes: int = BATCH_BYTES
+    compression_type: str | None = None
+    partitioner: str = "murmur3"
+    buffer_bytes: int = 64 * 1024 * 1024
+    delivery_timeout_ms: int = 120_000
+
+    def __post_init__(self) -> None:
+        """Raises: InvalidConfigError."""
+        if self.acks not in _ACKS:
+            raise InvalidConfigError(f"acks={self.acks!r}: 'all', 1 or 0", option="acks")
+        for name in ("linger_ms", "batch_bytes", "buffer_bytes", "delivery_timeout_ms"):
+            if getattr(self, name) < (0 if name == "linger_ms" else 1):
+                raise InvalidConfigError(f"{name}={getattr(self, name)!r} is too small", option=name)
+
+
+class _Promise:
+    """One send: `left` rows are not answered yet."""
+
+    def __init__(self, rows: int) -> None:
+        self.done: asyncio.Future[dict[int, Extent]] = asyncio.get_running_loop().create_future()
+        self._left = rows
+        self._extents: dict[int, Extent] = {}
+        if not rows:
+            self.done.set_result({})
+
+    def answered(self, partition: int, rows: int, outcome: int | PylogError) -> None:
+        """The next rows of the send in this partition are at this offset, or failed."""
+        if self.done.done():
+            return
+        if isinstance(outcome, PylogError):
+            self.done.set_exception(outcome)
+            return
+        if outcome != NO_OFFSET:
+            known = self._extents.get(partition)
+            self._extents[partition] = Extent(known.start if known else outcome, outcome + rows)
+        self._left -= rows
+        if not self._left:
+            self.done.set_result(self._extents)
+
+
+class _Shares:
+    """Which rows of a partition's encoding belong to which send: those of promise i end at `ends[i]`."""
+
+    def __init__(self, partition: int, ends: list[int], promises: list[_Promise]) -> None:
+        self._partition, self._ends, self._promises = partition, ends, promises
+
+    def answered(self, first: int, count: int, outcome: int | PylogError) -> None:
+        """As `producing.Answered`."""
+        at, end, i = first, first + count, bisect_right(self._ends, first)
+        while at < end:
+            upper = min(end, self._ends[i])
+            is_known = not isinstance(outcome, PylogError) and outcome != NO_OFFSET
+            begin = outcome + at - first if is_known else outcome  # type: ignore[operator]
+            self._promises[i].answered(self._partition, upper - at, begin)
+            at, i = upper, i + 1
+
+
+class _Kind(NamedTuple):
+    """What rows must have in common to be encoded together."""
+
+    topic: str
+    partitions: int
+    codec: Codec
+    batch_bytes_max: int
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Rows of one kind that wait for others until `due`."""
+
+    due: float
+    rows: list[Rows] = field(default_factory=list)
+    ids: list[Any] = field(default_factory=list)
+    promises: list[_Promise] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class AsyncProducer:
+    """See the module. Belongs to the event loop in which it is first used; ends with `close` or `async with`."""
+
+    def __init__(self, cluster: Cluster, settings: ProducerSettings | None = None) -> None:
+        self._cluster = cluster
+        self._settings = settings or ProducerSettings()
+        self._known: dict[str, tuple[float, TopicSettings]] = {}
+        self._turns = itertools.count()
+        self._gathered: dict[_Kind, _Gathered] = {}
+        self._promises: set[asyncio.Future[Any]] = set()
+        self._buffered_bytes = 0
+        self._changed, self._has_room = asyncio.Event(), asyncio.Event()
+        self._beginning = asyncio.Lock()
+        self._sender: Sender | None = None
+        self._encoder: asyncio.Task[None] | None = None
+        self._error: PylogError | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.flush()
+        await self.close()
+
+    async def send(
+        self,
+        topic: str,
+        data: pa.Table | pa.RecordBatch,
+        *,
+        partitioner: str | None = None,
+        compression_type: str | None = None,
+    ) -> asyncio.Future[dict[int, Extent]]:
+        """Accept rows; the future gives the offsets that each partition's got, the first to the last.
+
+        The columns are those of `LogStore.append`. Rows of others may be between them. The future raises
+        RecordTooLargeError or KafkaError: some of the rows failed; which ones of them are appended is not known.
+
+        Raises: InvalidRecordError, RecordTooLargeError (nothing was sent), UnknownTopicError, UnreachableError,
+        KafkaError; the error of a producer that has failed.
+        """
+        if not isinstance(data, pa.Table | pa.RecordBatch):
+            raise InvalidRecordError(
+                f"data is a {type(data).__name__}: it must be a pyarrow Table or RecordBatch"
+            )
+        await self._begin()
+        partitions, limits = await self._topic(topic)
+        codec = Codec.from_name(compression_type or self._settings.compression_type)
+        start, how = next(self._turns), partitioner or self._settings.partitioner
+
+        def look() -> tuple[Rows, Any]:
+            rows = Rows(data, now_ms=SYSTEM.clock.now_ms())
+            rows.check(batch_bytes_max=limits.batch_bytes_max, keys_required=limits.is_compacted)
+            return rows, partition_ids(rows, partitions, partitioner=how, start=start)
+
+        rows, ids = await (asyncio.to_thread(look) if data.num_rows > ROWS_AT_ONCE else _now(look))
+        await self._room(data.nbytes)
+        promise = self._promise(rows.count, data.nbytes)
+        if rows.count:
+            kind = _Kind(topic, partitions, codec, limits.batch_bytes_max)
+            due = asyncio.get_running_loop().time() + self._settings.linger_ms / 1000
+            gathered = self._gathered.setdefault(kind, _Gathered(due))
+            gathered.rows.append(rows)
+            gathered.ids.append(ids)
+            gathered.promises.append(promise)
+            gathered.size_bytes += data.nbytes
+            self._changed.set()
+        return promise.done
+
+    async def flush(self) -> None:
+        """Return when everything that was sent before is appended, or has failed: the futures tell."""
+        for gathered in self._gathered.values():
+            gathered.due = 0.0
+        self._changed.set()
+        if self._promises:
+            await asyncio.wait(set(self._promises))
+
+    async def close(self) -> None:
+        """Stop. What was not acknowledged may be appended, or not: `flush` before."""
+        self._fail(InvalidRequestError("the producer is closed"))
+        if self._encoder is not None:
+            self._encoder.cancel()
+            await asyncio.wait([self._encoder])
+        if self._sender is not None:
+            await self._sender.close()
+
+    @property
+    def error(self) -> PylogError | None:
+        """Why nothing is taken any more."""
+        return self._error or (self._sender.error if self._sender else None)
+
+    # ---------------------------------------------------------------- accepting
+
+    async def _begin(self) -> None:
+        async with self._beginning:
+            if (error := self.error) is not None:
+                raise error
+            if self._sender is None:
+                acks, timeout_ms = _ACKS[self._settings.acks], self._settings.delivery_timeout_ms
+                self._sender = await Sender.begin(self._cluster, acks=acks, timeout_ms=timeout_ms)
+                self._encoder = asyncio.create_task(self._encode_all())
+                self._encoder.add_done_callback(self._ended)
+
+    async def _topic(self, topic: str) -> tuple[int, TopicSettings]:
+        partitions = len((await self._cluster.topic(topic)).leaders)
+        if not partitions:
+            raise InvalidRequestError(f"topic {topic!r} has no partitions at {self._cluster.where}")
+        now = asyncio.get_running_loop().time()
+        known = self._known.get(topic)
+        if known is None or now - known[0] > SETTINGS_S:
+            known = self._known[topic] = now, await topic_settings(self._cluster, topic)
+        return partitions, known[1]
+
+    async def _room(self, size_bytes: int) -> None:
+        """Wait until so much is accepted; more than all of the buffer is when nothing else is there."""
+        while self._buffered_bytes and self._buffered_bytes + size_bytes > self._settings.buffer_bytes:
+            self._has_room.clear()
+            await self._has_room.wait()
+        if (error := self.error) is not None:
+            raise error
+
+    def _promise(self, rows: int, size_bytes: int) -> _Promise:
+        promise = _Promise(rows)
+        self._promises.add(promise.done)
+        self._buffered_bytes += size_bytes
+
+        def done(future: asyncio.Future[Any]) -> None:
+            self._promises.discard(future)
+            self._buffered_bytes -= size_bytes
+            self._has_room.set()
+            if not future.cancelled() and (error := future.exception()) is not None:
+                logger.warning("%d rows were not all appended: %s", rows, error)
+
+        promise.done.add_done_callback(done)
+        return promise
+
+    # ----------------------------------------------------------------- encoding
+
+    async def _encode_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._changed.clear()
+            due = float("inf")
+            for kind, gathered in tuple(self._gathered.items()):
+                is_full = gathered.size_bytes >= self._settings.batch_bytes
+                if is_full or gathered.due <= loop.time():
+                    del self._gathered[kind]
+                    await self._encode(kind, gathered)
+                else:
+                    due = min(due, gathered.due)
+            try:
+                async with asyncio.timeout_at(None if due == float("inf") else due):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _encode(self, kind: _Kind, gathered: _Gathered) -> None:
+        is_one = len(gathered.rows) == 1
+        rows = gathered.rows[0] if is_one else Rows.joined(gathered.rows)
+        ids = gathered.ids[0] if is_one else np.concatenate(gathered.ids)
+        ends = np.cumsum([part.count for part in gathered.rows])
+        is_small = rows.count <= ROWS_AT_ONCE
+        for partition, order in group_by_partition(ids, kind.partitions):
+            tp = TopicPartition(kind.topic, partition)
+            shares = _Shares(partition, np.searchsorted(order, ends).tolist(), gathered.promises)
+            encoded = self._encoded(kind, rows, order)
+            first = 0
+            while (
+                buffer := await (_now(encoded.__next__) if is_small else asyncio.to_thread(next, encoded))
+            ) is not None:
+                for data, count in split(buffer):
+                    self._sending.send(tp, data, first, count, shares.answered)
+                    first += count
+                await self._sending.room(self._settings.buffer_bytes)
+
+    def _encoded(self, kind: _Kind, rows: Rows, order: Any) -> Iterator[memoryview | None]:
+        """Buffers of batches, then None."""
+        yield from encode(
+            rows,
+            order,
+            codec=kind.codec,
+            batch_bytes=min(self._settings.batch_bytes, kind.batch_bytes_max),
+            batch_bytes_max=kind.batch_bytes_max,
+        )
+        yield None
+
+    @property
+    def _sending(self) -> Sender:
+        assert self._sender is not None, "it has begun"
+        return self._sender
+
+    # ------------------------------------------------------------------- ending
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Whoever waits for an answer must hear that none will come."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            unexpected = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer failed: {error!r}")
+            self._fail(error if isinstance(error, PylogError) else unexpected)
+
+    def _fail(self, error: PylogError) -> None:
+        self._error = self._error or error
+        for promise in tuple(self._promises):
+            if not promise.done():
+                promise.set_exception(self._error)
+        self._gathered.clear()
+        self._has_room.set()
+
+
+async def _now(look: Callable[[], Found]) -> Found:
+    return look()
+
+
+class Producer:
+    """`AsyncProducer` for code without an event loop: from any thread; made by `KafkaClient.producer`."""
+
+    def __init__(self, producer: AsyncProducer, run: Run) -> None:
+        self._producer = producer
+        self._run = run
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.flush()
+        self.close()
+
+    def send(self, topic: str, data: pa.Table | pa.RecordBatch) -> Future[dict[int, Extent]]:
+        """As `AsyncProducer.send`; what is added to the future by `add_done_callback` runs in the client's thread."""
+
+        async def send() -> Future[dict[int, Extent]]:
+            future: Future[dict[int, Extent]] = Future()
+            (await self._producer.send(topic, data)).add_done_callback(lambda done: _copy(done, future))
+            return future
+
+        return self._run(send())  # type: ignore[no-any-return]
+
+    def flush(self) -> None:
+        """As `AsyncProducer.flush`."""
+        self._run(self._producer.flush())
+
+    def close(self) -> None:
+        """As `AsyncProducer.close`."""
+        self._run(self._producer.close())
+
+
+def _copy(done: asyncio.Future[Any], future: Future[Any]) -> None:
+    if done.cancelled():
+        future.cancel()
+    elif (error := done.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())
