@@ -1,11 +1,11 @@
 """Sender: prebuilt batches to the leaders of their partitions, in order and, with acks=all, once each.
 
 Laws: the batches of a partition are appended in the order of `send`. With acks=all each is appended once, whatever is
-repeated: a broker knows a batch again by its producer and sequence. At most `IN_FLIGHT` requests wait on a broker; with
-acks 0 or 1, where nothing is known again, one for a partition. When one is refused, those behind it are sent again,
-too, as soon as all are answered. A batch that is too large is sent again in halves. One that cannot be appended until
-its deadline, or ever, fails alone: those behind it go on in a new epoch of the producer. Every batch is answered, also
-when the sender itself fails. Belongs to one event loop.
+repeated: a broker knows a batch again by its producer and sequence. At most `IN_FLIGHT` requests wait on a broker; one
+for a partition until its first is answered, and always with acks 0 or 1, where nothing is known again. When one is
+refused, those behind it are sent again, too, as soon as all are answered. A batch that is too large is sent again in
+halves. One that cannot be appended until its deadline, or ever, fails alone: those behind it go on in a new epoch of
+the producer. Every batch is answered, also when the sender itself fails. Belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class _Partition:
     sent: deque[_Batch] = field(default_factory=deque)
     is_rewinding: bool = False
     has_gap: bool = False  # a sequence number was given to a batch that failed
+    is_known: bool = False  # to the broker, which lets a producer that it does not know begin with any number
     backoff_s: float = 0.0
     not_before: float = 0.0
     next_sequence: int = 0
@@ -200,7 +201,7 @@ class Sender:
 
     def _may_send(self, state: _Partition, now: float) -> bool:
         """Is there something to send, in its turn? What is late fails first."""
-        limit = 1 if self._producer is None or state.has_gap else IN_FLIGHT
+        limit = IN_FLIGHT if state.is_known and not state.has_gap else 1
         if state.is_rewinding or len(state.sent) >= limit:
             return False
         while state.waiting and state.waiting[0].deadline <= now:
@@ -295,6 +296,7 @@ class Sender:
     def _appended(self, state: _Partition, batch: _Batch, base_offset: int) -> None:
         state.sent.remove(batch)
         state.backoff_s = 0.0
+        state.is_known = self._producer is not None
         self._tell(batch, base_offset)
         self._rewind(state)
 
