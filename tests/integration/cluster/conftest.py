@@ -126,3 +126,4 @@ def cluster(shared):
         shared.running.resume(broker)
     if missing := [broker for broker in (1, 2, 3) if broker not in shared.running.live]:
         shared.running.restart(*missing)
+    shared.running.wait_until_known()  # one that stood still has to be let in again
