@@ -34,7 +34,7 @@ from replication.client.fetching import (
 )
 from replication.client.groups import Committed, commit, committed
 from replication.client.local_replicas import local_replica
-from replication.client.metadata import TopicMetadata
+from replication.client.metadata import NO_EPOCH, TopicMetadata
 from replication.client.producer import AsyncProducer, Extent, Producer, ProducerSettings
 from replication.client.topics import BROKERS_DEFAULT, create_topic
 from replication.model.cluster import TopicPartition
