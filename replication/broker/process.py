@@ -6,13 +6,17 @@ libraries of the command line, for LocalCluster.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__":  # kio imports hypothesis wherever it is installed: a third of the work of a start
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
+
 import asyncio
 import ctypes
 import ipaddress
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 

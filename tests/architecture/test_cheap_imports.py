@@ -31,3 +31,15 @@ def loaded_by(statement: str) -> set[str]:
 )
 def test_an_import_stays_cheap(statement, banned):
     assert not loaded_by(statement) & banned
+
+
+def test_a_broker_does_not_load_hypothesis():
+    """kio imports it where it is installed, which is a third of the work of a broker's start."""
+    code = (
+        "import runpy, sys\n"
+        "sys.argv = ['broker', 'parent=1', 'no.such.setting=1']\n"
+        "try: runpy.run_module('replication.broker.process', run_name='__main__')\n"
+        "except SystemExit: print('kio.static.primitive' in sys.modules, sys.modules.get('hypothesis'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "True None\n", done.stderr
