@@ -16,6 +16,7 @@ from replication.model.cluster import TopicPartition as Partition
 from tests.conformance.clients.members import CLIENTS, until
 
 PARTITIONS = 6
+PAUSE_S = 0.01  # between requests: without it three threads and a broker are busy with nothing else
 pytestmark = [
     # kafka-python's own way to read its files; sockets that it forgets when a broker dies.
     pytest.mark.filterwarnings("ignore:.*is deprecated. Use files:DeprecationWarning"),
@@ -87,6 +88,7 @@ class Committer(threading.Thread):
                 time.sleep(0.05)
             else:
                 self.acknowledged = offset
+            time.sleep(PAUSE_S)
         self.consumer.close()
 
 
@@ -112,6 +114,7 @@ class Asker(threading.Thread):
             self.answers += 1
             if found.error is None and max(found.offset, 0) < before:
                 self.wrong.append((before, found.offset))
+            time.sleep(PAUSE_S)
         self.consumer.close()
 
 

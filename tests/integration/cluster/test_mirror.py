@@ -20,6 +20,7 @@ from logstore.cli import cli as pylog
 from logstore.errors import PylogError
 from replication.tools.mirror import MirrorError, mirror
 from replication.tools.mirror_targets import DirectoryTarget, Record, SourceTopic, extent
+from tests.support.repeats import times
 
 from .conftest import running
 
@@ -196,12 +197,12 @@ def start(source, target, *options):
     )
 
 
-def kill_again_and_again(source, target, topic, ends, kills=3):
+def kill_again_and_again(source, target, topic, ends):
     """Each run is killed at some moment after it has copied something."""
     seed = random.randrange(1000)
     print("seed", seed)
     chance = random.Random(seed)
-    for _ in range(kills):
+    for _ in range(times(2, 5)):
         before, process = ends(), start(source, target, "--topics", topic)
         while process.poll() is None and ends() == before:
             time.sleep(0.02)
