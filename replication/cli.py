@@ -277,7 +277,6 @@ def _watch(running: LocalCluster, live: set[int], is_over: threading.Event) -> N
 
 
 def _end_of_signals() -> threading.Event:
-    """Return an event that SIGTERM and Ctrl-C set."""
     is_over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())

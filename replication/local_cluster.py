@@ -180,8 +180,6 @@ class _Process:
 
 
 class LocalCluster:
-    """A context manager: started on entry, stopped on exit."""
-
     def __init__(
         self,
         brokers: int | Iterable[BrokerId] = 3,
@@ -248,7 +246,6 @@ class LocalCluster:
         self.wait_until_known()
 
     def restart(self, *brokers: BrokerId) -> None:
-        """Start brokers again that were stopped or killed."""
         self.start_brokers(*brokers)
 
     def stop(self, *brokers: BrokerId) -> list[int | None]:
@@ -260,7 +257,6 @@ class LocalCluster:
         return [each.wait(STOP_TIMEOUT_S) for each in chosen]
 
     def kill(self, *brokers: BrokerId) -> None:
-        """Kill these, as a crash of the process does."""
         for each in self._chosen(brokers):
             each.send(signal.SIGKILL)
             each.wait(STOP_TIMEOUT_S)
@@ -276,11 +272,9 @@ class LocalCluster:
         return self._brokers[broker]
 
     def pause(self, broker: BrokerId) -> None:
-        """Suspend the process (SIGSTOP)."""
         self._of(broker).send(signal.SIGSTOP)
 
     def resume(self, broker: BrokerId) -> None:
-        """Resume a paused process (SIGCONT)."""
         self._of(broker).send(signal.SIGCONT)
 
     def close(self) -> None:
@@ -306,13 +300,11 @@ class LocalCluster:
         return ",".join(f"{address[0]}:{address[1]}" for address in found if address is not None)
 
     def address(self, broker: BrokerId) -> str:
-        """host:port of one broker."""
         address = self._of(broker).address
         assert address is not None, f"broker {broker} was never up"
         return f"{address[0]}:{address[1]}"
 
     def pid(self, broker: BrokerId) -> int:
-        """The process of a broker that is up."""
         process = self._of(broker).process
         assert process is not None, f"broker {broker} is not up"
         return process.pid
@@ -322,11 +314,9 @@ class LocalCluster:
 
     @property
     def live(self) -> list[BrokerId]:
-        """The brokers whose processes run."""
         return [broker for broker, each in self._brokers.items() if each.is_up]
 
     def describe(self) -> ClusterState:
-        """Return the content of the coordination tree: brokers, topics, leaders, ISRs."""
         return _in_thread(self._read(cluster.read_cluster))
 
     def controller(self) -> BrokerId | None:
@@ -338,7 +328,6 @@ class LocalCluster:
         return _in_thread(self._missing())
 
     def wait_until_known(self) -> None:
-        """Return when all running brokers know each other. Raises: LocalClusterError."""
         _in_thread(self._wait_until_known())
 
     async def _read(self, read: Callable[[Tree], Awaitable[_T]]) -> _T:

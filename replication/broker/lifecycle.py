@@ -39,8 +39,6 @@ _BETWEEN_CONTROLLERS = (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH)
 
 
 class BrokerLifecycle:
-    """`call` sends a request to a broker."""
-
     def __init__(
         self,
         config: BrokerConfig,
@@ -77,7 +75,6 @@ class BrokerLifecycle:
     # ------------------------------------------------------------- the session
 
     async def open(self) -> Tree:
-        """Open a session. Raises: CoordinationError."""
         config = self._config
         address = config.coordination or f"sqlite:{self._directory / COORDINATION_FILE}"
         self._session += 1
@@ -198,7 +195,6 @@ class BrokerLifecycle:
     # ------------------------------------------------------------------ the end
 
     def begin_to_stop(self) -> None:
-        """Renew the session no more."""
         self._is_stopping = True
         if self._renewal is not None:
             self._renewal.cancel()
@@ -266,6 +262,5 @@ class BrokerLifecycle:
                 await cluster.resign(self._tree)
 
     async def close(self) -> None:
-        """End the session."""
         if self._tree is not None:
             await self._tree.close()

@@ -73,7 +73,6 @@ class PerClient(logging.Filter):
         return self._lines[about] <= LINES_MAX
 
     def tell(self) -> None:
-        """Log how many lines were dropped."""
         lines, self._lines = self._lines, Counter()
         for (client, level), count in lines.items():
             if count > LINES_MAX:

@@ -29,8 +29,6 @@ CONTROLLER_LOGGERS = (
 
 
 class StateChangeLog:
-    """state-change.log in a directory. Belongs to the event loop."""
-
     def __init__(self, directory: Path, env: Env) -> None:
         self._path = directory / STATE_CHANGES
         self._clock = env.clock

@@ -58,7 +58,6 @@ def counter(name: str, *samples: tuple[Labels, float]) -> Family:
 
 
 def text(families: Iterable[Family]) -> str:
-    """Return the page, in Prometheus' text format."""
     lines = []
     for family in families:
         if family.samples:
@@ -86,8 +85,6 @@ def _escaped(value: str) -> str:
 
 
 class _Times:
-    """Of one kind of requests."""
-
     __slots__ = ("buckets", "recent", "sum_s")
 
     def __init__(self) -> None:
@@ -138,7 +135,6 @@ class RequestTimes:
 
 
 def _name(key: ApiKey) -> str:
-    """Return Kafka's name of a request: `ListOffsets`."""
     return "".join(part.capitalize() for part in key.name.split("_"))
 
 

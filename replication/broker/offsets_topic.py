@@ -49,8 +49,6 @@ class _Leadership:
 
 
 class OffsetsTopic:
-    """The PartitionWriter and the PartitionLoader of the coordinator."""
-
     def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
 

@@ -70,7 +70,6 @@ def _keep_memory() -> None:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's, if it is installed."""
     try:
         import uvloop
     except ModuleNotFoundError:
@@ -129,7 +128,6 @@ def _is_loopback(host: str) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Run a broker with these settings, as long as the parent process lives."""
     settings = dict(argument.split("=", 1) for argument in arguments)
     parent = int(settings.pop("parent"))
     try:

@@ -62,7 +62,6 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse what `str` writes."""
         host, _, port = text.rpartition(":")
         return cls(host.strip("[]"), int(port))
 
@@ -71,7 +70,6 @@ class Endpoint(NamedTuple):
 
     @property
     def is_everywhere(self) -> bool:
-        """Is it the wildcard address, to which nobody can connect?"""
         try:
             return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:  # a name

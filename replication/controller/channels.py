@@ -67,7 +67,6 @@ class _Queued:
         self.due_s = asyncio.get_running_loop().time() + LEADERS_WAIT_S
 
     async def ripe(self) -> None:
-        """Wait for the requests that have to be obeyed first."""
         if self.own is not None:
             await self.own.is_done.wait()
         with contextlib.suppress(TimeoutError):
@@ -136,7 +135,6 @@ class BrokerChannels:
         return requests[-1] if requests else None
 
     def close(self) -> None:
-        """Drop everything: the term is over."""
         for task in self._senders.values():
             task.cancel()
         self._senders.clear()

@@ -108,7 +108,6 @@ class ControllerLoop:
     # ------------------------------------------------------------- the session
 
     def begin(self, tree: Tree) -> None:
-        """Run for controller in this session."""
         self._tree = tree
         self._campaign = asyncio.get_running_loop().create_task(self._run_for_controller(tree))
         self._campaign.add_done_callback(_campaign_ended)

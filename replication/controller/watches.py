@@ -29,7 +29,6 @@ class Watches:
         self._reading_offline = asyncio.Lock()  # a later read is posted later
 
     def looks(self) -> tuple[Look, ...]:
-        """Return one function per kind of change."""
         return (
             self.brokers,
             self.offline,
@@ -118,7 +117,6 @@ class Watches:
 
 
 async def delete_if_there(tree: Tree, path: str) -> None:
-    """Delete a node, if it still exists."""
     try:
         await tree.delete(path)
     except NoNodeError:

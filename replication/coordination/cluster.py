@@ -58,8 +58,6 @@ class FencedError(CoordinationError):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One term of a controller, and the check that goes with each of its writes."""
-
     controller_epoch: int
     guard: Check
 

@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 
 class Pulse(NamedTuple):
-    """One session as the store has it."""
-
     session: int
     beat: int
     timeout_ms: int

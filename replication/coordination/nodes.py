@@ -78,8 +78,6 @@ class MalformedNodeError(CoordinationError):
 
 @dataclass(frozen=True, slots=True)
 class ControllerNode:
-    """The broker that is the controller, and since when."""
-
     broker: BrokerId
     timestamp_ms: int
 
@@ -177,7 +175,6 @@ def decode_broker(broker: BrokerId, node: Node) -> BrokerInfo:
 
 
 def registered_ms(data: bytes) -> int:
-    """Return the time that a registration says."""
     text = str(_Reader(BROKER_IDS, data).value.get("timestamp", "0"))
     return int(text) if text.isdecimal() else 0
 
@@ -213,7 +210,6 @@ def decode_controller(data: bytes) -> ControllerNode:
 
 
 def decode_controller_epoch(data: bytes) -> int:
-    """/controller_epoch holds a bare integer."""
     if not data.isdigit():
         raise MalformedNodeError(CONTROLLER_EPOCH, f"{data[:40]!r} is not a number")
     return int(data)
@@ -244,7 +240,6 @@ def encode_topic(partitions: Mapping[int, Assignment]) -> bytes:
 
 
 def decode_topic(topic: str, data: bytes) -> dict[int, Assignment]:
-    """Return the assigned replicas per partition, in order."""
     at = _Reader(topic_path(topic), data)
     found = at.typed("partitions", dict)
     if not all(name.isdecimal() for name in found):
@@ -277,7 +272,6 @@ def decode_state(tp: TopicPartition, node: Node) -> LeaderAndIsr:
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
-    """The overrides of one topic."""
     return _encode({"version": 1, "config": dict(sorted(config.items()))})
 
 

@@ -86,7 +86,6 @@ class Placements:
             return self._owned[1]
 
     async def _take_over(self, tree: Tree) -> None:
-        """Become the only broker that places replicas, and count them."""
         self._owned = None
         while self._writing:
             self._is_written.clear()
@@ -120,7 +119,6 @@ def _count(added: Iterable[Assignment]) -> Counter[BrokerId]:
 
 
 async def _count_all(tree: Tree) -> Counter[BrokerId]:
-    """Count the replicas that exist, and those that reassignments will add."""
     plans = await cluster.read_reassignments(tree)
     counts: Counter[BrokerId] = Counter()
     names = await tree.children(nodes.TOPICS)

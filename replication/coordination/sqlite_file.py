@@ -69,7 +69,6 @@ def check_can_open(path: Path, env: Env, *, create: bool, policy: CopyPolicy | N
 
 
 def copies_of(path: Path, env: Env, policy: CopyPolicy | None) -> list[Path]:
-    """Return the copies that exist, the newest first."""
     found = [
         (stat.mtime_ns, copy)
         for directory in _directories(path, policy)
@@ -99,8 +98,6 @@ def _facts(db: sqlite3.Connection) -> Facts | None:
 
 
 class StoreFile:
-    """The file that one connection has open."""
-
     def __init__(self, path: Path, env: Env, policy: CopyPolicy | None) -> None:
         self._path = path
         self._env = env
@@ -226,5 +223,4 @@ def explain(error: Exception) -> str:
 
 
 def is_busy(error: Exception) -> bool:
-    """Return whether another connection holds the lock."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY

@@ -65,8 +65,6 @@ class SessionRow(NamedTuple):
 
 
 class NodeTable:
-    """The rows, through one connection."""
-
     __slots__ = ("_db",)
 
     def __init__(self, db: sqlite3.Connection) -> None:
@@ -75,7 +73,6 @@ class NodeTable:
     # ------------------------------------------------------------- reading
 
     def number(self) -> int:
-        """The number of the last change."""
         return self._one("SELECT number FROM counter")
 
     def node(self, path: str) -> Node | None:
@@ -92,7 +89,6 @@ class NodeTable:
         return tuple(sorted(child.rpartition("/")[2] for (child,) in found))
 
     def look(self, path: str, *, children: bool) -> SessionRow | None:
-        """Return what a watch compares; None if there is no such node."""
         column = "children_changed" if children else "version"
         found = self._db.execute(f"SELECT creation, {column} FROM node WHERE path = ?", (path,)).fetchone()
         return None if found is None else SessionRow(*found)
@@ -112,7 +108,6 @@ class NodeTable:
         return tuple(done)
 
     def apply_each(self, multis: Sequence[Sequence[Step]], session: int) -> list[BatchResult]:
-        """Do each multi that can be done; return the outcome of each."""
         results: list[BatchResult] = []
         for steps in multis:
             self._db.execute("SAVEPOINT multi")
@@ -201,7 +196,6 @@ class NodeTable:
         return [Pulse(*row) for row in self._db.execute("SELECT id, beat, timeout_ms FROM session")]
 
     def end_session(self, session: int) -> None:
-        """Delete the session and its ephemeral nodes."""
         self._db.execute("DELETE FROM session WHERE id = ?", (session,))
         mine = self._db.execute("SELECT path FROM node WHERE owner = ?", (session,)).fetchall()
         if mine:

@@ -86,14 +86,10 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _SyncFailed:
-    """The last writes may not be on disk."""
-
     reason: str
 
 
 class SqliteTree:
-    """A session with the store in a SQLite file: see `replication.coordination.tree.Tree`."""
-
     def __init__(
         self,
         path: Path,
@@ -296,7 +292,6 @@ class SqliteTree:
                 self._in_session(lambda: self._transact_job(job), job.future)
 
     def _in_session(self, act: Callable[[], None], future: asyncio.Future[Any] | None = None) -> None:
-        """Do it; on a failure, change the state of the session accordingly."""
         error: CoordinationError
         try:
             act()

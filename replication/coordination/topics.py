@@ -165,7 +165,6 @@ async def request_election(tree: Tree, partitions: Sequence[TopicPartition]) -> 
 
 
 async def is_electing(tree: Tree, watch: Watch) -> bool:
-    """Return whether an election of preferred replicas is under way."""
     return await tree.get(nodes.PREFERRED_ELECTION, watch) is not None
 
 

@@ -44,8 +44,6 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Require that the node has this version."""
-
     path: str
     version: int
 
@@ -62,8 +60,6 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """Write the data of a node that has this version."""
-
     path: str
     data: bytes
     version: int = ANY_VERSION
@@ -71,8 +67,6 @@ class SetData:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a node that has this version and no children."""
-
     path: str
     version: int = ANY_VERSION
 
@@ -97,8 +91,6 @@ class ChangeKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The argument of a watch."""
-
     kind: ChangeKind
     path: str
 
@@ -128,8 +120,6 @@ class RefusedError(CoordinationError):
 
 
 class NoNodeError(RefusedError):
-    """The node, or the parent of a new one, does not exist."""
-
     says = "the node or its parent does not exist"
 
 
@@ -138,26 +128,18 @@ class NodeExistsError(RefusedError):
 
 
 class BadVersionError(RefusedError):
-    """Another writer changed the node: it has another version than the condition says."""
-
     says = "the node has another version: read it again"
 
 
 class NotEmptyError(RefusedError):
-    """A node with children cannot be deleted."""
-
     says = "the node has children"
 
 
 class EphemeralParentError(RefusedError):
-    """Ephemeral nodes have no children."""
-
     says = "the parent is ephemeral and cannot have children"
 
 
 class ConnectionLossError(CoordinationError):
-    """The store cannot be reached. A call that was in flight may or may not have been done."""
-
     def __init__(self, reason: str = "") -> None:
         because = f" ({reason})" if reason else ""
         super().__init__(
@@ -168,8 +150,6 @@ class ConnectionLossError(CoordinationError):
 
 
 class SessionExpiredError(CoordinationError):
-    """The session has expired, and its ephemeral nodes are gone or will be: open another one."""
-
     def __init__(self) -> None:
         super().__init__(
             "the session with the coordination store has expired; open a new one and register again"

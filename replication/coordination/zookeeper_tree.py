@@ -90,8 +90,6 @@ class _InOrder(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class ZooKeeperTree:
-    """A session with ZooKeeper: see `replication.coordination.tree.Tree`."""
-
     def __init__(self, hosts: str, session_timeout_ms: int, on_session: OnSession, env: Env) -> None:
         self._hosts = hosts
         self._on_session = on_session

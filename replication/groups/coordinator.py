@@ -70,8 +70,6 @@ class PartitionWriter(Protocol[Led_co]):
 
 
 class PartitionLoader(Protocol[Led_contra]):
-    """Reads partitions of the offsets topic."""
-
     async def load(self, leadership: Led_contra) -> Loaded | None:
         """Return everything that is committed; None if the leadership ended before it was read."""
 
@@ -141,7 +139,6 @@ class GroupCoordinator:
     # -------------------------------------------------------------------- life
 
     def begin(self) -> None:
-        """Begin to load the partitions that this broker leads."""
         self._metadata.listen(self._metadata_changed)
         self._mapping.look()
         self._seen_ms = self._env.clock.monotonic_ms()
@@ -149,7 +146,6 @@ class GroupCoordinator:
         self._every(self._config.offsets_retention_check_interval_ms, self._expire)
 
     def end(self) -> None:
-        """Unload all groups; parked requests are answered."""
         for timer in self._timers.values():
             timer.cancel()
         self._mapping.end()
@@ -232,7 +228,6 @@ class GroupCoordinator:
             self._look_at(number)
 
     def _look_at(self, number: int) -> _Term | None:
-        """Return the present term of a partition; a new one begins to load."""
         present, term = self._writer.leadership(number), self._terms.get(number)
         if term is not None and present != term.leadership:
             if present is not None and term.goes_on_with(present):

@@ -55,7 +55,6 @@ class GroupMapping:
             self._learning = asyncio.get_running_loop().create_task(self._learn())
 
     async def learned(self, timeout_s: float) -> None:
-        """Wait until the number is read, or the time is up."""
         if self._learning is not None:
             await asyncio.wait((self._learning,), timeout=timeout_s)
 

@@ -58,8 +58,6 @@ def names_of(tps: Sequence[TopicPartition]) -> str:
 
 
 class Replica(NamedTuple):
-    """The replica of a partition on a broker."""
-
     tp: TopicPartition
     broker: BrokerId
 

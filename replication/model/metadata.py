@@ -23,8 +23,6 @@ class BrokerAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """The state and replicas of one partition."""
-
     state: LeaderAndIsr
     replicas: Assignment
     offline_replicas: Assignment = ()
@@ -32,8 +30,6 @@ class PartitionMetadata:
 
 @dataclass(slots=True)
 class TopicMetadata:
-    """One topic and its known partitions."""
-
     name: str
     id: str | None
     partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
@@ -83,7 +79,6 @@ class Metadata:
         self._names.update(topic_ids)
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after every change."""
         self._listeners.append(listener)
 
     def update(

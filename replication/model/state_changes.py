@@ -19,8 +19,6 @@ LOGGER_NAME = "state.change.logger"
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """One line without its time."""
-
     level: str
     message: str
 
@@ -32,7 +30,6 @@ def format_line(time_ms: int, change: StateChange) -> str:
 
 
 def named(tp: TopicPartition) -> str:
-    """Return `[topic,0]`, as the lines name a partition."""
     return f"[{tp.topic},{tp.partition}]"
 
 

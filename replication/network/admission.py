@@ -29,8 +29,6 @@ STALL_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketServerSettings:
-    """See the module. Names and defaults as in BrokerConfig."""
-
     socket_request_max_bytes: int = 104_857_600
     queued_max_requests: int = 500
     queued_max_request_bytes: int = 536_870_912
@@ -48,7 +46,6 @@ class SocketServerSettings:
         return min(self.max_connections, max(descriptors - RESERVED_DESCRIPTORS, descriptors // 4))
 
     def size_buffers(self, connection: socket.socket) -> None:
-        """Have the system keep so much for it; -1: as much as the system likes."""
         sizes = {
             socket.SO_SNDBUF: self.socket_send_buffer_bytes,
             socket.SO_RCVBUF: self.socket_receive_buffer_bytes,
@@ -92,8 +89,6 @@ class Client(Protocol):
 
 
 class Admission:
-    """See the module."""
-
     def __init__(self, limits: SocketServerSettings) -> None:
         self.limits = limits
         self.long = LongRequests()
@@ -111,12 +106,10 @@ class Admission:
         self._stall_sweeper: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Let clients in, in the running event loop."""
         self.loop = asyncio.get_running_loop()
         self._connections_max = self.limits.places()
 
     def end(self) -> None:
-        """Let nobody in any more."""
         self.is_closing = True
         if self._stall_sweeper is not None:
             self._stall_sweeper.cancel()
@@ -133,7 +126,6 @@ class Admission:
         return not self._is_full and not self.is_closing
 
     def forget(self, connection: Client) -> None:
-        """A connection is gone."""
         self.connections.discard(connection)
         self._for_room.pop(connection, None)
         self._for_bytes.pop(connection, None)
@@ -155,16 +147,13 @@ class Admission:
 
     @property
     def has_room(self) -> bool:
-        """May a request that counts as queued begin?"""
         return self.in_work < self.limits.queued_max_requests
 
     def release(self) -> None:
-        """A request no longer counts as queued."""
         self.in_work -= 1
         self.wake()
 
     def wait(self, connection: Client) -> None:
-        """Have `connection` go on when there is room for a request."""
         self._for_room.setdefault(connection)
 
     def wake(self) -> None:

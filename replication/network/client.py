@@ -26,8 +26,6 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class _Call(NamedTuple):
-    """A request that waits for its answer."""
-
     key: ApiKey
     version: int
     correlation_id: int
@@ -61,7 +59,6 @@ class Client:
             raise
 
     def close(self) -> None:
-        """End the connection, and all that wait on it."""
         self._is_closed = True
         if self._connection is not None:
             self._connection.end(ConnectionAbortedError(f"the connection to {self._where} was closed"))
@@ -94,8 +91,6 @@ async def connect(
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One connection, and the requests that wait on it."""
-
     def __init__(self, answer_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.is_over = False
         self._frames = FrameReader(answer_bytes_max, bytes_min=ANSWER_BYTES_MIN)
@@ -105,7 +100,6 @@ class Connection(asyncio.BufferedProtocol):
         self._last_id = 0
 
     def send(self, key: ApiKey, version: int, client_id: str, request: Any) -> asyncio.Future[Any]:
-        """The answer to come."""
         self.tell(key, version, client_id, request)
         call = _Call(key, version, self._last_id, asyncio.get_running_loop().create_future())
         self._calls.append(call)
@@ -119,7 +113,6 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.writelines(apis.encode_request(key, version, self._last_id, client_id, request))
 
     def end(self, error: BaseException) -> None:
-        """Nobody is answered any more."""
         self.is_over = True
         self._transport.abort()
         calls, self._calls = self._calls, deque()
@@ -130,21 +123,17 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------- transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is open."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The other side has gone."""
         self.end(ConnectionResetError(f"the connection has ended: {exc or 'the other side closed it'}"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
         room = self._frames.room()
         self._in_room = room is not None
         return room if room is not None else self._scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So many bytes came."""
         try:
             taken = self._scratch[:nbytes]
             for frame in self._frames.filled(nbytes) if self._in_room else self._frames.take(taken):
@@ -166,15 +155,12 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class Clients:
-    """The brokers that this one asks, one connection each."""
-
     def __init__(self, client_id: str, *, timeout_ms: int) -> None:
         self._client_id = client_id
         self._timeout_ms = timeout_ms
         self._clients: dict[tuple[str, int], Client] = {}
 
     async def call(self, host: str, port: int, key: ApiKey, request: Any) -> Any:
-        """As `Client.call`."""
         client = self._clients.get((host, port))
         if client is None:
             client = Client(host, port, self._client_id, timeout_ms=self._timeout_ms)
@@ -187,5 +173,4 @@ class Clients:
             self._clients.pop(address).close()
 
     def close(self) -> None:
-        """Close them all."""
         self.keep(set())

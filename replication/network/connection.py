@@ -47,15 +47,11 @@ _PRODUCE = int(ApiKey.PRODUCE)
 
 
 class RequestObserver(Protocol):
-    """Sees every request that was answered."""
-
     def request_done(self, key: ApiKey, seconds: float) -> None:
         """From the last byte of the request to the response given to the socket."""
 
 
 class Service:
-    """What the connections of one server share."""
-
     def __init__(
         self, handlers: Mapping[ApiKey, Handler], admission: Admission, observer: RequestObserver | None
     ) -> None:
@@ -73,8 +69,6 @@ class Service:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client."""
-
     def __init__(self, service: Service) -> None:
         self._service = service
         self._admission = admission = service.admission
@@ -113,18 +107,15 @@ class Connection(asyncio.BufferedProtocol):
         self._admission.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
         room = self._frames.room() if self._frames.large_bytes else None
         self._in_room = room is not None
         return room if room is not None else self._service.scratch
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it asks."""
         self._may_write = False
         self._count_unsent(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """It has read."""
         self._may_write = True
         self._count_unsent(0)
         self.go_on()
@@ -161,7 +152,6 @@ class Connection(asyncio.BufferedProtocol):
             self._read_if(wanted)
 
     def go_on(self) -> None:
-        """Dispatch what may be dispatched now; read on if there is room for more."""
         self.buffer_updated(0)
 
     def _take(self, nbytes: int, now_s: float) -> bool:
@@ -274,7 +264,6 @@ class Connection(asyncio.BufferedProtocol):
         self._finish_if_done()
 
     def _done(self, work: Work) -> None:
-        """The request is no longer in work."""
         if work.is_begun:
             self.work.discard(work)
             work.park()
@@ -312,7 +301,6 @@ class Connection(asyncio.BufferedProtocol):
             self._service.observer.request_done(work.key, now_s - work.started_s)
 
     def send(self) -> None:
-        """Give the socket what is ready."""
         ready, self._ready = self._ready, []
         if ready and not self._transport.is_closing():
             if len(ready) == 1:
@@ -345,7 +333,6 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def wind_up(self) -> None:
-        """Start nothing more; close once what is in work is answered and sent."""
         self._stop()
         self._read_if(False)
         self._finish_if_done()
@@ -365,12 +352,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Let go at once."""
         self._stop()
         self._transport.abort()
 
     def close_if_idle(self, idle_s: float) -> None:
-        """Close if nothing came and nothing went for so long, and nothing is in work."""
         unsent_bytes = self._transport.get_write_buffer_size()
         now_s = self._time()
         if unsent_bytes != self._unsent_bytes:
@@ -380,10 +365,8 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
 
     def measure(self) -> None:
-        """Begin to count what comes of a large request."""
         self._came_bytes = 0
 
     def close_if_stalled(self) -> None:
-        """Close if a large request was let in, and hardly anything of it came since `measure`."""
         if self._held_bytes and self._came_bytes < STALL_BYTES:
             self._fail(f"a request of {self._held_bytes} bytes stalled while others waited")

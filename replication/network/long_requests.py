@@ -26,14 +26,11 @@ AT_ONCE = 4
 
 
 class LongRequests:
-    """Belongs to the event loop of a server."""
-
     def __init__(self) -> None:
         self.places = asyncio.Semaphore(AT_ONCE)
         self._thread = ThreadPoolExecutor(1, "decode")
 
     async def decode(self, frame: Frame) -> Request:
-        """The request in a frame. Raises: ProtocolError."""
         return await self._aside(partial(bounds.decode, memoryview(frame)))
 
     async def encode(self, request: Request, response: Any) -> list[Buffer]:
@@ -48,10 +45,8 @@ class LongRequests:
         return await asyncio.get_running_loop().run_in_executor(self._thread, act)
 
     def close(self) -> None:
-        """Nothing more comes."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def is_value(key: ApiKey, response: Any) -> bool:
-    """Is it encoded by hand, or bytes already?"""
     return key in (ApiKey.PRODUCE, ApiKey.FETCH) or isinstance(response, EncodedBody)

@@ -26,8 +26,6 @@ AT_ONCE = 100
 
 
 class _Queue:
-    """Those who wait for a step, of one loop."""
-
     def __init__(self) -> None:
         self.waiting: deque[asyncio.Future[None]] = deque()
         self.is_going = False

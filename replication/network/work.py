@@ -20,8 +20,6 @@ _PRODUCE = ApiKey.PRODUCE
 
 
 class Encoded(NamedTuple):
-    """A whole response in bytes, its size in front."""
-
     parts: Sequence[Buffer]
 
 
@@ -59,22 +57,18 @@ class Work(RequestContext):
 
     @property
     def is_exclusive(self) -> bool:
-        """May nothing of its connection start behind it?"""
         return self.is_long or self.key is not _PRODUCE
 
     def unsent_bytes(self) -> int:
-        """See RequestContext."""
         return self._admission.unsent_bytes
 
     def begin(self) -> None:
-        """Its answer takes longer than its handler."""
         self.is_begun = True
         if self.counts:
             self.is_counted = True
             self._admission.in_work += 1
 
     def park(self) -> None:
-        """It only waits from now on."""
         self.counts = False
         if self.is_counted:
             self.is_counted = False
@@ -84,7 +78,6 @@ class Work(RequestContext):
             self._admission.long.places.release()
 
     def decoded(self, request: Request) -> None:
-        """A long one is this request."""
         self.key, self.version, self.correlation_id, self.client_id, self.body = request
 
     def parts_of(self, response: Any) -> Sequence[Buffer] | Iterator[None]:
@@ -105,7 +98,6 @@ class Work(RequestContext):
 
 
 async def encoding(made: Iterator[None]) -> Encoded:
-    """Go on with a long response."""
     return Encoded(await steps.run(made))
 
 

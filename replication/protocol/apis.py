@@ -63,8 +63,6 @@ class ApiKey(enum.IntEnum):
 
 
 class Versions(NamedTuple):
-    """The first and the last version, both included."""
-
     first: int
     last: int
 
@@ -190,7 +188,6 @@ def decode_request_body(
     *,
     in_pieces: bool = False,
 ) -> Any:
-    """Decode a request behind its header. Raises: as `decode_request`."""
     if key is ApiKey.PRODUCE:
         return decoding.produce_request(version, frame, at, items_max)
     if key is ApiKey.FETCH:
@@ -202,7 +199,6 @@ def decode_request_body(
 
 @cache
 def is_flexible(key: ApiKey, version: int) -> bool:
-    """Return whether this version has tagged fields, and so the longer header."""
     if key is ApiKey.PRODUCE:
         return version >= decoding.PRODUCE_FLEXIBLE
     if key is ApiKey.FETCH:
@@ -220,7 +216,6 @@ def request_class(key: ApiKey, version: int) -> Any:
 
 @cache
 def response_class(key: ApiKey, version: int) -> Any:
-    """As `request_class`, for the response."""
     if key in INTERBROKER:
         return interbroker.MESSAGES[key][1]
     return load_response_schema(key, version)

@@ -86,7 +86,6 @@ def bytes_max(number: int) -> int:
 
 
 def short_items(key: int) -> int:
-    """How many items a short request with this API key has at most."""
     return SHORT_PARTITIONS if key in (ApiKey.PRODUCE, ApiKey.FETCH) else SHORT_ITEMS
 
 
@@ -102,6 +101,5 @@ def decode_short(frame: memoryview) -> Request:
 
 
 def decode(frame: memoryview) -> Request:
-    """Decode a request of any length, item by item. Raises: ProtocolError."""
     bound = BOUNDS[ApiKey(int.from_bytes(frame[:2], "big"))]
     return apis.decode_request(frame, items_max=bound.items_max, in_pieces=True)

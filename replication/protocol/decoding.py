@@ -124,7 +124,6 @@ def _one_batch(buffer: Buffer, at: int) -> ProduceRequest | None:
 
 
 def _one_batch_compact(buffer: Buffer, at: int) -> ProduceRequest | None:
-    """The same in the compact form."""
     if len(buffer) < at + _ONE_COMPACT_TOPIC.size:
         return None
     no_id, acks, timeout_ms, topics, size = _ONE_COMPACT_TOPIC.unpack_from(buffer, at)
@@ -330,7 +329,6 @@ def _aborted(form: Form, buffer: Buffer, at: int) -> tuple[tuple[Aborted, ...] |
 
 
 def produce_response(version: int, buffer: Buffer, at: int) -> ProduceResponse:
-    """Decode versions 3 to 12."""
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     topics = []
     count, at = form.count(buffer, at, 2)

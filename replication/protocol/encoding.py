@@ -42,7 +42,6 @@ _NO_TAGS = b"\x00"
 
 
 def produce_response(version: int, response: ProduceResponse) -> list[Buffer]:
-    """Encode the body of versions 3 to 12."""
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     end = _NO_TAGS if form is COMPACT else b""
     parts = [form.put_count(len(response.topics))]
@@ -79,13 +78,11 @@ _TAGGED_HEAD = struct.Struct(">iib")
 
 @lru_cache(maxsize=4096)
 def _one_topic(is_flexible: bool, name: str) -> bytes:
-    """One topic with one partition, up to its fields."""
     form = COMPACT if is_flexible else LEGACY
     return form.put_count(1) + form.put_string(name) + form.put_count(1)
 
 
 def _produced_end(version: int) -> bytes:
-    """What follows the offsets of the only partition."""
     response = ProduceResponse([TopicProduced("", [PartitionProduced(0, 0)])])
     fields = _PRODUCED if version < 5 else _PRODUCED_V5
     (body,) = produce_response(version, response)
@@ -143,7 +140,6 @@ _CODE_SESSION = struct.Struct(">hi")
 
 
 def _put_fetched(version: int, form: Form, fetched: PartitionFetched) -> bytes:
-    """Encode a partition up to its records, their length included."""
     index, error_code, high_watermark, last_stable, log_start, aborted, records, preferred = fetched[:8]
     if version >= 5:
         head = _FETCHED_V5.pack(index, error_code, high_watermark, last_stable, log_start)

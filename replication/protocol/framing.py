@@ -160,7 +160,6 @@ class ResponseOrder:
         return len(self._slots)
 
     def begin(self, slot: Slot) -> None:
-        """Make `slot` the place of the next request's response."""
         self._slots.append(slot)
 
     def finish(self, slot: Slot, parts: Sequence[Buffer]) -> list[Buffer]:

@@ -69,8 +69,6 @@ def _response(key: int) -> Callable[[type[_Class]], type[_Class]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FromController:
-    """The head of a controller's request."""
-
     controller_id: int = _of("int32")
     controller_epoch: int = _of("int32")
     broker_epoch: int = _of("int64", default=-1)
@@ -203,8 +201,6 @@ class UpdateMetadataBroker:
 
 @_request(UPDATE_METADATA)
 class UpdateMetadataRequest(_FromController):
-    """All live brokers, and the partitions that changed."""
-
     topic_states: tuple[UpdateMetadataTopic, ...]
     live_brokers: tuple[UpdateMetadataBroker, ...]
 

@@ -40,7 +40,6 @@ class Notes:
         self.changes: list[tuple[int, int, bytes]] = []
 
     def count(self, items: int) -> None:
-        """Add items. Raises: TooManyItemsError."""
         self.items += items
         check_items(self.items, self.items_max)
 
@@ -115,7 +114,6 @@ def _field_step(field: Field[Any], form: Form, *, is_tagged: bool) -> tuple[Step
 
 
 def _item_step(kind: Any, field: Field[Any], form: Form) -> tuple[Step, int, bool]:
-    """As `_field_step`, for one item of the field."""
     name = field.metadata.get("kafka_type")
     if name is None:
         return *_walk(kind), False

@@ -26,8 +26,6 @@ class Isolation(enum.IntEnum):
 
 
 class ProducePartition(NamedTuple):
-    """Batches for one partition; None if the producer sent null."""
-
     partition: int
     records: Buffer | None
 
@@ -88,8 +86,6 @@ class TopicProduced(NamedTuple):
 
 
 class ProduceResponse(NamedTuple):
-    """The answer to a ProduceRequest, unless its acks is 0."""
-
     topics: Sequence[TopicProduced]
     throttle_time_ms: int = 0
     node_endpoints: Sequence[NodeEndpoint] = ()
@@ -143,8 +139,6 @@ class FetchRequest(NamedTuple):
 
 
 class Aborted(NamedTuple):
-    """An aborted transaction among the returned records."""
-
     producer_id: int
     first_offset: int
 

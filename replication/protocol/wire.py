@@ -83,7 +83,6 @@ def check_items(count: int, limit: int = ITEMS_MAX) -> None:
 
 
 def count_of_tags(buffer: Buffer, at: int) -> tuple[int, int]:
-    """Read the number of tagged fields of a struct."""
     count, at = uvarint(buffer, at)
     if count > TAGS_MAX:
         raise ProtocolError(f"{count} tagged fields")
@@ -104,14 +103,12 @@ class Form:
     put_tags: Callable[[Sequence[tuple[int, bytes]]], bytes]
 
     def string(self, buffer: Buffer, at: int) -> tuple[str, int]:
-        """Read a string that is not null."""
         value, at = self.nullable_string(buffer, at)
         if value is None:
             raise ProtocolError("null where a string must be")
         return value, at
 
     def count(self, buffer: Buffer, at: int, item_bytes: int) -> tuple[int, int]:
-        """Read the length of an array that is not null."""
         value, at = self.nullable_count(buffer, at, item_bytes)
         if value is None:
             raise ProtocolError("null where an array must be")

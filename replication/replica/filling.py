@@ -68,7 +68,6 @@ class Filling:
             copy.drop()
 
     async def _fill_hole(self, copy: SegmentCopy, hole: Hole) -> Hole:
-        """What is left of it."""
         if hole.end is None:
             self.why = f"nobody can tell where the damage at offset {hole.start} ends"
             return hole

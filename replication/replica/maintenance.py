@@ -30,8 +30,6 @@ FLUSH_LOOK_MS = 1000  # without appends, an fsync comes up to this much later th
 
 
 class Maintenance:
-    """`begin` once the replicas are open, `end` before they are closed."""
-
     def __init__(self, config: BrokerConfig, env: Env, replicas: Partitions) -> None:
         self._config = config
         self._clock = env.clock
@@ -59,7 +57,6 @@ class Maintenance:
             self._scrubber.start()
 
     async def end(self) -> None:
-        """Stop, once the present work is done."""
         self._is_ending = True
         for task in self._tasks:
             task.cancel()

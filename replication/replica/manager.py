@@ -50,8 +50,6 @@ from replication.replica.storage.store_check import check_epochs, check_owner
 
 
 class ReplicaManager:
-    """See the module."""
-
     def __init__(
         self, config: BrokerConfig, env: Env = SYSTEM, *, log_change: LogChange = lambda change: None
     ) -> None:
@@ -95,22 +93,18 @@ class ReplicaManager:
 
     @property
     def has_lost_writes(self) -> bool:
-        """Must this broker register as one that may have lost what it had not flushed?"""
         return self._set.has_lost_writes
 
     @property
     def offline(self) -> OfflineReplicas:
-        """The replicas that cannot be served or written now."""
         return self._set.offline
 
     @property
     def tree(self) -> Tree | None:
-        """That of the session; None while there is none."""
         return self._set.tree
 
     @property
     def room(self) -> Room:
-        """Whether the disk has room."""
         return self._set.room
 
     def is_writing(self) -> bool:
@@ -118,11 +112,9 @@ class ReplicaManager:
         return self._set.disk.is_writing()
 
     def look_with(self, look: Callable[[], None]) -> None:
-        """Have `look` called before anything is acknowledged."""
         self._set.look = look
 
     def connect(self, tree: Tree, broker_epoch: int) -> None:
-        """This broker is registered, in this session and with this epoch."""
         self._set.tree = tree
         self.requests.broker_epoch = broker_epoch
         self._isr.connect(tree)
@@ -130,7 +122,6 @@ class ReplicaManager:
         self._lives.connect(tree)
 
     def suspend(self) -> None:
-        """The coordination store does not answer."""
         for leader in self._set.leaders():
             leader.step(isr.Suspended())
 
@@ -149,7 +140,6 @@ class ReplicaManager:
         self._fetchers.close()
 
     async def close(self) -> None:
-        """Stop serving, flush, and note a clean end."""
         if self._ticker is not None:
             self._ticker.cancel()
         self.disconnect()
@@ -158,7 +148,6 @@ class ReplicaManager:
             await self._set.close()
 
     async def _tick(self) -> None:
-        """Tell leaders that time passes."""
         while True:
             async for leaders in in_steps(list(self._set.leaders())):
                 for leader in leaders:
@@ -168,15 +157,12 @@ class ReplicaManager:
     # -------------------------------------------------------------- looking up
 
     def partitions(self) -> Mapping[TopicPartition, Partition]:
-        """Every replica of this broker."""
         return self._set.partitions
 
     def broken(self) -> Mapping[TopicPartition, PylogError]:
-        """The replicas of this broker that could not be recovered, and why."""
         return self._set.broken
 
     def damaged(self) -> int:
-        """How many replicas of this broker are damaged, or could not be recovered."""
         return len(self._set.repairs.states) + len(self._set.broken)
 
     def not_shown(self) -> int:
@@ -213,7 +199,6 @@ class ReplicaManager:
         return Bystander(found.replica, found.known_leader_epoch)
 
     def configure(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """Use these settings of a topic from now on. Raises: InvalidConfigError."""
         self._set.configure(topic, overrides)
 
     # -------------------------------------------------------------- data plane
@@ -278,7 +263,6 @@ class ReplicaManager:
         leader_epoch: int = -1,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
     ) -> FoundOffset:
-        """ListOffsets for one partition: see `replication.replica.leader.offsets`."""
         try:
             leader = self.leader(TopicPartition(*tp))
         except KafkaError as error:
@@ -290,7 +274,6 @@ class ReplicaManager:
     def end_offset_for_epoch(
         self, tp: tuple[str, int], epoch: int, *, replica_id: int = -1, leader_epoch: int = -1
     ) -> EpochEnd:
-        """OffsetForLeaderEpoch for one partition: see `replication.replica.leader.offsets`."""
         try:
             leader = self.leader(TopicPartition(*tp))
         except KafkaError as error:
@@ -298,7 +281,6 @@ class ReplicaManager:
         return offsets.end_of_epoch(leader, epoch, replica_id=replica_id, leader_epoch=leader_epoch)
 
     async def delete_records(self, tp: tuple[str, int], offset: int, *, timeout_ms: int) -> DeletedRecords:
-        """DeleteRecords for one partition: see `replication.replica.leader.offsets`."""
         try:
             leader = self.leader(TopicPartition(*tp))
         except KafkaError as error:

@@ -35,12 +35,10 @@ class Partition:
 
     @property
     def high_watermark(self) -> int:
-        """Everything below is committed, as far as this replica knows."""
         return self._idle_high_watermark if self.role is None else self.role.high_watermark
 
     @property
     def leader(self) -> Leader:
-        """The role, if it is the leader's. Raises: KafkaError: it is not."""
         if isinstance(self.role, Leader):
             return self.role
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.tp}")

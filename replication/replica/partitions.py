@@ -143,7 +143,6 @@ class Partitions:
             self.repairs.untold()
 
     async def close(self) -> None:
-        """Flush everything, note a clean end, and release the directory."""
         await self.repairs.close()
         self.room.close()
         await self.disk.close()
@@ -160,7 +159,6 @@ class Partitions:
         return {tp: p.high_watermark for tp, p in self.partitions.items() if not p.replica.ends_early}
 
     def leaders(self) -> list[Leader]:
-        """Return every partition that this broker leads."""
         return [p.role for p in self.partitions.values() if isinstance(p.role, Leader)]
 
     def _add(self, tp: TopicPartition, log: Log) -> None:
@@ -170,11 +168,9 @@ class Partitions:
     # ---------------------------------------------------------------- settings
 
     def config_of(self, topic: str) -> LogConfig:
-        """Return the settings of a topic, as far as they are known."""
         return self._topic_configs.get(topic) or self._config.log_config({})
 
     def configure(self, topic: str, overrides: Mapping[str, str]) -> None:
-        """Use these overrides from now on. Raises: InvalidConfigError."""
         config = self._topic_configs[topic] = self._config.log_config(overrides)
         for tp, partition in self.partitions.items():
             if tp.topic == topic:

@@ -75,7 +75,6 @@ class Repairs:
             self._perform(tp, effects)
 
     async def close(self) -> None:
-        """Begin nothing more."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -95,13 +94,11 @@ class Repairs:
         self._step(tp, repair.Told(stored))
 
     def untold(self) -> None:
-        """The session is over."""
         self._stored.clear()
         for tp in list(self.states):
             self._step(tp, repair.Untold())
 
     def forget(self, tp: TopicPartition) -> None:
-        """The replica is let go of, and with it its damage."""
         self.states.pop(tp, None)
         self.unshown.pop(tp, None)
         self._stored.pop(tp, None)
@@ -225,7 +222,6 @@ class Repairs:
         return begin
 
     def _note_unshown(self, tp: TopicPartition, why: str) -> None:
-        """It is said once, and again when it is another reason."""
         if why != self.unshown.get(tp):
             logger.warning(
                 "tp=%s is not cut yet, the leader has not shown that it has what is damaged: %s", tp, why

@@ -48,7 +48,6 @@ def bytes_per_s(total_bytes: int, interval_ms: int) -> float:
 
 
 def pause_s(size_bytes: int, spent_s: float, rate: float) -> float:
-    """How long to wait after so many bytes, which took so long."""
     return max(size_bytes / rate - spent_s, IDLE_TIMES * spent_s)
 
 
@@ -57,13 +56,10 @@ def left_of(tps: Iterable[TopicPartition], progress: Progress) -> list[TopicPart
     return sorted(tp for tp in tps if progress.tp is None or tp >= progress.tp)
 
 
-class _EndedError(Exception):
-    """The broker stops."""
+class _EndedError(Exception): ...
 
 
 class Scrub:
-    """See the module. `run` it in a thread; `end` from any."""
-
     def __init__(self, config: BrokerConfig, env: Env, replicas: Partitions) -> None:
         self._interval_ms = config.log_scrub_interval_ms
         self._env = env
@@ -75,11 +71,9 @@ class Scrub:
         self._next: Progress | None = None
 
     def end(self) -> None:
-        """Stop, soon."""
         self._ending.set()
 
     def run(self) -> None:
-        """One pass after the other."""
         try:
             progress = self._load()
             while True:
@@ -111,7 +105,6 @@ class Scrub:
         self._replicas.counters.scrub_passes += 1
 
     def _check(self, tp: TopicPartition, partition: Partition, base: int, began_ms: int) -> None:
-        """Segment after segment, as they are when it comes to them."""
         log = partition.replica.log
         while True:
             view = log.files.refresh()

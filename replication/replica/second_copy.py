@@ -23,8 +23,7 @@ LATEST = -1
 IDLE_TIMES = 9  # so many times as long as a read took there is a pause: who leads has others to serve
 
 
-class NotShownError(Exception):
-    """The leader has not shown it; why."""
+class NotShownError(Exception): ...
 
 
 class Wanted(NamedTuple):
@@ -67,7 +66,6 @@ async def read(client: Client, me: BrokerId, wanted: Wanted, max_bytes: int) -> 
 
 
 async def _end(client: Client, me: BrokerId, wanted: Wanted) -> int:
-    """Up to where the leader has to show something."""
     epoch, tp = wanted.leader_epoch, wanted.tp
     asked = {"partition_index": tp.partition, "current_leader_epoch": epoch, "timestamp": LATEST}
     topics = [{"name": tp.topic, "partitions": [asked]}]

@@ -52,8 +52,6 @@ _KNOWN = {f.metadata["key"] for f in fields(LogConfig)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
-    """The outcome of one run for a topic."""
-
     topic: str
     partitions: int
     created: bool
@@ -172,7 +170,6 @@ class _Copy:
 
     @property
     def is_over(self) -> bool:
-        """Return whether everything requested is taken."""
         return not self._open
 
     def take(self, messages: Iterable[Message]) -> None:
@@ -209,7 +206,6 @@ class _Copy:
             self._positions[partition] = self._ends[partition]
 
     def flush(self) -> None:
-        """Append the held records, and report the progress."""
         if self._held:
             self._target.append(self._held)
         for (topic, _), records in self._held.items():
@@ -287,7 +283,6 @@ class _Source:
         return found
 
     def extents(self, topics: Iterable[SourceTopic]) -> dict[Partition, tuple[int, int]]:
-        """Return the first offset and the end of every partition."""
         return {
             (topic.name, number): extent(self._consumer, TopicPartition(topic.name, number))
             for topic in topics
@@ -295,7 +290,6 @@ class _Source:
         }
 
     def assign(self, starts: Mapping[Partition, int]) -> None:
-        """Read from these offsets."""
         self._consumer.assign([TopicPartition(*partition, start) for partition, start in starts.items()])
 
     def poll(self) -> list[Message]:

@@ -68,7 +68,6 @@ class Record(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """About its size in memory."""
         return len(self.key or b"") + len(self.value or b"") + sum(len(v or b"") for _, v in self.headers)
 
     def is_copied_as(self, copy: Record) -> bool:
@@ -85,8 +84,6 @@ class SourceTopic:
 
 
 class MirrorTarget(Protocol):
-    """Where the topics of one source go."""
-
     def prepare(self, topic: SourceTopic) -> bool:
         """Make sure that the topic has at least this many partitions; True if it was created."""
         ...
@@ -307,7 +304,6 @@ def _wait(asked: Mapping[str, Any]) -> None:
 
 
 def said(error: KafkaException) -> str:
-    """Return a client's error as one line."""
     cause = error.args[0] if error.args else error
     return cause.str() if isinstance(cause, KafkaError) else str(cause)
 

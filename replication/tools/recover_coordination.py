@@ -45,8 +45,6 @@ Directories = Mapping[BrokerId, Path]
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The findings, and the plan."""
-
     path: Path
     copy: Path | None
     cluster_id: str
@@ -159,7 +157,6 @@ def look(
 
 
 def newest_copy(path: Path, env: Env) -> Path | None:
-    """Return the newest sound copy beside a store."""
     return next((copy for copy in copies_of(path, env, None) if facts_of(copy) is not None), None)
 
 

@@ -40,7 +40,6 @@ class FoundReplica:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Greater: written later."""
         return (self.epochs[-1][0] if self.epochs else -1, self.end)
 
 

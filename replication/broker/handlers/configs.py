@@ -45,7 +45,6 @@ class ConfigHandlers:
         }
 
     async def describe(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """Return the settings of topics and of this broker, with their sources."""
         wanted: dict[tuple[int, str], Any] = {}
         overrides: dict[str, Mapping[str, str]] = {}
         failed: dict[str, PylogError] = {}
@@ -102,16 +101,12 @@ class ConfigHandlers:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
 
     async def alter(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """Replace all overrides of topics."""
-
         def wanted(resource: Any, known: Mapping[str, str]) -> dict[str, str]:
             return {row.name: row.value for row in resource.configs if row.value is not None}
 
         return await self._alter(body, wanted)
 
     async def alter_incrementally(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """Change some overrides of topics."""
-
         def wanted(resource: Any, known: Mapping[str, str]) -> dict[str, str]:
             found, config = dict(known), self._config.log_config(known)
             for row in resource.configs:

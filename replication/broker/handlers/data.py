@@ -66,8 +66,6 @@ Answer: TypeAlias = Encoded | ProduceResponse | None
 
 
 class DataHandlers:
-    """See the module."""
-
     def __init__(self, config: BrokerConfig, replicas: ReplicaManager, strangers: Strangers) -> None:
         self._config = config
         self._replicas = replicas
@@ -75,7 +73,6 @@ class DataHandlers:
         self._metadata: Metadata = replicas.metadata
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
-        """What is answered here."""
         return {ApiKey.PRODUCE: self.produce, ApiKey.FETCH: self.fetch}
 
     # ----------------------------------------------------------------- produce
@@ -113,7 +110,6 @@ class DataHandlers:
         return pending.wait(respond, max(0, timeout_ms) if acks == ALL_IN_SYNC else -1)
 
     async def _produce_many(self, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
-        """The same in steps."""
         refused: dict[TopicPartition, AppendResult] = {}
         records: dict[TopicPartition, bytearray | memoryview] = {}
         all_wrong = _refuse_all(request)

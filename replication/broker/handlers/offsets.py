@@ -50,7 +50,6 @@ class PositionHandlers:
         }
 
     async def list_offsets(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """Return where partitions begin or end, or the first offset of a time."""
         isolation = Isolation(1 if getattr(body, "isolation_level", 0) == 1 else 0)
         named: Counter[tuple[str, int]] = Counter()
         async for chunk in in_steps(_asked(body.topics)):
@@ -81,8 +80,6 @@ class PositionHandlers:
         return {"topics": _by_topic(body.topics, "name", row, done)}
 
     async def offset_for_leader_epoch(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
-        """Return where leader epochs end in this broker's logs."""
-
         def row(topic: Any, asked: Any) -> Response:
             code, epoch, end_offset = self._replicas.end_offset_for_epoch(
                 (topic.topic, asked.partition),

@@ -16,8 +16,6 @@ CONNECTIONS_MAX = 10_000  # counted; the oldest counts go
 
 
 class Strangers:
-    """One for all handlers of a broker."""
-
     def __init__(self) -> None:
         self._wrong: OrderedDict[int, int] = OrderedDict()
 

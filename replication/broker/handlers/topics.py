@@ -195,7 +195,6 @@ class TopicHandlers:
 
 
 async def _named(topics: Iterable[Any]) -> Counter[str]:
-    """Count each name."""
     names: Counter[str] = Counter()
     async for chunk in in_steps(topics):
         names.update([topic.name for topic in chunk])

@@ -46,7 +46,6 @@ def begin(draft: WorkingState, topics: Iterable[str]) -> None:
 
 
 def drive(draft: WorkingState, tp: TopicPartition) -> None:
-    """Take the next step for a partition of a topic that is being deleted."""
     if tp in draft.pending or tp.topic not in draft.deletions:
         return
     current = draft.leadership.get(tp)
@@ -72,7 +71,6 @@ def brokers_gone(draft: WorkingState, brokers: Iterable[int]) -> None:
 
 
 def replicas_deleted(draft: WorkingState, event: ReplicasDeleted) -> None:
-    """Take a broker's answer to StopReplica with `delete`."""
     for tps, after in (
         (event.deleted, ReplicaState.DELETION_SUCCESSFUL),
         (event.failed, ReplicaState.DELETION_INELIGIBLE),

@@ -45,8 +45,6 @@ from replication.model.state_changes import ControllerLines, StateChange
 
 
 class WorkingState:
-    """Lives for one `step`."""
-
     broker: BrokerId
     epoch: int
     is_active: bool
@@ -119,7 +117,6 @@ class WorkingState:
         self._log.append(change)
 
     def also(self, effect: Effect) -> None:
-        """Add an effect that is performed after all others."""
         self._others.append(effect)
 
     def assign(self, tp: TopicPartition, replicas: Assignment) -> None:

@@ -90,7 +90,6 @@ def answer_shutdown(draft: WorkingState, broker: int) -> None:
 def accepted(
     draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr, reason: str, *, is_unclean: bool
 ) -> None:
-    """Take over a proposed state that was written."""
     before = draft.leadership.get(tp)
     draft.leadership[tp] = stored
     is_new = before is None

@@ -93,15 +93,11 @@ class IsrChanged:
 
 @dataclass(frozen=True, slots=True)
 class PreferredElectionRequested:
-    """/admin/preferred_replica_election names these."""
-
     partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignmentsRequested:
-    """The whole content of /admin/reassign_partitions."""
-
     plans: Mapping[TopicPartition, Reassignment]
 
 
@@ -115,15 +111,11 @@ class ControlledShutdownRequested:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRequested:
-    """/admin/delete_topics names these."""
-
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicasDeleted:
-    """A broker's answer to StopReplica with `delete`."""
-
     broker: BrokerId
     deleted: tuple[TopicPartition, ...]
     failed: tuple[TopicPartition, ...] = ()

@@ -64,7 +64,6 @@ def note(draft: WorkingState, plans: Mapping[TopicPartition, Reassignment]) -> l
 
 
 def forget(draft: WorkingState, tp: TopicPartition) -> None:
-    """Drop the move of a partition that does not exist any more."""
     move = draft.moves.pop(tp, None)
     if move is not None:
         draft.log(draft.lines.reassignment_refused(tp, move.plan.target, GONE))
@@ -125,7 +124,6 @@ def advance(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> b
 
 
 def accepted(draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr, reason: str) -> None:
-    """This state is written, and all replicas will hear of it."""
     move = draft.moves.get(tp)
     if move is None or move.is_storing or move.is_leaving or move.plan.original is None:
         return

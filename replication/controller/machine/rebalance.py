@@ -10,12 +10,10 @@ FIRST_CHECK_MS = 5_000  # after a controller was elected
 
 
 def start(draft: WorkingState, now_ms: int) -> None:
-    """Schedule the first check shortly after the election of the controller."""
     draft.next_rebalance_ms = now_ms + FIRST_CHECK_MS if draft.limits.auto_leader_rebalance_enable else None
 
 
 def maybe_rebalance(draft: WorkingState, now_ms: int) -> None:
-    """Elect the preferred replicas of brokers that miss more than the allowed share of their partitions."""
     if draft.next_rebalance_ms is None or now_ms < draft.next_rebalance_ms:
         return
     draft.next_rebalance_ms = now_ms + draft.limits.leader_imbalance_check_interval_seconds * 1000

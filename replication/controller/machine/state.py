@@ -22,8 +22,6 @@ from replication.model.cluster import (
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """Named as in server.properties."""
-
     delete_topic_enable: bool = True
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_seconds: int = 300

@@ -89,7 +89,6 @@ def _work(draft: WorkingState, event: events.Event) -> None:
 
 
 def _asked(draft: WorkingState, event: events.Request) -> None:
-    """Requests of people and brokers, and the outcomes of effects that serve them."""
     match event:
         case events.PreferredElectionRequested(partitions):
             _elect_preferred(draft, partitions)
@@ -155,7 +154,6 @@ def _take_over(draft: WorkingState, event: events.ContextLoaded) -> None:
 
 
 def _brokers_changed(draft: WorkingState, event: events.BrokersChanged) -> None:
-    """Brokers died or started; one with another epoch did both since the last look."""
     now = {broker.id: broker for broker in event.live}
     dead = sorted(b for b, info in draft.brokers.items() if b not in now or now[b].epoch != info.epoch)
     started = sorted(b for b, i in now.items() if b not in draft.brokers or draft.brokers[b].epoch != i.epoch)

@@ -68,7 +68,6 @@ def offsets_stored(draft: WorkingState, write: events.NewOffsets, outcome: event
 
 
 def delete_offsets(draft: WorkingState, event: events.DeleteOffsets) -> None:
-    """Delete offsets of topics that no member subscribes to."""
     topics: Collection[str] = ()
     if draft.group().is_blank:
         draft.answer(event.request, events.OffsetsDone(ErrorCode.GROUP_ID_NOT_FOUND))

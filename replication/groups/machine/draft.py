@@ -26,8 +26,6 @@ from replication.model.edit import freeze, thaw
 
 
 class WorkingState:
-    """Lives for one `step`."""
-
     id: str
     phase: Phase
     since_ms: int
@@ -52,7 +50,6 @@ class WorkingState:
         self.effects: list[Effect] = []
 
     def group(self) -> Group:
-        """Return the group with the changes so far."""
         return freeze(Group, self)
 
     def done(self) -> tuple[Group, tuple[Effect, ...]]:
@@ -70,7 +67,6 @@ class WorkingState:
         self.members[member.id] = member
 
     def hear(self, member_id: str) -> None:
-        """Restart the member's session timeout."""
         member = self.members[member_id]
         self.put(replace(member, deadline_ms=self.now.ms + member.session_timeout_ms))
 
@@ -98,7 +94,6 @@ class WorkingState:
             self.leader = next(iter(self.members), None)
 
     def membership_changed(self) -> None:
-        """Begin a rebalance, or complete one that waited for this change."""
         if self.phase is Phase.PREPARING:
             self.maybe_complete_join()
         elif self.phase in (Phase.STABLE, Phase.COMPLETING):
@@ -122,7 +117,6 @@ class WorkingState:
     # -------------------------------------------------------------------- protocols
 
     def common_protocols(self) -> frozenset[str]:
-        """Return the protocols that all members support."""
         supported = [frozenset(name for name, _ in m.protocols) for m in self.members.values()]
         return frozenset.intersection(*supported) if supported else frozenset()
 

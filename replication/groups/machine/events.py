@@ -88,8 +88,6 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True)
 class ForgetTopics:
-    """These topics are gone: their offsets must be deleted."""
-
     topics: frozenset[str]
 
 
@@ -136,8 +134,6 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class NewAssignment:
-    """The assignments of this generation by its leader."""
-
     generation: int
     assignments: Mapping[str, bytes]
 
@@ -185,8 +181,6 @@ Write: TypeAlias = NewAssignment | EmptyGroup | NewStaticId | NewOffsets | GoneO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredGroup:
-    """The stored state of a group, but for its offsets."""
-
     id: str
     protocol_type: str = ""
     generation: int = 0
@@ -268,8 +262,6 @@ class OffsetsDone:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Answers Heartbeat and DeleteGroup."""
-
     error: ErrorCode = ErrorCode.NONE
 
 

@@ -11,7 +11,6 @@ from replication.groups.machine.state import Member, Phase, subscribed_topics
 
 
 def join(draft: WorkingState, event: Join) -> None:
-    """A client joins: a new one, one with a given id, a returning static member, or a member."""
     error = _refusal(draft, event)
     if error is not ErrorCode.NONE:
         draft.answer(event.request, Joined(error=error, member_id=event.member_id))

@@ -50,7 +50,6 @@ def partition_of(group: str, partitions: int) -> int:
 
 
 def records_of(group: str, append: Append) -> list[tuple[bytes, bytes | None]]:
-    """Return (key, value) of all that an Append stores."""
     rows: list[tuple[bytes, bytes | None]] = [
         (offset_key(group, tp), None if stored is None else offset_value(stored))
         for tp, stored in append.offsets.items()
@@ -71,7 +70,6 @@ class Loaded:
         self.unknown = 0
 
     def apply(self, position: int, key: bytes | None, value: bytes | None) -> None:
-        """Apply the next record, which has this offset."""
         try:
             name = read_key(key or b"")
         except UnknownRecordError:
@@ -96,7 +94,6 @@ class Loaded:
             self.offsets[name.group].pop(name.tp, None)
 
     def names(self) -> Iterable[str]:
-        """Return the groups that exist."""
         with_offsets = (name for name, offsets in self.offsets.items() if offsets)
         return dict.fromkeys((*self.groups, *with_offsets))
 
@@ -113,7 +110,6 @@ def group_key(group: str) -> bytes:
 
 
 def read_key(data: bytes) -> Key:
-    """Raises: UnknownRecordError."""
     at = _Cursor(data)
     version = at.take_short()
     if version not in (0, OFFSET_KEY, GROUP_KEY):
@@ -139,7 +135,6 @@ def offset_value(stored: Committed) -> bytes:
 
 
 def read_offset(data: bytes, position: int) -> Committed:
-    """Raises: UnknownRecordError."""
     at = _Cursor(data)
     version = at.take_short()
     if not 0 <= version <= OFFSET_VERSION:
@@ -176,7 +171,6 @@ def group_value(stored: StoredGroup) -> bytes:
 
 
 def read_group(group: str, data: bytes) -> StoredGroup:
-    """Raises: UnknownRecordError."""
     at = _Cursor(data)
     version = at.take_short()
     if not 0 <= version <= GROUP_VERSION:

@@ -42,8 +42,6 @@ class GroupSettings:
 
 
 class Phase(enum.StrEnum):
-    """The state of a group, in the words of clients."""
-
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"  # members must join (again)
     COMPLETING = "CompletingRebalance"  # the leader must assign partitions
@@ -122,14 +120,12 @@ class Group:
 
     @property
     def is_blank(self) -> bool:
-        """Return whether there is nothing to remember."""
         return not (
             self.members or self.pending or self.offsets or self.commits or self.generation
         ) and self.phase in (Phase.EMPTY, Phase.DEAD)
 
     @property
     def topics(self) -> frozenset[str] | None:
-        """Return the subscribed topics; None if they are unknown."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE or self.protocol is None or not self.members:
             return None
         found: set[str] = set()

@@ -237,7 +237,6 @@ def _leave_one(draft: WorkingState, member_id: str, instance_id: str | None) -> 
 
 
 def _tick(draft: WorkingState) -> None:
-    """Expel silent members; continue with phases whose time is over."""
     now_ms = draft.now.ms
     late = [m.id for m in draft.members.values() if not m.is_excused and m.deadline_ms <= now_ms]
     forgotten = [member_id for member_id, until_ms in draft.pending.items() if until_ms <= now_ms]

@@ -46,14 +46,12 @@ class Fetchers:
         self._leaders: dict[BrokerId, _LeaderFetcher] = {}
 
     def ask(self, role: Follower, question: AskEpochEnd | Fetch) -> None:
-        """Send the request to the leader of the role."""
         fetcher = self._leaders.get(role.leader)
         if fetcher is None:
             fetcher = self._leaders[role.leader] = _LeaderFetcher(self, role.leader)
         fetcher.ask(role, question)
 
     def settled(self, role: Follower) -> None:
-        """Note that the role has finished its work on the log."""
         if (fetcher := self._leaders.get(role.leader)) is not None:
             fetcher.settled(role)
 
@@ -96,7 +94,6 @@ class _LeaderFetcher:
             self.offer(role, question)
 
     def offer(self, role: Follower, question: AskEpochEnd | Fetch) -> None:
-        """Let the first free connection take it."""
         self._waiting[role] = question
         for connection in self._connections:
             if connection.is_idle:
@@ -108,7 +105,6 @@ class _LeaderFetcher:
             connection.settled(role)
 
     def forget(self, role: Follower) -> bool:
-        """Drop the role; return whether none is left."""
         self._roles.discard(role)
         self._waiting.pop(role, None)
         for connection in self._connections:
@@ -154,7 +150,6 @@ class _Connection:
         self._task = asyncio.ensure_future(self._run())
 
     def keep(self, role: Follower, question: AskEpochEnd | Fetch) -> bool:
-        """Take the request, if the role is on this connection."""
         if role not in self._roles:
             return False
         if self._is_spare:

@@ -99,7 +99,6 @@ class Follower:
 
     @property
     def high_watermark(self) -> int:
-        """Everything below is committed, as far as this replica knows."""
         return self.state.high_watermark
 
     def leave(self) -> None:
@@ -112,7 +111,6 @@ class Follower:
     # ----------------------------------------------------------------- answers
 
     def step(self, event: follower.Event) -> None:
-        """Step the machine, and perform its effects."""
         if not self.is_over:
             limits = follower.FollowerSettings(self._pause_ms)
             self.state, effects = follower.step(self.state, event, limits)
@@ -153,7 +151,6 @@ class Follower:
         return pause_ms
 
     def ask_again(self, question: follower.AskEpochEnd | follower.Fetch) -> None:
-        """Ask the same question, unless it is void by now."""
         if self._is_open(question):
             self._ask(question)
 
@@ -296,7 +293,6 @@ class Follower:
         self.replica.submit(_Write(self, act, then))
 
     def written(self, write: _Write) -> None:
-        """Take the outcome of a job."""
         self.replica.note(write.offsets)
         self.jobs -= 1
         if self.is_over:

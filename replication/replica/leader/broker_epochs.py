@@ -20,8 +20,6 @@ LOOK_PAUSE_S = 0.05
 
 
 class BrokerEpochs:
-    """See the module. `connect` with each session, `disconnect` at its end."""
-
     def __init__(self) -> None:
         self._tree: Tree | None = None
         self._known: dict[BrokerId, int] = {}
@@ -30,11 +28,9 @@ class BrokerEpochs:
         self._looked_s = 0.0
 
     def connect(self, tree: Tree) -> None:
-        """Look up there."""
         self._tree = tree
 
     def disconnect(self) -> None:
-        """Nothing is known any more."""
         self._tree = None
         self._known = {}
 

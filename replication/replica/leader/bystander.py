@@ -26,11 +26,9 @@ class Bystander:
         return -1
 
     def readable_end(self, terms: FetchTerms) -> int:
-        """Up to where may be read."""
         return self.replica.end
 
     def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None:
-        """The answer if nothing is to be read."""
         if asked.current_leader_epoch not in (NO_EPOCH, self._leader_epoch):
             return self.refused(ErrorCode.UNKNOWN_LEADER_EPOCH)
         if not self.replica.start <= asked.fetch_offset <= self.replica.end:
@@ -38,5 +36,4 @@ class Bystander:
         return None
 
     def refused(self, code: ErrorCode) -> PartitionFetched:
-        """An answer without records."""
         return PartitionFetched(self.replica.tp.partition, code, log_start_offset=self.replica.start)

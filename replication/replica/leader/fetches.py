@@ -47,7 +47,6 @@ class _Reading:
         return len(self.result.data) if self.result is not None else 0
 
     def look(self, terms: FetchTerms) -> bool:
-        """Is there something to read?"""
         self.upper = self.leader.readable_end(terms)
         return self.asked.fetch_offset < self.upper
 
@@ -63,11 +62,9 @@ class _Reading:
         return True
 
     def has_more(self, terms: FetchTerms) -> bool:
-        """Has the partition grown, or changed hands, since `look`?"""
         return self.leader.is_over or self.leader.readable_end(terms) > self.upper
 
     def must_answer(self, terms: FetchTerms) -> bool:
-        """Is there something to tell besides records?"""
         is_behind = terms.is_follower and self.leader.replica.start > self.start
         return self.error is not None or self.leader.is_over or is_behind
 
@@ -123,7 +120,6 @@ async def fetch(
     wanted: Mapping[TopicPartition, FetchPartition],
     terms: FetchTerms,
 ) -> Found:
-    """Answer one fetch; see the module."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + terms.max_wait_ms / 1000
     found: Found = {}
@@ -155,7 +151,6 @@ async def fetch(
 
 
 async def _ready(readings: Sequence[_Reading], terms: FetchTerms) -> Sequence[_Reading]:
-    """Those with something to read."""
     ready = []
     for number, reading in enumerate(readings, 1):
         if number % STEP_ITEMS == 0:

@@ -55,7 +55,6 @@ class IsrWriter:
         self._has_work, self._has_news = asyncio.Event(), asyncio.Event()
 
     def connect(self, tree: Tree) -> None:
-        """Write to this session's tree from now on."""
         self.disconnect()
         self._tree = tree
         self._tasks = [
@@ -71,17 +70,14 @@ class IsrWriter:
         self._tree = None
 
     def write(self, tp: TopicPartition, leader_epoch: int, change: WriteIsr, answered: Answered) -> None:
-        """Write it; answer with IsrWritten or IsrRefused, or never if the outcome cannot be known any more."""
         self._writes.append(_Write(tp, leader_epoch, change, answered))
         self._has_work.set()
 
     def refresh(self, tp: TopicPartition, answered: Answered) -> None:
-        """Read what stands; answer with LeadershipRefreshed."""
         self._reads.append((tp, answered))
         self._has_work.set()
 
     def changed(self, tp: TopicPartition) -> None:
-        """Tell the controller that the ISR of this partition is another one."""
         self._changed[tp] = None
         self._has_news.set()
 

@@ -106,8 +106,6 @@ def _check_keys(data: Buffer) -> None:
 
 
 class Leader:
-    """See the module. `state` is the machine's."""
-
     def __init__(
         self, replica: ReplicaLog, stored: LeaderAndIsr, replicas: Assignment, high_watermark: int
     ) -> None:
@@ -135,7 +133,6 @@ class Leader:
 
     @property
     def high_watermark(self) -> int:
-        """Everything below is committed."""
         return self.state.high_watermark
 
     def leave(self) -> None:
@@ -150,7 +147,6 @@ class Leader:
     # ----------------------------------------------------------------- machine
 
     def step(self, event: isr.Event) -> None:
-        """Let the machine have the event, then do what it says."""
         if self._quiet and isinstance(event, isr.Appended | isr.Ticked):
             quiet, self._quiet = self._quiet, {}
             for fetch in quiet.values():  # as it was when they asked
@@ -161,7 +157,6 @@ class Leader:
                 self._perform(effects)
 
     def tick(self) -> None:
-        """Time has passed."""
         self._waits.sweep()
         self.step(isr.Ticked(self.replica.host.clock.monotonic_ms()))
 
@@ -238,7 +233,6 @@ class Leader:
             self._group = None
 
     def appended(self, group: _AppendGroup) -> None:
-        """The group was appended, or not."""
         self.replica.host.look()
         self.replica.note(group.offsets)
         for (records, acks, request), outcome in zip(group.appends, group.outcomes, strict=True):
@@ -250,7 +244,6 @@ class Leader:
         self._advance()
 
     def _advance(self) -> None:
-        """There are more records: they count, and followers may have them."""
         self._is_advancing = False
         if not self.is_over:
             self.replica.wake_followers()
@@ -275,7 +268,6 @@ class Leader:
             self._waits.add(CommitWait(outcome.next_offset, result, request))
 
     def _result(self, records: Buffer, outcome: Outcome) -> AppendResult:
-        """Return the answer of the append, once it is committed."""
         if isinstance(outcome, AppendInfo):
             size_bytes = len(records)
             has_readers = self.state.followers or self.replica.consumers
@@ -357,7 +349,6 @@ class Leader:
             self.step(event)
 
     def refused(self, code: ErrorCode) -> PartitionFetched:
-        """An answer without records."""
         return PartitionFetched(
             self.replica.tp.partition,
             code,
@@ -370,7 +361,6 @@ class Leader:
         return self.state.log_end_offset if terms.reads_all else self.high_watermark
 
     def judge_epoch(self, asked: int) -> ErrorCode:
-        """May someone who knows this leader epoch be answered?"""
         verdict = isr.judge_epoch(self.state.leader_epoch, asked)
         return ErrorCode.NONE if verdict is isr.Verdict.OK else _REFUSED[verdict]
 

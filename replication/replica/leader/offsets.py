@@ -53,7 +53,6 @@ async def for_time(
 
 
 def _look_up(leader: Leader, timestamp_ms: int, end: int, isolation: Isolation) -> FoundOffset:
-    """In a reader thread."""
     log = leader.replica.log
     if isolation is Isolation.READ_COMMITTED:
         end = min(end, leader.replica.stable_end())
@@ -124,6 +123,5 @@ async def delete_records(leader: Leader, offset: int, *, timeout_ms: int) -> Del
 
 
 def _advance_start(leader: Leader, offset: int) -> None:
-    """In the log's queue."""
     log = leader.replica.log
     log.advance_start(retention.deletable_to(log, offset))

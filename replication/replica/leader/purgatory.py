@@ -36,7 +36,6 @@ class PendingProduce:
         self._timer: asyncio.TimerHandle | None = None
 
     def settle(self, tp: TopicPartition, result: AppendResult) -> None:
-        """Take the result of `tp`."""
         if tp not in self.results:
             self.results[tp] = result
             if len(self.results) == len(self._tps):
@@ -81,8 +80,6 @@ class CommitWait(NamedTuple):
 
 
 class PendingProduces:
-    """See the module."""
-
     def __init__(self) -> None:
         self._waits: deque[CommitWait] = deque()
 
@@ -101,11 +98,9 @@ class PendingProduces:
         return done
 
     def all(self) -> list[CommitWait]:
-        """Take out everybody."""
         left, self._waits = self._waits, deque()
         return list(left)
 
     def sweep(self) -> None:
-        """Forget those whose time was over."""
         if any(wait.request.is_over for wait in self._waits):
             self._waits = deque(wait for wait in self._waits if not wait.request.is_over)

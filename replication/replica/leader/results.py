@@ -12,7 +12,6 @@ LEADER_ONLY, ALL_IN_SYNC = 1, -1  # acks; 0: nobody waits for an answer
 
 
 def unlimited() -> int:
-    """Room for whatever comes."""
     return 2**31 - 1
 
 

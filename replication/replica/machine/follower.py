@@ -102,8 +102,6 @@ class RecordsFetched:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The records are in the log; its end now."""
-
     log_end_offset: int
     epochs: EpochStarts
     leader_high_watermark: int
@@ -217,8 +215,6 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarkMoved:
-    """Everything below is committed, as far as this replica knows."""
-
     high_watermark: int
 
 

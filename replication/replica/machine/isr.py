@@ -89,8 +89,6 @@ class Leading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The leader's log has this end now."""
-
     log_end_offset: int
 
 
@@ -271,8 +269,6 @@ def judge_fetch(state: Leading, replica: BrokerId, *, leader_epoch: int, broker_
 
 
 class Ack(enum.StrEnum):
-    """The answer to a produce request with acks=all."""
-
     WAIT = "WAIT"
     DONE = "DONE"
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"

@@ -66,8 +66,6 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A controller has said who leads and who is in the ISR."""
-
     stored: LeaderAndIsr
 
 
@@ -175,12 +173,10 @@ Step: TypeAlias = tuple[Damaged | None, tuple[Effect, ...]]
 
 
 def begin(offset: int | None, reason: str) -> tuple[Damaged, tuple[Effect, ...]]:
-    """Begin with what a former life has noted."""
     return Damaged(offset=offset, reason=reason, is_noted=True), (MarkOffline(reason),)
 
 
 def step(me: BrokerId, state: Damaged | None, event: Event) -> Step:
-    """Return the state after the event, and what has to be done, in order."""
     if isinstance(event, Found):
         return _found(state, event)
     return (None, ()) if state is None else _go_on(me, state, event)

@@ -24,14 +24,11 @@ class _Append(NamedTuple):
 
 
 class BatchCache:
-    """See the module."""
-
     def __init__(self) -> None:
         self._appends: deque[_Append] = deque()
         self._size_bytes = 0
 
     def note(self, first_offset: int, next_offset: int, data: Buffer) -> None:
-        """These batches were appended, with these offsets."""
         if self._appends and self._appends[-1].next_offset != first_offset:
             self.clear()
         if len(data) > APPEND_BYTES_MAX:

@@ -55,8 +55,6 @@ def waits_of_thread() -> int:
 
 
 class Job(Protocol):
-    """Something to do in a queue."""
-
     def seal(self) -> None:
         """It goes to the thread now: nothing joins it any more. Called in the event loop."""
 
@@ -68,8 +66,6 @@ class Job(Protocol):
 
 
 class _Call(Generic[Found]):
-    """A function as a job."""
-
     def __init__(
         self, act: Callable[[], Found], answer: asyncio.Future[Found], then: Callable[[], None]
     ) -> None:
@@ -79,18 +75,15 @@ class _Call(Generic[Found]):
         self._found: Found | None = None
         self._error: BaseException | None = None
 
-    def seal(self) -> None:
-        """Nothing joins a function."""
+    def seal(self) -> None: ...
 
     def run(self) -> None:
-        """Call it."""
         try:
             self._found = self._act()
         except Exception as error:  # noqa: BLE001  it is the caller's, on the other side
             self._error = error
 
     def done(self) -> None:
-        """Do what follows; answer, unless nobody waits any more."""
         self._then()
         if self._answer.done():
             return
@@ -129,7 +122,6 @@ class DiskExecutor:
         self._all_done = asyncio.Event()
 
     def queue(self) -> JobQueue:
-        """A queue for one more partition."""
         return JobQueue()
 
     def begin_write(self, queue: JobQueue) -> bool:
@@ -158,7 +150,6 @@ class DiskExecutor:
         return now_ms
 
     def now_ms(self) -> int:
-        """The time that does not jump."""
         return self._clock.monotonic_ms()
 
     def note_time(self, took_ms: int) -> None:
@@ -193,7 +184,6 @@ class DiskExecutor:
         return self.loop.run_in_executor(self._readers, act)
 
     async def close(self) -> None:
-        """Do what was submitted, then end the threads."""
         while self._ready or self._done or any(writer.is_busy for writer in self._writers):
             self._all_done.clear()
             await self._all_done.wait()
@@ -229,7 +219,6 @@ class DiskExecutor:
         self._settle()
 
     def finished(self, writer: _Writer) -> None:
-        """A writer has nothing to do any more."""
         writer.is_busy = False
         self._settle()
 
@@ -265,7 +254,6 @@ class DiskExecutor:
         self._all_done.set()
 
     def _settle_on(self) -> None:
-        """The next of many."""
         self._is_settling = False
         self._settle()
 

@@ -390,7 +390,6 @@ class ReplicaLogDir:
 
 
 def is_compacted(log: Log) -> bool:
-    """May it have gaps?"""
     return log.config.is_compacted or log.files.view.was_compacted
 
 

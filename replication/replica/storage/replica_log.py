@@ -41,8 +41,6 @@ class IsrUpdates(Protocol):
 
 @dataclass(slots=True)
 class ReplicaCounters:
-    """What has happened since this broker started."""
-
     isr_shrinks: int = 0
     isr_expands: int = 0
     failed_isr_updates: int = 0
@@ -60,8 +58,6 @@ class ReplicaCounters:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a replica needs of its broker."""
-
     broker: BrokerId
     config: BrokerConfig
     disk: DiskExecutor
@@ -99,11 +95,9 @@ class ReplicaLog:
 
     @property
     def config(self) -> LogConfig:
-        """The topic's settings."""
         return self.log.config
 
     def submit(self, job: Job) -> None:
-        """Have it done in the log's queue."""
         self.host.disk.submit(self.queue, job)
 
     async def call(self, act: Callable[[], Found]) -> Found:
@@ -132,7 +126,6 @@ class ReplicaLog:
         self.start = max(self.start, min(start, self.end))
 
     def note(self, offsets: tuple[int, int]) -> None:
-        """Take these as known, in the event loop."""
         self.start, self.end = offsets
 
     def stable_end(self) -> int:
@@ -152,11 +145,9 @@ class ReplicaLog:
         self.host.suspect(self.tp, error)
 
     def wake_followers(self) -> None:
-        """There are more records."""
         _wake(self.followers)
 
     def wake_consumers(self) -> None:
-        """More records are committed."""
         _wake(self.consumers)
 
 

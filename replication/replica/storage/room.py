@@ -68,7 +68,6 @@ class Room:
             self.is_missing()
 
     def is_missing(self) -> None:
-        """Note that a write found the disk full."""
         if self._watch is None:
             self._offline.mark_all(DISK_FULL)
             now_ms, cleared_ms = self._env.clock.monotonic_ms(), self._cleared_ms

@@ -16,8 +16,7 @@ from replication.coordination.tree import CoordinationError, Tree
 from replication.model.cluster import TopicPartition
 
 
-class OldStoreError(CoordinationError):
-    """The coordination store is an older copy."""
+class OldStoreError(CoordinationError): ...
 
 
 def check_owner(path: object, owner: DirectoryOwner, found: DirectoryOwner) -> None:
