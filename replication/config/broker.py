@@ -12,12 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self, TypeVar
 
-from logstore.config import (
-    INT32_MAX,
-    LogConfig,
-    setting,
-    settings_from,
-)
+from logstore.config import INT32_MAX, LogConfig, setting, settings_from
 from logstore.errors import InvalidConfigError
 from replication.config import unsupported
 

@@ -26,12 +26,7 @@ from replication.controller.machine.state import Controller, ControllerSettings
 from replication.controller.machine.step import step
 from replication.controller.watches import Look, Watches, delete_if_there
 from replication.coordination import cluster, nodes, reassignments
-from replication.coordination.tree import (
-    ConnectionLossError,
-    CoordinationError,
-    SessionExpiredError,
-    Tree,
-)
+from replication.coordination.tree import ConnectionLossError, CoordinationError, SessionExpiredError, Tree
 from replication.model.cluster import BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition, WriteResult
 from replication.model.state_changes import ControllerLines, StateChange, named
 

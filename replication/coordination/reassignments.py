@@ -9,15 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from replication.coordination import nodes
 from replication.coordination.cluster import FencedError, Term
-from replication.coordination.tree import (
-    Create,
-    Delete,
-    Node,
-    RefusedError,
-    SetData,
-    Step,
-    Tree,
-)
+from replication.coordination.tree import Create, Delete, Node, RefusedError, SetData, Step, Tree
 from replication.model.cluster import (
     Assignment,
     Reassignment,

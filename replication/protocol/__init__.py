@@ -2,7 +2,6 @@
 
 From the ground up: `wire`, the primitive values; `messages`, Produce and Fetch as values; `decoding` and `encoding`
 of those by hand, since they carry the records; `interbroker`, the requests between controllers and brokers;
-`kio_entities`, `kio_checks` and `kio_pieces`, all other messages through kio: built, checked before they are decoded,
-processed item by item; `framing`, frames out of a stream; `apis`, the table of served APIs; `bounds`, the cost of one
-request.
+`kio_entities`, `kio_reader` and `kio_pieces`, all other messages as entities of kio's: built, read, written item by
+item; `framing`, frames out of a stream; `apis`, the table of served APIs; `bounds`, the cost of one request.
 """

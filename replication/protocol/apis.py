@@ -15,12 +15,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import SerialError
+from kio.serial import entity_writer
 
 from replication.errors import ErrorCode, ProtocolError
-from replication.protocol import decoding, encoding, interbroker, kio_pieces
-from replication.protocol.kio_checks import checked
+from replication.protocol import decoding, encoding, interbroker, kio_pieces, kio_reader
 from replication.protocol.kio_entities import build
 from replication.protocol.wire import COMPACT, INT32, ITEMS_MAX, LEGACY, MALFORMED, Buffer
 
@@ -111,8 +109,7 @@ _ADVERTISED_FIRST = {ApiKey.PRODUCE: 0}
 
 _COPIED_BYTES_MAX = 64 * 1024  # a smaller body is sent in one piece with its header
 _HEAD = struct.Struct(">hhi")
-# The errors of kio's reader for bytes that are not such a message.
-_UNREADABLE = (SerialError, KeyError, OverflowError, *MALFORMED)
+_UNREADABLE = (OverflowError, *MALFORMED)  # bytes that are not such a message
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -133,10 +130,8 @@ class EncodedBody(NamedTuple):
 # ---------------------------------------------------------------- server side
 
 
-def decode_request(frame: memoryview, *, items_max: int = ITEMS_MAX, in_pieces: bool = False) -> Request:
+def decode_request(frame: memoryview, *, items_max: int = ITEMS_MAX) -> Request:
     """Decode a frame. Views of the frame in the request stay valid as long as they are held.
-
-    `in_pieces`: let other threads run in between, however long the request is.
 
     Raises: ProtocolError: not a request, or not an API and version in `SERVED`; TooManyItemsError: its arrays have
     more than `items_max` items together.
@@ -150,14 +145,9 @@ def decode_request(frame: memoryview, *, items_max: int = ITEMS_MAX, in_pieces: 
         if is_flexible(key, version):
             _, at = COMPACT.tags(frame, at)
         if key is ApiKey.PRODUCE:
-            return Request(
-                key,
-                version,
-                correlation_id,
-                client_id,
-                decoding.produce_request(version, frame, at, items_max),
-            )
-        body = decode_request_body(key, version, frame, at, items_max, in_pieces=in_pieces)
+            body: Any = decoding.produce_request(version, frame, at, items_max)
+        else:
+            body = decode_request_body(key, version, frame, at, items_max)
         return Request(key, version, correlation_id, client_id, body)
     except _UNREADABLE as exc:
         raise ProtocolError(f"not a request: {exc or type(exc).__name__}") from exc
@@ -179,22 +169,12 @@ def _known(number: int, version: int) -> ApiKey | None:
 _KEYS = {key.value: key for key in SERVED}
 
 
-def decode_request_body(
-    key: ApiKey,
-    version: int,
-    frame: Buffer,
-    at: int,
-    items_max: int = ITEMS_MAX,
-    *,
-    in_pieces: bool = False,
-) -> Any:
+def decode_request_body(key: ApiKey, version: int, frame: Buffer, at: int, items_max: int = ITEMS_MAX) -> Any:
     if key is ApiKey.PRODUCE:
         return decoding.produce_request(version, frame, at, items_max)
     if key is ApiKey.FETCH:
         return decoding.fetch_request(version, frame, at, items_max)
-    cls = request_class(key, version)
-    data = checked(cls, frame, at, items_max)
-    return kio_pieces.read(cls, data) if in_pieces else entity_reader(cls)(data, 0)[0]
+    return kio_reader.read(request_class(key, version), frame, at, items_max)[0]
 
 
 @cache
@@ -340,8 +320,7 @@ def decode_response(key: ApiKey, version: int, frame: memoryview) -> tuple[int, 
         walk = _RESPONSE_WALKS.get(key)
         if walk is not None:
             return correlation_id, walk(version, frame, at)
-        cls = response_class(key, version)
-        return correlation_id, entity_reader(cls)(checked(cls, frame, at), 0)[0]
+        return correlation_id, kio_reader.read(response_class(key, version), frame, at)[0]
     except _UNREADABLE as exc:
         raise ProtocolError(f"no {key.name} response: {exc or type(exc).__name__}") from exc
 

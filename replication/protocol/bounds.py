@@ -102,4 +102,4 @@ def decode_short(frame: memoryview) -> Request:
 
 def decode(frame: memoryview) -> Request:
     bound = BOUNDS[ApiKey(int.from_bytes(frame[:2], "big"))]
-    return apis.decode_request(frame, items_max=bound.items_max, in_pieces=True)
+    return apis.decode_request(frame, items_max=bound.items_max)

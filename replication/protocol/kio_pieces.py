@@ -1,8 +1,7 @@
-"""Reading and writing of kio's messages item by item, for long ones.
+"""Writing of kio's messages item by item, for long ones.
 
-kio's native reader and writer process a whole message without giving other threads a turn: 0.5 to 2 µs per item. Here
-every array of structs is a Python loop, with kio's work for one item inside: `read` can run in a thread beside an
-event loop, and `write` is a generator that its caller resumes at will.
+kio's native writer processes a whole message without giving others a turn: 0.5 to 2 µs per item. Here every array of
+structs is a Python loop, with kio's work for one item inside: `write` is a generator that its caller resumes at will.
 """
 
 from __future__ import annotations
@@ -11,23 +10,19 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, get_args, get_origin
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_origin
 
-from kio.serial import entity_reader, entity_writer
-from kio.serial._parse import get_field_reader
+from kio.serial import entity_writer
 from kio.serial._serialize import get_field_writer
 
 from replication.errors import ProtocolError
 from replication.protocol.kio_entities import build, converters
-from replication.protocol.wire import COMPACT, LEGACY, Form, count_of_tags, put_uvarint, uvarint
+from replication.protocol.wire import COMPACT, LEGACY, Form, put_uvarint
 
 Item = TypeVar("Item")
 
 # Of an answer. (The answer to a Fetch is not written here, and bounded by fetch.max.bytes.)
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
-
-# Reads a value at a place: the value, and how many bytes it has.
-Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 
 
 def item_class(field: Field[Any]) -> Any | None:
@@ -35,67 +30,6 @@ def item_class(field: Field[Any]) -> Any | None:
         if get_origin(kind) is tuple and is_dataclass(get_args(kind)[0]):
             return get_args(kind)[0]
     return None
-
-
-# -------------------------------------------------------------------- reading
-
-
-def read(cls: Any, data: bytes) -> Any:
-    """Read the message of class `cls` in `data`, which `kio_checks.checked` returned."""
-    return _reader(cls)(data, 0)[0]
-
-
-@cache
-def _reader(cls: Any) -> Reader:
-    """Return kio's own reader for a struct without arrays of structs."""
-    plain = [field for field in fields(cls) if "tag" not in field.metadata]
-    tagged = {field.metadata["tag"]: field for field in fields(cls) if "tag" in field.metadata}
-    if not any(item_class(field) for field in plain):
-        native: Reader = entity_reader(cls)
-        return native
-    readers = [(field.name, _field_reader(cls, field)) for field in plain]
-    tags = {tag: (field.name, get_field_reader(cls, field, False, True)) for tag, field in tagged.items()}
-
-    def read_struct(data: bytes, begin: int) -> tuple[Any, int]:
-        values, at = {}, begin
-        for name, reader in readers:
-            values[name], size = reader(data, at)
-            at += size
-        if cls.__flexible__:
-            count, at = count_of_tags(data, at)
-            for _ in range(count):
-                tag, at = uvarint(data, at)
-                size, at = uvarint(data, at)
-                name, reader = tags[tag]
-                values[name], _ = reader(data, at)
-                at += size
-        return cls(**values), at - begin
-
-    return read_struct
-
-
-def _field_reader(cls: Any, field: Field[Any]) -> Reader:
-    item = item_class(field)
-    if item is None:
-        native: Reader = get_field_reader(cls, field, False, False)
-        return native
-    form, read_item = COMPACT if cls.__flexible__ else LEGACY, _reader(item)
-
-    def read_array(data: bytes, begin: int) -> tuple[Any, int]:
-        count, at = form.nullable_count(data, begin, 1)
-        if count is None:
-            return None, at - begin
-        found = []
-        for _ in range(count):
-            value, size = read_item(data, at)
-            found.append(value)
-            at += size
-        return tuple(found), at - begin
-
-    return read_array
-
-
-# -------------------------------------------------------------------- writing
 
 
 class _Field(NamedTuple):

@@ -43,11 +43,7 @@ from replication.protocol.messages import (
 )
 from replication.protocol.wire import Buffer
 from replication.replica.leader.purgatory import PendingProduce, Results
-from replication.replica.leader.results import (
-    ALL_IN_SYNC,
-    LEADER_ONLY,
-    AppendResult,
-)
+from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
 from replication.replica.manager import ReplicaManager
 
 # Of a batch: its length behind that field, its format, its attributes.

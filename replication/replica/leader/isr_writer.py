@@ -14,12 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from replication.coordination import cluster, nodes
-from replication.coordination.tree import (
-    ConnectionLossError,
-    CoordinationError,
-    SessionExpiredError,
-    Tree,
-)
+from replication.coordination.tree import ConnectionLossError, CoordinationError, SessionExpiredError, Tree
 from replication.model.cluster import BrokerId, LeaderAndIsr, TopicPartition
 from replication.replica.machine.isr import Event, IsrRefused, IsrWritten, LeadershipRefreshed, WriteIsr
 

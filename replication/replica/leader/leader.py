@@ -19,11 +19,7 @@ from replication.model.cluster import Assignment, LeaderAndIsr
 from replication.protocol.messages import FetchPartition, PartitionFetched
 from replication.protocol.wire import Buffer
 from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces
-from replication.replica.leader.results import (
-    ALL_IN_SYNC,
-    AppendResult,
-    FetchTerms,
-)
+from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
 from replication.replica.machine import isr
 from replication.replica.storage.batch_cache import BatchCache
 from replication.replica.storage.replica_log import ReplicaLog

@@ -5,11 +5,11 @@ import uuid
 
 import pytest
 from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_writer
 
 from replication.errors import ErrorCode
 from replication.protocol import interbroker as ib
-from replication.protocol.kio_checks import checked
+from replication.protocol.kio_reader import read
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 ID_HEX = "00112233445566778899aabbccddeeff"
@@ -59,7 +59,7 @@ def test_bytes_are_those_of_kafka_and_come_back(message, as_hex):
     raw, out = bytes.fromhex(as_hex), io.BytesIO()
     entity_writer(type(message))(out, message)
     assert out.getvalue().hex() == raw.hex()
-    assert entity_reader(type(message))(checked(type(message), raw, 0), 0) == (message, len(raw))
+    assert read(type(message), raw, 0) == (message, len(raw))
 
 
 def test_error_codes_are_those_of_kio():
