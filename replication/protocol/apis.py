@@ -10,9 +10,10 @@ import enum
 import io
 import re
 import struct
+import sys
 from collections.abc import Callable, Collection, Generator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_writer
@@ -23,86 +24,80 @@ from replication.protocol.kio_entities import build
 from replication.protocol.wire import COMPACT, INT32, ITEMS_MAX, LEGACY, MALFORMED, Buffer
 
 
-class ApiKey(enum.IntEnum):
-    PRODUCE = 0
-    FETCH = 1
-    LIST_OFFSETS = 2
-    METADATA = 3
-    LEADER_AND_ISR = 4
-    STOP_REPLICA = 5
-    UPDATE_METADATA = 6
-    CONTROLLED_SHUTDOWN = 7
-    OFFSET_COMMIT = 8
-    OFFSET_FETCH = 9
-    FIND_COORDINATOR = 10
-    JOIN_GROUP = 11
-    HEARTBEAT = 12
-    LEAVE_GROUP = 13
-    SYNC_GROUP = 14
-    DESCRIBE_GROUPS = 15
-    LIST_GROUPS = 16
-    API_VERSIONS = 18
-    CREATE_TOPICS = 19
-    DELETE_TOPICS = 20
-    DELETE_RECORDS = 21
-    INIT_PRODUCER_ID = 22
-    OFFSET_FOR_LEADER_EPOCH = 23
-    DESCRIBE_CONFIGS = 32
-    ALTER_CONFIGS = 33
-    DESCRIBE_LOG_DIRS = 35
-    CREATE_PARTITIONS = 37
-    DELETE_GROUPS = 42
-    ELECT_LEADERS = 43
-    INCREMENTAL_ALTER_CONFIGS = 44
-    ALTER_PARTITION_REASSIGNMENTS = 45
-    LIST_PARTITION_REASSIGNMENTS = 46
-    OFFSET_DELETE = 47
-    DESCRIBE_CLUSTER = 60
-
-
 class Versions(NamedTuple):
     first: int
-    last: int
+    last: int  # included
 
 
-# The highest versions that a classic cluster needs: later ones name topics by id in the offsets APIs, or belong to
-# transactions of the second kind.
-SERVED: Mapping[ApiKey, Versions] = {
-    ApiKey.PRODUCE: Versions(3, 10),
-    ApiKey.FETCH: Versions(4, 16),
-    ApiKey.LIST_OFFSETS: Versions(1, 7),
-    ApiKey.METADATA: Versions(0, 12),
-    ApiKey.LEADER_AND_ISR: Versions(5, 5),
-    ApiKey.STOP_REPLICA: Versions(3, 3),
-    ApiKey.UPDATE_METADATA: Versions(7, 7),
-    ApiKey.CONTROLLED_SHUTDOWN: Versions(3, 3),
-    ApiKey.OFFSET_COMMIT: Versions(2, 9),
-    ApiKey.OFFSET_FETCH: Versions(1, 9),
-    ApiKey.FIND_COORDINATOR: Versions(0, 4),
-    ApiKey.JOIN_GROUP: Versions(0, 7),
-    ApiKey.HEARTBEAT: Versions(0, 4),
-    ApiKey.LEAVE_GROUP: Versions(0, 5),
-    ApiKey.SYNC_GROUP: Versions(0, 5),
-    ApiKey.DESCRIBE_GROUPS: Versions(0, 5),
-    ApiKey.LIST_GROUPS: Versions(0, 4),
-    ApiKey.API_VERSIONS: Versions(0, 4),
-    ApiKey.CREATE_TOPICS: Versions(2, 7),
-    ApiKey.DELETE_TOPICS: Versions(1, 6),
-    ApiKey.DELETE_RECORDS: Versions(0, 2),
-    ApiKey.INIT_PRODUCER_ID: Versions(0, 4),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Versions(2, 4),
-    ApiKey.DESCRIBE_CONFIGS: Versions(1, 4),
-    ApiKey.ALTER_CONFIGS: Versions(0, 2),
-    ApiKey.DESCRIBE_LOG_DIRS: Versions(1, 4),
-    ApiKey.CREATE_PARTITIONS: Versions(0, 3),
-    ApiKey.DELETE_GROUPS: Versions(0, 2),
-    ApiKey.ELECT_LEADERS: Versions(0, 2),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Versions(0, 1),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Versions(0, 0),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: Versions(0, 0),
-    ApiKey.OFFSET_DELETE: Versions(0, 0),
-    ApiKey.DESCRIBE_CLUSTER: Versions(0, 1),
-}
+class Bound(NamedTuple):
+    """The limits of one request. `items_max` counts the items of all its arrays, nested ones included."""
+
+    bytes_max: int
+    items_max: int
+
+
+MIB = 1 << 20
+_SMALL = Bound(MIB, 100)  # a few strings
+_NAMES = Bound(8 * MIB, 10_000)  # groups, members
+_CONFIGS = Bound(8 * MIB, 20_000)
+_TOPICS = Bound(8 * MIB, 50_000)
+_PARTITIONS = Bound(16 * MIB, 50_000)  # where replicas are assigned, each of them counts, too
+_ORDERS = Bound(32 * MIB, 200_000)  # the same, for the 10,000 partitions that a controller names at once
+
+
+class ApiKey(enum.IntEnum):
+    """An API: its number, the first and the last version that is served, and the bound of a request.
+
+    The highest versions are those that a classic cluster needs: later ones name topics by id in the offsets APIs, or
+    belong to transactions of the second kind.
+    """
+
+    versions: Versions
+    bound: Bound
+
+    def __new__(cls, number: int, first: int, last: int, bound: Bound) -> Self:
+        key = int.__new__(cls, number)
+        key._value_ = number
+        key.versions, key.bound = Versions(first, last), bound
+        return key
+
+    PRODUCE = 0, 3, 10, Bound(sys.maxsize, 30_000)  # socket.request.max.bytes is its bound
+    FETCH = 1, 4, 16, Bound(16 * MIB, 30_000)
+    LIST_OFFSETS = 2, 1, 7, _PARTITIONS
+    METADATA = 3, 0, 12, _TOPICS
+    LEADER_AND_ISR = 4, 5, 5, _ORDERS
+    STOP_REPLICA = 5, 3, 3, _ORDERS
+    UPDATE_METADATA = 6, 7, 7, _ORDERS
+    CONTROLLED_SHUTDOWN = 7, 3, 3, _SMALL
+    OFFSET_COMMIT = 8, 2, 9, Bound(16 * MIB, 20_000)
+    OFFSET_FETCH = 9, 1, 9, Bound(16 * MIB, 30_000)
+    FIND_COORDINATOR = 10, 0, 4, _NAMES
+    JOIN_GROUP = 11, 0, 7, Bound(8 * MIB, 1000)
+    HEARTBEAT = 12, 0, 4, _SMALL
+    LEAVE_GROUP = 13, 0, 5, _NAMES
+    SYNC_GROUP = 14, 0, 5, Bound(16 * MIB, 10_000)
+    DESCRIBE_GROUPS = 15, 0, 5, _NAMES
+    LIST_GROUPS = 16, 0, 4, _SMALL
+    API_VERSIONS = 18, 0, 4, _SMALL
+    CREATE_TOPICS = 19, 2, 7, _PARTITIONS
+    DELETE_TOPICS = 20, 1, 6, Bound(8 * MIB, 20_000)
+    DELETE_RECORDS = 21, 0, 2, Bound(8 * MIB, 20_000)
+    INIT_PRODUCER_ID = 22, 0, 4, _SMALL
+    OFFSET_FOR_LEADER_EPOCH = 23, 2, 4, _PARTITIONS
+    DESCRIBE_CONFIGS = 32, 1, 4, _CONFIGS
+    ALTER_CONFIGS = 33, 0, 2, _CONFIGS
+    DESCRIBE_LOG_DIRS = 35, 1, 4, _PARTITIONS
+    CREATE_PARTITIONS = 37, 0, 3, _PARTITIONS
+    DELETE_GROUPS = 42, 0, 2, _NAMES
+    ELECT_LEADERS = 43, 0, 2, _PARTITIONS
+    INCREMENTAL_ALTER_CONFIGS = 44, 0, 1, _CONFIGS
+    ALTER_PARTITION_REASSIGNMENTS = 45, 0, 0, _PARTITIONS
+    LIST_PARTITION_REASSIGNMENTS = 46, 0, 0, _PARTITIONS
+    OFFSET_DELETE = 47, 0, 0, Bound(8 * MIB, 20_000)
+    DESCRIBE_CLUSTER = 60, 0, 1, _SMALL
+
+
+SERVED: Mapping[ApiKey, Versions] = {key: key.versions for key in ApiKey}
 INTERBROKER = frozenset(ApiKey(key) for key in interbroker.MESSAGES)
 # librdkafka below 2.1 compresses only if Produce begins at 0, although it sends version 3 or later.
 _ADVERTISED_FIRST = {ApiKey.PRODUCE: 0}

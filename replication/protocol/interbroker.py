@@ -57,16 +57,6 @@ def _entity(
     return make
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(_of,))
-def _request(key: int) -> Callable[[type[_Class]], type[_Class]]:
-    return _entity(key, EntityType.request)
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(_of,))
-def _response(key: int) -> Callable[[type[_Class]], type[_Class]]:
-    return _entity(key, EntityType.response, ResponseHeader)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FromController:
     controller_id: int = _of("int32")
@@ -110,7 +100,7 @@ class LiveLeader:
     port: int = _of("int32")
 
 
-@_request(LEADER_AND_ISR)
+@_entity(LEADER_AND_ISR, EntityType.request)
 class LeaderAndIsrRequest(_FromController):
     type: int = _of("int8", default=INCREMENTAL)
     topic_states: tuple[LeaderAndIsrTopic, ...]
@@ -129,7 +119,7 @@ class LeaderAndIsrTopicError:
     partition_errors: tuple[LeaderAndIsrPartitionError, ...]
 
 
-@_response(LEADER_AND_ISR)
+@_entity(LEADER_AND_ISR, EntityType.response, ResponseHeader)
 class LeaderAndIsrResponse:
     """One error for the whole request, or one per partition."""
 
@@ -152,7 +142,7 @@ class StopReplicaTopic:
     partition_states: tuple[StopReplicaPartition, ...]
 
 
-@_request(STOP_REPLICA)
+@_entity(STOP_REPLICA, EntityType.request)
 class StopReplicaRequest(_FromController):
     topic_states: tuple[StopReplicaTopic, ...]
 
@@ -164,7 +154,7 @@ class StopReplicaPartitionError:
     error_code: ErrorCode = _of("error_code")
 
 
-@_response(STOP_REPLICA)
+@_entity(STOP_REPLICA, EntityType.response, ResponseHeader)
 class StopReplicaResponse:
     """One error for the whole request, or one per partition."""
 
@@ -199,18 +189,18 @@ class UpdateMetadataBroker:
     rack: str | None = _of("string", default=None)
 
 
-@_request(UPDATE_METADATA)
+@_entity(UPDATE_METADATA, EntityType.request)
 class UpdateMetadataRequest(_FromController):
     topic_states: tuple[UpdateMetadataTopic, ...]
     live_brokers: tuple[UpdateMetadataBroker, ...]
 
 
-@_response(UPDATE_METADATA)
+@_entity(UPDATE_METADATA, EntityType.response, ResponseHeader)
 class UpdateMetadataResponse:
     error_code: ErrorCode = _of("error_code")
 
 
-@_request(CONTROLLED_SHUTDOWN)
+@_entity(CONTROLLED_SHUTDOWN, EntityType.request)
 class ControlledShutdownRequest:
     """From a broker that wants to stop, and asks for its leaderships to be moved away."""
 
@@ -224,7 +214,7 @@ class RemainingPartition:
     partition_index: int = _of("int32")
 
 
-@_response(CONTROLLED_SHUTDOWN)
+@_entity(CONTROLLED_SHUTDOWN, EntityType.response, ResponseHeader)
 class ControlledShutdownResponse:
     """The partitions that the broker still leads; with none left, it may stop."""
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -121,7 +121,6 @@ def look(
     copy: Path | None,
     env: Env,
     chosen_ids: Mapping[str, str] | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Recovery]:
     """Return a plan for these directories. They stay locked while it is open.
 
@@ -148,8 +147,7 @@ def look(
             (None, 0) if copy is None else asyncio.run(_read_copy(copy, cluster_id, env))
         )
         found: dict[TopicPartition, dict[BrokerId, FoundReplica]] = {}
-        for done, (broker, directory) in enumerate(sorted(brokers.items())):
-            progress(done, len(brokers))
+        for broker, directory in sorted(brokers.items()):
             for tp, replica in _replicas_in(directory, env):
                 found.setdefault(tp, {})[broker] = replica
         decided = plan(found, brokers, known, controller_epoch=controller_epoch, chosen_ids=chosen_ids)

@@ -69,21 +69,11 @@ class Row:
     note: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Plan:
     """All that will be written. `problems`: it must not be, as long as there is one."""
 
-    topics: Mapping[str, PlannedTopic]
-    states: Mapping[TopicPartition, LeaderAndIsr]
-    rows: Sequence[Row]
-    notes: Sequence[str]
-    problems: Sequence[str]
-    dropped: Sequence[str]
     controller_epoch: int
-
-
-@dataclass(slots=True)
-class _Draft:
     topics: dict[str, PlannedTopic] = field(default_factory=dict)
     states: dict[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
@@ -101,29 +91,21 @@ def plan(
     chosen_ids: Mapping[str, str] | None = None,
 ) -> Plan:
     """Decide. `brokers`: those whose directories were read; `controller_epoch`: the copy's."""
-    draft, known = _Draft(), copied or ClusterState({}, {}, {})
-    epoch = max([controller_epoch, *(state.controller_epoch for state in known.leadership.values())]) + STEP
+    known = copied or ClusterState()
+    draft = Plan(max([controller_epoch, *(s.controller_epoch for s in known.leadership.values())]) + STEP)
     for name in sorted({tp.topic for tp in found} | known.topics.keys()):
         topic_id = _identify(draft, name, found, known, chosen_ids or {})
         if topic_id is not None:
-            _plan_topic(draft, name, topic_id, found, brokers, known, epoch)
+            _plan_topic(draft, name, topic_id, found, brokers, known)
     for tp, move in sorted(known.reassignments.items()):
         draft.notes.append(f"{tp} was being moved to {list(move.target)}: ask for that again")
     for name in known.deletions:
         draft.notes.append(f"topic {name} was being deleted: that goes on")
-    return Plan(
-        draft.topics,
-        draft.states,
-        draft.rows,
-        draft.notes,
-        draft.problems,
-        draft.dropped,
-        controller_epoch=epoch,
-    )
+    return draft
 
 
 def _identify(
-    draft: _Draft, name: str, found: Found, known: ClusterState, chosen: Mapping[str, str]
+    draft: Plan, name: str, found: Found, known: ClusterState, chosen: Mapping[str, str]
 ) -> str | None:
     """Return the id of the topic of this name; None if it is ambiguous."""
     ids = sorted({each.topic_id for tp, row in found.items() if tp.topic == name for each in row.values()})
@@ -151,14 +133,13 @@ def _identify(
     return topic.id or ""
 
 
-def _plan_topic(  # noqa: PLR0913, PLR0917
-    draft: _Draft,
+def _plan_topic(
+    draft: Plan,
     name: str,
     topic_id: str,
     found: Found,
     brokers: Collection[BrokerId],
     known: ClusterState,
-    epoch: int,
 ) -> None:
     mine: dict[int, dict[BrokerId, FoundReplica]] = {
         tp.partition: {b: each for b, each in row.items() if each.topic_id == topic_id}
@@ -185,7 +166,7 @@ def _plan_topic(  # noqa: PLR0913, PLR0917
             partitions[number] = _replicas(row, assigned.get(number, ()), state)
         else:  # it is missing: recreated where the others are
             partitions[number] = tuple(next(iter(mine.values())))
-        _plan_partition(draft, tp, partitions[number], row, state, brokers, epoch)
+        _plan_partition(draft, tp, partitions[number], row, state, brokers)
     if topic is None:
         draft.notes.append(
             f"topic {name}: its settings are lost; nothing of it is deleted until it has settings again"
@@ -206,14 +187,13 @@ def _replicas(
     return tuple(sorted(row, key=lambda broker: (*(-number for number in row[broker].rank), broker)))
 
 
-def _plan_partition(  # noqa: PLR0913, PLR0917
-    draft: _Draft,
+def _plan_partition(
+    draft: Plan,
     tp: TopicPartition,
     replicas: Assignment,
     row: Mapping[BrokerId, FoundReplica],
     state: LeaderAndIsr | None,
     brokers: Collection[BrokerId],
-    epoch: int,
 ) -> None:
     sound = {broker: row[broker] for broker in replicas if broker in row and not row[broker].damage}
     latest = max([-1 if state is None else state.leader_epoch, *(each.rank[0] for each in row.values())])
@@ -241,7 +221,7 @@ def _plan_partition(  # noqa: PLR0913, PLR0917
         end = sound[leader].end
         notes += _losses(leader, sound, [b for b in in_sync if b not in brokers])
     if leader != NO_LEADER or isr:
-        draft.states[tp] = LeaderAndIsr(leader, latest + STEP, isr, epoch)
+        draft.states[tp] = LeaderAndIsr(leader, latest + STEP, isr, draft.controller_epoch)
     draft.rows.append(Row(*tp, replicas, leader, isr, latest + STEP, end, "; ".join(notes)))
 
 
