@@ -20,6 +20,7 @@ from replication.broker.loop_watch import LoopWatch
 from replication.controller.driver import ControllerLoop
 from replication.errors import KafkaError
 from replication.groups.coordinator import GroupCoordinator
+from replication.groups.machine.state import Group
 from replication.model.cluster import NO_LEADER, TopicPartition
 from replication.model.metadata import Metadata
 from replication.protocol.apis import ApiKey
@@ -163,9 +164,6 @@ class Metrics:
     async def page(self) -> str:
         families = [
             *self._traffic(),
-            counter("pylog_loop_stalls", ({}, self._loop.stalls)),
-            gauge("pylog_loop_last_stall_seconds", ({}, self._loop.last_ms / 1000)),
-            gauge("pylog_loop_longest_stall_seconds", ({}, self._loop.longest_ms / 1000)),
             *self._replica_manager(),
             *self._partitions(),
             *self._controller_state(),
@@ -181,26 +179,26 @@ class Metrics:
     def _traffic(self) -> Iterable[Family]:
         counters = self._replicas.counters
         for name, value in (
-            ("messagesin", counters.messages_in),
-            ("bytesin", counters.bytes_in),
-            ("bytesout", counters.bytes_out),
-            ("replicationbytesin", counters.replication_bytes_in),
-            ("replicationbytesout", counters.replication_bytes_out),
+            ("kafka_server_brokertopicmetrics_messagesin", counters.messages_in),
+            ("kafka_server_brokertopicmetrics_bytesin", counters.bytes_in),
+            ("kafka_server_brokertopicmetrics_bytesout", counters.bytes_out),
+            ("kafka_server_brokertopicmetrics_replicationbytesin", counters.replication_bytes_in),
+            ("kafka_server_brokertopicmetrics_replicationbytesout", counters.replication_bytes_out),
+            ("kafka_server_replicamanager_isrshrinks", counters.isr_shrinks),
+            ("kafka_server_replicamanager_isrexpands", counters.isr_expands),
+            ("kafka_server_replicamanager_failedisrupdates", counters.failed_isr_updates),
+            ("pylog_lost_records", counters.lost_records),
+            ("pylog_failed_fetches", counters.failed_fetches),
+            ("pylog_scrubbed_bytes", counters.scrubbed_bytes),
+            ("pylog_scrub_passes", counters.scrub_passes),
+            ("pylog_replica_repairs", counters.repairs),
+            ("pylog_loop_stalls", self._loop.stalls),
         ):
-            yield counter(f"kafka_server_brokertopicmetrics_{name}", ({}, value))
-        for name, value in (
-            ("isrshrinks", counters.isr_shrinks),
-            ("isrexpands", counters.isr_expands),
-            ("failedisrupdates", counters.failed_isr_updates),
-        ):
-            yield counter(f"kafka_server_replicamanager_{name}", ({}, value))
-        yield counter("pylog_lost_records", ({}, counters.lost_records))
-        yield counter("pylog_failed_fetches", ({}, counters.failed_fetches))
-        yield counter("pylog_scrubbed_bytes", ({}, counters.scrubbed_bytes))
-        yield counter("pylog_scrub_passes", ({}, counters.scrub_passes))
-        yield counter("pylog_replica_repairs", ({}, counters.repairs))
+            yield counter(name, ({}, value))
         yield gauge("pylog_damaged_replicas", ({}, self._replicas.damaged()))
         yield gauge("pylog_damaged_replicas_not_shown", ({}, self._replicas.not_shown()))
+        yield gauge("pylog_loop_last_stall_seconds", ({}, self._loop.last_ms / 1000))
+        yield gauge("pylog_loop_longest_stall_seconds", ({}, self._loop.longest_ms / 1000))
 
     def _led(self) -> list[tuple[TopicPartition, Partition, Leader]]:
         return [
@@ -225,7 +223,7 @@ class Metrics:
 
     def _offline_count(self) -> int:
         offline = self._replicas.offline
-        some = self._replicas.broken().keys() | offline.reasons().keys()
+        some = self._replicas.broken.keys() | offline.reasons().keys()
         return len(some if offline.everything is None else some | self._replicas.partitions().keys())
 
     async def _disk(self) -> Iterable[Family]:
@@ -239,26 +237,25 @@ class Metrics:
         )
 
     def _partitions(self) -> Iterable[Family]:
-        led = [(_of(tp), partition, role.state) for tp, partition, role in self._led()]
+        led = [(_of(tp), partition.replica, role.state) for tp, partition, role in self._led()]
         isr = [(labels, len(state.isr)) for labels, _, state in led]
         under = [(labels, len(state.isr) < len(state.replicas)) for labels, _, state in led]
         replicas = [(labels, len(state.replicas)) for labels, _, state in led]
-        committed = [(labels, state.high_watermark) for labels, _, state in led]
-        oldest = [(labels, partition.replica.start) for labels, partition, _ in led]
-        yield gauge("kafka_cluster_partition_underreplicated", *under)
-        yield gauge("kafka_cluster_partition_insyncreplicascount", *isr)
-        yield gauge("kafka_cluster_partition_replicascount", *replicas)
-        yield gauge("kafka_topic_partition_in_sync_replica", *isr)
-        yield gauge("kafka_topic_partition_under_replicated_partition", *under)
-        yield gauge("kafka_topic_partition_replicas", *replicas)
-        yield gauge("kafka_topic_partition_current_offset", *committed)
-        yield gauge("kafka_topic_partition_oldest_offset", *oldest)
         logs = [(_of(tp), found.replica) for tp, found in self._replicas.partitions().items()]
-        yield gauge("kafka_log_log_logstartoffset", *((labels, log.start) for labels, log in logs))
-        yield gauge("kafka_log_log_logendoffset", *((labels, log.end) for labels, log in logs))
-        yield gauge(
-            "kafka_log_log_numlogsegments", *((labels, len(log.log.files.view.bases)) for labels, log in logs)
-        )
+        for name, samples in (
+            ("kafka_cluster_partition_underreplicated", under),
+            ("kafka_cluster_partition_insyncreplicascount", isr),
+            ("kafka_cluster_partition_replicascount", replicas),
+            ("kafka_topic_partition_in_sync_replica", isr),
+            ("kafka_topic_partition_under_replicated_partition", under),
+            ("kafka_topic_partition_replicas", replicas),
+            ("kafka_topic_partition_current_offset", [(tp, state.high_watermark) for tp, _, state in led]),
+            ("kafka_topic_partition_oldest_offset", [(tp, log.start) for tp, log, _ in led]),
+            ("kafka_log_log_logstartoffset", [(tp, log.start) for tp, log in logs]),
+            ("kafka_log_log_logendoffset", [(tp, log.end) for tp, log in logs]),
+            ("kafka_log_log_numlogsegments", [(tp, len(log.log.files.view.bases)) for tp, log in logs]),
+        ):
+            yield gauge(name, *samples)
 
     def _controller_state(self) -> Iterable[Family]:
         state, active = self._controller.state, self._controller.is_active
@@ -289,11 +286,11 @@ class Metrics:
 
     async def _group_lag(self) -> Sequence[Family]:
         try:
-            groups = self._groups.groups()
+            all_groups = self._groups.groups()
         except KafkaError:
             return ()  # they are loading
-        all_groups = groups
-        offsets, groups = 0, []
+        offsets = 0
+        groups: list[Group] = []
         for group in all_groups:
             offsets += len(group.offsets)
             if len(groups) < GROUPS_MAX and offsets <= GROUP_OFFSETS_MAX:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from replication.coordination.tree import CoordinationError, Node
 from replication.model.cluster import (
@@ -64,6 +64,9 @@ PERSISTENT_PATHS = (
     INCARNATIONS,
     OFFLINE_REPLICAS,
 )
+
+
+_Value = TypeVar("_Value")
 
 
 class MalformedNodeError(CoordinationError):
@@ -359,19 +362,17 @@ class _Reader:
     def error(self, reason: str) -> MalformedNodeError:
         return MalformedNodeError(self.path, reason)
 
-    def typed(self, key: str, kind: type) -> Any:
+    def typed(self, key: str, kind: type[_Value]) -> _Value:
         found = self.value.get(key)
         if type(found) is not kind:
             raise self.error(f"{key} must be a JSON {kind.__name__}, and is {found!r:.60}")
         return found
 
     def number(self, key: str) -> int:
-        found: int = self.typed(key, int)
-        return found
+        return self.typed(key, int)
 
     def text(self, key: str) -> str:
-        found: str = self.typed(key, str)
-        return found
+        return self.typed(key, str)
 
     def numbers(self, found: Any, what: str) -> tuple[int, ...]:
         if not isinstance(found, list) or not all(type(number) is int for number in found):

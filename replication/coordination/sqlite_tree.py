@@ -84,11 +84,6 @@ class _Job:
     future: asyncio.Future[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _SyncFailed:
-    reason: str
-
-
 class SqliteTree:
     def __init__(
         self,
@@ -109,7 +104,7 @@ class SqliteTree:
         self._env = env
         self._loop = asyncio.get_running_loop()
         self._turns = Turns(self._loop)
-        self._jobs: queue.SimpleQueue[_Job | _SyncFailed | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | str | None] = queue.SimpleQueue()  # a text: why a sync failed
         self._thread = threading.Thread(target=self._run, name=f"coordination {path.name}", daemon=True)
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._closed = False
@@ -241,13 +236,13 @@ class SqliteTree:
             self._maybe_beat()
             if isinstance(job, _Job):
                 self._perform(job)
-            elif isinstance(job, _SyncFailed):
-                self._suspend(job.reason)
+            elif isinstance(job, str):
+                self._suspend(job)
             elif self._state is SessionEvent.CONNECTED:
                 self._in_session(self._fire)
         self._end()
 
-    def _next_job(self) -> _Job | _SyncFailed | bool | None:
+    def _next_job(self) -> _Job | str | bool | None:
         """Return the next call; True if none comes for POLL_MS; None at the end."""
         try:
             return self._jobs.get(timeout=POLL_MS / 1000)
@@ -278,9 +273,7 @@ class SqliteTree:
         begun_ms = self._env.clock.monotonic_ms()
         self._transact(lambda table: table.open_session(self.session, self._timeout_ms))
         self._renewed(begun_ms)
-        self._syncer = Syncer(
-            self._sync, lambda reason: self._jobs.put(_SyncFailed(reason)), f"sync {self._path.name}"
-        )
+        self._syncer = Syncer(self._sync, self._jobs.put, f"sync {self._path.name}")
 
     def _perform(self, job: _Job) -> None:
         match self._state:

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from logstore.env import SYSTEM, Env
-from logstore.errors import PylogError
 from logstore.store.catalog import TopicInfo, new_topic_id
 from logstore.store.log_dir import DirectoryOwner
 from replication.config.broker import BrokerConfig
@@ -43,7 +42,6 @@ from replication.replica.maintenance import Maintenance
 from replication.replica.partition import Partition
 from replication.replica.partitions import Partitions
 from replication.replica.requests import ControllerRequests, LogChange
-from replication.replica.storage.offline import OfflineReplicas
 from replication.replica.storage.replica_log import ReplicaCounters
 from replication.replica.storage.room import Room
 from replication.replica.storage.store_check import check_epochs, check_owner
@@ -59,6 +57,11 @@ class ReplicaManager:
         self._isr = IsrWriter(config.broker_id, lambda: self.requests.controller_epoch)
         self._fetchers = Fetchers(config, self.metadata, lambda: self.requests.broker_epoch)
         self._set = Partitions(config, env, self._isr, self._fetchers, self.counters)
+        # Set when an fsync failed: what is on disk is unknown, and this broker must not go on (S8).
+        self.disk_failed = self._set.disk_failed
+        self.offline = self._set.offline  # the replicas that cannot be served or written now
+        self.broken = self._set.broken  # those that could not be recovered, and why
+        self.configure = self._set.configure
         self.requests = ControllerRequests(self._set, self.metadata, log_change)
         self._lives = BrokerEpochs()
         self._maintenance = Maintenance(config, env, self._set)
@@ -87,17 +90,8 @@ class ReplicaManager:
         await check_epochs(tree, {tp: (log.topic_id, log.epochs.latest) for tp, log in logs.items()})
 
     @property
-    def disk_failed(self) -> asyncio.Event:
-        """Set when an fsync failed: what is on disk is unknown, and this broker must not go on (S8)."""
-        return self._set.disk_failed
-
-    @property
     def has_lost_writes(self) -> bool:
         return self._set.has_lost_writes
-
-    @property
-    def offline(self) -> OfflineReplicas:
-        return self._set.offline
 
     @property
     def tree(self) -> Tree | None:
@@ -159,9 +153,6 @@ class ReplicaManager:
     def partitions(self) -> Mapping[TopicPartition, Partition]:
         return self._set.partitions
 
-    def broken(self) -> Mapping[TopicPartition, PylogError]:
-        return self._set.broken
-
     def damaged(self) -> int:
         return len(self._set.repairs.states) + len(self._set.broken)
 
@@ -197,9 +188,6 @@ class ReplicaManager:
         if isinstance(found.role, Leader) or found.known_leader_epoch is None:
             return found.leader
         return Bystander(found.replica, found.known_leader_epoch)
-
-    def configure(self, topic: str, overrides: Mapping[str, str]) -> None:
-        self._set.configure(topic, overrides)
 
     # -------------------------------------------------------------- data plane
 

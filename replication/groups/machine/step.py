@@ -17,9 +17,9 @@ after a step may be forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from replication.errors import ErrorCode
 from replication.groups.machine import commits, events
@@ -29,9 +29,6 @@ from replication.groups.machine.state import Committed, Group, GroupSettings, Me
 from replication.model.cluster import TopicPartition
 
 Step: TypeAlias = tuple[Group, tuple[events.Effect, ...]]
-Membership: TypeAlias = (
-    events.Join | events.Sync | events.Heartbeat | events.Leave | events.Ticked | events.Unloaded
-)
 
 
 def resume(
@@ -72,50 +69,10 @@ def resume(
 
 def step(group: Group, event: events.Event, now: Now, limits: GroupSettings) -> Step:
     draft = WorkingState(group, now, limits)
-    if group.phase is Phase.DEAD and not isinstance(event, events.Appended):
-        _refuse(draft, event)
-        return draft.done()
-    match event:
-        case (
-            events.Join()
-            | events.Sync()
-            | events.Heartbeat()
-            | events.Leave()
-            | events.Ticked()
-            | events.Unloaded()
-        ):
-            _membership(draft, event)
-        case events.Appended():
-            _appended(draft, event)
-        case events.Commit():
-            commits.commit(draft, event)
-        case events.DeleteOffsets():
-            commits.delete_offsets(draft, event)
-        case events.DeleteGroup():
-            commits.delete_group(draft, event)
-        case events.ForgetTopics() | events.ExpireOffsets():
-            commits.clean(draft, event)
+    is_refused = group.phase is Phase.DEAD and not isinstance(event, events.Appended)
+    act = _refuse if is_refused else _ACTS[type(event)]
+    act(draft, event)
     return draft.done()
-
-
-def _membership(draft: WorkingState, event: Membership) -> None:
-    match event:
-        case events.Join():
-            join(draft, event)
-        case events.Sync():
-            _sync(draft, event)
-        case events.Heartbeat():
-            _heartbeat(draft, event)
-        case events.Leave():
-            _leave(draft, event)
-        case events.Ticked():
-            _tick(draft)
-        case events.Unloaded():
-            for member_id in tuple(draft.members):
-                draft.answer_parked(member_id, ErrorCode.NOT_COORDINATOR)
-            draft.members, draft.pending = {}, {}
-            draft.join_until_ms = draft.sync_until_ms = None
-            draft.enter(Phase.DEAD)
 
 
 def _refuse(draft: WorkingState, event: events.Event) -> None:
@@ -236,7 +193,7 @@ def _leave_one(draft: WorkingState, member_id: str, instance_id: str | None) -> 
 # ------------------------------------------------------------------------ time
 
 
-def _tick(draft: WorkingState) -> None:
+def _tick(draft: WorkingState, event: events.Ticked) -> None:
     now_ms = draft.now.ms
     late = [m.id for m in draft.members.values() if not m.is_excused and m.deadline_ms <= now_ms]
     forgotten = [member_id for member_id, until_ms in draft.pending.items() if until_ms <= now_ms]
@@ -255,6 +212,14 @@ def _tick(draft: WorkingState) -> None:
         for member_id in [m for m in draft.members if m in draft.unsynced]:
             draft.remove(member_id)
         draft.prepare_rebalance()
+
+
+def _unload(draft: WorkingState, event: events.Unloaded) -> None:
+    for member_id in tuple(draft.members):
+        draft.answer_parked(member_id, ErrorCode.NOT_COORDINATOR)
+    draft.members, draft.pending = {}, {}
+    draft.join_until_ms = draft.sync_until_ms = None
+    draft.enter(Phase.DEAD)
 
 
 # -------------------------------------------------------------------- outcomes
@@ -294,3 +259,19 @@ def _told(write: events.Write, error: ErrorCode) -> ErrorCode:
         case ErrorCode.MESSAGE_TOO_LARGE:
             return ErrorCode.UNKNOWN_SERVER_ERROR
     return error
+
+
+_ACTS: Mapping[type[events.Event], Callable[[WorkingState, Any], None]] = {
+    events.Join: join,
+    events.Sync: _sync,
+    events.Heartbeat: _heartbeat,
+    events.Leave: _leave,
+    events.Commit: commits.commit,
+    events.DeleteOffsets: commits.delete_offsets,
+    events.DeleteGroup: commits.delete_group,
+    events.ForgetTopics: commits.clean,
+    events.ExpireOffsets: commits.clean,
+    events.Ticked: _tick,
+    events.Unloaded: _unload,
+    events.Appended: _appended,
+}
