@@ -163,10 +163,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (errors.BatchConflictError, ErrorCode.INVALID_REQUEST),
     (errors.ReadOnlyStoreError, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.InvalidRequestError, ErrorCode.INVALID_REQUEST),
-    (
-        errors.StaleLogError,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ),  # the topic is gone or another one: look it up again
+    (errors.StaleLogError, ErrorCode.NOT_LEADER_OR_FOLLOWER),  # the topic is gone or another one: look again
     (errors.CorruptLogError, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.StorageError, ErrorCode.KAFKA_STORAGE_ERROR),
     (errors.StoreError, ErrorCode.KAFKA_STORAGE_ERROR),

@@ -62,9 +62,7 @@ class PerClient(logging.Filter):
         if not 0 <= record.created - self._begun_s < self._window_s:
             self.tell()
             self._begun_s = record.created
-            with contextlib.suppress(
-                RuntimeError
-            ):  # in another thread; then the next line about a client tells
+            with contextlib.suppress(RuntimeError):  # in another thread: the next line about a client tells
                 asyncio.get_running_loop().call_later(self._window_s, self.tell)
         about = str(record.args[0]), record.levelname
         if about not in self._lines and len(self._lines) >= CLIENTS_MAX:

@@ -137,10 +137,7 @@ class BrokerConfig(_Given):
         maximum=PORT_MAX,
     )  # fmt: skip
     num_io_threads: int = setting(
-        "num.io.threads",
-        4,
-        "Threads that read and write logs, half of them each.",
-        minimum=1,
+        "num.io.threads", 4, "Threads that read and write logs, half of them each.", minimum=1
     )
     num_recovery_threads_per_data_dir: int = setting(
         "num.recovery.threads.per.data.dir",

@@ -49,9 +49,8 @@ Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 REPEAT_S = 0.1
 PARTITIONS_AT_ONCE = 10_000  # in one request: brokers bound what they take (`protocol.bounds`)
-LEADERS_WAIT_S = (
-    2.0  # so that a stuck leader does not delay the metadata of all others until its session ends
-)
+# So that a stuck leader does not delay the metadata of all others until its session ends.
+LEADERS_WAIT_S = 2.0
 
 
 class _Queued:

@@ -171,10 +171,7 @@ class NodeTable:
 
     def _remove(self, path: str, number: int) -> None:
         self._db.execute("DELETE FROM node WHERE path = ?", (path,))
-        self._db.execute(
-            "UPDATE node SET children_changed = ? WHERE path = ?",
-            (number, _parent(path)),
-        )
+        self._db.execute("UPDATE node SET children_changed = ? WHERE path = ?", (number, _parent(path)))
 
     def _next_number(self) -> int:
         self._db.execute("UPDATE counter SET number = number + 1")

@@ -151,8 +151,7 @@ class ZooKeeperTree:
     ) -> str:
         check_steps([Create(path, data)])
         made: str = await self._call(
-            path,
-            lambda client: client.create_async(path, data, ephemeral=ephemeral, sequence=sequence),
+            path, lambda client: client.create_async(path, data, ephemeral=ephemeral, sequence=sequence)
         )
         return made
 

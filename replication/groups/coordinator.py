@@ -20,7 +20,6 @@ from replication.config.broker import BrokerConfig
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError
 from replication.groups.machine import events
-from replication.groups.machine.events import StoredGroup
 from replication.groups.machine.records import Loaded, records_of
 from replication.groups.machine.state import Group, GroupSettings, Now, deadline_ms
 from replication.groups.machine.step import resume, step
@@ -254,7 +253,7 @@ class GroupCoordinator:
         if loaded is None:
             return
         for count, group_id in enumerate(loaded.names()):
-            stored = loaded.groups.get(group_id, StoredGroup(id=group_id))
+            stored = loaded.groups.get(group_id, Group(id=group_id))
             group, effects = resume(stored, loaded.offsets.get(group_id, {}), self._now(), self._limits)
             slot = term.slots[group_id] = _Slot(group)
             self._perform(term, slot, effects)

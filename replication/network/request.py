@@ -27,6 +27,5 @@ class RequestContext:
         return 0
 
 
-Handler: TypeAlias = Callable[
-    [Any, Any], Awaitable[Any] | Any
-]  # (RequestContext, body) -> response, now or later
+# (RequestContext, body) -> response, now or later
+Handler: TypeAlias = Callable[[Any, Any], Awaitable[Any] | Any]

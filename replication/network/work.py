@@ -29,9 +29,7 @@ class Work(RequestContext):
     `begin` it if it is not answered before its handler returns.
     """
 
-    parts: Sequence[Buffer] | None = (
-        None  # the response, once it is known and as long as earlier ones are not
-    )
+    parts: Sequence[Buffer] | None = None  # the response, while earlier ones are not known
     future: asyncio.Future[Any] | None = None
     is_begun = False
     is_long = False

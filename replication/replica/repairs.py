@@ -46,10 +46,7 @@ class Repairs:
     """
 
     def __init__(
-        self,
-        dir_: ReplicaLogDir,
-        partitions: Mapping[TopicPartition, Partition],
-        asking: Asking,
+        self, dir_: ReplicaLogDir, partitions: Mapping[TopicPartition, Partition], asking: Asking
     ) -> None:
         self.states: dict[TopicPartition, repair.Damaged] = {}
         self._dir = dir_

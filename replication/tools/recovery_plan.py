@@ -134,12 +134,7 @@ def _identify(
 
 
 def _plan_topic(
-    draft: Plan,
-    name: str,
-    topic_id: str,
-    found: Found,
-    brokers: Collection[BrokerId],
-    known: ClusterState,
+    draft: Plan, name: str, topic_id: str, found: Found, brokers: Collection[BrokerId], known: ClusterState
 ) -> None:
     mine: dict[int, dict[BrokerId, FoundReplica]] = {
         tp.partition: {b: each for b, each in row.items() if each.topic_id == topic_id}

@@ -25,7 +25,6 @@ from dataclasses import replace
 
 from replication.errors import ErrorCode
 from replication.groups.machine import events
-from replication.groups.machine.events import StoredGroup
 from replication.groups.machine.records import Loaded, records_of
 from replication.groups.machine.state import (
     NO_GENERATION,
@@ -185,7 +184,7 @@ class Coordinator:
         loaded = Loaded()
         for position, (key, value) in enumerate(self.records):
             loaded.apply(position, key, value)
-        stored = loaded.groups.get("g", StoredGroup(id="g"))
+        stored = loaded.groups.get("g", Group(id="g"))
         self._take(resume(stored, loaded.offsets.get("g", {}), self._now(), self.limits))
         self.do_describe([], {})
 

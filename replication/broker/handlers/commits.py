@@ -76,12 +76,7 @@ class CommitHandlers:
         try:
             if self._groups.group(body.group_id) is None:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-            codes = await self._change(
-                body.group_id,
-                wanted,
-                events.DeleteOffsets,
-                raises=True,
-            )
+            codes = await self._change(body.group_id, wanted, events.DeleteOffsets, raises=True)
         except KafkaError as error:
             return {"error_code": error.code, "topics": []}
         return {"error_code": ErrorCode.NONE, "topics": _by_topic(body.topics, codes)}

@@ -25,11 +25,7 @@ class ReassignmentHandlers:
     """`tree` returns the session's tree; it raises KafkaError while there is none."""
 
     def __init__(
-        self,
-        controller: ControllerLoop,
-        metadata: Metadata,
-        placements: Placements,
-        tree: Callable[[], Tree],
+        self, controller: ControllerLoop, metadata: Metadata, placements: Placements, tree: Callable[[], Tree]
     ) -> None:
         self._controller = controller
         self._placements = placements
@@ -111,8 +107,7 @@ class ReassignmentHandlers:
             not target or len(set(target)) != len(target) or not all(b in live for b in target)
         ):
             return KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{tp} on {list(target)}: name live brokers, each once",
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{tp} on {list(target)}: name live brokers, each once"
             )
         return None
 

@@ -16,8 +16,6 @@ from replication.groups.machine.events import (
     Effect,
     EmptyGroup,
     Joined,
-    StoredGroup,
-    StoredMember,
     Synced,
 )
 from replication.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
@@ -205,29 +203,10 @@ class WorkingState:
             self.put(replace(member, joining=None, is_new=False))
             self.hear(member.id)
 
-    def stored(self, assignments: Mapping[str, bytes]) -> StoredGroup:
-        protocol = self.protocol or ""
-        return StoredGroup(
-            id=self.id,
-            protocol_type=self.protocol_type or "",
-            generation=self.generation,
-            protocol=self.protocol,
-            leader=self.leader,
-            since_ms=self.since_ms,
-            members=tuple(
-                StoredMember(
-                    id=m.id,
-                    instance_id=m.instance_id,
-                    client_id=m.client_id,
-                    client_host=m.client_host,
-                    rebalance_timeout_ms=m.rebalance_timeout_ms,
-                    session_timeout_ms=m.session_timeout_ms,
-                    subscription=m.metadata(protocol),
-                    assignment=assignments.get(m.id, b""),
-                )
-                for m in self.members.values()
-            ),
-        )
+    def stored(self, assignments: Mapping[str, bytes]) -> Group:
+        """Return the group as it is stored with these assignments."""
+        members = {m.id: replace(m, assignment=assignments.get(m.id, b"")) for m in self.members.values()}
+        return replace(self.group(), members=members)
 
 
 _GENERATION_MAX = 2**31 - 1

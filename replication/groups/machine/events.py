@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from replication.errors import ErrorCode
-from replication.groups.machine.state import NO_GENERATION, Committed, Member
+from replication.groups.machine.state import NO_GENERATION, Committed, Group, Member
 from replication.model.cluster import TopicPartition
 
 # -------------------------------------------------------------------- events
@@ -176,32 +176,6 @@ class GoneOffsets:
 
 Write: TypeAlias = NewAssignment | EmptyGroup | NewStaticId | NewOffsets | GoneOffsets
 
-# -------------------------------------------------------------------- stored
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredGroup:
-    id: str
-    protocol_type: str = ""
-    generation: int = 0
-    protocol: str | None = None
-    leader: str | None = None
-    since_ms: int = -1
-    members: tuple[StoredMember, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMember:
-    id: str
-    instance_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    subscription: bytes = b""
-    assignment: bytes = b""
-
-
 # ------------------------------------------------------------------- effects
 
 
@@ -209,11 +183,11 @@ class StoredMember:
 class Append:
     """Store these records, all or none: the group (None: no record of it) and offsets (None: deleted).
 
-    `deletes_group`: the group's record is deleted.
+    Of a group its generation and its members are stored. `deletes_group`: the group's record is deleted.
     """
 
     write: Write
-    group: StoredGroup | None = None
+    group: Group | None = None
     offsets: Mapping[TopicPartition, Committed | None] = field(default_factory=dict)
     deletes_group: bool = False
 

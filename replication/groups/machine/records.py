@@ -16,8 +16,8 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from replication.groups.machine.events import Append, StoredGroup, StoredMember
-from replication.groups.machine.state import NO_TIME, Committed
+from replication.groups.machine.events import Append
+from replication.groups.machine.state import NO_TIME, Committed, Group, Member, Phase
 from replication.model.cluster import TopicPartition
 
 OFFSET_KEY, GROUP_KEY = 1, 2  # the versions of keys that are written
@@ -65,7 +65,7 @@ class Loaded:
     """The result of the records of a partition; the last value of a key counts, an unknown one as deleted."""
 
     def __init__(self) -> None:
-        self.groups: dict[str, StoredGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[TopicPartition, Committed]] = {}
         self.unknown = 0
 
@@ -146,17 +146,18 @@ def read_offset(data: bytes, position: int) -> Committed:
     return Committed(offset, leader_epoch, metadata, commit_ms, expire_ms, position)
 
 
-def group_value(stored: StoredGroup) -> bytes:
+def group_value(group: Group) -> bytes:
     parts = [
         _SHORT.pack(GROUP_VERSION),
-        _string(stored.protocol_type),
-        _INT.pack(stored.generation),
-        _nullable(stored.protocol),
-        _nullable(stored.leader),
-        _LONG.pack(stored.since_ms),
-        _INT.pack(len(stored.members)),
+        _string(group.protocol_type or ""),
+        _INT.pack(group.generation),
+        _nullable(group.protocol),
+        _nullable(group.leader),
+        _LONG.pack(group.since_ms),
+        _INT.pack(len(group.members)),
     ]
-    for member in stored.members:
+    for member in group.members.values():
+        subscription = member.metadata(group.protocol or "")
         parts += (
             _string(member.id),
             _nullable(member.instance_id),
@@ -164,42 +165,49 @@ def group_value(stored: StoredGroup) -> bytes:
             _string(member.client_host),
             _INT.pack(member.rebalance_timeout_ms),
             _INT.pack(member.session_timeout_ms),
-            _INT.pack(len(member.subscription)) + member.subscription,
+            _INT.pack(len(subscription)) + subscription,
             _INT.pack(len(member.assignment)) + member.assignment,
         )
     return b"".join(parts)
 
 
-def read_group(group: str, data: bytes) -> StoredGroup:
+def read_group(group: str, data: bytes) -> Group:
+    """Return the group without its offsets; `resume` begins the sessions of its members."""
     at = _Cursor(data)
     version = at.take_short()
     if not 0 <= version <= GROUP_VERSION:
         raise UnknownRecordError(f"group version {version}")
-    return StoredGroup(
+    protocol_type, generation = at.take_string() or None, at.take_int()
+    protocol, leader = at.take_nullable(), at.take_nullable()
+    since_ms = at.take_long() if version >= 2 else NO_TIME
+    members = [_read_member(at, version, protocol or "") for _ in range(at.take_int())]
+    return Group(
         id=group,
-        protocol_type=at.take_string(),
-        generation=at.take_int(),
-        protocol=at.take_nullable(),
-        leader=at.take_nullable(),
-        since_ms=at.take_long() if version >= 2 else NO_TIME,
-        members=tuple(_read_member(at, version) for _ in range(at.take_int())),
+        phase=Phase.STABLE if members else Phase.EMPTY,
+        since_ms=since_ms,
+        protocol_type=protocol_type,
+        generation=generation,
+        protocol=protocol,
+        leader=leader,
+        members={member.id: member for member in members},
     )
 
 
-def _read_member(at: _Cursor, version: int) -> StoredMember:
+def _read_member(at: _Cursor, version: int, protocol: str) -> Member:
     member_id = at.take_string()
     instance_id = at.take_nullable() if version >= 3 else None
     client_id, client_host = at.take_string(), at.take_string()
     rebalance_timeout_ms = at.take_int() if version >= 1 else None
     session_timeout_ms = at.take_int()
-    return StoredMember(
+    return Member(
         id=member_id,
         instance_id=instance_id,
         client_id=client_id,
         client_host=client_host,
         rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms is None else rebalance_timeout_ms,
         session_timeout_ms=session_timeout_ms,
-        subscription=at.take_bytes(),
+        protocols=((protocol, at.take_bytes()),),
+        deadline_ms=0,
         assignment=at.take_bytes(),
     )
 

@@ -107,9 +107,8 @@ class Group:
     protocol: str | None = None
     leader: str | None = None
     members: Mapping[str, Member] = field(default_factory=dict)  # in the order of their joins
-    pending: Mapping[str, int] = field(
-        default_factory=dict
-    )  # given ids -> until when they may join (monotonic)
+    # Given ids -> until when they may join (monotonic).
+    pending: Mapping[str, int] = field(default_factory=dict)
     join_until_ms: int | None = None  # PREPARING: members that have not joined by then are left out
     initial_left_ms: int | None = None  # by how much a first rebalance may still be delayed
     has_newcomer: bool = False  # a member joined since the last delay

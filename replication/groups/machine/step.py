@@ -32,29 +32,12 @@ Step: TypeAlias = tuple[Group, tuple[events.Effect, ...]]
 
 
 def resume(
-    stored: events.StoredGroup, offsets: Mapping[TopicPartition, Committed], now: Now, limits: GroupSettings
+    stored: Group, offsets: Mapping[TopicPartition, Committed], now: Now, limits: GroupSettings
 ) -> Step:
     """Return the group as its new coordinator loaded it. The sessions of its members restart."""
-    members = {
-        m.id: Member(
-            id=m.id,
-            instance_id=m.instance_id,
-            client_id=m.client_id,
-            client_host=m.client_host,
-            session_timeout_ms=m.session_timeout_ms,
-            rebalance_timeout_ms=m.rebalance_timeout_ms,
-            protocols=((stored.protocol or "", m.subscription),),
-            deadline_ms=now.ms + m.session_timeout_ms,
-            assignment=m.assignment,
-        )
-        for m in stored.members
-    }
-    group = Group(
-        id=stored.id,
-        phase=Phase.STABLE if members else Phase.EMPTY,
-        since_ms=stored.since_ms,
-        protocol_type=stored.protocol_type or None,
-        generation=stored.generation,
+    members = {m.id: replace(m, deadline_ms=now.ms + m.session_timeout_ms) for m in stored.members.values()}
+    group = replace(
+        stored,
         protocol=stored.protocol if members else None,
         leader=stored.leader if stored.leader in members else next(iter(members), None),
         members=members,
@@ -107,9 +90,8 @@ def _sync(draft: WorkingState, event: events.Sync) -> None:
         draft.answer(event.request, _assignment(draft, member))
         return
     if member.syncing is not None:
-        draft.answer(
-            member.syncing, events.Synced(ErrorCode.REBALANCE_IN_PROGRESS)
-        )  # a newer request replaces it
+        # A newer request replaces it.
+        draft.answer(member.syncing, events.Synced(ErrorCode.REBALANCE_IN_PROGRESS))
     draft.put(replace(member, syncing=event.request))
     if member.id == draft.leader:
         assignments = {name: event.assignments.get(name, b"") for name in draft.members}

@@ -23,9 +23,7 @@ class AppendResult(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
-    wrong_rows: tuple[
-        int, ...
-    ] = ()  # the records for which the batch was refused, if it was for some of them
+    wrong_rows: tuple[int, ...] = ()  # the records for which the batch was refused
 
 
 EXAMINER = -2  # Kafka's debugging consumer: reads up to the log's end, and what it asks for tells nothing

@@ -28,9 +28,8 @@ DISK_FULL = "disk full"
 LOOK_S = 1.0
 LOOK_MAX_S = 60.0
 RELAPSE_MS = 30_000
-FREE_BYTES_MAX = (
-    1024 * 1024 * 1024
-)  # a hundredth of the disk, but at most this, must be free beside the reserve
+# A hundredth of the disk, but at most this, must be free beside the reserve.
+FREE_BYTES_MAX = 1024 * 1024 * 1024
 _REPLICA = re.compile(r".+-\d+(\..+\.deleted)?")
 
 

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from replication.errors import ErrorCode
 from replication.groups.machine import events
-from replication.groups.machine.events import NewOffsets, StoredGroup
+from replication.groups.machine.events import NewOffsets
 from replication.groups.machine.records import Loaded, records_of
 from replication.groups.machine.state import Committed, Group, GroupSettings, Now, Phase, deadline_ms
 from replication.groups.machine.step import resume, step
@@ -215,7 +215,7 @@ class GroupMachine(RuleBasedStateMachine):
         for position, (key, value) in enumerate(self.log):
             loaded.apply(position, key, value)
         assert not loaded.unknown
-        return loaded.groups.get("g", StoredGroup(id="g")), loaded.offsets.get("g", {})
+        return loaded.groups.get("g", Group(id="g")), loaded.offsets.get("g", {})
 
     @rule()
     def move(self):
@@ -293,7 +293,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.store()
         assert self.group.is_blank
         stored, offsets = self.loaded()
-        assert (stored, offsets) == (StoredGroup(id="g"), {})
+        assert (stored, offsets) == (Group(id="g"), {})
 
 
 TestGroupMachine = GroupMachine.TestCase

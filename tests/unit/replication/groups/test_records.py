@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.groups.machine.events import Append, EmptyGroup, StoredGroup, StoredMember
+from replication.groups.machine.events import Append, EmptyGroup
 from replication.groups.machine.records import (
     GroupKey,
     Loaded,
@@ -20,33 +20,47 @@ from replication.groups.machine.records import (
     read_offset,
     records_of,
 )
-from replication.groups.machine.state import Committed
+from replication.groups.machine.state import Committed, Group, Member, Phase
 from replication.model.cluster import TopicPartition
 
 TP = TopicPartition("orders", 7)
 INT32, INT64 = st.integers(0, 2**31 - 1), st.integers(-1, 2**63 - 1)
 TEXT = st.text(max_size=20)
-MEMBER = st.builds(
-    StoredMember,
-    id=TEXT,
-    instance_id=st.none() | TEXT,
-    client_id=TEXT,
-    client_host=TEXT,
-    rebalance_timeout_ms=INT32,
-    session_timeout_ms=INT32,
-    subscription=st.binary(max_size=30),
-    assignment=st.binary(max_size=30),
+MEMBERS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "id": TEXT,
+            "instance_id": st.none() | TEXT,
+            "client_id": TEXT,
+            "client_host": TEXT,
+            "rebalance_timeout_ms": INT32,
+            "session_timeout_ms": INT32,
+            "assignment": st.binary(max_size=30),
+        }
+    ),
+    max_size=3,
+    unique_by=lambda member: member["id"],
 )
-GROUP = st.builds(
-    StoredGroup,
-    id=st.just("g"),
-    protocol_type=TEXT,
-    generation=INT32,
-    protocol=st.none() | TEXT,
-    leader=st.none() | TEXT,
-    since_ms=INT64,
-    members=st.lists(MEMBER, max_size=3).map(tuple),
-)
+SUBSCRIPTION = st.binary(max_size=30)
+
+
+@st.composite
+def groups(draw):
+    protocol = draw(st.none() | TEXT)
+    members = [
+        Member(**member, protocols=((protocol or "", draw(SUBSCRIPTION)),), deadline_ms=0)
+        for member in draw(MEMBERS)
+    ]
+    return Group(
+        id="g",
+        phase=Phase.STABLE if members else Phase.EMPTY,
+        protocol_type=draw(TEXT) or None,
+        generation=draw(INT32),
+        protocol=protocol,
+        leader=draw(st.none() | TEXT),
+        since_ms=draw(INT64),
+        members={member.id: member for member in members},
+    )
 
 
 def test_the_key_of_an_offset():
@@ -69,18 +83,18 @@ def test_an_offset_that_says_when_it_expires_has_version_1():
 
 
 def test_the_value_of_a_group():
-    member = StoredMember(
+    member = Member(
         id="m", instance_id="i", client_id="c", client_host="/h", rebalance_timeout_ms=2, session_timeout_ms=1,
-        subscription=b"S", assignment=b"AA",
+        protocols=(("roundrobin", b"R"), ("range", b"S")), deadline_ms=7, assignment=b"AA",
     )  # fmt: skip
-    stored = StoredGroup(
+    stored = Group(
         id="g",
         protocol_type="consumer",
         generation=4,
         protocol="range",
         leader="m",
         since_ms=8,
-        members=(member,),
+        members={"m": member},
     )
     assert group_value(stored) == bytes.fromhex(
         "0003 0008 636f6e73756d6572 00000004 0005 72616e6765 0001 6d 0000000000000008 00000001"
@@ -99,10 +113,10 @@ def test_groups_that_earlier_brokers_wrote_are_read(version, since, rebalance, i
     )
     group = read_group("g", value)
     assert (group.generation, group.protocol, group.since_ms) == (4, None, 8 if version == 2 else -1)
-    assert group.members[0].rebalance_timeout_ms == (2 if version else 1)
+    assert group.members["m"].rebalance_timeout_ms == (2 if version else 1)
 
 
-@given(GROUP)
+@given(groups())
 def test_a_group_is_read_as_it_was_written(stored):
     assert read_group("g", group_value(stored)) == stored
 
@@ -126,7 +140,7 @@ def test_bytes_that_are_no_record_are_counted_and_nothing_more(key, value):
 
 def test_the_last_record_of_a_key_counts_and_one_without_a_value_wipes_it():
     loaded = Loaded()
-    group = StoredGroup(id="g", generation=3)
+    group = Group(id="g", generation=3)
     rows = records_of("g", Append(EmptyGroup(), group, {TP: Committed(1)}))
     rows += records_of(
         "g", Append(EmptyGroup(), None, {TP: Committed(2), TopicPartition("u", 0): Committed(5)})
