@@ -120,7 +120,9 @@ class Broker:
         await self.replicas.check_store(tree)
         self.groups.begin()
         self.server = Server(
-            self._handlers(cluster_id), self.config.part(SocketServerSettings), observer=self.metrics.times
+            self._handlers(cluster_id),
+            self.config.part(SocketServerSettings),
+            observer=self.metrics.times.request_done,
         )
         port = await self._listen("listeners", self.server, self.config.listener.port)
         self.endpoint = self.config.advertised(port)

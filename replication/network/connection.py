@@ -23,9 +23,9 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 from replication.errors import ProtocolError
 from replication.network.admission import STALL_BYTES, Admission
@@ -33,7 +33,7 @@ from replication.network.request import Handler
 from replication.network.work import PARKING, Encoded, Work, encoding
 from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey, Request
-from replication.protocol.framing import LARGE_BYTES, Frame, FrameReader, ResponseOrder
+from replication.protocol.framing import LARGE_BYTES, Frame, FrameReader
 from replication.protocol.wire import Buffer
 
 logger = logging.getLogger(__name__)
@@ -46,9 +46,8 @@ SENT_AT_ONCE = 16  # answers of one connection; what is larger than `LARGE_BYTES
 _PRODUCE = int(ApiKey.PRODUCE)
 
 
-class RequestObserver(Protocol):
-    def request_done(self, key: ApiKey, seconds: float) -> None:
-        """From the last byte of the request to the response given to the socket."""
+# Told of every answered request: the seconds from its last byte to the response given to the socket.
+RequestObserver: TypeAlias = Callable[[ApiKey, float], None]
 
 
 class Service:
@@ -76,7 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         self.id = next(service.ids)
         self._frames = FrameReader(admission.limits.socket_request_max_bytes, bounds.bytes_max)
         self._pending: deque[tuple[Frame, int]] = deque()  # (frame, bytes of it that are held)
-        self._order = ResponseOrder()
+        self._order: deque[Work] = deque()  # whose responses go before any later one
         self._ready: list[Buffer] = []  # answers that go at the end of this turn
         self.work: set[Work] = set()
         self._exclusive = 0  # requests in work behind which nothing may start
@@ -227,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
         if not work.is_begun:
             work.begin()
             self.work.add(work)
-            self._order.begin(work)
+            self._order.append(work)
             if work.is_exclusive:
                 self._exclusive += 1
         work.future = asyncio.ensure_future(response)
@@ -254,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
     def _settled(self, work: Work, future: asyncio.Future[Any]) -> None:
         if future.cancelled():  # nobody wants the answer any more
             self._done(work)
-            self._order.finish(work, ())
+            self._in_order(work, ())
         elif (error := future.exception()) is not None:
             self._done(work)
             self._broke(work, error)
@@ -286,9 +285,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._done(work)
         if work.is_begun:
-            parts = self._order.finish(work, parts)
+            parts = self._in_order(work, parts)
         elif self._order:
-            self._order.begin(work)
+            self._order.append(work)
             work.parts, parts = parts, ()
         if parts:
             if not self._ready:
@@ -298,7 +297,15 @@ class Connection(asyncio.BufferedProtocol):
                 self.send()
         self._last_active_s = now_s = self._time()
         if self._service.observer is not None:
-            self._service.observer.request_done(work.key, now_s - work.started_s)
+            self._service.observer(work.key, now_s - work.started_s)
+
+    def _in_order(self, work: Work, parts: Sequence[Buffer]) -> Sequence[Buffer]:
+        """Return the buffers that may leave now; `parts` is empty for a request without a response."""
+        work.parts = parts
+        ready: list[Buffer] = []
+        while self._order and self._order[0].parts is not None:
+            ready += self._order.popleft().parts or ()
+        return ready
 
     def send(self) -> None:
         ready, self._ready = self._ready, []

@@ -55,7 +55,7 @@ class ApiKey(enum.IntEnum):
     versions: Versions
     bound: Bound
 
-    def __new__(cls, number: int, first: int, last: int, bound: Bound) -> Self:
+    def __new__(cls, number: int, first: int = 0, last: int = 0, bound: Bound = _SMALL) -> Self:
         key = int.__new__(cls, number)
         key._value_ = number
         key.versions, key.bound = Versions(first, last), bound

@@ -1,4 +1,4 @@
-"""Frames out of a stream of bytes, and responses in the order of their requests. No socket here.
+"""Frames out of a stream of bytes. No socket here.
 
 A frame is four bytes of size, and that number of bytes. Small frames are copied out of the buffer in which the bytes
 came. The next bytes of a large, incomplete frame are received directly into its `room`, so that they are copied once.
@@ -9,12 +9,11 @@ size; the system provides the pages of a very large frame as they are written.
 from __future__ import annotations
 
 import mmap
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias
 
 from replication.errors import ProtocolError
-from replication.protocol.wire import INT32, Buffer
+from replication.protocol.wire import INT32
 
 LARGE_BYTES = 64 * 1024  # smaller frames are received into a shared buffer and copied, which costs about 5 µs
 FRAME_BYTES_MIN = 8  # the header of a request; Kafka closes the connection on less, too
@@ -140,32 +139,3 @@ def _memory(size: int) -> Frame:
     if size <= MAPPED_BYTES:
         return bytearray()
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-
-class Slot(Protocol):
-    """The place of one response. `parts` is None until it is known."""
-
-    parts: Sequence[Buffer] | None
-
-
-class ResponseOrder:
-    """Sends the responses of one connection in the order of their requests."""
-
-    __slots__ = ("_slots",)
-
-    def __init__(self) -> None:
-        self._slots: deque[Slot] = deque()
-
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def begin(self, slot: Slot) -> None:
-        self._slots.append(slot)
-
-    def finish(self, slot: Slot, parts: Sequence[Buffer]) -> list[Buffer]:
-        """Return the buffers that may leave now; `parts` is empty for a request without a response."""
-        slot.parts = parts
-        ready: list[Buffer] = []
-        while self._slots and self._slots[0].parts is not None:
-            ready += self._slots.popleft().parts or ()
-        return ready

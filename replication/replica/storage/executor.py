@@ -138,24 +138,12 @@ class DiskExecutor:
         self._writing_since_ms = now_ms
         return True
 
-    def end_write(self) -> int:
-        """The event loop has written. Returns the time, in monotonic milliseconds.
-
-        A write that was long only since others had the CPU says nothing of the disk.
-        """
+    def end_write(self) -> None:
+        """The event loop has written. A write that was long only since others had the CPU says nothing of the disk."""
         now_ms, since_ms, self._writing_since_ms = self._clock.monotonic_ms(), self._writing_since_ms, None
         assert since_ms is not None, "it has begun"
         if now_ms - since_ms > PATIENCE_MS and waits_of_thread() != self._waits:
             self._slow_until_ms = now_ms + RESPITE * (now_ms - since_ms)
-        return now_ms
-
-    def now_ms(self) -> int:
-        return self._clock.monotonic_ms()
-
-    def note_time(self, took_ms: int) -> None:
-        """Note how long the writes of a queue took. From a writer, which may have waited for the interpreter, too."""
-        if took_ms > SLOW_MS:
-            self._slow_until_ms = self._clock.monotonic_ms() + RESPITE * took_ms
 
     def is_writing(self) -> bool:
         """Is the event loop in a write since less than `STALL_MS`? From any thread."""
@@ -216,24 +204,31 @@ class DiskExecutor:
     def _look_again(self) -> None:
         """A round takes long: answer what is done of it, and see whether another writer must help."""
         self._look = None
-        self._settle()
+        self.settle()
 
-    def finished(self, writer: _Writer) -> None:
-        writer.is_busy = False
-        self._settle()
+    def work(self, rounds: SimpleQueue[bool], finished: Callable[[], None]) -> None:
+        """The body of a writer's thread: in each round it takes queue after queue until none is left."""
+        while rounds.get():
+            while (queue := self._next_queue()) is not None:
+                begun_ms = self._clock.monotonic_ms()
+                for job in queue.running:
+                    job.run()
+                ended_ms = self._clock.monotonic_ms()
+                if ended_ms - begun_ms > SLOW_MS:  # though it may have waited for the interpreter, too
+                    self._slow_until_ms = ended_ms + RESPITE * (ended_ms - begun_ms)
+                self._done.append(queue)
+            try:
+                self.loop.call_soon_threadsafe(finished)
+            except RuntimeError:  # the loop was closed under us: nobody waits any more
+                return
 
-    def note_done(self, queue: JobQueue) -> None:
-        """From a writer: the queue's jobs were run."""
-        self._done.append(queue)
-
-    def next_queue(self) -> JobQueue | None:
-        """From a writer: the next queue of this round."""
+    def _next_queue(self) -> JobQueue | None:
         try:
             return self._todo.popleft()
-        except IndexError:
+        except IndexError:  # nothing is left, or another writer was faster
             return None
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         settled: list[list[Job]] = []
         while self._done and len(settled) < SETTLED_AT_ONCE:
             queue = self._done.popleft()
@@ -255,18 +250,20 @@ class DiskExecutor:
 
     def _settle_on(self) -> None:
         self._is_settling = False
-        self._settle()
+        self.settle()
 
 
 class _Writer:
-    """One thread. Takes queue after queue until none is left."""
+    """One thread, as the event loop knows it."""
 
     def __init__(self, disk: DiskExecutor, number: int) -> None:
         self.is_busy = False
         self.began_s = 0.0
         self._disk = disk
         self._rounds: SimpleQueue[bool] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name=f"write-{number}", daemon=True)
+        self._thread = threading.Thread(
+            target=disk.work, args=(self._rounds, self._finished), name=f"write-{number}", daemon=True
+        )
         self._thread.start()
 
     def begin(self, now_s: float) -> None:
@@ -277,16 +274,6 @@ class _Writer:
         self._rounds.put(False)
         self._thread.join()
 
-    def _work(self) -> None:
-        disk = self._disk
-        while self._rounds.get():
-            while (queue := disk.next_queue()) is not None:
-                begun_ms = disk.now_ms()
-                for job in queue.running:
-                    job.run()
-                disk.note_time(disk.now_ms() - begun_ms)
-                disk.note_done(queue)
-            try:
-                disk.loop.call_soon_threadsafe(disk.finished, self)
-            except RuntimeError:  # the loop was closed under us: nobody waits any more
-                return
+    def _finished(self) -> None:
+        self.is_busy = False
+        self._disk.settle()

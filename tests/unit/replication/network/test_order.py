@@ -230,12 +230,11 @@ def test_a_response_that_cannot_be_written_costs_its_connection_only(caplog):
 def test_the_observer_is_told_of_every_answered_request():
     told = []
 
-    class Observer:
-        def request_done(self, key, seconds):
-            told.append((key, seconds >= 0))
+    def observe(key, seconds):
+        told.append((key, seconds >= 0))
 
     async def main():
-        async with serving({ApiKey.LIST_GROUPS: groups}, observer=Observer()) as (_, port):
+        async with serving({ApiKey.LIST_GROUPS: groups}, observer=observe) as (_, port):
             peer = await Peer.connect(port)
             peer.send(*LIST_GROUPS)
             await peer.frame()

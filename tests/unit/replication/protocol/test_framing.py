@@ -1,14 +1,13 @@
 """Frames: however the stream is cut, the same requests come out; and a size is no claim on memory."""
 
 import struct
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replication.errors import ProtocolError
-from replication.protocol.framing import LARGE_BYTES, FrameReader, ResponseOrder
+from replication.protocol.framing import LARGE_BYTES, FrameReader
 
 MAX = 1 << 20
 
@@ -60,16 +59,3 @@ def test_memory_follows_what_came_and_not_what_was_promised():
     assert len(reader.room()) + 10 == LARGE_BYTES
     reader.filled(LARGE_BYTES - 10)
     assert len(reader.room()) == 3 * LARGE_BYTES
-
-
-def test_responses_leave_in_the_order_of_their_requests():
-    order = ResponseOrder()
-    first, second, third = (SimpleNamespace(parts=None) for _ in range(3))
-    for slot in (first, second, third):
-        order.begin(slot)
-    assert order.finish(third, [b"3"]) == []
-    assert order.finish(first, [b"1"]) == [b"1"]
-    assert order.finish(second, []) == [
-        b"3"
-    ]  # a request that gets no response holds nobody up once it is done
-    assert len(order) == 0
