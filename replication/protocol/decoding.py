@@ -13,12 +13,10 @@ from replication.errors import ProtocolError
 from replication.protocol.messages import (
     Aborted,
     CurrentLeader,
-    EpochEndOffset,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
-    ForgottenTopic,
     Isolation,
     NodeEndpoint,
     PartitionFetched,
@@ -155,18 +153,13 @@ def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_
         session_id, session_epoch = _TWO_INTS.unpack_from(buffer, at)
         at += 8
     topics, count, at = _fetch_topics(version, form, buffer, at, items_max)
-    forgotten: tuple[ForgottenTopic, ...] = ()
     if version >= 7:
-        forgotten, at = _forgotten(version, form, buffer, at, items_max - count)
-    rack_id = ""
+        at = _skip_forgotten(version, form, buffer, at, items_max - count)
     if version >= 11:
-        rack_id, at = form.string(buffer, at)
+        _, at = form.string(buffer, at)  # the rack
     tags, at = form.tags(buffer, at)
-    cluster_id = None
-    if tags:
-        cluster_id = form.nullable_string(tags[0], 0)[0] if 0 in tags else None
-        if version >= 15 and 1 in tags:
-            replica_id, replica_epoch = _INT_LONG.unpack_from(tags[1], 0)
+    if version >= 15 and 1 in tags:
+        replica_id, replica_epoch = _INT_LONG.unpack_from(tags[1], 0)
     if isolation not in (0, 1):
         raise ProtocolError(f"isolation level {isolation}: 0 or 1")
     return FetchRequest(
@@ -179,9 +172,6 @@ def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_
         replica_epoch,
         session_id,
         session_epoch,
-        forgotten,
-        rack_id,
-        cluster_id,
     )
 
 
@@ -238,21 +228,16 @@ def topic_key(version: int, form: Form, buffer: Buffer, at: int) -> tuple[str | 
     return name, None, at
 
 
-def _forgotten(
-    version: int, form: Form, buffer: Buffer, at: int, items_max: int
-) -> tuple[tuple[ForgottenTopic, ...], int]:
-    topics = []
+def _skip_forgotten(version: int, form: Form, buffer: Buffer, at: int, items_max: int) -> int:
     total, at = form.count(buffer, at, 2)
     check_items(total, items_max)
     for _ in range(total):
-        name, topic_id, at = topic_key(version, form, buffer, at)
+        _, _, at = topic_key(version, form, buffer, at)
         partition_count, at = form.count(buffer, at, 4)
         total += partition_count
         check_items(total, items_max)
-        partitions = struct.unpack_from(f">{partition_count}i", buffer, at)
         _, at = form.tags(buffer, at + 4 * partition_count)
-        topics.append(ForgottenTopic(name, topic_id, partitions))
-    return tuple(topics), at
+    return at
 
 
 # ------------------------------------------------------------------ responses
@@ -294,10 +279,8 @@ def _partition_fetched(version: int, form: Form, buffer: Buffer, at: int) -> tup
         (log_start,) = INT64.unpack_from(buffer, at)
         at += 8
     aborted, at = _aborted(form, buffer, at)
-    preferred = -1
     if version >= 11:
-        (preferred,) = INT32.unpack_from(buffer, at)
-        at += 4
+        at += 4  # the preferred replica to read from
     records, at = form.nullable_bytes(buffer, at)
     tags, at = form.tags(buffer, at)
     fetched = PartitionFetched(
@@ -308,10 +291,7 @@ def _partition_fetched(version: int, form: Form, buffer: Buffer, at: int) -> tup
         log_start,
         aborted,
         records if records is not None else b"",
-        preferred,
     )
-    if 0 in tags:
-        fetched = fetched._replace(diverging_epoch=EpochEndOffset(*_INT_LONG.unpack_from(tags[0], 0)))
     if 1 in tags:
         fetched = fetched._replace(current_leader=CurrentLeader(*_TWO_INTS.unpack_from(tags[1], 0)))
     return fetched, at

@@ -32,10 +32,10 @@ _PRODUCED_V5 = struct.Struct(">ihqqq")
 _FETCHED = struct.Struct(">ihqq")
 _FETCHED_V5 = struct.Struct(">ihqqq")
 _LEADER = struct.Struct(">iib")  # leader, epoch, no tags
-_DIVERGING = struct.Struct(">iqb")
 _ABORTED = struct.Struct(">qq")
 _REPLICA_STATE = struct.Struct(">iqb")
 _NO_TAGS = b"\x00"
+_READ_ON_HERE = INT32.pack(-1)  # no other replica is preferred
 
 
 # ------------------------------------------------------------------ responses
@@ -129,7 +129,8 @@ def fetch_response(version: int, response: FetchResponse) -> list[Buffer]:
             else:
                 parts.append(partition.records)
             if form is COMPACT:
-                parts.append(_put_fetched_tags(form, partition))
+                leader = partition.current_leader
+                parts.append(form.put_tags([(1, _LEADER.pack(*leader, 0))]) if leader else _NO_TAGS)
         parts.append(end)
     parts.append(_put_endpoints(form, version >= 16, response.node_endpoints))
     out.append(b"".join(parts))
@@ -140,7 +141,7 @@ _CODE_SESSION = struct.Struct(">hi")
 
 
 def _put_fetched(version: int, form: Form, fetched: PartitionFetched) -> bytes:
-    index, error_code, high_watermark, last_stable, log_start, aborted, records, preferred = fetched[:8]
+    index, error_code, high_watermark, last_stable, log_start, aborted, records = fetched[:7]
     if version >= 5:
         head = _FETCHED_V5.pack(index, error_code, high_watermark, last_stable, log_start)
     else:
@@ -151,17 +152,8 @@ def _put_fetched(version: int, form: Form, fetched: PartitionFetched) -> bytes:
     else:
         head += form.put_count(None if aborted is None else 0)
     if version >= 11:
-        head += INT32.pack(preferred)
+        head += _READ_ON_HERE
     return head + form.put_size(len(records))
-
-
-def _put_fetched_tags(form: Form, fetched: PartitionFetched) -> bytes:
-    tags = []
-    if fetched.diverging_epoch is not None:
-        tags.append((0, _DIVERGING.pack(*fetched.diverging_epoch, 0)))
-    if fetched.current_leader is not None:
-        tags.append((1, _LEADER.pack(*fetched.current_leader, 0)))
-    return form.put_tags(tags) if tags else _NO_TAGS
 
 
 def _put_topic_key(version: int, form: Form, name: str | None, topic_id: uuid.UUID | None) -> bytes:
@@ -210,16 +202,12 @@ def fetch_request(version: int, request: FetchRequest) -> list[Buffer]:
             parts += (layout.pack(*_fetch_fields(version, partition)), form.put_tags(()))
         parts.append(form.put_tags(()))
     if version >= 7:
-        parts.append(form.put_count(len(request.forgotten)))
-        for gone in request.forgotten:
-            parts += (
-                _put_topic_key(version, form, gone.name, gone.topic_id),
-                form.put_count(len(gone.partitions)),
-            )
-            parts += (struct.pack(f">{len(gone.partitions)}i", *gone.partitions), form.put_tags(()))
+        parts.append(form.put_count(0))  # partitions that leave the session
     if version >= 11:
-        parts.append(form.put_string(request.rack_id))
-    parts.append(form.put_tags(_fetch_tags(version, form, request)))
+        parts.append(form.put_string(""))  # the rack
+    is_replica = version >= 15 and (request.replica_id, request.replica_epoch) != (-1, -1)
+    state = _REPLICA_STATE.pack(request.replica_id, request.replica_epoch, 0)
+    parts.append(form.put_tags([(1, state)] if is_replica else ()))
     return [b"".join(parts)]
 
 
@@ -233,15 +221,6 @@ def _fetch_fields(version: int, partition: FetchPartition) -> tuple[int, ...]:
     if version >= 9:
         return index, epoch, offset, log_start, max_bytes
     return (index, offset, log_start, max_bytes) if version >= 5 else (index, offset, max_bytes)
-
-
-def _fetch_tags(version: int, form: Form, request: FetchRequest) -> list[tuple[int, bytes]]:
-    tags = []
-    if request.cluster_id is not None:
-        tags.append((0, form.put_string(request.cluster_id)))
-    if version >= 15 and (request.replica_id, request.replica_epoch) != (-1, -1):
-        tags.append((1, _REPLICA_STATE.pack(request.replica_id, request.replica_epoch, 0)))
-    return tags
 
 
 def produce_request(version: int, request: ProduceRequest) -> list[Buffer]:

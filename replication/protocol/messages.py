@@ -113,16 +113,8 @@ class FetchTopic(NamedTuple):
     partitions: tuple[FetchPartition, ...]
 
 
-class ForgottenTopic(NamedTuple):
-    """Partitions that leave a fetch session (v7+)."""
-
-    name: str | None
-    topic_id: uuid.UUID | None
-    partitions: tuple[int, ...]
-
-
 class FetchRequest(NamedTuple):
-    """A consumer's request, or with `replica_id` >= 0 a follower's."""
+    """A consumer's request, or with `replica_id` >= 0 a follower's. What nobody here asks for is not in it."""
 
     max_wait_ms: int
     min_bytes: int
@@ -133,9 +125,6 @@ class FetchRequest(NamedTuple):
     replica_epoch: int = -1
     session_id: int = 0
     session_epoch: int = -1
-    forgotten: tuple[ForgottenTopic, ...] = ()
-    rack_id: str = ""
-    cluster_id: str | None = None
 
 
 class Aborted(NamedTuple):
@@ -143,17 +132,10 @@ class Aborted(NamedTuple):
     first_offset: int
 
 
-class EpochEndOffset(NamedTuple):
-    """Where the logs of follower and leader diverge (v12+)."""
-
-    epoch: int
-    end_offset: int
-
-
 class PartitionFetched(NamedTuple):
     """Whole batches as stored, from the one that holds the requested offset.
 
-    `aborted` is None for read_uncommitted. `preferred_read_replica` is -1: read on here.
+    `aborted` is None for read_uncommitted.
     """
 
     partition: int
@@ -163,8 +145,6 @@ class PartitionFetched(NamedTuple):
     log_start_offset: int = -1
     aborted: Sequence[Aborted] | None = None
     records: Buffer = b""
-    preferred_read_replica: int = -1
-    diverging_epoch: EpochEndOffset | None = None
     current_leader: CurrentLeader | None = None
 
 

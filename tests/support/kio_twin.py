@@ -63,12 +63,13 @@ def produce_request(version: int, request: m.ProduceRequest):
     )  # fmt: skip
 
 
-def fetch_request(version: int, request: m.FetchRequest):
+def fetch_request(version: int, request: m.FetchRequest, *, forgotten=(), rack="", cluster=None):
+    """The last three are what other clients say, and nobody here reads."""
     cls = load_request_schema(1, version)
     topic_cls = nested(cls, "topics")
     partition_cls = nested(topic_cls, "partitions")
     values = {
-        "cluster_id": request.cluster_id,
+        "cluster_id": cluster,
         "replica_id": request.replica_id,
         "max_wait": ms(request.max_wait_ms),
         "min_bytes": request.min_bytes,
@@ -76,7 +77,7 @@ def fetch_request(version: int, request: m.FetchRequest):
         "isolation_level": request.isolation,
         "session_id": request.session_id,
         "session_epoch": request.session_epoch,
-        "rack_id": request.rack_id,
+        "rack_id": rack,
         "topics": tuple(
             made(topic_cls, topic=t.name, topic_id=t.topic_id, partitions=tuple(
                 made(
@@ -90,8 +91,8 @@ def fetch_request(version: int, request: m.FetchRequest):
     if version >= 7:
         gone_cls = nested(cls, "forgotten_topics_data")
         values["forgotten_topics_data"] = tuple(
-            made(gone_cls, topic=t.name, topic_id=t.topic_id, partitions=t.partitions)
-            for t in request.forgotten
+            made(gone_cls, topic=name, topic_id=topic_id, partitions=partitions)
+            for name, topic_id, partitions in forgotten
         )
     if version >= 15:
         state = nested(cls, "replica_state")
@@ -148,15 +149,11 @@ def fetch_response(version: int, response: m.FetchResponse):
         values = {
             "partition_index": p.partition, "error_code": ErrorCode(p.error_code),
             "high_watermark": p.high_watermark, "last_stable_offset": p.last_stable_offset,
-            "log_start_offset": p.log_start_offset, "preferred_read_replica": p.preferred_read_replica,
+            "log_start_offset": p.log_start_offset, "preferred_read_replica": -1,
             "aborted_transactions": None if p.aborted is None else tuple(
                 aborted_cls(producer_id=a.producer_id, first_offset=a.first_offset) for a in p.aborted),
             "records": bytes(p.records),
         }  # fmt: skip
-        if version >= 12 and p.diverging_epoch:
-            values["diverging_epoch"] = nested(partition_cls, "diverging_epoch")(
-                **p.diverging_epoch._asdict()
-            )
         if version >= 12 and p.current_leader:
             values["current_leader"] = nested(partition_cls, "current_leader")(**p.current_leader._asdict())
         return made(partition_cls, **values)

@@ -48,16 +48,13 @@ fetch_requests = st.builds(
     positive64,
     int32,
     int32,
-    tuples(st.builds(m.ForgottenTopic, names, topic_ids, tuples(int32))),
-    names,
-    st.none() | names,
 )  # fmt: skip
+forgotten = tuples(st.tuples(names, topic_ids, tuples(int32)))
 fetch_responses = st.builds(
     m.FetchResponse,
     tuples(st.builds(m.TopicFetched, names, topic_ids, tuples(st.builds(
         m.PartitionFetched, int32, codes, int64, int64, int64,
-        st.none() | tuples(st.builds(m.Aborted, int64, int64)), blobs, int32,
-        st.none() | st.builds(m.EpochEndOffset, positive32, positive64), st.none() | leaders,
+        st.none() | tuples(st.builds(m.Aborted, int64, int64)), blobs, st.none() | leaders,
     )))),
     int32,
     codes,
@@ -80,24 +77,18 @@ def as_version_says_fetch_request(version, request):
     top = {
         "session_id": 7,
         "session_epoch": 7,
-        "forgotten": 7,
-        "rack_id": 11,
-        "cluster_id": 12,
         "replica_epoch": 15,
     }
     topics = tuple(
         _keyed(version, t)._replace(partitions=tuple(_without(version, p, partitions) for p in t.partitions))
         for t in request.topics
     )
-    forgotten = tuple(_keyed(version, t) for t in request.forgotten)
-    return _without(version, request._replace(topics=topics, forgotten=forgotten), top)
+    return _without(version, request._replace(topics=topics), top)
 
 
 def as_version_says_fetch_response(version, response):
     partitions = {
         "log_start_offset": 5,
-        "preferred_read_replica": 11,
-        "diverging_epoch": 12,
         "current_leader": 12,
     }
     topics = tuple(
