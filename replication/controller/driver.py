@@ -255,7 +255,7 @@ class ControllerLoop:
             case events.MakeTopicId(topic):
                 self._spawn(self._make_topic_id(tree, term, topic))
             case events.DeletePreferredElection():
-                self._spawn(self._delete(tree, nodes.PREFERRED_ELECTION))
+                self._spawn(self._repeat(lambda: delete_if_there(tree, nodes.PREFERRED_ELECTION)))
             case events.WriteReassignment():
                 self._spawn(self._reassign(tree, term, effect))
             case events.DeleteTopicNodes(topic, topic_id):
@@ -415,9 +415,6 @@ class ControllerLoop:
                 # Try again until the node is corrected, or has room again.
                 logger.error("[Controller %d]: %s", self.broker, error)
                 await asyncio.sleep(FAILED_PAUSE_S)
-
-    async def _delete(self, tree: Tree, path: str) -> None:
-        await self._repeat(lambda: delete_if_there(tree, path))
 
     async def _delete_topic(self, tree: Tree, term: _Term, topic: str, topic_id: str | None) -> None:
         if topic_id is None:

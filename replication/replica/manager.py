@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from logstore.env import SYSTEM, Env
 from logstore.store.catalog import TopicInfo, new_topic_id
@@ -31,10 +32,7 @@ from replication.replica.leader.results import (
     ALL_IN_SYNC,
     EXAMINER,
     AppendResult,
-    DeletedRecords,
-    EpochEnd,
     FetchTerms,
-    FoundOffset,
     unlimited,
 )
 from replication.replica.machine import isr
@@ -62,6 +60,9 @@ class ReplicaManager:
         self.offline = self._set.offline  # the replicas that cannot be served or written now
         self.broken = self._set.broken  # those that could not be recovered, and why
         self.configure = self._set.configure
+        self.offset_for_time = partial(offsets.for_time, self.leader)
+        self.end_offset_for_epoch = partial(offsets.end_of_epoch, self.leader)
+        self.delete_records = partial(offsets.delete_records, self.leader)
         self.requests = ControllerRequests(self._set, self.metadata, log_change)
         self._lives = BrokerEpochs()
         self._maintenance = Maintenance(config, env, self._set)
@@ -241,36 +242,3 @@ class ReplicaManager:
             replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation, room_bytes
         )
         return await fetches.fetch(self._shown if replica_id == EXAMINER else self.leader, wanted, terms)
-
-    async def offset_for_time(
-        self,
-        tp: tuple[str, int],
-        timestamp_ms: int,
-        *,
-        replica_id: int = -1,
-        leader_epoch: int = -1,
-        isolation: Isolation = Isolation.READ_UNCOMMITTED,
-    ) -> FoundOffset:
-        try:
-            leader = self.leader(TopicPartition(*tp))
-        except KafkaError as error:
-            return FoundOffset(error.code)
-        return await offsets.for_time(
-            leader, timestamp_ms, replica_id=replica_id, leader_epoch=leader_epoch, isolation=isolation
-        )
-
-    def end_offset_for_epoch(
-        self, tp: tuple[str, int], epoch: int, *, replica_id: int = -1, leader_epoch: int = -1
-    ) -> EpochEnd:
-        try:
-            leader = self.leader(TopicPartition(*tp))
-        except KafkaError as error:
-            return EpochEnd(error.code)
-        return offsets.end_of_epoch(leader, epoch, replica_id=replica_id, leader_epoch=leader_epoch)
-
-    async def delete_records(self, tp: tuple[str, int], offset: int, *, timeout_ms: int) -> DeletedRecords:
-        try:
-            leader = self.leader(TopicPartition(*tp))
-        except KafkaError as error:
-            return DeletedRecords(error.code)
-        return await offsets.delete_records(leader, offset, timeout_ms=timeout_ms)

@@ -16,6 +16,7 @@ from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, registration
 from replication.coordination.tree import Tree
 from replication.model.cluster import Replica, TopicPartition
+from replication.model.cluster import TopicInfo as ClusterTopic
 from replication.replica.follower.follower import Asking
 from replication.replica.leader.leader import Leader
 from replication.replica.machine.leadership import is_replica_lost
@@ -107,14 +108,9 @@ class Partitions:
     async def _find_losses(self, tree: Tree) -> None:
         """Note if an ISR counts on a replica that is missing here, after a change of the disk for example."""
         topics = await cluster.read_topics(tree)
-        assigned = [
-            (TopicPartition(name, number), topic.id or "")
-            for name, topic in topics.items()
-            for number, replicas in topic.partitions.items()
-            if self.broker in replicas
-        ]
-        states = await cluster.read_states(tree, [tp for tp, _ in assigned])
-        for tp, topic_id in assigned:
+        states = await cluster.read_states(tree, self._assigned(topics))
+        for tp in states:
+            topic_id = topics[tp.topic].id or ""
             me, state, is_on_disk = Replica(tp, self.broker), states[tp], self.is_on_disk(tp, topic_id)
             if state is not None and is_replica_lost(me, state, is_on_disk=is_on_disk, is_new=False):
                 logger.error("tp=%s is lost: it is in the ISR %s, and missing here", tp, state.isr)
@@ -124,16 +120,18 @@ class Partitions:
         """Forget the loss once the controller has decided about every replica of this life."""
         topics = await cluster.read_topics(tree)
         told = {tp for tp, partition in self.partitions.items() if partition.is_loss_decided}
-        assigned = {
+        is_all_known = all(topics[tp.topic].partitions for tp in self.partitions if tp.topic in topics)
+        is_decided = is_all_known and told.issuperset(self._assigned(topics)) and self.has_lost_writes
+        if is_decided and await registration.forget_losses(tree, self.broker):
+            await asyncio.to_thread(self.dir.note_boot)
+
+    def _assigned(self, topics: Mapping[str, ClusterTopic]) -> list[TopicPartition]:
+        return [
             TopicPartition(name, number)
             for name, topic in topics.items()
             for number, replicas in topic.partitions.items()
             if self.broker in replicas
-        }
-        is_all_known = all(topics[tp.topic].partitions for tp in self.partitions if tp.topic in topics)
-        is_decided = is_all_known and assigned <= told and self.has_lost_writes
-        if is_decided and await registration.forget_losses(tree, self.broker):
-            await asyncio.to_thread(self.dir.note_boot)
+        ]
 
     def disconnect(self) -> None:
         """End all roles after the session ended, until controllers of the next one assign them again."""

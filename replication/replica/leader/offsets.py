@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import bisect
 import enum
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from logstore.errors import InvalidRequestError, PylogError
 from logstore.maintenance import retention
-from replication.errors import ErrorCode, code_of
+from replication.errors import ErrorCode, KafkaError, code_of
+from replication.model.cluster import TopicPartition
 from replication.protocol.messages import Isolation
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.results import DeletedRecords, EpochEnd, FoundOffset
@@ -28,13 +30,26 @@ class Special(enum.IntEnum):
     EARLIEST_LOCAL = -4
 
 
+Find: TypeAlias = Callable[[TopicPartition], Leader]  # Raises: KafkaError: this broker does not lead it
+
+
 async def for_time(
-    leader: Leader, timestamp_ms: int, *, replica_id: int, leader_epoch: int, isolation: Isolation
+    find: Find,
+    tp: tuple[str, int],
+    timestamp_ms: int,
+    *,
+    replica_id: int = -1,
+    leader_epoch: int = -1,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
 ) -> FoundOffset:
     """The first record that is not older, or the place that a special time stands for; ListOffsets.
 
     OFFSET_NOT_AVAILABLE while the true high watermark of this leader epoch is not known.
     """
+    try:
+        leader = find(TopicPartition(*tp))
+    except KafkaError as failure:
+        return FoundOffset(failure.code)
     error = leader.judge_epoch(leader_epoch)
     if error is not ErrorCode.NONE:
         return FoundOffset(error)
@@ -75,11 +90,17 @@ def _found(leader: Leader, offset: int, timestamp_ms: int = -1) -> FoundOffset:
     return FoundOffset(ErrorCode.NONE, timestamp_ms, offset, epoch)
 
 
-def end_of_epoch(leader: Leader, epoch: int, *, replica_id: int, leader_epoch: int) -> EpochEnd:
+def end_of_epoch(
+    find: Find, tp: tuple[str, int], epoch: int, *, replica_id: int = -1, leader_epoch: int = -1
+) -> EpochEnd:
     """The largest epoch that is not above `epoch`, and where it ends; OffsetForLeaderEpoch.
 
     If all are newer, a follower is told where the log begins.
     """
+    try:
+        leader = find(TopicPartition(*tp))
+    except KafkaError as failure:
+        return EpochEnd(failure.code)
     error = leader.judge_epoch(leader_epoch)
     if error is not ErrorCode.NONE:
         return EpochEnd(error)
@@ -91,11 +112,15 @@ def end_of_epoch(leader: Leader, epoch: int, *, replica_id: int, leader_epoch: i
     return EpochEnd(ErrorCode.NONE, found.epoch, found.start_offset)
 
 
-async def delete_records(leader: Leader, offset: int, *, timeout_ms: int) -> DeletedRecords:
+async def delete_records(find: Find, tp: tuple[str, int], offset: int, *, timeout_ms: int) -> DeletedRecords:
     """Delete what is below `offset` (-1: all that is committed) for good, here and at the followers in sync.
 
     Answered when they have done it, too, or `timeout_ms` is over.
     """
+    try:
+        leader = find(TopicPartition(*tp))
+    except KafkaError as error:
+        return DeletedRecords(error.code)
     replica, high_watermark = leader.replica, leader.high_watermark
     if offset == -1:
         offset = high_watermark
