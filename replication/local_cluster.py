@@ -221,7 +221,7 @@ class LocalCluster:
         self._is_over = is_over or self._is_over
         SYSTEM.files.mkdir(self.directory)
         try:
-            self.start_brokers(*self._brokers)
+            self.restart(*self._brokers)
         except BaseException:
             self._give_up()
             raise
@@ -234,8 +234,8 @@ class LocalCluster:
         for each in self._brokers.values():
             each.wait(GIVE_UP_TIMEOUT_S)
 
-    def start_brokers(self, *brokers: BrokerId) -> None:
-        """Start these; return when all running brokers know each other. Raises: as `start`."""
+    def restart(self, *brokers: BrokerId) -> None:
+        """Start brokers that are not up; return when all running brokers know each other. Raises: as `start`."""
         chosen = self._chosen(brokers)
         for each in chosen:
             each.check()
@@ -244,9 +244,6 @@ class LocalCluster:
         for each in chosen:
             each.wait_until_up(self._is_over)
         self.wait_until_known()
-
-    def restart(self, *brokers: BrokerId) -> None:
-        self.start_brokers(*brokers)
 
     def stop(self, *brokers: BrokerId) -> list[int | None]:
         """Stop these in good order (default: all); return the exit codes."""
@@ -321,7 +318,7 @@ class LocalCluster:
 
     def controller(self) -> BrokerId | None:
         found = _in_thread(self._read(lambda tree: tree.get(nodes.CONTROLLER)))
-        return None if found is None else nodes.decode_controller(found.data).broker
+        return None if found is None else nodes.decode_controller(found.data)
 
     def missing(self) -> list[BrokerId]:
         """Return the brokers with partitions that are neither in this cluster nor, started elsewhere, up."""

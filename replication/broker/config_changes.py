@@ -62,7 +62,7 @@ class ConfigChanges:
     async def _look(self, tree: Tree) -> None:
         """Read the changes since the last notice; the first time, everything."""
         self._alarm.clear()
-        names = await tree.children(nodes.CONFIG_CHANGES, lambda change: self._alarm.set())
+        names = await tree.children(nodes.CONFIG_CHANGES, lambda path: self._alarm.set())
         if not self._seen:
             await self._tell(tree, await tree.children(nodes.TOPICS))
         else:

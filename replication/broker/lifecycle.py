@@ -244,7 +244,7 @@ class BrokerLifecycle:
                 return await self._controller.shut_down(broker_id, self.epoch)
         found = await tree.get(nodes.CONTROLLER)
         brokers = await cluster.read_brokers(tree)
-        broker = brokers.get(nodes.decode_controller(found.data).broker) if found is not None else None
+        broker = brokers.get(nodes.decode_controller(found.data)) if found is not None else None
         if broker is None or broker.id == broker_id:
             raise ControlledShutdownError("there is no controller now, or it is this broker in a moment")
         request = ib.ControlledShutdownRequest(broker_id=broker_id, broker_epoch=self.epoch)

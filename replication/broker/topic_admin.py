@@ -238,7 +238,7 @@ class TopicAdmin:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 ended = asyncio.Event()
-                while await topics.is_electing(tree, lambda change: ended.set()):
+                while await topics.is_electing(tree, lambda path: ended.set()):
                     await ended.wait()
                     ended.clear()
 

@@ -142,7 +142,7 @@ class ControllerLoop:
             self._alarms.discard(alarm)
 
     async def _look_at_controller(self, tree: Tree, alarm: asyncio.Event) -> None:
-        found = await tree.get(nodes.CONTROLLER, lambda change: alarm.set())
+        found = await tree.get(nodes.CONTROLLER, lambda path: alarm.set())
         is_mine = found is not None and found.owner == tree.session
         if is_mine and self._term is not None:
             return
@@ -319,7 +319,7 @@ class ControllerLoop:
 
     async def _look(self, term: _Term, look: Look, armed: asyncio.Future[None], alarm: asyncio.Event) -> None:
         try:
-            found = await look(lambda change: alarm.set())
+            found = await look(lambda path: alarm.set())
             if armed.done():
                 for event in found:
                     if isinstance(event, events.BrokersChanged):

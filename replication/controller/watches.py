@@ -12,7 +12,7 @@ from typing import TypeAlias
 from replication.controller.machine import events
 from replication.coordination import cluster, nodes
 from replication.coordination.offline import read_offline
-from replication.coordination.tree import Change, NoNodeError, Tree, Watch
+from replication.coordination.tree import NoNodeError, Tree, Watch
 from replication.model.cluster import TopicPartition
 
 # Reads something and watches it; returns the events for the machine, in order.
@@ -58,9 +58,9 @@ class Watches:
 
     async def topics(self, watch: Watch) -> tuple[events.Event, ...]:
 
-        def changed(change: Change) -> None:
-            self._watched_topics.discard(change.path.rpartition("/")[2])
-            watch(change)
+        def changed(path: str) -> None:
+            self._watched_topics.discard(path.rpartition("/")[2])
+            watch(path)
 
         for name in await self._tree.children(nodes.TOPICS, watch):
             if name not in self._watched_topics:

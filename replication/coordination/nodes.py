@@ -80,12 +80,6 @@ class MalformedNodeError(CoordinationError):
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerNode:
-    broker: BrokerId
-    timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class GroupPartitions:
     """How many partitions the offsets topic of this id was created with."""
 
@@ -206,10 +200,8 @@ def encode_controller(broker: BrokerId, now_ms: int) -> bytes:
     return _encode({"version": 1, "brokerid": broker, "timestamp": str(now_ms)})
 
 
-def decode_controller(data: bytes) -> ControllerNode:
-    at = _Reader(CONTROLLER, data)
-    timestamp = at.value.get("timestamp", "0")
-    return ControllerNode(at.number("brokerid"), int(timestamp) if str(timestamp).isdecimal() else 0)
+def decode_controller(data: bytes) -> BrokerId:
+    return _Reader(CONTROLLER, data).number("brokerid")
 
 
 def decode_controller_epoch(data: bytes) -> int:

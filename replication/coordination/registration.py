@@ -131,7 +131,7 @@ async def _register(
 async def _changed(tree: Tree, path: str) -> None:
     """Return when the node has changed or is gone, or after a moment: the watch may be lost with the connection."""
     changed = asyncio.Event()
-    if await tree.get(path, lambda change: changed.set()) is not None:
+    if await tree.get(path, lambda path: changed.set()) is not None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(changed.wait(), LOOK_AGAIN_S)
 

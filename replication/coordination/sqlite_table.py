@@ -22,8 +22,6 @@ from replication.coordination.tree import (
     ANY_VERSION,
     BadVersionError,
     BatchResult,
-    Change,
-    ChangeKind,
     Check,
     CoordinationError,
     Create,
@@ -238,8 +236,8 @@ class NodeWatches:
     def clear(self) -> None:
         self._seen.clear()
 
-    def changes(self, table: NodeTable) -> list[tuple[Watch, Change]]:
-        """Return the watches whose node has changed, which then are gone."""
+    def changes(self, table: NodeTable) -> list[tuple[Watch, str]]:
+        """Return the watches whose node has changed, which then are gone, with its path."""
         number = table.number()
         if number == self.seen_number:
             return []
@@ -247,22 +245,10 @@ class NodeWatches:
         found = []
         for key, before in list(self._seen.items()):
             path, children, watch = key
-            change = _change(path, before, table.look(path, children=children), children=children)
-            if change is not None:
+            if table.look(path, children=children) != before:
                 del self._seen[key]
-                found.append((watch, change))
+                found.append((watch, path))
         return found
-
-
-def _change(path: str, before: SessionRow | None, now: SessionRow | None, *, children: bool) -> Change | None:
-    """Return what a watch that saw `before` is told; None if nothing changed."""
-    if now == before:
-        return None
-    if before is None:
-        return Change(ChangeKind.CREATED, path)
-    if now is None or now.creation != before.creation:
-        return Change(ChangeKind.DELETED, path)
-    return Change(ChangeKind.CHILDREN if children else ChangeKind.CHANGED, path)
 
 
 def _parent(path: str) -> str:

@@ -308,8 +308,8 @@ class SqliteTree:
         return f"{explain(error)}; {holder}" if holder else explain(error)
 
     def _fire(self) -> None:
-        for watch, change in self._watches.changes(self._table):
-            self._post(watch, change)
+        for watch, path in self._watches.changes(self._table):
+            self._post(watch, path)
 
     def _transact_job(self, job: _Job) -> None:
         def work(table: NodeTable) -> Any:

@@ -82,26 +82,13 @@ class Done:
     version: int = NO_VERSION  # after Check and Delete
 
 
-class ChangeKind(enum.StrEnum):
-    CREATED = "CREATED"
-    CHANGED = "CHANGED"
-    DELETED = "DELETED"
-    CHILDREN = "CHILDREN"  # a child came or went
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    kind: ChangeKind
-    path: str
-
-
 class SessionEvent(enum.StrEnum):
     CONNECTED = "CONNECTED"
     SUSPENDED = "SUSPENDED"
     EXPIRED = "EXPIRED"
 
 
-Watch: TypeAlias = Callable[[Change], None]
+Watch: TypeAlias = Callable[[str], None]  # called with the path
 OnSession: TypeAlias = Callable[[SessionEvent], None]
 
 

@@ -27,8 +27,6 @@ from replication.coordination.tree import (
     SESSION_TIMEOUT_MS,
     BadVersionError,
     BatchResult,
-    Change,
-    ChangeKind,
     Check,
     ConnectionLossError,
     CoordinationError,
@@ -62,12 +60,8 @@ LOOKS_PER_S = 10  # for a cancelled connection attempt
 # Pauses between attempts to reach a server; a session of 6 s has time for a dozen.
 RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
 
-_KINDS = {
-    EventType.CREATED: ChangeKind.CREATED,
-    EventType.CHANGED: ChangeKind.CHANGED,
-    EventType.DELETED: ChangeKind.DELETED,
-    EventType.CHILD: ChangeKind.CHILDREN,
-}
+# Other events report a lost connection.
+_CHANGES = (EventType.CREATED, EventType.CHANGED, EventType.DELETED, EventType.CHILD)
 _REFUSALS: dict[type[Exception], type[RefusedError]] = {
     kazoo_errors.NoNodeError: NoNodeError,
     kazoo_errors.NodeExistsError: NodeExistsError,
@@ -258,8 +252,8 @@ class ZooKeeperTree:
             return None
 
         def fired(event: WatchedEvent) -> None:
-            if (kind := _KINDS.get(event.type)) is not None:  # other events report a lost connection
-                self._post(watch, Change(kind, path))
+            if event.type in _CHANGES:
+                self._post(watch, path)
 
         return fired
 

@@ -47,7 +47,7 @@ from replication.replica.storage.store_check import check_epochs, check_owner
 
 class ReplicaManager:
     def __init__(
-        self, config: BrokerConfig, env: Env = SYSTEM, *, log_change: LogChange = lambda change: None
+        self, config: BrokerConfig, env: Env = SYSTEM, *, log_change: LogChange = lambda path: None
     ) -> None:
         self.config = config
         self.metadata = Metadata()

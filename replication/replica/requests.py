@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import TypeAlias, overload
+from typing import TypeAlias
 
 from kio.schema.errors import ErrorCode as WireCode
 
@@ -75,21 +75,6 @@ class ControllerRequests:
         # The broker epoch and controller epoch of the last complete description of the cluster.
         self._told_in = NO_EPOCH, 0
         self.changing = asyncio.Lock()  # one request at a time
-
-    @overload
-    async def obey(
-        self, request: ib.LeaderAndIsrRequest, correlation_id: int = 0
-    ) -> ib.LeaderAndIsrResponse: ...
-
-    @overload
-    async def obey(
-        self, request: ib.StopReplicaRequest, correlation_id: int = 0
-    ) -> ib.StopReplicaResponse: ...
-
-    @overload
-    async def obey(
-        self, request: ib.UpdateMetadataRequest, correlation_id: int = 0
-    ) -> ib.UpdateMetadataResponse: ...
 
     async def obey(self, request: Request, correlation_id: int = 0) -> Response:
         broker = self._replicas.broker

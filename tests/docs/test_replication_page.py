@@ -28,7 +28,7 @@ def test_the_events_and_effects_of_a_leader_are_all_there():
 
 
 def test_the_effects_of_a_follower_are_all_there():
-    assert named("A follower, per partition", "effect") == names(follower.Effect) - {"HighWatermarkMoved"}
+    assert named("A follower, per partition", "effect") == names(follower.Effect)
 
 
 def test_the_events_of_the_controller_are_all_there():

@@ -147,11 +147,10 @@ class Partition:
         assert isinstance(self.role, isr.Leading)
         left = []
         for end, reply in self.waits:
-            ack = isr.acknowledge(self.role, end, self.broker.min_insync)
-            if ack is isr.Ack.WAIT:
+            if self.role.high_watermark < end:
                 left.append((end, reply))
             else:
-                reply(ack)
+                reply(isr.has_enough_replicas(self.role, self.broker.min_insync))
         self.waits = left
 
     def produce(self, batch: bytearray, acks_all: bool, reply: Callable[[Any], None]) -> None:
@@ -246,7 +245,7 @@ class Partition:
                     self._truncate(offset)
                 case follower.ReportLostRecords():
                     self.broker.watcher.lost(self, effect)
-                case follower.HighWatermarkMoved() | follower.MoveLogStart():
+                case follower.MoveLogStart():
                     pass
 
     def _append(self, records: bytes, leader_high_watermark: int) -> None:

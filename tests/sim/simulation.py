@@ -435,7 +435,7 @@ class Client:
 
         def answered(answer: Any) -> None:
             match answer:
-                case (isr.Ack.DONE, int() as offset, int() as leader_epoch):
+                case (True, int() as offset, int() as leader_epoch):
                     self.sim.laws.acknowledged(tp, offset, crc, leader_epoch)
 
         self.sim.summary.appended += 1

@@ -198,8 +198,6 @@ class Follower:
                     self._report(effect)
                 case follower.MoveLogStart(offset):
                     self._move_start(offset)
-                case follower.HighWatermarkMoved():
-                    pass  # nothing waits for it
 
     def _append(self, records: Buffer, leader_high_watermark: int) -> None:
         replica = self.replica

@@ -292,11 +292,11 @@ class Leader:
         reached = self._waits.reached(high_watermark)
         if reached:
             self.replica.host.look()
-        for end_offset, appended, request in reached:
+        for _, appended, request in reached:
             result = appended
             if self.is_over:
                 result = NOT_LEADER
-            elif isr.acknowledge(self.state, end_offset, minimum) is not isr.Ack.DONE:
+            elif not isr.has_enough_replicas(self.state, minimum):
                 result = result._replace(
                     error_code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, error_message=self._too_few()
                 )

@@ -214,27 +214,13 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class HighWatermarkMoved:
-    high_watermark: int
-
-
-@dataclass(frozen=True, slots=True)
 class MoveLogStart:
     """The leader has removed everything below; so may this replica. Answer: LogStartMoved."""
 
     log_start_offset: int
 
 
-Effect: TypeAlias = (
-    AskEpochEnd
-    | ReportLostRecords
-    | TruncateTo
-    | StartAnew
-    | Fetch
-    | Append
-    | HighWatermarkMoved
-    | MoveLogStart
-)
+Effect: TypeAlias = AskEpochEnd | ReportLostRecords | TruncateTo | StartAnew | Fetch | Append | MoveLogStart
 Step: TypeAlias = tuple[FollowerState, tuple[Effect, ...]]
 
 
@@ -393,9 +379,8 @@ def _fetched(state: FollowerState, event: RecordsFetched) -> Step:
     if event.records:
         append = Append(event.records, event.leader_high_watermark)
         return replace(state, is_asking=False), (append, *start_moved)
-    state, moved = _advance(state, event.leader_high_watermark)
-    state, question = _ask(state)
-    return state, (*moved, *start_moved, *question)
+    state, question = _ask(_advance(state, event.leader_high_watermark))
+    return state, (*start_moved, *question)
 
 
 def _log_start(state: FollowerState, leader_log_start_offset: int) -> tuple[Effect, ...]:
@@ -405,16 +390,12 @@ def _log_start(state: FollowerState, leader_log_start_offset: int) -> tuple[Effe
 
 def _appended(state: FollowerState, event: Appended) -> Step:
     state = replace(state, log_end_offset=event.log_end_offset, epochs=event.epochs)
-    state, moved = _advance(state, event.leader_high_watermark)
-    state, question = _ask(state)
-    return state, (*moved, *question)
+    return _ask(_advance(state, event.leader_high_watermark))
 
 
-def _advance(state: FollowerState, leader_high_watermark: int) -> Step:
+def _advance(state: FollowerState, leader_high_watermark: int) -> FollowerState:
     high_watermark = min(leader_high_watermark, state.log_end_offset)
-    if high_watermark <= state.high_watermark:
-        return state, ()
-    return replace(state, high_watermark=high_watermark), (HighWatermarkMoved(high_watermark),)
+    return state if high_watermark <= state.high_watermark else replace(state, high_watermark=high_watermark)
 
 
 def _out_of_range(state: FollowerState, event: OutOfRange) -> Step:

@@ -268,25 +268,13 @@ def judge_fetch(state: Leading, replica: BrokerId, *, leader_epoch: int, broker_
     return Verdict.STALE_BROKER_EPOCH if broker_epoch < known.broker_epoch else Verdict.OK
 
 
-class Ack(enum.StrEnum):
-    WAIT = "WAIT"
-    DONE = "DONE"
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
-
-
 def has_enough_replicas(state: Leading, min_insync_replicas: int) -> bool:
-    """Return whether both the stored and the proposed ISR are large enough for acks=all."""
+    """Return whether both the stored and the proposed ISR are large enough for acks=all.
+
+    It is asked before an append and again when the records are committed; they stay in the log in any case.
+    """
     proposed = state.isr if state.proposed is None else state.proposed
     return min(len(state.isr), len(proposed)) >= min_insync_replicas
-
-
-def acknowledge(state: Leading, end_offset: int, min_insync_replicas: int) -> Ack:
-    """Return the answer for records that end before `end_offset`. They stay in the log in any case."""
-    if state.high_watermark < end_offset:
-        return Ack.WAIT
-    if has_enough_replicas(state, min_insync_replicas):
-        return Ack.DONE
-    return Ack.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 
 # -------------------------------------------------------------------- parts

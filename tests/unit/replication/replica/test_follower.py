@@ -13,7 +13,6 @@ from replication.replica.machine.follower import (
     Failed,
     Fetch,
     FollowerSettings,
-    HighWatermarkMoved,
     LogStartMoved,
     MoveLogStart,
     OutOfRange,
@@ -185,7 +184,7 @@ def test_a_cut_at_the_hw_loses_nothing_and_says_nothing():
 def test_the_hw_follows_the_log_and_the_leader():
     follower = Follower([])
     follower.on(answer(0, 3, 3))
-    assert follower.on(Appended(3, ((9, 0),), 50)) == (HighWatermarkMoved(3), Fetch(1, 9, 3))
+    assert follower.on(Appended(3, ((9, 0),), 50)) == (Fetch(1, 9, 3),)
     assert follower.on(answer(3, 0, 2)) == (Fetch(1, 9, 3),)  # a new leader may know less
     assert follower.state.high_watermark == 3
 
