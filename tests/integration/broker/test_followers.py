@@ -636,7 +636,7 @@ async def test_the_end_is_not_told_before_the_true_high_watermark_is_known(tmp_p
 
         async def end():
             asked = {"replica_id": -1, "leader_epoch": -1, "isolation": Isolation.READ_UNCOMMITTED}
-            found = await for_time(two.role, Special.LATEST, **asked)
+            found = await for_time(lambda tp: two.role, T0, Special.LATEST, **asked)
             return found.error_code, found.offset
 
         assert await end() == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
