@@ -47,8 +47,8 @@ from replication.coordination.tree import Tree
 from replication.model.cluster import BrokerInfo
 from replication.network.admission import SocketServerSettings
 from replication.network.client import Clients
-from replication.network.request import Handler
 from replication.network.server import Server
+from replication.network.work import Handler
 from replication.protocol.apis import ApiKey
 from replication.replica.manager import ReplicaManager
 

@@ -55,11 +55,6 @@ class Endpoint(NamedTuple):
             )
         return cls(found["host"] or found["ipv6"], int(found["port"]))
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        host, _, port = text.rpartition(":")
-        return cls(host.strip("[]"), int(port))
-
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

@@ -29,8 +29,7 @@ from typing import Any, TypeAlias, cast
 
 from replication.errors import ProtocolError
 from replication.network.admission import STALL_BYTES, Admission
-from replication.network.request import Handler
-from replication.network.work import PARKING, Encoded, Work, encoding
+from replication.network.work import PARKING, Encoded, Handler, Work, encoding
 from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey, Request
 from replication.protocol.framing import LARGE_BYTES, Frame, FrameReader

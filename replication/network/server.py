@@ -14,8 +14,7 @@ from typing import cast
 
 from replication.network.admission import Admission, SocketServerSettings
 from replication.network.connection import Connection, RequestObserver, Service
-from replication.network.request import Handler
-from replication.network.work import running
+from replication.network.work import Handler, running
 from replication.protocol.apis import ApiKey
 
 logger = logging.getLogger(__name__)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from replication.network import steps
 from replication.network.admission import Admission
 from replication.network.long_requests import is_value
-from replication.network.request import RequestContext
 from replication.protocol import apis
 from replication.protocol.apis import INTERBROKER, ApiKey, Request
 from replication.protocol.wire import Buffer
 
+# (Work, body) -> response, now or later
+Handler: TypeAlias = Callable[[Any, Any], Awaitable[Any] | Any]
 # What may wait for others without an end: it never counts as queued.
 PARKING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTERBROKER
 _PRODUCE = ApiKey.PRODUCE
@@ -23,7 +24,7 @@ class Encoded(NamedTuple):
     parts: Sequence[Buffer]
 
 
-class Work(RequestContext):
+class Work:
     """A request, and the context of its handler. Values that few requests change are the class's: one is made of each.
 
     `begin` it if it is not answered before its handler returns.
@@ -58,6 +59,7 @@ class Work(RequestContext):
         return self.is_long or self.key is not _PRODUCE
 
     def unsent_bytes(self) -> int:
+        """How much memory answers take that clients do not read as fast as they ask, all of them together."""
         return self._admission.unsent_bytes
 
     def begin(self) -> None:
@@ -67,6 +69,7 @@ class Work(RequestContext):
             self._admission.in_work += 1
 
     def park(self) -> None:
+        """The request only waits from now on: make room for others. More than once does no harm."""
         self.counts = False
         if self.is_counted:
             self.is_counted = False

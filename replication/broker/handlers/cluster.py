@@ -14,8 +14,8 @@ from replication.errors import ErrorCode, code_of
 from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, topic_id_of, topic_uuid
 from replication.model.metadata import Metadata, PartitionMetadata, TopicMetadata
 from replication.network import steps
-from replication.network.request import Handler, RequestContext
 from replication.network.steps import all_of, in_steps
+from replication.network.work import Handler, Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, EncodedBody
 from replication.protocol.kio_pieces import Rows
@@ -47,7 +47,7 @@ class ClusterHandlers:
         self._changes += 1
         self._answers.clear()
 
-    async def metadata(self, context: RequestContext, body: Any) -> EncodedBody | Response:
+    async def metadata(self, context: Work, body: Any) -> EncodedBody | Response:
         """Return brokers, controller and the named topics, each once; all topics if none are named."""
         asked = body.topics
         if asked is None or (not asked and context.version == 0):
@@ -73,7 +73,7 @@ class ClusterHandlers:
             self._keep(question, answer)
         return answer
 
-    async def _everything(self, context: RequestContext) -> EncodedBody:
+    async def _everything(self, context: Work) -> EncodedBody:
         """Return the answer about all topics: one for all requests since the last change."""
         question = context.version, None
         if (answer := self._answers.get(question)) is not None:
@@ -93,9 +93,7 @@ class ClusterHandlers:
             self._answers.clear()
         self._answers[question] = answer
 
-    async def _encoded(
-        self, context: RequestContext, rows: Sequence[Response] | Rows[Response]
-    ) -> EncodedBody:
+    async def _encoded(self, context: Work, rows: Sequence[Response] | Rows[Response]) -> EncodedBody:
         made = apis.body_steps(context.key, context.version, self._response(rows))
         return EncodedBody([await steps.run(made)])
 
@@ -165,7 +163,7 @@ class ClusterHandlers:
             ],
         }
 
-    def describe_cluster(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+    def describe_cluster(self, context: Work, body: Any) -> Mapping[str, Any]:
         return {
             "error_code": ErrorCode.NONE,
             "error_message": None,

@@ -13,8 +13,8 @@ from replication.groups.machine import events
 from replication.groups.machine.state import NO_TIME, Committed, Group
 from replication.model.cluster import TopicPartition
 from replication.model.metadata import Metadata
-from replication.network.request import Handler, RequestContext
 from replication.network.steps import in_steps, step
+from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 
@@ -38,7 +38,7 @@ class CommitHandlers:
             ApiKey.OFFSET_DELETE: self.delete,
         }
 
-    async def commit(self, context: RequestContext, body: Any) -> Response:
+    async def commit(self, context: Work, body: Any) -> Response:
         """OffsetCommit: answered when all replicas in sync have the offsets."""
         context.park()
         now_ms = self._clock.now_ms()
@@ -67,7 +67,7 @@ class CommitHandlers:
         )
         return {"topics": _by_topic(body.topics, codes)}
 
-    async def delete(self, context: RequestContext, body: Any) -> Response:
+    async def delete(self, context: Work, body: Any) -> Response:
         """OffsetDelete: for topics that no member subscribes to."""
         context.park()
         wanted: dict[TopicPartition, None] = {}
@@ -127,7 +127,7 @@ class CommitHandlers:
 
     # -------------------------------------------------------------------- fetch
 
-    async def fetch(self, context: RequestContext, body: Any) -> Response:
+    async def fetch(self, context: Work, body: Any) -> Response:
         """OffsetFetch: -1 for partitions without a committed offset. A group that is named twice is answered once."""
         if context.version >= SEVERAL_GROUPS_FROM:
             rows = []

@@ -16,8 +16,8 @@ from replication.coordination import topics
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.metadata import Metadata
-from replication.network.request import Handler, RequestContext
 from replication.network.steps import in_steps
+from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 
@@ -44,7 +44,7 @@ class ConfigHandlers:
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self.alter_incrementally,
         }
 
-    async def describe(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+    async def describe(self, context: Work, body: Any) -> Mapping[str, Any]:
         wanted: dict[tuple[int, str], Any] = {}
         overrides: dict[str, Mapping[str, str]] = {}
         failed: dict[str, PylogError] = {}
@@ -100,13 +100,13 @@ class ConfigHandlers:
         if self._metadata.topic(topic) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
 
-    async def alter(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+    async def alter(self, context: Work, body: Any) -> Mapping[str, Any]:
         def wanted(resource: Any, known: Mapping[str, str]) -> dict[str, str]:
             return {row.name: row.value for row in resource.configs if row.value is not None}
 
         return await self._alter(body, wanted)
 
-    async def alter_incrementally(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+    async def alter_incrementally(self, context: Work, body: Any) -> Mapping[str, Any]:
         def wanted(resource: Any, known: Mapping[str, str]) -> dict[str, str]:
             found, config = dict(known), self._config.log_config(known)
             for row in resource.configs:

@@ -11,7 +11,7 @@ from replication.broker.handlers.strangers import Strangers
 from replication.controller.driver import ControlledShutdownError, ControllerLoop, StaleBrokerError
 from replication.errors import ErrorCode
 from replication.model.cluster import NO_EPOCH
-from replication.network.request import Handler, RequestContext
+from replication.network.work import Handler, Work
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 from replication.replica.requests import ControllerRequests
@@ -33,12 +33,12 @@ class InterHandlers:
             ApiKey.CONTROLLED_SHUTDOWN: self.shut_down,
         }
 
-    async def obey(self, context: RequestContext, body: Any) -> Any:
+    async def obey(self, context: Work, body: Any) -> Any:
         if NO_EPOCH != self._requests.broker_epoch != body.broker_epoch:
             self._strangers.note_wrong(context)
         return await self._requests.obey(body, context.correlation_id)
 
-    async def shut_down(self, context: RequestContext, body: Any) -> ib.ControlledShutdownResponse:
+    async def shut_down(self, context: Work, body: Any) -> ib.ControlledShutdownResponse:
         """Move the leaderships of a broker that wants to stop; the answer names those that remain."""
         try:
             remaining = await self._controller.shut_down(body.broker_id, body.broker_epoch)

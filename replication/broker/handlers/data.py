@@ -19,9 +19,8 @@ from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.model.cluster import INTERNAL_TOPICS, TopicPartition, topic_id_of
 from replication.model.metadata import Metadata
-from replication.network.request import Handler, RequestContext
 from replication.network.steps import STEP_ITEMS, in_steps, step
-from replication.network.work import Encoded
+from replication.network.work import Encoded, Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.decoding import TOPIC_IDS
 from replication.protocol.encoding import produced_one
@@ -73,7 +72,7 @@ class DataHandlers:
 
     # ----------------------------------------------------------------- produce
 
-    def produce(self, context: RequestContext, request: ProduceRequest) -> Awaitable[Answer] | Answer:
+    def produce(self, context: Work, request: ProduceRequest) -> Awaitable[Answer] | Answer:
         """Append batches, one per partition. They are in the log, or in its queue, in order, when this returns.
 
         But for requests of very many partitions: the server begins none behind such a one before it is answered.
@@ -105,7 +104,7 @@ class DataHandlers:
         respond = partial(self._produced, context, request, refused)
         return pending.wait(respond, max(0, timeout_ms) if acks == ALL_IN_SYNC else -1)
 
-    async def _produce_many(self, context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+    async def _produce_many(self, context: Work, request: ProduceRequest) -> ProduceResponse | None:
         refused: dict[TopicPartition, AppendResult] = {}
         records: dict[TopicPartition, bytearray | memoryview] = {}
         all_wrong = _refuse_all(request)
@@ -148,7 +147,7 @@ class DataHandlers:
         return ProduceResponse(topics, node_endpoints=tuple(moved.values()))
 
     def _produced(
-        self, context: RequestContext, request: ProduceRequest, refused: Results, appended: Results
+        self, context: Work, request: ProduceRequest, refused: Results, appended: Results
     ) -> Answer:
         results = {**appended, **refused} if refused else appended
         if request.acks == 0:
@@ -181,7 +180,7 @@ class DataHandlers:
 
     # ------------------------------------------------------------------- fetch
 
-    async def fetch(self, context: RequestContext, request: FetchRequest) -> FetchResponse:
+    async def fetch(self, context: Work, request: FetchRequest) -> FetchResponse:
         """Read partitions, waiting until there is enough. Unknown topics fail at once, others wait no more then."""
         if request.session_epoch not in FULL_SESSIONS:
             return FetchResponse((), error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

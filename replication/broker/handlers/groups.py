@@ -16,8 +16,8 @@ from replication.groups.machine import events
 from replication.groups.machine.state import Group, Phase
 from replication.model.cluster import OFFSETS_TOPIC
 from replication.model.metadata import BrokerAddress, Metadata
-from replication.network.request import Handler, RequestContext
 from replication.network.steps import all_of, in_steps
+from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 
@@ -56,7 +56,7 @@ class GroupHandlers:
 
     # -------------------------------------------------------- who keeps a group
 
-    async def find_coordinator(self, context: RequestContext, body: Any) -> Response:
+    async def find_coordinator(self, context: Work, body: Any) -> Response:
         """Return the broker that keeps a group; the first request creates the offsets topic."""
         keys = dict.fromkeys(body.coordinator_keys) if context.version >= 4 else (body.key,)
         kind = getattr(body, "key_type", GROUP_KEY_TYPE)
@@ -126,7 +126,7 @@ class GroupHandlers:
         assert isinstance(answer, kind), "every event has its kind of answer"
         return answer
 
-    async def join(self, context: RequestContext, body: Any) -> Response:
+    async def join(self, context: Work, body: Any) -> Response:
         """JoinGroup: answered when everybody has joined, or at once if it is refused."""
         session_timeout_ms = _ms(body.session_timeout)
         prefix = getattr(body, "group_instance_id", None) or context.client_id or "member"
@@ -163,7 +163,7 @@ class GroupHandlers:
             ],
         }
 
-    async def sync(self, context: RequestContext, body: Any) -> Response:
+    async def sync(self, context: Work, body: Any) -> Response:
         """SyncGroup: answered when the leader has assigned partitions."""
         try:
             answer = await self._ask(
@@ -188,7 +188,7 @@ class GroupHandlers:
             "assignment": answer.assignment,
         }
 
-    async def heartbeat(self, context: RequestContext, body: Any) -> Response:
+    async def heartbeat(self, context: Work, body: Any) -> Response:
         """Heartbeat: no error while the group is being loaded, since nobody is expelled before it is."""
         try:
             answer = await self._ask(
@@ -206,7 +206,7 @@ class GroupHandlers:
             return {"error_code": ErrorCode.NONE if is_loading else error.code}
         return {"error_code": answer.error}
 
-    async def leave(self, context: RequestContext, body: Any) -> Response:
+    async def leave(self, context: Work, body: Any) -> Response:
         """LeaveGroup: of one member, or from version 3 on of several."""
         if context.version < LEAVES_TOGETHER_FROM:
             leaving: list[tuple[str, str | None]] = [(body.member_id, None)]
@@ -235,7 +235,7 @@ class GroupHandlers:
 
     # ----------------------------------------------------------- administration
 
-    def describe(self, context: RequestContext, body: Any) -> Response:
+    def describe(self, context: Work, body: Any) -> Response:
         """DescribeGroups: an unknown group is a dead one."""
 
         def row(group_id: str) -> Response:
@@ -247,7 +247,7 @@ class GroupHandlers:
         asked = dict.fromkeys(body.groups)
         return {"groups": Rows(len(asked), map(row, asked))}
 
-    def list(self, context: RequestContext, body: Any) -> Response:
+    def list(self, context: Work, body: Any) -> Response:
         """ListGroups: the groups of this broker, in these states (default: any)."""
         wanted = {state.casefold() for state in getattr(body, "states_filter", ())}
         try:
@@ -261,7 +261,7 @@ class GroupHandlers:
         )
         return {"error_code": ErrorCode.NONE, "groups": rows}
 
-    async def delete(self, context: RequestContext, body: Any) -> Response:
+    async def delete(self, context: Work, body: Any) -> Response:
         context.park()
         names = tuple(dict.fromkeys(body.groups_names))
         codes = await all_of(self._delete, names)

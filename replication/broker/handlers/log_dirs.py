@@ -9,8 +9,8 @@ from typing import Any
 
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
-from replication.network.request import Handler, RequestContext
 from replication.network.steps import in_steps
+from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 from replication.replica.manager import ReplicaManager
@@ -25,7 +25,7 @@ class LogDirHandlers:
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs}
 
-    async def describe_log_dirs(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+    async def describe_log_dirs(self, context: Work, body: Any) -> Mapping[str, Any]:
         """Return the one directory, with those of the named replicas that are here; all if none are named."""
         context.park()
         wanted: set[TopicPartition] | None = None

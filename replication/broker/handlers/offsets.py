@@ -16,8 +16,8 @@ from replication.coordination.producer_ids import ProducerIds
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import INTERNAL_TOPICS
-from replication.network.request import Handler, RequestContext
 from replication.network.steps import all_of, in_steps
+from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 from replication.protocol.messages import Isolation
@@ -49,7 +49,7 @@ class PositionHandlers:
             ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
         }
 
-    async def list_offsets(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+    async def list_offsets(self, context: Work, body: Any) -> Mapping[str, Any]:
         isolation = Isolation(1 if getattr(body, "isolation_level", 0) == 1 else 0)
         named: Counter[tuple[str, int]] = Counter()
         async for chunk in in_steps(_asked(body.topics)):
@@ -79,7 +79,7 @@ class PositionHandlers:
 
         return {"topics": _by_topic(body.topics, "name", row, done)}
 
-    async def offset_for_leader_epoch(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+    async def offset_for_leader_epoch(self, context: Work, body: Any) -> Mapping[str, Any]:
         def row(topic: Any, asked: Any) -> Response:
             code, epoch, end_offset = self._replicas.end_offset_for_epoch(
                 (topic.topic, asked.partition),
@@ -96,7 +96,7 @@ class PositionHandlers:
 
         return {"topics": Rows(len(body.topics), map(topic_row, body.topics))}
 
-    async def delete_records(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+    async def delete_records(self, context: Work, body: Any) -> Mapping[str, Any]:
         """Move the log starts up on all replicas in sync. The partitions wait for their followers together."""
         context.park()
         timeout_ms = int(body.timeout.total_seconds() * 1000)
@@ -120,7 +120,7 @@ class PositionHandlers:
             return DeletedRecords(ErrorCode.INVALID_TOPIC_EXCEPTION)
         return await self._replicas.delete_records(tp, offset, timeout_ms=timeout_ms)
 
-    async def init_producer_id(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+    async def init_producer_id(self, context: Work, body: Any) -> Mapping[str, Any]:
         """Return a new id with epoch 0, even to a client that names an id: only transactions continue one."""
         if body.transactional_id is not None:
             return {"error_code": ErrorCode.INVALID_REQUEST, "producer_id": -1, "producer_epoch": -1}

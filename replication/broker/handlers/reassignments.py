@@ -16,8 +16,8 @@ from replication.coordination.tree import Step, Tree
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import Assignment, TopicPartition
 from replication.model.metadata import Metadata
-from replication.network.request import Handler, RequestContext
 from replication.network.steps import in_steps
+from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 
 
@@ -40,7 +40,7 @@ class ReassignmentHandlers:
 
     # ------------------------------------------------------------------- alter
 
-    async def alter(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+    async def alter(self, context: Work, body: Any) -> Mapping[str, Any]:
         """Request other replicas for partitions, or (null) cancel; return when the request is stored."""
         context.park()
         wanted: dict[TopicPartition, Assignment | None] = {}
@@ -113,7 +113,7 @@ class ReassignmentHandlers:
 
     # -------------------------------------------------------------------- list
 
-    async def list(self, context: RequestContext, body: Any) -> Mapping[str, Any]:
+    async def list(self, context: Work, body: Any) -> Mapping[str, Any]:
         """Return the reassignments under way; all, if no topics are named."""
         context.park()
         asked = None

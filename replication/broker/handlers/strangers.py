@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from replication.errors import ProtocolError
-from replication.network.request import RequestContext
+from replication.network.work import Work
 
 WRONG_MAX = 10
 CONNECTIONS_MAX = 10_000  # counted; the oldest counts go
@@ -19,7 +19,7 @@ class Strangers:
     def __init__(self) -> None:
         self._wrong: OrderedDict[int, int] = OrderedDict()
 
-    def note_wrong(self, context: RequestContext) -> None:
+    def note_wrong(self, context: Work) -> None:
         """Count a wrong epoch. Raises: ProtocolError: it was the last on this connection."""
         count = self._wrong.pop(context.connection_id, 0) + 1
         if count >= WRONG_MAX:

@@ -14,8 +14,8 @@ from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import TopicPartition, topic_id_of, topic_uuid
 from replication.model.metadata import Metadata, TopicMetadata
-from replication.network.request import Handler, RequestContext
 from replication.network.steps import all_of, in_steps
+from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 
@@ -41,7 +41,7 @@ class TopicHandlers:
 
     # ------------------------------------------------------------------ create
 
-    async def create_topics(self, context: RequestContext, body: Any) -> Response:
+    async def create_topics(self, context: Work, body: Any) -> Response:
         """Create topics, with one outcome each; a name that is given twice is an error."""
         context.park()
         names = await _named(body.topics)
@@ -95,7 +95,7 @@ class TopicHandlers:
             "configs": topic_settings(self._config, new.config),
         }
 
-    async def create_partitions(self, context: RequestContext, body: Any) -> Response:
+    async def create_partitions(self, context: Work, body: Any) -> Response:
         context.park()
         timeout_s = body.timeout.total_seconds()
         names = await _named(body.topics)
@@ -123,7 +123,7 @@ class TopicHandlers:
 
     # ------------------------------------------------------------------ delete
 
-    async def delete_topics(self, context: RequestContext, body: Any) -> Response:
+    async def delete_topics(self, context: Work, body: Any) -> Response:
         """Delete topics by name or id, and wait until they are gone."""
         context.park()
         timeout_s = body.timeout.total_seconds()
@@ -149,7 +149,7 @@ class TopicHandlers:
 
     # ------------------------------------------------------------------- elect
 
-    async def elect_leaders(self, context: RequestContext, body: Any) -> Response:
+    async def elect_leaders(self, context: Work, body: Any) -> Response:
         """Elect the preferred replicas; of all partitions if none are named."""
         context.park()
         if getattr(body, "election_type", PREFERRED) != PREFERRED:
