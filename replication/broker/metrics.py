@@ -223,7 +223,7 @@ class Metrics:
 
     def _offline_count(self) -> int:
         offline = self._replicas.offline
-        some = self._replicas.broken.keys() | offline.reasons().keys()
+        some = self._replicas.broken.keys() | offline.reasons.keys()
         return len(some if offline.everything is None else some | self._replicas.partitions().keys())
 
     async def _disk(self) -> Iterable[Family]:

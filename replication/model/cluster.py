@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
@@ -29,8 +29,8 @@ NAMED_MAX = 20  # partitions in one log line
 NO_NODE = -1  # the version of a state node that does not exist yet
 
 
-def topic_uuid(topic_id: str) -> uuid.UUID | None:
-    """Return a topic's id as messages have it; None for the empty one."""
+def topic_uuid(topic_id: str | None) -> uuid.UUID | None:
+    """Return a topic's id as messages have it; None for none, or an empty one."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(topic_id + "==")) if topic_id else None
 
 
@@ -41,6 +41,11 @@ def topic_id_of(number: uuid.UUID | None) -> str:
         if number is not None and number.int
         else ""
     )
+
+
+def ids_of(brokers: Iterable[BrokerId]) -> str:
+    """Return the ids of brokers for a line or a message."""
+    return ",".join(map(str, brokers)) or "none"
 
 
 class TopicPartition(NamedTuple):

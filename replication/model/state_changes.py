@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from replication.model.cluster import BrokerId, LeaderAndIsr, Offline, Replica, TopicPartition
+from replication.model.cluster import BrokerId, LeaderAndIsr, Offline, Replica, TopicPartition, ids_of
 
 LOGGER_NAME = "state.change.logger"
 
@@ -64,8 +64,8 @@ class ControllerLines(NamedTuple):
 
     def data_may_be_lost(self, tp: TopicPartition, leader: BrokerId, isr: Iterable[BrokerId]) -> StateChange:
         text = (
-            f"elected leader {leader} for partition {named(tp)} though no broker in ISR {_ids(isr)} has all its data. "
-            "There's potential data loss."
+            f"elected leader {leader} for partition {named(tp)} though no broker in ISR {ids_of(isr)} has all its "
+            "data. There's potential data loss."
         )
         return self._line(text, "WARN")
 
@@ -80,16 +80,16 @@ class ControllerLines(NamedTuple):
         self, tp: TopicPartition, before: Iterable[BrokerId], target: Iterable[BrokerId]
     ) -> StateChange:
         return self._line(
-            f"started reassigning partition {named(tp)} from replicas {_ids(before)} to {_ids(target)}"
+            f"started reassigning partition {named(tp)} from replicas {ids_of(before)} to {ids_of(target)}"
         )
 
     def reassignment_done(self, tp: TopicPartition, target: Iterable[BrokerId]) -> StateChange:
-        return self._line(f"reassigned partition {named(tp)} to replicas {_ids(target)}")
+        return self._line(f"reassigned partition {named(tp)} to replicas {ids_of(target)}")
 
     def reassignment_refused(
         self, tp: TopicPartition, target: Iterable[BrokerId], reason: str
     ) -> StateChange:
-        text = f"does not reassign partition {named(tp)} to replicas {_ids(target)}: {reason}"
+        text = f"does not reassign partition {named(tp)} to replicas {ids_of(target)}: {reason}"
         return self._line(text, "ERROR")
 
     def telling_leadership(self, tp: TopicPartition, state: LeaderAndIsr, receiver: BrokerId) -> StateChange:
@@ -146,7 +146,7 @@ class RequestLines(NamedTuple):
         return self._ignoring(f"{named(tp)} {why}")
 
     def not_mine(self, tp: TopicPartition, replicas: tuple[BrokerId, ...]) -> StateChange:
-        return self._ignoring(f"{named(tp)} as itself is not in assigned replica list {_ids(replicas)}")
+        return self._ignoring(f"{named(tp)} as itself is not in assigned replica list {ids_of(replicas)}")
 
     def handling(self, tp: TopicPartition, role: str) -> StateChange:
         return self._transition("handling", tp, f"starting the become-{role}")
@@ -164,10 +164,6 @@ class RequestLines(NamedTuple):
     def stopping(self, tp: TopicPartition, *, delete: bool, done: bool) -> StateChange:
         verb = "finished handling" if done else "handling"
         return self._line(f"{verb} stop replica (delete={str(delete).lower()}) for partition {named(tp)}")
-
-
-def _ids(brokers: Iterable[BrokerId]) -> str:
-    return ",".join(map(str, brokers)) or "none"
 
 
 def _info(state: LeaderAndIsr, replicas: tuple[BrokerId, ...]) -> str:

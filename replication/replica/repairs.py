@@ -100,8 +100,7 @@ class Repairs:
         self.unshown.pop(tp, None)
         self._stored.pop(tp, None)
         self._replicas.pop(tp, None)
-        if self._host.offline.reasons().get(tp) is not None:
-            self._host.offline.clear(tp)
+        self._host.offline.clear(tp)
 
     def _step(self, tp: TopicPartition, event: repair.Event) -> None:
         state, effects = repair.step(self._host.broker, self.states.get(tp), event)

@@ -139,7 +139,7 @@ class ClusterHandlers:
         return {
             "error_code": ErrorCode.NONE,
             "name": name,
-            "topic_id": topic_uuid(topic.id) if topic.id else None,
+            "topic_id": topic_uuid(topic.id),
             "is_internal": name in INTERNAL_TOPICS,
             "partitions": Rows(
                 len(topic.partitions),

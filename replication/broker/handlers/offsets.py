@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from replication.config.broker import BrokerConfig
@@ -77,7 +77,13 @@ class PositionHandlers:
             known = {"partition_index": asked.partition_index, "error_code": code, "timestamp": timestamp_ms}
             return {**known, "offset": offset, "leader_epoch": leader_epoch}
 
-        return {"topics": _by_topic(body.topics, "name", row, done)}
+        rest = iter(done)
+
+        def topic_row(topic: Any) -> Response:
+            rows = (row(asked, next(rest)) for asked in topic.partitions)
+            return {"name": topic.name, "partitions": Rows(len(topic.partitions), rows)}
+
+        return {"topics": Rows(len(body.topics), map(topic_row, body.topics))}
 
     async def offset_for_leader_epoch(self, context: Work, body: Any) -> Mapping[str, Any]:
         def row(topic: Any, asked: Any) -> Response:
@@ -135,15 +141,3 @@ class PositionHandlers:
 
 def _asked(topics: Iterable[Any]) -> Iterable[tuple[str, Any]]:
     return ((topic.name, asked) for topic in topics for asked in topic.partitions)
-
-
-def _by_topic(
-    topics: Sequence[Any], key: str, row: Callable[[Any, FoundOffset], Response], done: Iterable[FoundOffset]
-) -> Rows[Response]:
-    rest = iter(done)
-
-    def topic_row(topic: Any) -> Response:
-        rows = (row(asked, next(rest)) for asked in topic.partitions)
-        return {key: topic.name, "partitions": Rows(len(topic.partitions), rows)}
-
-    return Rows(len(topics), map(topic_row, topics))

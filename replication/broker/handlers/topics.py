@@ -13,7 +13,7 @@ from replication.broker.topic_admin import NewTopic, TopicAdmin
 from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import TopicPartition, topic_id_of, topic_uuid
-from replication.model.metadata import Metadata, TopicMetadata
+from replication.model.metadata import Metadata
 from replication.network.steps import all_of, in_steps
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
@@ -86,7 +86,7 @@ class TopicHandlers:
             return _failed(asked.name, error)
         return {
             "name": asked.name,
-            "topic_id": topic_uuid(made.id) if made is not None and made.id else None,
+            "topic_id": topic_uuid(made.id if made is not None else None),
             "error_code": ErrorCode.NONE,
             "error_message": None,
             "topic_config_error_code": NO_CONFIG_ERROR,
@@ -143,7 +143,7 @@ class TopicHandlers:
                     return {**_failed(None, unknown), "topic_id": topic_id}
             known = self._metadata.topic(name)
             found = await _outcome(name, self._admin.delete(name, timeout_s=timeout_s))
-            return {**found, "topic_id": _id_of(known)}
+            return {**found, "topic_id": topic_uuid(known.id if known is not None else None)}
 
         return {"responses": await all_of(delete, wanted)}
 
@@ -209,10 +209,6 @@ def _unique(topics: Iterable[Any], names: Mapping[str, int]) -> Iterable[Any]:
         elif topic.name not in told:
             told.add(topic.name)
             yield topic
-
-
-def _id_of(topic: TopicMetadata | None) -> Any:
-    return topic_uuid(topic.id) if topic is not None and topic.id else None
 
 
 def _twice(name: str) -> KafkaError:

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from logstore.errors import InvalidRequestError, PylogError
-from replication.model.cluster import Assignment, BrokerId, BrokerInfo, LeaderAndIsr
+from replication.model.cluster import Assignment, BrokerId, BrokerInfo, LeaderAndIsr, ids_of
 
 
 class ElectionError(PylogError):
@@ -110,11 +110,11 @@ def elect_offline(
         return Choice(leaders[0], live_isr)
     if not unclean:
         raise NoReplicaOnlineError(
-            f"No broker in ISR is alive. Live brokers are: {_names(live)}, ISR brokers are: {_names(current.isr)}"
+            f"No broker in ISR is alive. Live brokers are: {ids_of(live)}, ISR brokers are: {ids_of(current.isr)}"
         )
     if not candidates:
         raise NoReplicaOnlineError(
-            f"No replica is alive. Live brokers are: {_names(live)}, Assigned replicas are: {_names(assigned)}"
+            f"No replica is alive. Live brokers are: {ids_of(live)}, Assigned replicas are: {ids_of(assigned)}"
         )
     return Choice(candidates[0], (candidates[0],), is_unclean=True)
 
@@ -128,7 +128,7 @@ def elect_reassigned(current: LeaderAndIsr, target: Assignment, live: Collection
         if broker in live and broker in current.isr:
             return Choice(broker, current.isr)
     raise NoReplicaOnlineError(
-        f"None of the replicas {_names(target)} is alive and in the ISR {_names(current.isr)}"
+        f"None of the replicas {ids_of(target)} is alive and in the ISR {ids_of(current.isr)}"
     )
 
 
@@ -157,9 +157,5 @@ def elect_for_shutdown(
         if broker in live:
             return Choice(broker, isr)
     raise ElectionError(
-        f"No other replicas in ISR {_names(current.isr)} besides shutting down brokers {_names(leaving)}"
+        f"No other replicas in ISR {ids_of(current.isr)} besides shutting down brokers {ids_of(leaving)}"
     )
-
-
-def _names(brokers: Iterable[BrokerId]) -> str:
-    return ",".join(map(str, brokers)) or "none"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 
 from replication.coordination.offline import write_offline
 from replication.coordination.tree import CoordinationError, SessionExpiredError, Tree
@@ -31,8 +30,8 @@ class OfflineReplicas:
 
     def __init__(self, broker: BrokerId) -> None:
         self._broker = broker
-        self._everything: str | None = None
-        self._partitions: dict[TopicPartition, str] = {}
+        self.everything: str | None = None  # why all replicas are offline
+        self.reasons: dict[TopicPartition, str] = {}  # of those that were marked one by one
         self._told: Offline | None = None  # the last known content of the tree
         self._task: asyncio.Task[None] | None = None
         self._has_changed = asyncio.Event()
@@ -50,54 +49,46 @@ class OfflineReplicas:
     # ------------------------------------------------------------------- state
 
     def mark(self, tp: TopicPartition, reason: str) -> None:
-        if self._partitions.get(tp) != reason:
-            self._partitions[tp] = reason
+        if self.reasons.get(tp) != reason:
+            self.reasons[tp] = reason
             logger.warning("tp=%s is offline: %s", tp, reason)
             self._has_changed.set()
 
     def clear(self, tp: TopicPartition) -> None:
         """Clear the mark of this replica; it stays offline while all are."""
-        if self._partitions.pop(tp, None) is not None:
+        if self.reasons.pop(tp, None) is not None:
             logger.info("tp=%s is online again", tp)
             self._has_changed.set()
 
     def mark_all(self, reason: str) -> None:
         """Mark all replicas of this broker, those too that it will get."""
-        if self._everything != reason:
-            self._everything = reason
+        if self.everything != reason:
+            self.everything = reason
             logger.warning("broker=%d all replicas are offline: %s", self._broker, reason)
             self._has_changed.set()
 
     def clear_all(self) -> None:
         """Clear the mark of all replicas; those that were marked one by one stay offline."""
-        if self._everything is not None:
-            self._everything = None
+        if self.everything is not None:
+            self.everything = None
             logger.info("broker=%d replicas are online again", self._broker)
             self._has_changed.set()
 
-    @property
-    def everything(self) -> str | None:
-        return self._everything
-
     def reason(self, tp: TopicPartition) -> str | None:
-        return self._partitions.get(tp, self._everything)
+        return self.reasons.get(tp, self.everything)
 
     def is_said(self, tp: TopicPartition) -> bool:
         """Return whether this replica is offline, here or still in the tree. If it fetched, it could join the ISR."""
         return self.reason(tp) is not None or (self._told is not None and self._told.reason(tp) is not None)
 
-    def reasons(self) -> Mapping[TopicPartition, str]:
-        """Return the replicas that were marked one by one, and why."""
-        return self._partitions
-
     def said(self) -> Offline | None:
         """Return what the tree must say; None if nothing is offline."""
-        if self._everything is None and not self._partitions:
+        if self.everything is None and not self.reasons:
             return None
-        if len(self._partitions) > NAMED_MAX:
-            return Offline(self._everything or f"{len(self._partitions)} replicas are offline")
-        named = {tp: reason[:REASON_MAX] for tp, reason in self._partitions.items()}
-        return Offline(self._everything, named)
+        if len(self.reasons) > NAMED_MAX:
+            return Offline(self.everything or f"{len(self.reasons)} replicas are offline")
+        named = {tp: reason[:REASON_MAX] for tp, reason in self.reasons.items()}
+        return Offline(self.everything, named)
 
     # ------------------------------------------------------------------- tree
 

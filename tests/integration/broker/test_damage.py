@@ -41,7 +41,7 @@ async def test_a_log_whose_end_is_damaged_serves_what_is_below_and_lets_nobody_c
         await one.start()
         await site.elect(1)
 
-        assert T0 in one.replicas.offline.reasons()
+        assert T0 in one.replicas.offline.reasons
         assert values_of((await one.consume(0)).records) == [b"a", b"b"]
         assert (await one.consume(2)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert (await one.consume(3)).error_code == ErrorCode.KAFKA_STORAGE_ERROR  # not: out of range
@@ -138,7 +138,7 @@ def kept(path, number):
 
 def is_well(replicas):
     role = replicas.partitions()[T0].role
-    return replicas.damaged() == 0 and role is not None and (T0 not in replicas.offline.reasons())
+    return replicas.damaged() == 0 and role is not None and (T0 not in replicas.offline.reasons)
 
 
 @on_loop
