@@ -42,6 +42,11 @@ SILENT_S = 1.0
 Partitions = Mapping[TopicPartition, Any]
 Found = TypeVar("Found")
 LOST = (OSError, TimeoutError)  # of a connection: another one may do
+# Versions of Metadata before which a Kafka is older, and what is not noticed then: docs/protocol.md has the whole list.
+_LACKING = {
+    7: "older than 2.1, it names no leader epochs: of what an unclean election cuts only a shorter log is noticed",
+    10: "older than 2.8, it has no topic ids: a topic that was made again is noticed by its offsets only",
+}
 GROUP_KEY = 0  # FindCoordinator: the key is a group
 _MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 # What a coordinator says when the same request may do later, there or elsewhere.
@@ -176,7 +181,11 @@ class Cluster:
     async def _ask_metadata(self, names: Collection[str] | None) -> ClusterMetadata:
         request = _metadata_request(names)
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
-        answer = metadata_of((await self.call_any(ApiKey.METADATA, request, timeout_ms=attempt_ms)).body)
+        version, body = await self.call_any(ApiKey.METADATA, request, timeout_ms=attempt_ms)
+        if self._cluster is None:
+            for lacks in (text for needed, text in _LACKING.items() if version < needed):
+                logger.warning("the Kafka at %s is old: %s", self.where, lacks)
+        answer = metadata_of(body)
         now = asyncio.get_running_loop().time()
         for name, topic in answer.topics.items():
             if topic.error is ErrorCode.NONE:

@@ -1,6 +1,7 @@
 """Groups as a client sees them: coordinators that move, load or hang; and librdkafka's, in versions of its own."""
 
 import asyncio
+import re
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -11,7 +12,7 @@ from replication.client.groups import Committed, commit, committed
 from replication.client.kafka_client import KafkaClient
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
-from replication.protocol.apis import ApiKey
+from replication.protocol.apis import SERVED, ApiKey, Versions
 from tests.support.peer import run, serving, until
 
 T0 = TopicPartition("t", 0)
@@ -211,3 +212,23 @@ def test_a_broker_that_has_heard_of_no_controller_yet_is_not_believed_about_topi
 
     run(main())
     assert len(asked) == 4
+
+
+def test_what_an_old_cluster_lacks_is_told_once(monkeypatch, caplog):
+    async def metadata(context, body):
+        return {"cluster_id": "c", "controller_id": 1, "brokers": [], "topics": []}
+
+    async def main():
+        async with serving({ApiKey.METADATA: metadata}) as (_, port):
+            cluster = Cluster(f"127.0.0.1:{port}")
+            await cluster.topics()
+            await cluster.topics()
+            cluster.close()
+
+    told = []
+    for version in (12, 9, 6):
+        monkeypatch.setitem(SERVED, ApiKey.METADATA, Versions(0, version))
+        run(main())
+        told.append(re.findall(r"older than (\S+),", caplog.text))
+        caplog.clear()
+    assert told == [[], ["2.8"], ["2.1", "2.8"]]
