@@ -150,7 +150,7 @@ async def fetch(
         if isinstance(answer, str):
             refused = answer
         elif len(answer.records):
-            if (found := _whole(answer, tp, offset, end, isolation)) is not None:
+            if (found := whole(answer, tp, offset, end, isolation)) is not None:
                 return found
             max_bytes = min(2 * max_bytes, FETCH_BYTES_MAX)  # it came with a part of one batch only
             continue
@@ -206,7 +206,7 @@ async def _answer(
         return answer
     refusal = error_of(answer.error_code, f"fetch of {tp} at offset {offset}")
     if refusal.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-        raise await _out_of_range(cluster, tp, offset)
+        raise await out_of_range(cluster, tp, offset)
     if not refusal.code.is_retriable:
         raise refusal
     return str(refusal)
@@ -249,7 +249,7 @@ def _fetch_partition(
     return FetchPartition(tp.partition, offset, max_bytes, current_leader_epoch=leader.epoch)
 
 
-async def _out_of_range(cluster: Cluster, tp: TopicPartition, offset: int) -> OffsetOutOfRangeError:
+async def out_of_range(cluster: Cluster, tp: TopicPartition, offset: int) -> OffsetOutOfRangeError:
     first, last = await asyncio.gather(
         list_offsets(cluster, {tp: EARLIEST}), list_offsets(cluster, {tp: LATEST})
     )
@@ -259,7 +259,7 @@ async def _out_of_range(cluster: Cluster, tp: TopicPartition, offset: int) -> Of
 # ------------------------------------------------------------------- batches
 
 
-def _whole(
+def whole(
     answer: PartitionFetched, tp: TopicPartition, offset: int, end: int, isolation: Isolation
 ) -> Fetched | None:
     """The whole batches of an answer up to `end`; None if there is not one."""

@@ -20,6 +20,7 @@ from logstore.records.arrow import decode_pieces
 from logstore.records.batch import batches
 from logstore.store.reading import schema_of
 from replication.client.cluster import Cluster
+from replication.client.consumer import AsyncConsumer, Consumer, ConsumerSettings, apart
 from replication.client.fetching import (
     EARLIEST,
     FETCH_BYTES,
@@ -242,6 +243,33 @@ class KafkaClient:
         producer = AsyncProducer(self._cluster, ProducerSettings(**settings))
         self._endings.append(producer.close)
         return Producer(producer, self._run)
+
+    def consumer(
+        self,
+        topics: str | Sequence[str],
+        group_id: str,
+        *,
+        on_assign: Callable[[frozenset[TopicPartition]], None] | None = None,
+        on_revoke: Callable[[frozenset[TopicPartition]], None] | None = None,
+        **settings: Any,
+    ) -> Consumer:
+        """A member of a group, with `ConsumerSettings`; `AsyncConsumer` says when it calls. It ends with this client.
+
+        Raises: InvalidConfigError.
+        """
+
+        async def made() -> AsyncConsumer:
+            return AsyncConsumer(
+                self.where,
+                [topics] if isinstance(topics, str) else topics,
+                ConsumerSettings(group_id=group_id, **settings),
+                on_assign=apart(on_assign),
+                on_revoke=apart(on_revoke),
+            )
+
+        consumer = self._run(made())
+        self._endings.append(consumer.close)
+        return Consumer(consumer, self._run)
 
     # ------------------------------------------------------------------ the loop
 

@@ -25,6 +25,7 @@ from replication.local_cluster import LocalCluster
 
 PARTITIONS = 3
 CHUNK_ROWS = 100_000
+SEND_ROWS = 1_000
 
 
 def cpu_s(work: Callable[[], int]) -> tuple[int, float]:
@@ -61,6 +62,27 @@ def append_arrow(client: KafkaClient, topic: str, chunks: Iterable[pa.Table]) ->
     return sum(extent.end - extent.start for rows in chunks for extent in client.append(topic, rows).values())
 
 
+def produce_arrow(client: KafkaClient, topic: str, chunks: Iterable[pa.Table]) -> int:
+    """All chunks in sends of SEND_ROWS rows, as programs do that do not wait for each."""
+    with client.producer() as producer:
+        sent = [
+            producer.send(topic, chunk.slice(at, SEND_ROWS))
+            for chunk in chunks
+            for at in range(0, chunk.num_rows, SEND_ROWS)
+        ]
+    return sum(extent.end - extent.start for each in sent for extent in each.result().values())
+
+
+def consume_arrow(client: KafkaClient, topic: str, count: int) -> int:
+    """Every record as Arrow columns, by a member of a group that commits."""
+    found = 0
+    with client.consumer(topic, f"of-{topic}", auto_offset_reset="earliest") as consumer:
+        while found < count:
+            rows = consumer.poll()
+            found += rows.num_rows if rows is not None else 0
+    return found
+
+
 def produce_messages(bootstrap: str, topic: str, keys: list[bytes], value: bytes, count: int) -> int:
     """The same records one by one, idempotent and acks=all as well, in large batches."""
     producer = Producer(
@@ -95,18 +117,22 @@ def measure(bootstrap: str, value_bytes: int, megabytes: int, rounds: int) -> li
         )
         for at in range(0, count, CHUNK_ROWS)
     ]
-    sides: dict[str, list[float]] = {"append": [], "produce": [], "read": [], "consume": []}
+    sides: dict[str, list[float]] = {
+        name: [] for name in ("append", "send", "produce", "read", "poll", "consume")
+    }
     with KafkaClient(bootstrap) as client:
         for number in range(rounds + 1):  # the first one warms up
-            topics = [f"v{value_bytes}-{number}-{side}" for side in ("ours", "theirs")]
+            topics = [f"v{value_bytes}-{number}-{side}" for side in ("ours", "sent", "theirs")]
             for future in admin.create_topics([NewTopic(t, PARTITIONS, 1) for t in topics]).values():
                 future.result()
-            ours, theirs = topics
+            ours, sends, theirs = topics
             found = {
                 "append": cpu_s(lambda ours=ours: append_arrow(client, ours, chunks)),
                 "produce": cpu_s(
                     lambda theirs=theirs: produce_messages(bootstrap, theirs, keys, value, count)
                 ),
+                "send": cpu_s(lambda sends=sends: produce_arrow(client, sends, chunks)),
+                "poll": cpu_s(lambda ours=ours: consume_arrow(client, ours, count)),
                 "read": cpu_s(lambda ours=ours: read_arrow(client, ours)),
                 "consume": cpu_s(lambda ours=ours: read_messages(bootstrap, ours, count)),
             }
@@ -117,7 +143,12 @@ def measure(bootstrap: str, value_bytes: int, megabytes: int, rounds: int) -> li
             for future in admin.delete_topics(topics).values():
                 future.result()
     rows = []
-    for ours, theirs, goal in (("read", "consume", (8, 2.5)), ("append", "produce", (8, 2.5))):
+    for ours, theirs, goal in (
+        ("read", "consume", (8, 2.5)),
+        ("poll", "consume", (8, 2.5)),
+        ("append", "produce", (8, 2.5)),
+        ("send", "produce", (8, 2.5)),
+    ):
         own, peer = statistics.median(sides[ours]), statistics.median(sides[theirs])
         spread = max(sides[theirs]) / min(sides[theirs])
         rows.append(

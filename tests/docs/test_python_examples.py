@@ -1,4 +1,4 @@
-"""The Python of README.md and docs/spark.md, and every notebook, runs from top to bottom.
+"""The Python of README.md, docs/spark.md and docs/client.md, and every notebook, runs from top to bottom.
 
 All in one process, one after the other: most of what each would take is the start of a JVM.
 """
@@ -19,6 +19,7 @@ from tests.docs.test_readme import blocks
 
 ROOT = Path(__file__).parents[2]
 SPARK = (ROOT / "docs" / "spark.md").read_text()  # goes on where README.md ends, with the same session
+CLIENT = (ROOT / "docs" / "client.md").read_text()
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 # Something of what each prints, so that it is known to have run.
@@ -55,7 +56,7 @@ def execute(tmp_path, monkeypatch):
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("default")  # of the notebook machinery, not of ours
 def test_the_pages_and_the_notebooks_run_and_show_what_they_say(execute, tmp_path):
-    pages = [*blocks("python"), *blocks("python", SPARK), "spark.stop()"]
+    pages = [*blocks("python"), *blocks("python", SPARK), "spark.stop()", *blocks("python", CLIENT)]
     parts = {"pages": pages} | {path.stem: ["%reset -f", *cells(path)] for path in NOTEBOOKS}
     outputs = iter(execute([source for part in parts.values() for source in part]))
     shown = {name: "".join(islice(outputs, len(part))) for name, part in parts.items()}
@@ -65,6 +66,8 @@ def test_the_pages_and_the_notebooks_run_and_show_what_they_say(execute, tmp_pat
     assert re.search(r"\| ?Ada\| +2\|", of_pages)
     assert "2 greetings in the cluster" in of_pages
     assert "4 orders in table and log" in of_pages
+    assert "100 clicks acknowledged" in of_pages
+    assert "100 clicks read" in of_pages
     assert "b'Cyd'" in of_pages
     with logstore.open(tmp_path / "data") as store:
         values = store.read("thanks", partition=0).read_all()["value"].to_pylist()

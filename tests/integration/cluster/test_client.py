@@ -211,7 +211,7 @@ def network_is_out(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("read over the network")
 
-    monkeypatch.setattr(kafka_client, "fetch", refuse)
+    monkeypatch.setattr(kafka_client, "fetch_of_epoch", refuse)
 
 
 def test_a_leader_on_this_machine_is_read_by_its_files(cluster, client, monkeypatch):

@@ -1,0 +1,206 @@
+"""Who of a group's members gets which partitions, and the bytes in which members tell: pure.
+
+An assignor gives every partition of the topics to one member that subscribes to its topic. `range` gives each member
+neighbouring partitions of every topic, `roundrobin` deals them out one by one, `cooperative-sticky` leaves each member
+what it has, as far as all get equally many; a partition that has to move is given to nobody until its owner gave it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import cycle
+from typing import NamedTuple
+
+from replication.errors import ProtocolError
+from replication.model.cluster import TopicPartition
+from replication.protocol.wire import INT16, INT32, LEGACY, MALFORMED, Buffer
+
+_VERSION = 2  # of a subscription: with the partitions that are owned, and since which generation
+_PARTITION_BYTES, _TOPIC_BYTES = 4, 6
+NO_GENERATION = -1
+
+
+class Subscription(NamedTuple):
+    """What a member wants, and what it has: `owned` since `generation`."""
+
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = NO_GENERATION
+
+
+class Member(NamedTuple):
+    """A member as its leader knows it. `rank` decides between equals: the instance id if there is one, and the id."""
+
+    id: str
+    rank: tuple[bool, str]
+    subscription: Subscription
+
+
+Assignment = dict[str, list[TopicPartition]]
+Assignor = Callable[[Sequence[Member], Mapping[str, Iterable[int]]], Assignment]
+
+
+def assign_range(members: Sequence[Member], partitions: Mapping[str, Iterable[int]]) -> Assignment:
+    """Neighbouring partitions of each topic; the first members get one more."""
+    found: Assignment = {member.id: [] for member in members}
+    for topic, takers, numbers in _topics(members, partitions):
+        size, more = divmod(len(numbers), len(takers))
+        begin = 0
+        for i, member in enumerate(takers):
+            end = begin + size + (i < more)
+            found[member.id] += [TopicPartition(topic, p) for p in numbers[begin:end]]
+            begin = end
+    return found
+
+
+def assign_round_robin(members: Sequence[Member], partitions: Mapping[str, Iterable[int]]) -> Assignment:
+    """One partition after the other to one member after the other."""
+    found: Assignment = {member.id: [] for member in members}
+    turns = cycle(sorted(members, key=lambda member: member.rank))
+    for topic, takers, numbers in _topics(members, partitions):
+        ids = {member.id for member in takers}
+        for p in numbers:
+            found[next(m.id for m in turns if m.id in ids)].append(TopicPartition(topic, p))
+    return found
+
+
+def assign_sticky(members: Sequence[Member], partitions: Mapping[str, Iterable[int]]) -> Assignment:
+    """Balanced with the fewest moves, as the group will be in the end."""
+    found: Assignment = {member.id: [] for member in members}
+    owners = _owners(members)
+    takers_of: dict[str, list[str]] = {}
+    free: list[TopicPartition] = []
+    for topic, takers, numbers in _topics(members, partitions):
+        takers_of[topic] = [member.id for member in takers]
+        for tp in (TopicPartition(topic, p) for p in numbers):
+            owner = owners.get(tp)
+            if owner in takers_of[topic]:
+                found[owner].append(tp)
+            else:
+                free.append(tp)
+    for tp in free:
+        found[min(takers_of[tp.topic], key=lambda m: len(found[m]))].append(tp)
+    while _move_some(found, takers_of):
+        pass
+    return {member: sorted(tps) for member, tps in found.items()}
+
+
+def assign_cooperative(members: Sequence[Member], partitions: Mapping[str, Iterable[int]]) -> Assignment:
+    """As `assign_sticky`, without the partitions that another member has: their turn comes when it gave them up."""
+    owners = _owners(members)
+    return {
+        member: [tp for tp in tps if owners.get(tp, member) == member]
+        for member, tps in assign_sticky(members, partitions).items()
+    }
+
+
+ASSIGNORS: Mapping[str, Assignor] = {
+    "cooperative-sticky": assign_cooperative,
+    "range": assign_range,
+    "roundrobin": assign_round_robin,
+}
+
+
+def _topics(
+    members: Sequence[Member], partitions: Mapping[str, Iterable[int]]
+) -> Iterable[tuple[str, list[Member], list[int]]]:
+    """(topic, its subscribers by rank, its partitions) of every topic that has both."""
+    ranked = sorted(members, key=lambda member: member.rank)
+    for topic, numbers in sorted(partitions.items()):
+        takers = [member for member in ranked if topic in member.subscription.topics]
+        if takers and (listed := sorted(numbers)):
+            yield topic, takers, listed
+
+
+def _owners(members: Sequence[Member]) -> dict[TopicPartition, str]:
+    """Who has which partition; of two that say so, the one that heard of it in the later generation."""
+    owners: dict[TopicPartition, tuple[int, str]] = {}
+    for member in members:
+        claim = member.subscription.generation, member.id
+        for tp in member.subscription.owned:
+            owners[tp] = max(owners.get(tp, claim), claim)
+    return {tp: owner for tp, (_, owner) in owners.items()}
+
+
+def _move_some(found: Assignment, takers_of: Mapping[str, Sequence[str]]) -> bool:
+    """Move partitions to members that have two fewer: of those above the mean down to it, of others one. Were any?"""
+    has_moved = False
+    mean = -(-sum(map(len, found.values())) // max(1, len(found)))
+    for _, mine in sorted(found.items(), key=lambda item: -len(item[1])):
+        if len(mine) < min(map(len, found.values())) + 2:
+            continue
+        for i in reversed(range(len(mine))):
+            least = min(takers_of[mine[i].topic], key=lambda m: len(found[m]))
+            if len(mine) >= len(found[least]) + 2:
+                found[least].append(mine.pop(i))
+                has_moved = True
+                if len(mine) <= mean:
+                    break
+    return has_moved
+
+
+# --------------------------------------------------------------------- bytes
+
+
+def encode_subscription(subscription: Subscription) -> bytes:
+    """The metadata of a member that joins."""
+    topics = b"".join(LEGACY.put_string(topic) for topic in subscription.topics)
+    head = INT16.pack(_VERSION) + INT32.pack(len(subscription.topics)) + topics + INT32.pack(-1)
+    return head + _put_partitions(subscription.owned) + INT32.pack(subscription.generation)
+
+
+def decode_subscription(data: Buffer) -> Subscription:
+    """Of any version. Raises: ProtocolError."""
+    try:
+        (version,) = INT16.unpack_from(data)
+        count, at = LEGACY.count(data, INT16.size, INT16.size)
+        topics = []
+        for _ in range(count):
+            topic, at = LEGACY.string(data, at)
+            topics.append(topic)
+        _, at = LEGACY.nullable_bytes(data, at)
+        owned: list[TopicPartition] = []
+        generation = NO_GENERATION
+        if version >= 1:
+            owned, at = _partitions(data, at)
+        if version >= 2:
+            (generation,) = INT32.unpack_from(data, at)
+    except MALFORMED as error:
+        raise ProtocolError(f"no subscription of a member: {error}") from error
+    return Subscription(tuple(topics), tuple(owned), generation)
+
+
+def encode_assignment(tps: Iterable[TopicPartition]) -> bytes:
+    """What a member is given."""
+    return INT16.pack(0) + _put_partitions(tps) + INT32.pack(-1)
+
+
+def decode_assignment(data: Buffer) -> frozenset[TopicPartition]:
+    """Of any version; no bytes are no partitions. Raises: ProtocolError."""
+    try:
+        return frozenset(_partitions(data, INT16.size)[0]) if len(data) else frozenset()
+    except MALFORMED as error:
+        raise ProtocolError(f"no assignment of a member: {error}") from error
+
+
+def _put_partitions(tps: Iterable[TopicPartition]) -> bytes:
+    topics: dict[str, list[int]] = {}
+    for tp in sorted(tps):
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    rows = (
+        LEGACY.put_string(topic) + INT32.pack(len(numbers)) + b"".join(map(INT32.pack, numbers))
+        for topic, numbers in topics.items()
+    )
+    return INT32.pack(len(topics)) + b"".join(rows)
+
+
+def _partitions(data: Buffer, at: int) -> tuple[list[TopicPartition], int]:
+    found = []
+    topics, at = LEGACY.count(data, at, _TOPIC_BYTES)
+    for _ in range(topics):
+        topic, at = LEGACY.string(data, at)
+        count, at = LEGACY.count(data, at, _PARTITION_BYTES)
+        for _ in range(count):
+            found.append(TopicPartition(topic, *INT32.unpack_from(data, at)))
+            at += INT32.size
+    return found, at

@@ -1,0 +1,491 @@
+"""Consumers in a group for programs: the topics' records as Arrow, each partition read by one member of the group.
+
+`AsyncConsumer` is the consumer; `Consumer` is the same for code without an event loop. It drives the machine of
+`membership`: heartbeats, joins and fetches go on between polls; partitions come and go within `poll` only, so a program
+that polls has finished what it was given. Laws: what is committed was handed out before; an offset that was committed
+is where the partition's next reader begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import pyarrow as pa
+
+from logstore.errors import (
+    InvalidConfigError,
+    InvalidRequestError,
+    PylogError,
+    UnknownTopicError,
+    did_you_mean,
+)
+from replication.client import groups, membership
+from replication.client.assignors import (
+    ASSIGNORS,
+    Member,
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from replication.client.cluster import Cluster
+from replication.client.membership import Membership, Phase, Tps
+from replication.client.reading import PartitionReader
+from replication.errors import ErrorCode, KafkaError
+from replication.model.cluster import TopicPartition
+from replication.protocol.apis import ApiKey
+from replication.protocol.messages import Isolation
+
+logger = logging.getLogger(__name__)
+
+PROTOCOL_TYPE = "consumer"
+# The last ones before flexible messages: nothing in later ones is needed, and not every broker reads them.
+VERSIONS_MAX = {ApiKey.JOIN_GROUP: 5, ApiKey.SYNC_GROUP: 3, ApiKey.HEARTBEAT: 3, ApiKey.LEAVE_GROUP: 2}
+JOIN_SPARE_MS = 5_000  # a join is answered when the slowest member's time to rejoin is over
+CLOSE_S = 10.0  # for what a closing member still says
+_REQUESTS = (membership.Join, membership.Divide, membership.Sync)
+Told = Callable[[Tps], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """How a member of a group reads; the names are Kafka's.
+
+    assignor: one that all members of the group know: cooperative-sticky, range or roundrobin. group_instance_id: a
+    member that comes back within session_timeout_ms gets its partitions again. A member that does not poll for
+    max_poll_interval_ms loses its partitions. auto_offset_reset: where to begin without a valid offset; none: an error.
+    """
+
+    group_id: str
+    assignor: str = "cooperative-sticky"
+    group_instance_id: str | None = None
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    auto_offset_reset: Literal["earliest", "latest", "none"] = "latest"
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    metadata_max_age_ms: int = 300_000
+
+    def __post_init__(self) -> None:
+        """Raises: InvalidConfigError."""
+        for name, known in (
+            ("assignor", tuple(ASSIGNORS)),
+            ("auto_offset_reset", ("earliest", "latest", "none")),
+            ("isolation_level", ("read_committed", "read_uncommitted")),
+        ):
+            if (given := getattr(self, name)) not in known:
+                raise InvalidConfigError(f"{name}={given!r}{did_you_mean(given, known)}", option=name)
+        if not 0 < self.heartbeat_interval_ms < self.session_timeout_ms:
+            raise InvalidConfigError(
+                f"heartbeat_interval_ms={self.heartbeat_interval_ms}: below session_timeout_ms",
+                option="heartbeat_interval_ms",
+            )
+
+
+class AsyncConsumer:
+    """See the module. Belongs to one event loop and one task; ends with `close` or `async with`.
+
+    `on_assign` is told of partitions before their first record; `on_revoke` before another member gets them, and what
+    was handed out is committed by then, unless they were lost.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topics: Iterable[str],
+        settings: ConsumerSettings,
+        *,
+        on_assign: Told | None = None,
+        on_revoke: Told | None = None,
+    ) -> None:
+        self._topics = tuple(sorted(set(topics)))
+        self._settings = settings
+        self._on_assign, self._on_revoke = on_assign or apart(None), on_revoke or apart(None)
+        # Of its own: a join that waits must not hold up another member's.
+        self._cluster = Cluster(bootstrap, metadata_max_age_ms=settings.metadata_max_age_ms)
+        is_committed = settings.isolation_level == "read_committed"
+        isolation = Isolation.READ_COMMITTED if is_committed else Isolation.READ_UNCOMMITTED
+        self._changed = asyncio.Event()
+        self._reader = PartitionReader(self._cluster, isolation, settings.auto_offset_reset, self._changed)
+        self._member = Membership(
+            is_cooperative=settings.assignor == "cooperative-sticky",
+            is_static=settings.group_instance_id is not None,
+        )
+        self._due: deque[membership.Effect] = deque()
+        self._joining: asyncio.Task[None] | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._counts: Mapping[str, int] = {}  # of partitions, as the group was divided
+        self._committed: dict[TopicPartition, int] = {}
+        self._polled_s = self._commit_s = 0.0
+        self._error: PylogError | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        """Batches without end, as `poll` gives them."""
+        while True:
+            if (rows := await self.poll()) is not None:
+                yield rows
+
+    async def poll(self, timeout_ms: int = 1000) -> pa.RecordBatch | None:
+        """The next records of one partition; None: there were none in time.
+
+        Columns: topic, partition, and those of `RECORD_SCHEMA`. What was handed out before counts as done.
+
+        Raises: OffsetOutOfRangeError (auto_offset_reset=none), CorruptLogError, KafkaError (it cannot be a member, a
+        partition may not be read); InvalidRequestError: it is closed.
+        """
+        loop = asyncio.get_running_loop()
+        self._polled_s = loop.time()
+        deadline = self._polled_s + timeout_ms / 1000
+        if self._beating is None and self._error is None:
+            self._commit_s = self._polled_s + self._settings.auto_commit_interval_ms / 1000
+            self._beating = self._start(self._beat())
+        while True:
+            self._changed.clear()
+            if self._error is not None:
+                raise self._error
+            await self._act()
+            if (rows := self._reader.take()) is not None:
+                return rows
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._changed.wait()
+            except TimeoutError:
+                return None
+
+    @property
+    def assignment(self) -> Tps:
+        """The partitions that it reads."""
+        return frozenset(self._reader.positions)
+
+    def position(self, tp: TopicPartition) -> int:
+        """The offset behind what was handed out. Raises: InvalidRequestError: it does not read the partition."""
+        self._own([tp])
+        return self._reader.positions[tp]
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Go on at this offset. Raises: InvalidRequestError."""
+        self._own([tp])
+        self._reader.seek(tp, offset)
+
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these until `resume`. Raises: InvalidRequestError."""
+        self._reader.paused |= self._own(tps)
+
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        """Hand these out again. Raises: InvalidRequestError."""
+        self._reader.paused -= self._own(tps)
+        self._changed.set()
+        self._reader.look()
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Store these offsets, by default the positions of all partitions: the group goes on there.
+
+        Raises: KafkaError: the partitions were lost, or the group does not take them; InvalidRequestError.
+        """
+        if self._joining is not None:
+            await asyncio.wait([self._joining])
+        wanted = dict(self._reader.positions if offsets is None else offsets)
+        self._own(wanted)
+        if self._member.phase is Phase.OUT and wanted:
+            raise KafkaError(
+                ErrorCode.ILLEGAL_GENERATION, "the partitions were lost: another member may have them"
+            )
+        who = groups.Member(self._member.generation, self._member.id, self._settings.group_instance_id)
+        found = {
+            tp: groups.Committed(offset) for tp, offset in wanted.items() if self._committed.get(tp) != offset
+        }
+        try:
+            await groups.commit(self._cluster, self._settings.group_id, found, member=who)
+        except KafkaError as error:
+            self._step(membership.Heard(who.generation, error.code))
+            raise
+        self._committed |= wanted
+
+    async def close(self) -> None:
+        """Commit (enable_auto_commit), leave the group, end the connections."""
+        for task in (self._joining, self._beating):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        if self._error is None:
+            self._error = InvalidRequestError("the consumer is closed")
+            self._step(membership.Closed())
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                while self._due:
+                    await self._perform(self._due.popleft())
+        except (PylogError, TimeoutError) as error:
+            logger.warning("group=%s a member left without a word: %s", self._settings.group_id, error)
+        await self._reader.close()
+        self._cluster.close()
+        await asyncio.sleep(0)
+
+    # ------------------------------------------------------------------ within a poll
+
+    async def _act(self) -> None:
+        while True:
+            while self._due:
+                await self._perform(self._due.popleft())
+            self._step(membership.Polled())
+            if not self._due:
+                break
+        now = asyncio.get_running_loop().time()
+        if self._settings.enable_auto_commit and now >= self._commit_s and self._member.phase is Phase.STABLE:
+            self._commit_s = now + self._settings.auto_commit_interval_ms / 1000
+            await self._commit_quietly(self._reader.positions)
+
+    async def _perform(self, effect: membership.Effect) -> None:
+        match effect:
+            case membership.Join():
+                self._joining = self._start(self._join())
+            case membership.Revoke(tps) | membership.Lose(tps):
+                if self._settings.enable_auto_commit and isinstance(effect, membership.Revoke):
+                    await self._commit_quietly(
+                        {tp: self._reader.positions[tp] for tp in tps & self.assignment}
+                    )
+                await self._on_revoke(tps)
+                self._reader.drop(tps)
+                for tp in tps:
+                    self._committed.pop(tp, None)
+            case membership.Assign(tps) if tps:
+                known = await groups.committed(self._cluster, self._settings.group_id, tps)
+                self._committed |= {tp: each.offset for tp, each in known.items()}
+                await self._reader.add({tp: known[tp].offset if tp in known else None for tp in tps})
+                await self._on_assign(tps)
+            case membership.Leave(member_id):
+                await self._leave(member_id)
+            case membership.Fail(error):
+                self._error = KafkaError(error, f"member of group {self._settings.group_id!r}")
+                raise self._error
+
+    async def _commit_quietly(self, offsets: Mapping[TopicPartition, int]) -> None:
+        try:
+            await self.commit(offsets)
+        except PylogError as error:
+            logger.warning("group=%s offsets were not committed: %s", self._settings.group_id, error)
+
+    def _step(self, event: membership.Event) -> None:
+        self._member, effects = membership.step(self._member, event)
+        self._due.extend(effects)
+        self._changed.set() if effects else None
+
+    def _own(self, tps: Iterable[TopicPartition]) -> Tps:
+        asked = frozenset(tps)
+        for tp in asked - self._reader.positions.keys():
+            raise InvalidRequestError(f"{tp} is not assigned to this consumer")
+        return asked
+
+    # ---------------------------------------------------------------- between polls
+
+    def _start(self, what: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(what)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """The program must hear of what went wrong between its polls."""
+        self._changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            unexpected = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the consumer failed: {error!r}")
+            self._error = self._error or (error if isinstance(error, PylogError) else unexpected)
+
+    async def _join(self) -> None:
+        """Send joins and syncs until the member has its partitions, or has to wait for the next poll."""
+        effects: tuple[membership.Effect, ...] = (membership.Join(),)
+        while effects:
+            try:
+                event = await self._ask(effects[0])
+            except KafkaError as error:
+                logger.warning("group=%s the member could not join: %s", self._settings.group_id, error)
+                event = membership.Unanswered()
+            self._member, effects = membership.step(self._member, event)
+            if not effects or not isinstance(effects[0], _REQUESTS):
+                self._due.extend(effects)
+                return
+
+    async def _ask(self, effect: membership.Effect) -> membership.Event:
+        match effect:
+            case membership.Divide(members):
+                return membership.Divided(await self._divide(members))
+            case membership.Sync(assignments):
+                return await self._sync(assignments)
+            case _:
+                return await self._join_group()
+
+    async def _join_group(self) -> membership.Event:
+        s, m = self._settings, self._member
+        subscription = Subscription(self._topics, tuple(m.owned), m.generation)
+        answer = await self._call(
+            ApiKey.JOIN_GROUP,
+            {
+                "session_timeout": s.session_timeout_ms,
+                "rebalance_timeout": s.max_poll_interval_ms,
+                "member_id": m.id,
+                "protocol_type": PROTOCOL_TYPE,
+                "protocols": [{"name": s.assignor, "metadata": encode_subscription(subscription)}],
+            },
+            timeout_ms=s.max_poll_interval_ms + JOIN_SPARE_MS,
+        )
+        members = tuple(
+            (each.member_id, getattr(each, "group_instance_id", None), bytes(each.metadata))
+            for each in answer.members
+        )
+        return membership.Joined(
+            _code(answer), answer.member_id, answer.generation_id, answer.leader, members
+        )
+
+    async def _divide(self, members: Iterable[tuple[str, str | None, bytes]]) -> dict[str, bytes]:
+        known = [Member(i, (n is None, n or i), decode_subscription(data)) for i, n, data in members]
+        self._counts = await self._partitions({topic for each in known for topic in each.subscription.topics})
+        divided = ASSIGNORS[self._settings.assignor](known, {t: range(n) for t, n in self._counts.items()})
+        return {member: encode_assignment(tps) for member, tps in divided.items()}
+
+    async def _partitions(self, topics: Iterable[str]) -> dict[str, int]:
+        counts = {}
+        for topic in topics:
+            try:
+                counts[topic] = len((await self._cluster.topic(topic)).leaders)
+            except UnknownTopicError as error:
+                logger.warning("group=%s %s", self._settings.group_id, error)
+                counts[topic] = 0
+        return counts
+
+    async def _sync(self, assignments: Mapping[str, bytes]) -> membership.Event:
+        request = {
+            "protocol_type": PROTOCOL_TYPE,
+            "protocol_name": self._settings.assignor,
+            "assignments": [{"member_id": i, "assignment": data} for i, data in assignments.items()],
+        }
+        timeout_ms = self._settings.max_poll_interval_ms + JOIN_SPARE_MS
+        answer = await self._call(ApiKey.SYNC_GROUP, self._named() | request, timeout_ms=timeout_ms)
+        error = _code(answer)
+        given = decode_assignment(answer.assignment) if error is ErrorCode.NONE else frozenset()
+        return membership.Synced(error, given)
+
+    async def _beat(self) -> None:
+        """Keep the membership alive, as long as the program polls."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._settings.heartbeat_interval_ms / 1000)
+            m = self._member
+            if m.phase not in (Phase.SYNCING, Phase.STABLE):
+                continue
+            if (loop.time() - self._polled_s) * 1000 > self._settings.max_poll_interval_ms:
+                self._step(membership.PollLate())
+                await self._leave(m.id)
+                continue
+            try:
+                heard = _code(await self._call(ApiKey.HEARTBEAT, self._named()))
+                self._step(membership.Heard(m.generation, heard))
+                if m.is_leader and await self._partitions(self._counts) != self._counts:
+                    self._step(membership.TopicsChanged())
+            except PylogError as error:
+                logger.warning("group=%s no heartbeat: %s", self._settings.group_id, error)
+            if self._member.must_rejoin:
+                self._changed.set()
+
+    async def _leave(self, member_id: str) -> None:
+        await self._call(ApiKey.LEAVE_GROUP, {"member_id": member_id})
+
+    def _named(self) -> dict[str, Any]:
+        return {"generation_id": self._member.generation, "member_id": self._member.id}
+
+    async def _call(self, key: ApiKey, request: dict[str, Any], **bounds: Any) -> Any:
+        who = {"group_id": self._settings.group_id, "group_instance_id": self._settings.group_instance_id}
+        answer = await self._cluster.call_coordinator(
+            self._settings.group_id, key, who | request, _code, version_max=VERSIONS_MAX[key], **bounds
+        )
+        return answer.body
+
+
+def _code(answer: Any) -> ErrorCode:
+    return ErrorCode(answer.error_code.value)
+
+
+class Consumer:
+    """`AsyncConsumer` for code without an event loop, for one thread at a time; made by `KafkaClient.consumer`.
+
+    `on_assign` and `on_revoke` are called in a thread of their own while `poll` waits; they may use the consumer.
+    """
+
+    def __init__(self, consumer: AsyncConsumer, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._consumer = consumer
+        self._run = run
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Batches without end, as `poll` gives them."""
+        while True:
+            if (rows := self.poll()) is not None:
+                yield rows
+
+    def poll(self, timeout_ms: int = 1000) -> pa.RecordBatch | None:
+        """As `AsyncConsumer.poll`."""
+        return self._run(self._consumer.poll(timeout_ms))
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """As `AsyncConsumer.commit`."""
+        self._run(self._consumer.commit(offsets))
+
+    @property
+    def assignment(self) -> Tps:
+        """As `AsyncConsumer.assignment`."""
+        return self._consumer.assignment
+
+    def position(self, tp: TopicPartition) -> int:
+        """As `AsyncConsumer.position`."""
+        return self._consumer.position(tp)
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """As `AsyncConsumer.seek`."""
+        self._run(_done(lambda: self._consumer.seek(tp, offset)))
+
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        """As `AsyncConsumer.pause`."""
+        self._run(_done(lambda: self._consumer.pause(tps)))
+
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        """As `AsyncConsumer.resume`."""
+        self._run(_done(lambda: self._consumer.resume(tps)))
+
+    def close(self) -> None:
+        """As `AsyncConsumer.close`."""
+        self._run(self._consumer.close())
+
+
+def apart(told: Callable[[Tps], None] | None) -> Told:
+    """`told` in a thread of its own, so that it may wait for the event loop."""
+
+    async def tell(tps: Tps) -> None:
+        if told is not None:
+            await asyncio.to_thread(told, tps)
+
+    return tell
+
+
+async def _done(what: Callable[[], None]) -> None:
+    what()

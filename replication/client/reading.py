@@ -1,0 +1,275 @@
+"""PartitionReader: the records of several partitions, from their positions on, fetched ahead.
+
+Laws: a record is handed out once, in the order of its partition, and the position is behind the last one that was. A
+partition that is dropped or moved hands out nothing of what was fetched before. One request waits on a leader, and two
+answers for a partition. Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+
+from logstore.config import INT64_MAX
+from logstore.errors import PylogError
+from logstore.records.arrow import decode_pieces
+from replication.client.cluster import LOST, Cluster
+from replication.client.fetching import (
+    EARLIEST,
+    FETCH_BYTES,
+    FETCH_BYTES_MAX,
+    FETCH_WAIT_MS,
+    LATEST,
+    TOPIC_IDS_FROM,
+    Fetched,
+    list_offsets,
+    out_of_range,
+    whole,
+)
+from replication.client.metadata import NO_LEADER
+from replication.errors import ErrorCode, KafkaError, error_of
+from replication.model.cluster import TopicPartition, topic_uuid
+from replication.protocol.apis import ApiKey
+from replication.protocol.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    Isolation,
+    PartitionFetched,
+)
+
+logger = logging.getLogger(__name__)
+
+AHEAD = 2  # answers: one that is handed out, and the next
+REQUEST_BYTES = 16 * 1024 * 1024
+RETRY_S = 0.1
+_RESETS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class _Ahead(NamedTuple):
+    """An answer that is being handed out."""
+
+    rows: Iterator[pa.RecordBatch]
+    next_offset: int
+
+
+class PartitionReader:
+    """See the module. `changed` is set when there may be something to take, or an error to raise."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        isolation: Isolation,
+        reset: Literal["earliest", "latest", "none"],
+        changed: asyncio.Event,
+    ) -> None:
+        self._cluster, self._isolation, self._reset = cluster, isolation, reset
+        self._changed, self._wanted = changed, asyncio.Event()
+        self.positions: dict[TopicPartition, int] = {}
+        self.paused: frozenset[TopicPartition] = frozenset()
+        self._ahead: dict[TopicPartition, deque[_Ahead]] = {}
+        self._fetch_bytes: dict[TopicPartition, int] = {}
+        self._not_before: dict[TopicPartition, float] = {}
+        self._asked: dict[int, asyncio.Task[None]] = {}  # by leader
+        self._fetching: set[TopicPartition] = set()
+        self._fetcher: asyncio.Task[None] | None = None
+        self._error: PylogError | None = None
+
+    async def add(self, offsets: Mapping[TopicPartition, int | None]) -> None:
+        """Read these from their offsets on; None: as `reset` says.
+
+        Raises: OffsetOutOfRangeError: without an offset, and `reset` is none. As `list_offsets`.
+        """
+        unknown = [tp for tp, offset in offsets.items() if offset is None]
+        found = await self._reset_offsets(unknown)
+        for tp, offset in offsets.items():
+            self.seek(tp, found[tp] if offset is None else offset)
+        if self._fetcher is None:
+            self._fetcher = asyncio.get_running_loop().create_task(self._fetch_all())
+            self._fetcher.add_done_callback(self._ended)
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Go on there."""
+        self.positions[tp] = offset
+        self._ahead[tp] = deque()
+        self._wanted.set()
+
+    def drop(self, tps: Iterable[TopicPartition]) -> None:
+        """Read these no more."""
+        for tp in tps:
+            self.positions.pop(tp, None)
+            self._ahead.pop(tp, None)
+        self.paused &= self.positions.keys()
+
+    def look(self) -> None:
+        """Something was resumed."""
+        self._wanted.set()
+
+    def take(self) -> pa.RecordBatch | None:
+        """The next records of the partition that waited longest. Raises: CorruptLogError, and why a fetch failed."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        for tp, ahead in tuple(self._ahead.items()):
+            while ahead and tp not in self.paused:
+                rows = next(ahead[0].rows, None)
+                if rows is None:
+                    self.positions[tp] = ahead.popleft().next_offset
+                    self._wanted.set()
+                elif rows.num_rows:
+                    self.positions[tp] = rows.column("offset")[-1].as_py() + 1
+                    self._ahead[tp] = self._ahead.pop(tp)  # the others first
+                    return _named(rows, tp)
+        return None
+
+    async def close(self) -> None:
+        """Stop."""
+        tasks = [*self._asked.values(), *([self._fetcher] if self._fetcher else ())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------------- fetching
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """The program must hear of what went wrong here."""
+        self._changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            unexpected = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the consumer failed: {error!r}")
+            self._error = error if isinstance(error, PylogError) else unexpected
+
+    def _next(self, tp: TopicPartition) -> int | None:
+        """Where the next fetch of a partition begins; None if it is no longer read."""
+        ahead = self._ahead.get(tp)
+        return ahead[-1].next_offset if ahead else self.positions.get(tp)
+
+    async def _fetch_all(self) -> None:
+        while True:
+            self._wanted.clear()
+            shares: dict[int, dict[TopicPartition, FetchPartition]] = {}
+            now = asyncio.get_running_loop().time()
+            for tp in tuple(self.positions):
+                is_full = len(self._ahead.get(tp, ())) >= AHEAD or tp in self.paused or tp in self._fetching
+                if is_full or self._not_before.get(tp, 0.0) > now:
+                    continue
+                self._not_before.pop(tp, None)
+                leader = await self._cluster.leader(tp)
+                offset = self._next(tp)
+                if leader.broker == NO_LEADER:
+                    self._later(tp)
+                elif leader.broker not in self._asked and offset is not None:
+                    size = self._fetch_bytes.get(tp, FETCH_BYTES)
+                    wanted = FetchPartition(tp.partition, offset, size, current_leader_epoch=leader.epoch)
+                    shares.setdefault(leader.broker, {})[tp] = wanted
+            for broker, share in shares.items():
+                self._fetching |= share.keys()
+                task = asyncio.create_task(self._fetch(broker, share))
+                self._asked[broker] = task
+                task.add_done_callback(self._ended)
+            try:
+                async with asyncio.timeout(RETRY_S if self._not_before else None):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+
+    async def _fetch(self, broker: int, share: Mapping[TopicPartition, FetchPartition]) -> None:
+        try:
+            answers = await self._answers(broker, share)
+            for tp, answer in answers.items():
+                if self._next(tp) == share[tp].fetch_offset:
+                    await self._answered(tp, answer, share[tp])
+        except LOST as error:
+            logger.info("broker %d did not answer a fetch: %s", broker, error)
+            self._later(*share)
+        except KafkaError as error:
+            if not error.code.is_retriable and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
+                raise
+            self._later(*share)
+        finally:
+            del self._asked[broker]
+            self._fetching -= share.keys()
+            self._wanted.set()
+
+    async def _answers(
+        self, broker: int, share: Mapping[TopicPartition, FetchPartition]
+    ) -> dict[TopicPartition, PartitionFetched]:
+        topics: dict[str, list[FetchPartition]] = {}
+        for tp, wanted in share.items():
+            topics.setdefault(tp.topic, []).append(wanted)
+        ids = {name: topic_uuid((await self._cluster.topic(name)).id) for name in topics}
+        names = {topic_id: name for name, topic_id in ids.items()}
+        request = FetchRequest(
+            max_wait_ms=FETCH_WAIT_MS,
+            min_bytes=1,
+            topics=tuple(FetchTopic(name, ids[name], tuple(rows)) for name, rows in topics.items()),
+            max_bytes=REQUEST_BYTES,
+            isolation=self._isolation,
+        )
+        version_max = None if all(ids.values()) else TOPIC_IDS_FROM - 1
+        answer = await self._cluster.call_leader(
+            broker, list(topics), ApiKey.FETCH, request, version_max=version_max
+        )
+        if answer.body.error_code:
+            raise error_of(answer.body.error_code, f"fetch from broker {broker}")
+        return {
+            TopicPartition(topic.name or names[topic.topic_id], p.partition): p
+            for topic in answer.body.topics
+            for p in topic.partitions
+        }
+
+    async def _answered(self, tp: TopicPartition, answer: PartitionFetched, asked: FetchPartition) -> None:
+        """Raises: KafkaError, OffsetOutOfRangeError, CorruptLogError."""
+        offset = asked.fetch_offset
+        if answer.error_code:
+            error = error_of(answer.error_code, f"fetch of {tp} at offset {offset}")
+            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                begin = (await self._reset_offsets([tp], offset))[tp]
+                logger.warning("%s has no offset %d: reading on at %d", tp, offset, begin)
+                if self._next(tp) == offset:
+                    self.seek(tp, begin)
+            elif error.code.is_retriable:
+                self._later(tp)
+            else:
+                raise error
+        elif len(answer.records):
+            found = whole(answer, tp, offset, INT64_MAX, self._isolation)
+            if found is None:
+                self._fetch_bytes[tp] = min(2 * asked.max_bytes, FETCH_BYTES_MAX)
+            else:
+                self._ahead[tp].append(_Ahead(self._rows(tp, offset, found), found.next_offset))
+                self._changed.set()
+
+    def _rows(self, tp: TopicPartition, offset: int, found: Fetched) -> Iterator[pa.RecordBatch]:
+        for part in found.parts:
+            where = (f"{tp} at {self._cluster.where}", 0)
+            yield from decode_pieces(part, start=offset, end=INT64_MAX, where=where)
+
+    async def _reset_offsets(
+        self, tps: Iterable[TopicPartition], offset: int = -1
+    ) -> dict[TopicPartition, int]:
+        listed = list(tps)
+        if not listed:
+            return {}
+        if self._reset == "none":
+            raise await out_of_range(self._cluster, listed[0], offset)
+        wanted = dict.fromkeys(listed, _RESETS[self._reset])
+        found = await list_offsets(self._cluster, wanted, isolation=self._isolation)
+        return {tp: each.offset for tp, each in found.items()}
+
+    def _later(self, *tps: TopicPartition) -> None:
+        self._cluster.forget({tp.topic for tp in tps})
+        self._not_before |= dict.fromkeys(tps, asyncio.get_running_loop().time() + RETRY_S)
+
+
+def _named(rows: pa.RecordBatch, tp: TopicPartition) -> pa.RecordBatch:
+    """With the columns `topic` and `partition` in front."""
+    topic = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows), [tp.topic])
+    partition = pa.repeat(pa.scalar(tp.partition, pa.int32()), rows.num_rows)
+    return pa.RecordBatch.from_arrays(
+        [topic, partition, *rows.columns], names=["topic", "partition", *rows.schema.names]
+    )
