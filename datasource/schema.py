@@ -51,7 +51,6 @@ _CONSTANT = ("topic", "partition")  # the same in every row of a partition: not 
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    """Return the schema of these columns; all of them nullable, as in Spark's Kafka source."""
     return StructType([StructField(name, TYPES[name]) for name in columns])
 
 
@@ -131,8 +130,6 @@ def microseconds(milliseconds: pa.Array) -> Any:
         )
         return pc.multiply(near, 1000).cast(target)
 
-
-# --- writing ---
 
 _TEXT = (StringType, VarcharType, CharType)
 _WRITABLE: dict[str, tuple[type[DataType], ...]] = {

@@ -273,9 +273,6 @@ def _cores(master: str) -> int:
     return int(found[1]) if found else (os.cpu_count() or 1) if master.startswith("local[*") else 1
 
 
-# --- Java ---
-
-
 @cache
 def java_home() -> Path:
     """Return the home of a Java that can run Spark. Raises: StorageError: none is installed."""

@@ -276,7 +276,6 @@ def _check(setting: DataclassField[Any], value: Any, text: str) -> None:
 
 
 def format_value(value: Any) -> str:
-    """A setting's value as Kafka writes it."""
     match value:
         case bool():
             return "true" if value else "false"

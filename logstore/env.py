@@ -42,18 +42,6 @@ NETWORK_FILE_SYSTEMS = frozenset(
 ) | {"fuse.sshfs"}
 
 
-class Clock(Protocol):
-    """Wall time for records, monotonic time for waits."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since 1970; may jump."""
-
-    def monotonic_ms(self) -> int:
-        """Milliseconds since some time; never goes back."""
-
-    def sleep_ms(self, duration_ms: float) -> None: ...
-
-
 class FileStat(NamedTuple):
     """Identifies a file's content cheaply."""
 
@@ -70,95 +58,15 @@ class Listing(NamedTuple):
     settled: bool
 
 
-class Lock(Protocol):
-    """A held file lock."""
-
-    def release(self) -> None:
-        """Let others in; a second call does nothing."""
-
-
-class Files(Protocol):
-    """The file system as the engine uses it; tests put crashing, full and lying ones here."""
-
-    def read_into(self, path: StrPath, position: int, space: memoryview) -> int:
-        """Fill `space` from `position`; return the number of bytes, short only at the end of the file."""
-
-    def read(self, path: StrPath, position: int, size: int) -> bytes:
-        """Return `size` bytes from `position`, fewer at the end of the file."""
-
-    def read_all(self, path: StrPath) -> bytes:
-        """Return what is at `path` now (the file is opened anew: for small files that others replace)."""
-
-    def write(self, path: StrPath, position: int, data: Bytes) -> None:
-        """Write all of `data` at `position`. The file must exist (`create`)."""
-
-    def create(self, path: StrPath) -> None:
-        """Make an empty file, or leave the one that is there."""
-
-    def truncate(self, path: StrPath, size: int) -> None: ...
-
-    def allocate(self, path: StrPath, size: int) -> None:
-        """Give the file room for `size` bytes on the disk, without writing them."""
-
-    def set_time(self, path: StrPath, mtime_ns: int) -> None:
-        """Set the time of the last write, of a file that replaces another one."""
-
-    def stat(self, path: StrPath) -> FileStat | None:
-        """Identity and size of what is at `path` now; None when there is nothing."""
-
-    def list(self, path: StrPath) -> Listing: ...
-
-    @property
-    def is_syncing(self) -> bool:
-        """True while a thread is in `fsync`: writes may have to wait for it."""
-
-    def fsync(self, path: StrPath) -> None:
-        """Make the file (or directory) durable.
-
-        Raises: FailedStoreError: it failed, so what is on disk is unknown from now on.
-        """
-
-    def rename(self, source: StrPath, target: StrPath) -> None:
-        """Atomically put `source` in the place of `target`."""
-
-    def link(self, source: StrPath, target: StrPath) -> None:
-        """Give the file a second name; nothing happens if `target` is there already."""
-
-    def unlink(self, path: StrPath) -> None:
-        """Remove a file; nothing happens if it is gone already."""
-
-    def mkdir(self, path: StrPath) -> None:
-        """Make a directory and those above it, where they are missing."""
-
-    def rmdir(self, path: StrPath) -> None:
-        """Remove an empty directory; nothing happens if it is gone already."""
-
-    def lock(self, path: StrPath, *, shared: bool = False, wait: bool = True) -> Lock | None:
-        """Hold a file lock until it is released or the process dies; None if it is taken and `wait` is false.
-
-        Other processes and other threads of this one are kept out alike. The lock file is made when it is missing;
-        where it cannot be made (a read-only directory), a shared lock raises FileNotFoundError.
-        """
-
-    def is_writable(self, path: StrPath) -> bool: ...
-
-    def network_file_system(self, path: StrPath) -> str | None:
-        """Name of the network file system that holds `path`; None on a local one."""
-
-    def drop_cache(self, path: StrPath) -> None:
-        """Read the file from the disk from now on, but for what is still to be written there."""
-
-    def forget(self, prefix: StrPath) -> None:
-        """Open paths that begin with `prefix` anew at their next use: they may name other files now."""
-
-
-class SystemClock:
-    """The machine's time."""
+class Clock:
+    """Wall time for records, monotonic time for waits."""
 
     def now_ms(self) -> int:
+        """Milliseconds since 1970; may jump."""
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
+        """Milliseconds since some time; never goes back."""
         return time.monotonic_ns() // 1_000_000
 
     def sleep_ms(self, duration_ms: float) -> None:
@@ -180,7 +88,7 @@ class _Descriptor:
             close(self.fd)
 
 
-class _FileLock:
+class Lock:
     """A flock on a descriptor of its own, so that neither a fork nor another thread shares it."""
 
     __slots__ = ("__weakref__", "_fd")
@@ -190,6 +98,7 @@ class _FileLock:
         reset_after_fork(self)
 
     def release(self) -> None:
+        """Let others in; a second call does nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             # Unlock before closing: a child that is just being forked may hold a copy of the descriptor.
@@ -204,7 +113,10 @@ class _FileLock:
 
 
 class OsFiles:
-    """Files of the operating system, through a pool of at most `open_files_max` descriptors."""
+    """Files of the operating system, through a pool of at most `open_files_max` descriptors.
+
+    Tests put crashing, full and lying ones with the same methods in its place.
+    """
 
     def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
         self._open: dict[str, _Descriptor] = {}  # least recently used first
@@ -218,6 +130,7 @@ class OsFiles:
         self._mutex = threading.Lock()
 
     def read_into(self, path: StrPath, position: int, space: memoryview) -> int:
+        """Fill `space` from `position`; return the number of bytes, short only at the end of the file."""
         file = self._descriptor(str(path))
         try:
             count = os.preadv(file.fd, [space], position)
@@ -231,6 +144,7 @@ class OsFiles:
         return count
 
     def read(self, path: StrPath, position: int, size: int) -> bytes:
+        """Return `size` bytes from `position`, fewer at the end of the file."""
         file = self._descriptor(str(path))
         try:
             return os.pread(file.fd, size, position)
@@ -238,10 +152,12 @@ class OsFiles:
             raise _failure("read", path, error) from error
 
     def read_all(self, path: StrPath) -> bytes:
+        """Return what is at `path` now (the file is opened anew: for small files that others replace)."""
         with _mapped("read", path), open(path, "rb", buffering=0) as file:
             return file.readall()
 
     def write(self, path: StrPath, position: int, data: Bytes) -> None:
+        """Write all of `data` at `position`. The file must exist (`create`)."""
         file = self._descriptor(str(path), writable=True)
         try:
             written = os.pwrite(file.fd, data, position)
@@ -252,6 +168,7 @@ class OsFiles:
             raise _failure("write", path, error) from error
 
     def create(self, path: StrPath) -> None:
+        """Make an empty file, or leave the one that is there."""
         with _mapped("create", path):
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
@@ -263,6 +180,7 @@ class OsFiles:
             raise _failure("truncate", path, error) from error
 
     def allocate(self, path: StrPath, size: int) -> None:
+        """Give the file room for `size` bytes on the disk, without writing them."""
         file = self._descriptor(str(path), writable=True)
         try:
             os.posix_fallocate(file.fd, 0, size)
@@ -270,10 +188,12 @@ class OsFiles:
             raise _failure("take room for", path, error) from error
 
     def set_time(self, path: StrPath, mtime_ns: int) -> None:
+        """Set the time of the last write, of a file that replaces another one."""
         with _mapped("set the time of", path):
             os.utime(path, ns=(mtime_ns, mtime_ns))
 
     def stat(self, path: StrPath) -> FileStat | None:
+        """Identity and size of what is at `path` now; None when there is nothing."""
         try:
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -293,9 +213,14 @@ class OsFiles:
 
     @property
     def is_syncing(self) -> bool:
+        """True while a thread is in `fsync`: writes may have to wait for it."""
         return bool(self._syncing)
 
     def fsync(self, path: StrPath) -> None:
+        """Make the file (or directory) durable.
+
+        Raises: FailedStoreError: it failed, so what is on disk is unknown from now on.
+        """
         self._syncing.add(threading.get_ident())
         try:
             if Path(path).is_dir():
@@ -320,31 +245,41 @@ class OsFiles:
             self._syncing.discard(threading.get_ident())
 
     def rename(self, source: StrPath, target: StrPath) -> None:
+        """Atomically put `source` in the place of `target`."""
         with _mapped("rename", source):
             os.rename(source, target)
         self.forget(source)
         self.forget(target)
 
     def link(self, source: StrPath, target: StrPath) -> None:
+        """Give the file a second name; nothing happens if `target` is there already."""
         with _mapped("link", source), contextlib.suppress(FileExistsError):
             os.link(source, target)
 
     def unlink(self, path: StrPath) -> None:
+        """Remove a file; nothing happens if it is gone already."""
         with _mapped("remove", path), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         self.forget(path)
 
     def mkdir(self, path: StrPath) -> None:
+        """Make a directory and those above it, where they are missing."""
         try:
             os.makedirs(path, exist_ok=True)
         except OSError as error:  # also FileNotFoundError: where nobody can make anything (/proc)
             raise _failure("create", path, error) from error
 
     def rmdir(self, path: StrPath) -> None:
+        """Remove an empty directory; nothing happens if it is gone already."""
         with _mapped("remove", path), contextlib.suppress(FileNotFoundError):
             os.rmdir(path)
 
-    def lock(self, path: StrPath, *, shared: bool = False, wait: bool = True) -> _FileLock | None:
+    def lock(self, path: StrPath, *, shared: bool = False, wait: bool = True) -> Lock | None:
+        """Hold a file lock until it is released or the process dies; None if it is taken and `wait` is false.
+
+        Other processes and other threads of this one are kept out alike. The lock file is made when it is missing;
+        where it cannot be made (a read-only directory), a shared lock raises FileNotFoundError.
+        """
         mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
         with _mapped("lock", path):
             fd = _open_to_lock(path, shared=shared)
@@ -358,12 +293,13 @@ class OsFiles:
             if isinstance(error, OSError):
                 raise _failure("lock", path, error) from error
             raise
-        return _FileLock(fd)
+        return Lock(fd)
 
     def is_writable(self, path: StrPath) -> bool:
         return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
     def network_file_system(self, path: StrPath) -> str | None:
+        """Name of the network file system that holds `path`; None on a local one."""
         mounts = ""
         with contextlib.suppress(OSError):
             mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
@@ -371,11 +307,13 @@ class OsFiles:
         return kind if kind in NETWORK_FILE_SYSTEMS else None
 
     def drop_cache(self, path: StrPath) -> None:
+        """Read the file from the disk from now on, but for what is still to be written there."""
         with _mapped("read", path):
             file = self._descriptor(str(path))
             os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def forget(self, prefix: StrPath) -> None:
+        """Open paths that begin with `prefix` anew at their next use: they may name other files now."""
         start = str(prefix)
         with self._mutex:
             for path in [path for path in self._open if path.startswith(start)]:
@@ -398,8 +336,8 @@ class OsFiles:
 class Env:
     """What the engine needs from the machine."""
 
-    clock: Clock = field(default_factory=SystemClock)
-    files: Files = field(default_factory=OsFiles)
+    clock: Clock = field(default_factory=Clock)
+    files: OsFiles = field(default_factory=OsFiles)
     random: Random = field(default_factory=SystemRandom)  # forked children draw different numbers
 
 
@@ -407,7 +345,7 @@ class _HasLocks(Protocol):
     def after_fork(self) -> None: ...
 
 
-def wait_lock(files: Files, path: StrPath, *, shared: bool = False) -> Lock:
+def wait_lock(files: OsFiles, path: StrPath, *, shared: bool = False) -> Lock:
     """Return the file lock, held, however long others have it."""
     lock = files.lock(path, shared=shared)
     assert lock is not None, "a lock that is waited for is granted"
@@ -415,7 +353,7 @@ def wait_lock(files: Files, path: StrPath, *, shared: bool = False) -> Lock:
 
 
 @contextlib.contextmanager
-def locked(files: Files, path: StrPath) -> Iterator[None]:
+def locked(files: OsFiles, path: StrPath) -> Iterator[None]:
     """Hold a file lock inside, however long others have it."""
     lock = wait_lock(files, path)
     try:
@@ -424,7 +362,7 @@ def locked(files: Files, path: StrPath) -> Iterator[None]:
         lock.release()
 
 
-def boot_id(files: Files) -> str:
+def boot_id(files: OsFiles) -> str:
     """The id of this boot of the machine; "" where the system does not say."""
     try:
         return files.read_all(BOOT_ID).decode("ascii", "replace").strip()

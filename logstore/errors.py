@@ -69,8 +69,6 @@ class InvalidTopicError(InvalidRequestError):
 
 
 class TopicExistsError(InvalidRequestError):
-    """The topic is there already."""
-
     def __init__(self, topic: str) -> None:
         super().__init__(
             f"topic {topic!r} exists already; delete it first, or choose another name", topic=topic
@@ -78,8 +76,6 @@ class TopicExistsError(InvalidRequestError):
 
 
 class UnknownTopicError(InvalidRequestError):
-    """No such topic in this store."""
-
     topic: str
 
     def __init__(self, topic: str, known: Iterable[str], where: str) -> None:
@@ -87,8 +83,6 @@ class UnknownTopicError(InvalidRequestError):
 
 
 class UnknownPartitionError(InvalidRequestError):
-    """No such partition in this topic."""
-
     def __init__(self, topic: str, partition: int, partitions: int) -> None:
         super().__init__(
             f"topic {topic!r} has no partition {partition}: it has {partitions}, numbered 0 to {partitions - 1}",
@@ -111,8 +105,6 @@ class InvalidTimestampError(InvalidRecordError):
 
 
 class RecordTooLargeError(InvalidRecordError):
-    """A record or batch larger than max.message.bytes (or segment.bytes)."""
-
     size_bytes: int
     limit_bytes: int
 
@@ -126,8 +118,6 @@ class RecordTooLargeError(InvalidRecordError):
 
 
 class OffsetOutOfRangeError(InvalidRequestError):
-    """The offset is not in [start, end)."""
-
     offset: int
     start: int
     end: int
@@ -142,8 +132,6 @@ class OffsetOutOfRangeError(InvalidRequestError):
 
 
 class OutOfOrderSequenceError(InvalidRequestError):
-    """A producer's batch does not follow its last one."""
-
     def __init__(self, producer_id: int, producer_epoch: int, sequence: int, expected: int) -> None:
         super().__init__(
             f"producer {producer_id}, epoch {producer_epoch}: sequence number {sequence} where {expected} must follow; "
@@ -156,8 +144,6 @@ class OutOfOrderSequenceError(InvalidRequestError):
 
 
 class ProducerFencedError(InvalidRequestError):
-    """The producer has a newer epoch: batches of older ones are refused."""
-
     def __init__(
         self, producer_id: int, producer_epoch: int, current_epoch: int, what: str = "a batch"
     ) -> None:
@@ -179,15 +165,11 @@ class ReadOnlyStoreError(InvalidRequestError):
 
 
 class BatchConflictError(InvalidRequestError):
-    """A batch of this number is committed under this name already, with other content; or a later one is."""
-
     name: str
     batch_id: int
 
 
 class TransactionAbortedError(PylogError):
-    """The transaction was ended by others before it was committed; nothing of it is visible."""
-
     reason: str
 
     def __init__(self, producer_id: int, producer_epoch: int, reason: str) -> None:

@@ -163,7 +163,6 @@ def warn_if_nothing(topics: Topics, now: Extents) -> None:
 
 
 def extent_of(target: ReadableTopics, topic: str) -> TopicExtent:
-    """Return what all partitions of a topic hold now."""
     info = target.topic(topic)
     return TopicExtent(info.topic_id, target.offsets(topic))
 
@@ -176,7 +175,6 @@ def _only(head: TopicExtent, topic: str, partitions: Iterable[int]) -> TopicExte
 
 
 def latest(now: Extents) -> StreamOffset:
-    """Return the offsets behind everything that there is now."""
     return StreamOffset(
         offsets={topic: {p: extent.end for p, extent in head.extents.items()} for topic, head in now.items()},
         ids={topic: head.topic_id for topic, head in now.items()},

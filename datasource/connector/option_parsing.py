@@ -14,7 +14,6 @@ from logstore.errors import InvalidConfigError
 
 
 def bad(name: str, value: str, rule: str) -> InvalidConfigError:
-    """Return the error for a value that breaks `rule`."""
     shown = value if len(value) <= 80 else value[:77] + "..."
     return InvalidConfigError(f"option {name}={shown!r}: {rule}", option=name, value=value)
 
@@ -97,7 +96,6 @@ def flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def choice(given: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
-    """Return one of `choices`, given in any case."""
     if name.lower() not in given:
         return default
     text = given[name.lower()].strip().lower()

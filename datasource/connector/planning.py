@@ -21,9 +21,6 @@ TASK_RECORDS = 100_000
 Key = TypeVar("Key")
 
 
-# --- how much a trigger takes ---
-
-
 def proportional(backlog: Mapping[Key, int], limit: int) -> dict[Key, int]:
     """Split `limit` over the keys by their backlog; the shares sum to min(limit, total) exactly.
 
@@ -50,11 +47,7 @@ def limited(ranges: Iterable[PartitionRange], max_offsets: int | None) -> list[P
 
 
 def is_worth_a_batch(count: int, min_offsets: int | None, waited_ms: int, max_delay_ms: int) -> bool:
-    """Is there enough to read, or has it waited long enough?"""
     return min_offsets is None or count >= min_offsets or waited_ms >= max_delay_ms
-
-
-# --- which tasks read it ---
 
 
 def tasks(
@@ -128,9 +121,6 @@ def _pack(
             packed.append([piece])
             records, size = piece.count, piece_bytes
     return [tuple(pieces) for pieces in packed]
-
-
-# --- what row filters exclude ---
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,7 +261,6 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @_retrying
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the end of every partition, for the query's progress."""
         return latest(self._extents()).to_json()
 
     @_retrying

@@ -70,5 +70,4 @@ class PylogDataSource(DataSource):
         return BatchWriter(write_options(self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        """Return the writer of a stream, checked in the same way."""
         return StreamWriter(write_options(self.options, streaming=True), schema, overwrite=overwrite)

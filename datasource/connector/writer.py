@@ -153,7 +153,6 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
             raise
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make everything visible at once."""
         _commit(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -193,7 +192,6 @@ class StreamWriter(_Appender, DataSourceStreamArrowWriter):
         return query, int(batch_id), task.getLocalProperty("spark.jobGroup.id") or ""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Make the micro-batch visible at once."""
         _commit(self._options, messages, origin=_origin(self._options.checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -214,9 +212,6 @@ class StreamWriter(_Appender, DataSourceStreamArrowWriter):
                 transactions.abort(query, batchId, driver=driver(SYSTEM), reason=_GIVEN_UP)
 
         _abort(self._options, give_up)
-
-
-# --- commit and abort, by the driver ---
 
 
 def _prepared(messages: Messages) -> list[Prepared]:
@@ -275,11 +270,7 @@ def _read(checkpoint: str | None, name: str) -> bytes:
         return b""
 
 
-# --- rows ---
-
-
 def _all_ends(options: WriteOptions) -> dict[str, Mapping[int, int]]:
-    """Return the end of every partition that the write may reach."""
     target = to_read(options, isolation="read_uncommitted")
     topics = [info.name for info in target.topics() if options.topic in (None, info.name) and not info.damage]
     return {topic: _ends(target, topic) for topic in topics}
@@ -322,7 +313,6 @@ def _by_topic(rows: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table
 
 
 def merged(ranges: Iterable[PartitionRange]) -> list[PartitionRange]:
-    """Return the ranges, sorted; neighbours are joined."""
     result: list[PartitionRange] = []
     for r in sorted(ranges):
         last = result[-1] if result else None

@@ -78,8 +78,6 @@ def _reason(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-# ------------------------------------------------------------------------------------------------- columns
-
 _FLOATS = frozenset({float, int, Decimal, type(None)})
 
 
@@ -137,7 +135,6 @@ def _converter(kind: pa.DataType) -> Convert:
 
 
 def is_supported(kind: pa.DataType) -> bool:
-    """Can a column have this type?"""
     if pa.types.is_map(kind):
         return pa.types.is_string(kind.key_type) and is_supported(kind.item_type)
     return any(matches(kind) for matches, _ in _CONVERTERS) and all(

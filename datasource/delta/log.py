@@ -80,9 +80,6 @@ def _restored(info: Mapping[str, Any]) -> int:
     return int(version) if version not in (None, "") else UNKNOWN
 
 
-# ---------------------------------------------------------------------------------------------- what was undone
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undone:
     """A RESTORE that took rows away which transactions still claim. `whole`: a version that has them all."""
@@ -127,9 +124,6 @@ def _whole(look: Look, head: int, prefix: str) -> int | None:
         if found.restored is not None and undone(look, since=0, head=version, prefix=prefix) is None:
             return version
     return None
-
-
-# --------------------------------------------------------------------------------------------------- durability
 
 
 def make_durable(table: Path, *, since: int) -> None:

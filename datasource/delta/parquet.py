@@ -97,7 +97,6 @@ class DataFile:
     timestamps_us: tuple[int, int]
 
     def action(self) -> AddAction:
-        """The file as a commit adds it."""
         from deltalake.transaction import AddAction
 
         return AddAction(
@@ -110,7 +109,6 @@ class DataFile:
         )
 
     def stats(self) -> str:
-        """The statistics as Delta writes them."""
         low, high = (_iso(us) for us in self.timestamps_us)
         times = (low, high) if low and high else ()
         bounds = [
@@ -125,8 +123,6 @@ class DataFile:
 
 @dataclass(slots=True, kw_only=True)
 class Written:
-    """What a task made of its piece."""
-
     files: list[DataFile] = field(default_factory=list)
     bad_files: list[DataFile] = field(default_factory=list)
     rows: int = 0
@@ -227,7 +223,6 @@ class TableWriter:
         self._done: list[DataFile] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Add rows of the partition, in the order of their offsets."""
         if rows.num_rows:
             self._waiting.append(rows)
             self._waiting_bytes += rows.nbytes
@@ -286,8 +281,6 @@ class TableWriter:
 
 
 class _File:
-    """One file that is being written."""
-
     def __init__(self, table: Path, day: date, rows: pa.Table, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
 

@@ -72,9 +72,6 @@ class TableFile:
         )
 
 
-# ------------------------------------------------------------------------------- where a topic's table is
-
-
 @dataclass(frozen=True, slots=True)
 class TierConfig:
     """The store's note of a topic's table: where it is, and its declared schema as DDL ("": values are bytes).
@@ -95,7 +92,6 @@ class TierConfig:
 
 
 def bad_table(table: Path) -> Path:
-    """Return the table of rows that do not fit the schema."""
     return table.with_name(f"{table.name}__dlq")
 
 
@@ -114,7 +110,6 @@ def noted(root: str | Path, topic_id: str) -> TierConfig | None:
 
 
 def write_note(root: str | Path, topic: str, topic_id: str, note: TierConfig) -> None:
-    """Write the note durably."""
     table = note.table.resolve().relative_to(_owner(root)) if _is_inside(note.table, root) else note.table
     versions = {"version": note.version, "dlqVersion": note.bad_version}
     text = json.dumps({"topic": topic, "table": str(table), "schema": note.schema} | versions)
@@ -139,9 +134,6 @@ def _note(root: str | Path, topic_id: str) -> Path:
 def lock_path(root: str | Path, topic_id: str) -> Path:
     """Return the file that a job keeps locked while it tiers the topic."""
     return Path(root) / NOTES / f"{topic_id}.lock"
-
-
-# ------------------------------------------------------------------------------------------------ the table
 
 
 def app_id(topic_id: str, partition: int | str) -> str:

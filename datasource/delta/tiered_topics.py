@@ -44,7 +44,6 @@ class TieredTopics:
         return self._log.topic(name)
 
     def offsets(self, topic: str) -> Mapping[int, OffsetRange]:
-        """First and next offset of every partition, of table and log together."""
         log = self._log.offsets(
             topic
         )  # first: what retention deletes now is in the table that is loaded next
@@ -84,7 +83,6 @@ class TieredTopics:
         return self._log.floor_batch(r, offset)
 
     def size_bytes(self, r: PartitionRange) -> int:
-        """Return the size as stored, about: of a file that reaches beyond the range a part."""
         old, new, table = self._parts(r)
         size = self._log.size_bytes(new) if new.count else 0
         if table is not None and old.count:
@@ -92,7 +90,6 @@ class TieredTopics:
         return size
 
     def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
-        """Return the offset about `max_bytes` behind the start of `r`, at least one batch behind it."""
         old, new, _ = self._parts(r)
         if not old.count:
             return self._log.offset_after_bytes(new, max_bytes)

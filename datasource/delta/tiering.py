@@ -41,8 +41,6 @@ ORPHAN_AGE_HOURS = 24
 
 @dataclass(slots=True, kw_only=True)
 class ReportRow:
-    """What was done with a partition."""
-
     topic: str
     partition: int
     status: str = NOTHING
@@ -56,7 +54,6 @@ class ReportRow:
     notes: list[str] = field(default_factory=list)
 
     def values(self) -> dict[str, Any]:
-        """The row of the report, by column."""
         named = {name: getattr(self, name) for name in self.__slots__ if name != "notes"}
         return named | {"seconds": round(self.seconds, 3), "note": "; ".join(self.notes) or None}
 
@@ -109,9 +106,6 @@ def alone(root: str, info: logstore.TopicInfo, report: Report) -> Iterator[bool]
         lock.release()
 
 
-# ------------------------------------------------------------------------------------------------------ plan
-
-
 def goal(task: TieringTask, report: Report) -> dict[int, int]:
     """Return how far each partition is committed now. A transaction is in it with all of its partitions or none."""
     with logstore.open(task.path, mode="r", create=False) as store:
@@ -147,7 +141,6 @@ def plan(task: TieringTask, goal: Mapping[int, int], report: Report) -> list[Off
 
 
 def preview(task: TieringTask, report: Report) -> None:
-    """Report what a run would do now."""
     ends = goal(task, report)
     with logstore.open(task.path, mode="r", create=False) as store:
         for piece in plan(task, ends, report):
@@ -181,9 +174,6 @@ def _end(log: Log, start: int, goal: int) -> int:
     if log.reader.bytes_between(start, goal) <= PIECE_BYTES:
         return goal
     return min(goal, log.reader.offset_after_bytes(start, PIECE_BYTES))
-
-
-# -------------------------------------------------------------------------------------------------- the tables
 
 
 def prepare(task: TieringTask) -> TieringTask:
@@ -228,9 +218,6 @@ def clean(task: TieringTask) -> list[Path]:
             logger.warning("path=%s removed: a tiering job that was killed left it", file)
             removed.append(file)
     return removed
-
-
-# ---------------------------------------------------------------------------------------------- tiered offsets
 
 
 def tell_log(task: TieringTask, report: Report) -> TieringTask:

@@ -30,12 +30,10 @@ class TieringTask:
 
     @property
     def bad_table(self) -> Path:
-        """The table of rows that cannot be parsed."""
         return delta_table.bad_table(self.table)
 
     @property
     def tables(self) -> list[tuple[Path, pa.Schema]]:
-        """The tables, each with its columns."""
         if not self.fields:
             return [(self.table, RAW)]
         return [(self.table, typed_schema(self.fields)), (self.bad_table, BAD)]

@@ -50,7 +50,6 @@ class Step:
 
     @property
     def records_per_s(self) -> float:
-        """Records per second."""
         return self.records / self.duration_s
 
     @property
@@ -112,9 +111,6 @@ def _spark(log: Path) -> Iterator[SparkSession]:
         raise PylogError(f"Spark: {str(error).strip().splitlines()[0]} (more in {log})") from error
     finally:
         spark.stop()
-
-
-# ----------------------------------------------------------------------------------------------- steps
 
 
 def load_flights() -> pa.Table:
@@ -321,9 +317,6 @@ def _look_at_disk(path: Path, counts: list[int], outcome: Outcome) -> None:
         partition["records"] = count  # not its offsets: markers of transactions take some, too
 
 
-# ------------------------------------------------------------------------------------------------ plot
-
-
 def draw(by_hour: list[dict[str, Any]], target: Path) -> Path:
     """Save a plot of departures and delays by hour of the day and airport; return its path."""
     import matplotlib as mpl
@@ -362,9 +355,6 @@ def draw(by_hour: list[dict[str, Any]], target: Path) -> Path:
     return target
 
 
-# --------------------------------------------------------------------------------------------- helpers
-
-
 @contextlib.contextmanager
 def _measured(outcome: Outcome, name: str, records: pa.Table) -> Iterator[None]:
     """Add a step with the time that the block took."""
@@ -376,7 +366,6 @@ def _measured(outcome: Outcome, name: str, records: pa.Table) -> Iterator[None]:
 
 
 def _appended(store: logstore.LogStore) -> int:
-    """Return how far the write is; committed records would show only its end."""
     return sum(extent.count for extent in store.offsets(TOPIC, isolation="read_uncommitted").values())
 
 

@@ -59,7 +59,6 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing: r
 
 
 def _duration_ms(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    """Return 60s, 5m or 1h in milliseconds."""
     from datasource.connector.option_parsing import duration_ms
 
     if text is None:
@@ -329,7 +328,6 @@ def _hush() -> None:
 
 
 def main() -> None:
-    """Run `pylog jobs`, installed or not; never returns."""
     from logstore.cli import cli
 
     cli.add_command(jobs)

@@ -27,8 +27,6 @@ JOBS: dict[str, Job] = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The rows of one job in one turn."""
-
     job: str
     rows: list[dict[str, Any]]
 
@@ -42,7 +40,6 @@ def turn(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> Iterator[Report]:
-    """Run each of `jobs` once; yield its report."""
     for name, job in JOBS.items():
         if name in jobs:
             frame = job(spark, path=path, topics=topics, dry_run=dry_run, progress=progress)

@@ -64,7 +64,6 @@ def chosen(path: str, topics: str | Sequence[str] | None) -> tuple[str, list[log
 
 
 def places(root: str, infos: Iterable[logstore.TopicInfo]) -> list[PartitionPlace]:
-    """Return every partition of these topics."""
     return [PartitionPlace(root, info.name, p) for info in infos for p in range(info.partitions)]
 
 

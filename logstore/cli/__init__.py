@@ -91,5 +91,4 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run `pylog`; never returns."""
     cli(prog_name="pylog")

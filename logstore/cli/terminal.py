@@ -48,7 +48,6 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that `args` begin with. Raises: click.UsageError: there is none of this name."""
         name = args[0]
         if name[:1].isalpha() and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
             raise click.UsageError(f"no command {name!r}{did_you_mean(name, self.list_commands(ctx))}", ctx)
@@ -61,7 +60,6 @@ class Failure(click.ClickException):
     exit_code = 1
 
     def show(self, file: Any = None) -> None:
-        """Print the line to stderr."""
         click.echo(f"pylog: {self.message}", err=True)
 
 
@@ -127,7 +125,6 @@ def counted(count: int, noun: str) -> str:
 
 
 def show_json(value: object) -> None:
-    """Print one JSON document."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 

@@ -151,7 +151,6 @@ class SegmentCopy:
         return kept
 
     def drop(self) -> None:
-        """Remove the copy, if it is still one."""
         self._files.unlink(self._path)
 
     def _copy_up_to(self, size_bytes: int) -> None:

@@ -6,11 +6,12 @@ A transaction counts when its COMMIT marker is in the log. A stand-alone store d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 from logstore.config import INT64_MAX
-from logstore.errors import CorruptLogError, InvalidRequestError
+from logstore.errors import CorruptLogError, InvalidRequestError, PylogError
 from logstore.log.log import Log
 from logstore.log.producers.tracker import Undecided
 from logstore.log.reader import ReadResult
@@ -21,23 +22,27 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 Outcome = Literal["committed", "aborted"]
 
 
-class Outcomes(Protocol):
-    """Knows what was decided about transactions."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """The decisions at one moment about transactions (producer id, epoch) whose markers may be missing.
+
+    Take them before looking at a log: a transaction that is not here has its marker there, or is open.
+    """
+
+    known: Mapping[tuple[int, int], Outcome] = field(default_factory=dict)
+    damage: PylogError | None = None
 
     def outcome(self, producer_id: int, producer_epoch: int) -> Outcome | None:
-        """The decision about the open transaction of this producer; None: there is none yet."""
-        ...
+        """Return "committed" or "aborted"; None: open.
+
+        Raises: CorruptLogError: the journal is damaged.
+        """
+        if self.damage is not None:
+            raise self.damage
+        return self.known.get((producer_id, producer_epoch))
 
 
-class NoOutcomes:
-    """Only markers decide."""
-
-    def outcome(self, producer_id: int, producer_epoch: int) -> Outcome | None:
-        """None, always."""
-        return None
-
-
-ONLY_MARKERS = NoOutcomes()
+ONLY_MARKERS = Outcomes()
 
 
 def checked(isolation: str) -> Isolation:

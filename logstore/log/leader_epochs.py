@@ -73,7 +73,6 @@ class LeaderEpochs:
 
     @property
     def starts(self) -> tuple[EpochStart, ...]:
-        """Every epoch, oldest first."""
         return tuple(self._starts)
 
     @property
@@ -102,7 +101,6 @@ class LeaderEpochs:
             self.replace(kept)
 
     def replace(self, starts: Iterable[EpochStart]) -> None:
-        """Replace all epochs, in the file too."""
         new = list(starts)
         with marking_failure(self._env, Path(self.path).parent.parent):
             write_checkpoint(self._env, self.path, new)
@@ -125,7 +123,6 @@ def epoch_starts(files: PartitionDirectory, bases: Iterable[int]) -> list[EpochS
 
 
 def see_epoch(starts: list[EpochStart], batch: BatchHeader) -> None:
-    """Add the epoch of the next batch if it is a new one."""
     if batch.leader_epoch > (starts[-1].epoch if starts else -1):
         starts.append(EpochStart(batch.leader_epoch, batch.base_offset))
 
@@ -144,7 +141,6 @@ class EpochCheck:
         self._reason = "is no list of epochs that begin one after the other" if epochs.is_damaged else None
 
     def apply(self, batch: BatchHeader) -> None:
-        """Compare the next batch."""
         if self._reason:
             return
         while self._coming and self._coming[-1].start_offset <= batch.base_offset:

@@ -311,7 +311,6 @@ class Log:
         return self.reader.read(offset, max_bytes=max_bytes, upper=upper, space=space)
 
     def segments(self) -> tuple[SegmentInfo, ...]:
-        """Every segment, oldest first."""
         return self.point.look_up(lambda view: tuple(lookup.segment_infos(self.files, view)))
 
     # ---------------------------------------------------------------- truncate

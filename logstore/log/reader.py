@@ -50,7 +50,6 @@ class LogReader:
             return self._point.look_up(lambda view: self._read_in(view, request, upper), relist=True)
 
     def _read_in(self, view: DirectoryView, request: Request, upper: int | None) -> ReadResult:
-        """Read in this view."""
         offset = request.offset
         if not view.start <= offset <= view.end:
             raise OffsetOutOfRangeError(offset, view.start, view.end, self._files.name)

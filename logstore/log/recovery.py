@@ -60,8 +60,6 @@ _REMEDY = (
 
 
 class Damage(NamedTuple):
-    """Bytes that are not what was written."""
-
     path: str
     position: int
     reason: str
@@ -163,8 +161,6 @@ def checked_batches(
 
 
 class _Recovery:
-    """One run over one partition."""
-
     def __init__(
         self,
         files: PartitionDirectory,
@@ -346,8 +342,6 @@ class _Recovery:
         if segment.base_offset != self._bases[-1]:
             segment.seal(tail)
         self._rebuilt.append(segment.index.path)
-
-    # ------------------------------------------------------------------ epochs
 
     def _recover_epochs(self, end: int) -> None:
         """Make `leader-epoch-checkpoint` fit the log."""

@@ -87,7 +87,6 @@ class RecoveryPoint:
             self.flush()
 
     def is_time_to_flush(self, config: LogConfig) -> bool:
-        """Is the last flush flush.ms ago?"""
         return self._env.clock.monotonic_ms() - self.last_flush_ms >= config.flush_ms
 
     def begin_cut(self, end: int) -> None:

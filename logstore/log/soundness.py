@@ -256,7 +256,6 @@ def copy_bytes(files: PartitionDirectory, source: str, target: str, start: int, 
 
 
 def log_root(files: PartitionDirectory) -> str:
-    """The directory that the partition's is in."""
     return files.path.rpartition("/")[0]
 
 

@@ -36,8 +36,6 @@ class Stamped(NamedTuple):
 
 
 class LogWriter:
-    """Writes to one partition; see the module."""
-
     def __init__(
         self,
         files: PartitionDirectory,
@@ -50,8 +48,6 @@ class LogWriter:
         self._producers = producers
         self._epochs = epochs
         self._point = point
-
-    # ------------------------------------------------------------------ append
 
     def admit(
         self, records: bytearray | memoryview, batches: Sequence[Placed], leader_epoch: int, config: LogConfig
@@ -201,8 +197,6 @@ class LogWriter:
                     epochs.replace(epoch_starts(self._files, self._files.view.bases))  # lost or damaged
                 epochs.assign(batch.leader_epoch, batch.base_offset)
 
-    # -------------------------------------------------------------------- roll
-
     def roll(self, config: LogConfig) -> None:
         """Close the active segment and begin a new one at the log's end; nothing happens if it is empty."""
         view = self._files.view
@@ -218,8 +212,6 @@ class LogWriter:
         bases = self._files.view.bases[:-1] if instead else self._files.view.bases
         self._files.segment(base_offset).create()
         self._files.publish((*bases, base_offset), SegmentEnd(0, base_offset, timed_entries=0))
-
-    # --------------------------------------------------------------------- cut
 
     def cut(self, offset: int, place: Spot | None) -> None:
         """Remove everything from `place` on; None: everything, and the log begins at `offset`."""

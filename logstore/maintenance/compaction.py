@@ -136,8 +136,6 @@ class _Counts(NamedTuple):
 
 
 class _Pass:
-    """One compaction of one log, by its only cleaner."""
-
     def __init__(self, log: Log, now_ms: int, upper: int, keys: OffsetMap, progress: Progress) -> None:
         self._log = log
         self._now_ms = now_ms
@@ -168,8 +166,6 @@ class _Pass:
             partition_maintenance.advance_cleaned_offset(log, seen)
             planned = plan(log, self._now_ms, self._upper)
         return _Counts(before, after, rounds)
-
-    # ------------------------------------------------------------------- keys
 
     def _collect(self, planned: Plan, known: Transactions) -> int:
         """Put the keys from the first dirty offset on into the map; return up to where they fit."""
@@ -228,8 +224,6 @@ class _Pass:
             return _ChangedError()
         return CorruptLogError(segment.path, position, reason)
 
-    # ------------------------------------------------------------------ clean
-
     def _clean(self, planned: Plan, known: Transactions, seen: int) -> tuple[int, int]:
         """Rewrite the segments that begin below `seen`; return the records before and after."""
         from logstore.records.compaction import Cleaner
@@ -287,7 +281,6 @@ class _Pass:
         return before, after
 
     def _finish(self, group: Sequence[SegmentInfo], cleaned: Segment, verdicts: _Verdicts) -> None:
-        """Write the other files of `cleaned`, and fsync all of them."""
         log = self._log
         tail = cleaned.rebuild_indexes(cleaned.size_bytes(), log.config.index_interval_bytes)
         cleaned.seal(tail)
@@ -311,7 +304,6 @@ class _Aborted:
         return header.is_control or self.is_aborted(header)
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """True for data of an aborted transaction."""
         return header.is_transactional and any(
             aborted.holds(header) for aborted in self._by_producer.get(header.producer_id, ())
         )

@@ -32,12 +32,10 @@ class Plan(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the segments."""
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
     def ratio(self) -> float:
-        """How much of them is dirty."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 

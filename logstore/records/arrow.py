@@ -158,7 +158,6 @@ class _Piece:
         self._bytes += expanded
 
     def record_batch(self, names: list[str]) -> pa.RecordBatch:
-        """The wanted records, as these columns."""
         table = np.array([(s.address, s.size) for s in self._sections], dtype=np.int64)
         source = kernels.Source(
             self._source.address + self._at, self.stop - self._at, table.ctypes.data, self._start, self._end
@@ -186,7 +185,6 @@ class _Columns:
         self.spots = _allocate(8 * rows) if "headers" in names else None
 
     def addresses(self) -> kernels.Columns:
-        """The addresses that the kernel writes to."""
         return kernels.Columns(
             *_addresses(self.keys),
             *_addresses(self.values),
@@ -197,7 +195,6 @@ class _Columns:
         )
 
     def record_batch(self, names: list[str], decoded: kernels.Decoded) -> pa.RecordBatch:
-        """The columns `names`, cut to what was decoded."""
         arrays = [self._array(name, decoded) for name in names]
         return pa.RecordBatch.from_arrays(arrays, schema=_schema(tuple(names)))
 
@@ -342,8 +339,6 @@ def encode(
 
 
 class _Chunk:
-    """A buffer that is filled batch by batch."""
-
     def __init__(self, batch_bytes: int, producer: ProducerStamp | None) -> None:
         self._producer = producer or _NOBODY
         self._data = np.empty(max(_CHUNK_BYTES, batch_bytes), dtype=np.uint8)
@@ -388,5 +383,4 @@ class _Chunk:
         self.used += header.size_bytes
 
     def take(self) -> memoryview:
-        """The buffer, cut to what was written."""
         return self._view[: self.used]

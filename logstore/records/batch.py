@@ -101,7 +101,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """The codec of the records."""
         return Codec(self.attributes & CODEC_MASK)
 
     @property
@@ -111,7 +110,6 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """The batch is part of a transaction."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
@@ -121,8 +119,6 @@ class BatchHeader(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record, decoded."""
-
     offset: int
     timestamp: int
     key: bytes | None
@@ -131,8 +127,6 @@ class Record(NamedTuple):
 
 
 class ControlMarker(NamedTuple):
-    """The contents of a control record."""
-
     kind: str
     coordinator_epoch: int
 
@@ -243,7 +237,6 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int
 
 
 def seal(buffer: bytearray | memoryview, position: int, size_bytes: int) -> None:
-    """Write the CRC of the batch at `position`."""
     crc = crc32c(memoryview(buffer)[position + _ATTRIBUTES_AT : position + size_bytes])
     struct.pack_into(">I", buffer, position + _CRC_AT, crc)
 

@@ -48,7 +48,6 @@ class Cells:
         return np.full(rows, -1, np.int64) if self.sizes is None else self.sizes
 
     def pointers(self) -> tuple[int, int]:
-        """Addresses of the two arrays; 0 for a missing column."""
         return (0, 0) if self.sizes is None else (self.addresses.ctypes.data, self.sizes.ctypes.data)
 
 

@@ -90,7 +90,6 @@ class OffsetMap:
 
     @property
     def keys(self) -> int:
-        """The number of keys."""
         return int(self._numbers[offset_map.KEYS])
 
     def _grow(self) -> bool:

@@ -35,8 +35,6 @@ class CompressionError(ValueError):
 
 
 class Codec(IntEnum):
-    """A codec by its number in the batch's attributes."""
-
     NONE = 0
     GZIP = 1
     SNAPPY = 2
@@ -57,7 +55,6 @@ class Codec(IntEnum):
 
 
 def compress(codec: Codec, data: Buffer) -> Buffer:
-    """Return `data` as this codec stores it."""
     import cramjam
 
     compressed: Any

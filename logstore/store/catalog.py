@@ -131,7 +131,6 @@ class Catalog:
             yield
 
     def names(self) -> list[str]:
-        """The topic names, sorted."""
         return sorted(name.removesuffix(".json") for name in self._json_files(self._directory))
 
     def topics(self) -> list[TopicInfo]:
@@ -216,7 +215,6 @@ class Catalog:
         return found
 
     def forget(self, info: TopicInfo) -> None:
-        """Forget a deletion whose files are gone."""
         self._env.files.unlink(self._deleted / f"{info.topic_id}.json")
 
     def _json_files(self, directory: Path) -> list[str]:

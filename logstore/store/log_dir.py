@@ -52,8 +52,6 @@ _HARMLESS = frozenset({LOCK, BROKER, "lost+found", ".DS_Store"})
 
 
 class DirectoryOwner(NamedTuple):
-    """The broker that owns a directory."""
-
     broker_id: int
     cluster_id: str
 
@@ -247,11 +245,8 @@ class LogDir:
         self._pid = os.getpid()
 
     def close(self) -> None:
-        """Release the lock."""
         if self.belongs_to_this_process:
             self._leave()
-
-    # ------------------------------------------------------------ clean marker
 
     @property
     def is_clean(self) -> bool:
@@ -274,10 +269,7 @@ class LogDir:
         self._may_be_clean = True
 
     def partition(self, topic: str, partition: int) -> Path:
-        """The directory of a partition."""
         return self.path / f"{topic}-{partition}"
-
-    # --------------------------------------------------------------------- meta
 
     def _check_ours(self, create: bool) -> None:
         """Refuse a directory of something else, before a lock file is put there."""

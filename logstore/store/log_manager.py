@@ -56,8 +56,6 @@ class LogManager:
         self._appended.clear()
         self._changes = 0
 
-    # ------------------------------------------------------------- may I?
-
     def check_open(self, *, writable: bool = False) -> None:
         """Raise InvalidRequestError if the store is closed; in a forked child, take a lock of its own.
 
@@ -93,15 +91,12 @@ class LogManager:
             with self._mutex:
                 self._changes -= 1
 
-    # --------------------------------------------------------------- logs
-
     def topic(self, name: str) -> TopicInfo:
         """One topic. Raises: UnknownTopicError."""
         self.check_open()
         return self.topics.catalog.topic(name)
 
     def partitions(self) -> list[TopicPartition]:
-        """Every partition of every topic."""
         return [(info.name, p) for info in self.topics.catalog.topics() for p in range(info.partitions)]
 
     def log(self, topic: str, partition: int) -> Log:
@@ -152,7 +147,6 @@ class LogManager:
             self._appended.add((topic, partition))
 
     def drop(self, info: TopicInfo) -> None:
-        """Close the logs of a deleted topic."""
         with self._mutex:
             for partition in range(info.partitions):
                 if log := self._logs.pop((info.name, partition), None):
@@ -188,8 +182,6 @@ class LogManager:
             except PylogError as error:
                 logger.warning("%s-%d: retention did not run: %s", topic, partition, error)
 
-    # -------------------------------------------------------------- close
-
     @contextmanager
     def closing(self) -> Iterator[bool]:
         """Close the store at the end; yields whether it is to be closed cleanly. A second close does nothing."""
@@ -207,7 +199,6 @@ class LogManager:
                 self.log_dir.close()
 
     def expire_appended(self) -> None:
-        """Apply retention where this process appended."""
         self.expire(sorted(key for key in self._appended if key in self._logs))
 
     def mark_clean(self) -> None:

@@ -41,7 +41,6 @@ def take_over(logs: LogManager, transactions: Transactions) -> None:
 
 
 def recover(logs: LogManager, transactions: Transactions, progress: Progress) -> list[RecoveryReport]:
-    """See `LogStore.recover`."""
     logs.log_dir.mark_dirty()
     found = list(_recover_logs(logs, progress))
     errors = [report for report in found if isinstance(report, PylogError)]

@@ -31,8 +31,6 @@ Points = dict[tuple[str, int], int]
 
 
 class RecoveryPoints:
-    """The recovery points of one store directory; see the module."""
-
     def __init__(self, env: Env, root: Path, reserve: DiskReserve) -> None:
         self._env = env
         self._root = root
@@ -40,7 +38,6 @@ class RecoveryPoints:
         self._known: tuple[FileStat, Points] | None = None
 
     def read(self) -> Points:
-        """Every recovery point, by (topic, partition)."""
         path = self._root / FILE_NAME
         stat = self._env.files.stat(path)
         if stat is None:

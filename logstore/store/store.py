@@ -103,7 +103,6 @@ class LogStore:
 
     @property
     def path(self) -> Path:
-        """The directory."""
         return self._log_dir.path
 
     @property

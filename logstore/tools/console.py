@@ -53,16 +53,12 @@ CONSUME_PROPERTIES = {
 
 
 class Row(NamedTuple):
-    """The row in one line."""
-
     key: bytes | None
     value: bytes | None
     headers: Headers
 
 
 class ConsoleRecord(NamedTuple):
-    """One record with all that a line may show of it."""
-
     topic: str
     partition: int
     offset: int
@@ -184,7 +180,6 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def to_batch(rows: list[Row], partition: int | None = None) -> pa.RecordBatch:
-    """Return the rows as `LogStore.append` takes them."""
     import pyarrow as pa
 
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -212,7 +207,6 @@ class Written:
     records: int = 0
 
     def add(self, done: OffsetRange) -> None:
-        """Count one append, whose range is unbroken."""
         self.end = done.end
         self.records += done.count
 

@@ -1,4 +1,4 @@
-"""A disk in memory that can lose power: a `Files` that knows what was synced and what was not.
+"""A disk in memory that can lose power: `OsFiles` that knows what was synced and what was not.
 
 It counts the calls that change it. The call number `crash_at` is done in part only, and raises `PowerCut`.
 With `watch`, a copy in which the call is done in part is handed over before each call instead: a workload then

@@ -16,15 +16,11 @@ from logstore.log.segments.index import AbortedTransaction
 
 
 class Mended(NamedTuple):
-    """The files that were removed, and those that were written anew."""
-
     removed: tuple[str, ...]
     rebuilt: tuple[str, ...]
 
 
 class _Segment(NamedTuple):
-    """What the batches of one segment say."""
-
     is_transactional: bool
     aborted: list[AbortedTransaction]
 

@@ -55,9 +55,7 @@ __all__ = [
 class Producing(Protocol):
     """An appending producer: stamps its rows, and refuses an append when it may not write any more."""
 
-    def stamp(self, topic: str, partition: int, rows: int) -> ProducerStamp:
-        """The stamp of the next `rows` rows for this partition."""
-        ...
+    def stamp(self, topic: str, partition: int, rows: int) -> ProducerStamp: ...
 
     def guard(self) -> None:
         """Raise to refuse an append; called under the partition's lock, before anything is written."""
@@ -69,21 +67,16 @@ class SnapshotError(ValueError):
 
 
 class KeptBatch(NamedTuple):
-    """One of the last batches of a producer."""
-
     last_sequence: int
     last_offset: int
     offset_delta: int
 
     @property
     def first_offset(self) -> int:
-        """The offset of its first record."""
         return self.last_offset - self.offset_delta
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction without a marker."""
-
     producer_id: int
     producer_epoch: int
     first_offset: int
@@ -139,7 +132,6 @@ class ProducerState(NamedTuple):
         )
 
     def with_marker(self, batch: BatchHeader, coordinator_epoch: int, now_ms: int) -> ProducerState:
-        """The state behind this marker."""
         return ProducerState(
             self.producer_id,
             batch.producer_epoch,
@@ -175,13 +167,11 @@ class ProducerStates:
         return len(self._states)
 
     def copy(self) -> ProducerStates:
-        """An independent copy."""
         copied = ProducerStates(self.end)
         copied._states, copied._open = self._states.copy(), self._open.copy()
         return copied
 
     def states(self) -> tuple[ProducerState, ...]:
-        """All of them, by id."""
         return tuple(state for _, state in sorted(self._states.items()))
 
     @property
@@ -194,8 +184,6 @@ class ProducerStates:
         found = (self._states[producer_id] for producer_id in self._open)
         opened = [OpenTransaction(s.producer_id, s.epoch, s.open_from) for s in found]
         return tuple(sorted(opened, key=lambda transaction: transaction.first_offset))
-
-    # ------------------------------------------------------------------- follow
 
     def apply(
         self, batch: BatchHeader, marker: ControlMarker | None, now_ms: int
@@ -227,8 +215,6 @@ class ProducerStates:
         for state in self.states():
             if not state.is_open and state.last_append_ms < before_ms:
                 del self._states[state.producer_id]
-
-    # -------------------------------------------------------------------- rules
 
     def check(self, batches: Sequence[BatchHeader], is_stored: IsStored, *, expired_ms: int) -> Admission:
         """Return which of a request's batches are duplicates: the first ones; the others may be appended.
@@ -293,10 +279,7 @@ class ProducerStates:
     def _kept(self, batch: BatchHeader, expired_ms: int) -> KeptBatch | None:
         return self._live(batch.producer_id, expired_ms).kept(batch) if batch.producer_id >= 0 else None
 
-    # ---------------------------------------------------------------- snapshots
-
     def to_snapshot(self) -> bytes:
-        """Every producer, as bytes."""
         entries = [entry for state in self.states() for entry in _entries(state)]
         body = b"".join(entries)
         header = _SNAPSHOT.pack(_SNAPSHOT_VERSION, 0, len(entries))

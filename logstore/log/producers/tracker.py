@@ -70,8 +70,6 @@ class _Place(NamedTuple):
 
 
 class ProducerTracker:
-    """The producers of one partition; see the module."""
-
     def __init__(self, files: PartitionDirectory) -> None:
         self._files = files
         self._env: Env = files.env
@@ -82,10 +80,7 @@ class ProducerTracker:
         reset_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget the locks of the parent process."""
         self._mutex = threading.RLock()
-
-    # -------------------------------------------------------------------- ask
 
     def ask(self, view: DirectoryView, question: Callable[[ProducerStates], Found]) -> Found:
         """Return the answer of the states at the end of this view, or later.
@@ -96,7 +91,6 @@ class ProducerTracker:
             return question(self._at(view))
 
     def states(self, view: DirectoryView) -> tuple[ProducerState, ...]:
-        """Every producer."""
         return self.ask(view, ProducerStates.states)
 
     def undecided(self, view: DirectoryView) -> Undecided:
@@ -130,8 +124,6 @@ class ProducerTracker:
                 if entry.last_stable_offset >= end:
                     return tuple(found)
         return tuple(found)
-
-    # ------------------------------------------------------------------- append
 
     def before_append(self, segment: Segment, batches: Sequence[BatchHeader], data: memoryview) -> None:
         """Under the log's lock, before these batches are written: make the snapshot and index that they need."""
@@ -173,7 +165,6 @@ class ProducerTracker:
                 self.write_snapshot(view)
 
     def forget(self) -> None:
-        """Forget everything: the log was cut."""
         with self._mutex:
             self._states = None
 
@@ -194,10 +185,7 @@ class ProducerTracker:
             if index.last_marker() >= view.end:
                 index.truncate(view.end)
 
-    # ---------------------------------------------------------------- snapshots
-
     def snapshot_path(self, offset: int) -> str:
-        """Where the snapshot of this offset is, or would be."""
         return f"{self._files.path}/{offset:020d}.snapshot"
 
     def write_snapshot(self, view: DirectoryView, *, expired_ms: int = -1) -> None:
@@ -235,8 +223,6 @@ class ProducerTracker:
         except SnapshotError as error:
             logger.warning("path=%s is not used: %s", path, error)
             return None
-
-    # ------------------------------------------------------------------- states
 
     def _at(self, view: DirectoryView) -> ProducerStates:
         """The states at the end of `view` (or later, if this process has appended since)."""
@@ -314,8 +300,6 @@ class ProducerTracker:
         except InvalidBatchError as error:
             raise CorruptLogError(segment.path, position, error.reason) from error
 
-    # ------------------------------------------------------------------ aborted
-
     def _aborted_by(
         self, view: DirectoryView, batches: Sequence[BatchHeader], data: memoryview
     ) -> list[AbortedTransaction]:
@@ -353,7 +337,6 @@ class ProducerTracker:
 
 
 def is_same(wanted: BatchHeader, found: tuple[Segment, int, BatchHeader] | None, offset: int) -> bool:
-    """True if `wanted` is stored at this offset."""
     if found is None:
         return False
     stored = found[2]

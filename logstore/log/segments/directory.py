@@ -68,7 +68,6 @@ class DirectoryView:
 
     @property
     def end(self) -> int:
-        """The log end offset."""
         return self.tail.next_offset
 
 
@@ -107,7 +106,6 @@ class PartitionDirectory:
         reset_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget the locks of the parent process."""
         self._mutex = threading.RLock()
         self._view_mutex = threading.Lock()
         self._is_locked = self._is_alone = False
@@ -120,7 +118,6 @@ class PartitionDirectory:
         return segment
 
     def close(self) -> None:
-        """Close the files."""
         self.env.files.forget(self.path + "/")
 
     @contextmanager
@@ -177,11 +174,8 @@ class PartitionDirectory:
         return True
 
     def let_go(self) -> None:
-        """End a `try_hold`."""
         self._is_alone = False
         self._mutex.release()
-
-    # -------------------------------------------------------------------- look
 
     def list_segments(self) -> None:
         """Read the names only: cheap, for opening many logs."""

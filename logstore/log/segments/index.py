@@ -37,7 +37,6 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
     def holds(self, batch: BatchHeader) -> bool:
-        """True if this batch is data of it."""
         return (
             batch.producer_id == self.producer_id
             and self.first_offset <= batch.base_offset < self.last_offset
@@ -67,7 +66,6 @@ class SortedEntries:
         return 0 if stat is None else stat.size // self._entry.size
 
     def last(self) -> Entry | None:
-        """The last entry."""
         return self._last_of(self.count())
 
     def floor(self, key: int, *, by: int = 0) -> Entry | None:
@@ -100,7 +98,6 @@ class SortedEntries:
         self.append(entries)
 
     def _count_below(self, key: int, by: int) -> int:
-        """How many entries have field `by` below `key`."""
         low, high = 0, self.count()
         while high - low > BLOCK_ENTRIES:
             middle = (low + high) // 2
@@ -173,7 +170,6 @@ class TransactionIndex:
 
     @property
     def paths(self) -> tuple[str, str]:
-        """The entries and their checksums."""
         return self._entries.path, self._sums.path
 
     def create(self) -> None:
@@ -182,7 +178,6 @@ class TransactionIndex:
             self._env.files.create(path)
 
     def remove(self) -> None:
-        """Remove both files."""
         for path in self.paths:
             self._env.files.unlink(path)
 

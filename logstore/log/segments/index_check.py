@@ -32,7 +32,6 @@ class IndexCheck:
         self._is_sealed = is_sealed
 
     def apply(self, position: int, batch: BatchHeader) -> None:
-        """Compare the next batch."""
         relative = batch.last_offset - self._base_offset
         self._newest_ms = max(self._newest_ms, batch.max_timestamp)
         if position in self._positions:

@@ -53,8 +53,6 @@ class SegmentInfo:
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record's place and time."""
-
     offset: int
     timestamp_ms: int
 

@@ -43,7 +43,6 @@ DELETED_PARTITION = re.compile(r"(.+)-(\d+)\.([\w-]{22})\.deleted")
 
 
 def deleted_file(path: str, now_ms: int) -> str:
-    """The path of a file that leaves the log now."""
     return f"{path}.{now_ms}{DELETED_SUFFIX}"
 
 

@@ -331,7 +331,6 @@ class Segment:
         return None
 
     def header(self, position: int) -> BatchHeader | None:
-        """The batch header at `position`, if there is one."""
         try:
             return header_at(self._env.files.read(self.path, position, HEADER_BYTES))
         except InvalidBatchError:

@@ -155,5 +155,4 @@ def crc_of(at: int, size: int) -> int:
 
 @kernel(I64(I64, I64))
 def crc32c(address: int, size: int) -> int:
-    """Return the CRC-32C of `size` bytes."""
     return crc_of(address, size)

@@ -104,8 +104,6 @@ class Decoded(NamedTuple):
 
 
 class _Binary(NamedTuple):
-    """One of the two binary columns."""
-
     offsets: int
     bytes: int
     validity: int

@@ -45,8 +45,6 @@ class Encoded(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One row's sizes and places."""
-
     row: int
     key_size: int
     value_size: int
@@ -78,7 +76,6 @@ def _body_bytes(rows: Rows, row: _Row, offset_delta: int, timestamp_delta: int) 
 
 @inner
 def _put_record(at: int, rows: Rows, row: _Row, offset_delta: int, timestamp_delta: int) -> int:
-    """Write what follows the length of a record."""
     put8(at, 0)
     at = put_varint(put_varint(at + 1, timestamp_delta), offset_delta)
     at = put_field(at, i64(rows.key + 8 * row.row) if row.key_size > 0 else 0, row.key_size)

@@ -24,8 +24,6 @@ _UNBOUNDED = 2**63 - 1
 
 
 class HeaderColumns(NamedTuple):
-    """Where headers go, as Arrow lays them out."""
-
     list_offsets: int
     list_validity: int
     key_offsets: int

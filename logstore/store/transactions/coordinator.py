@@ -1,11 +1,5 @@
 """Transactions of a stand-alone store: what is appended under one becomes visible at once, everywhere, or never.
 
-::
-
-    with store.transaction() as transaction:
-        store.append("orders", rows, transaction=transaction)
-        store.append("payments", more, transaction=transaction)
-
 The order of what is on disk, which everything rests on:
 
 1. A writer's registration (`TransactionAttempt`: who, producer id and epoch, partitions), before its first data.
@@ -25,12 +19,13 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from logstore.errors import CorruptLogError, InvalidRequestError, PylogError, TransactionAbortedError
+from logstore.log.isolation import Outcome, Outcomes
 from logstore.log.producers.state import ProducerState
 from logstore.store.log_manager import LogManager
 from logstore.store.transactions import processes
@@ -42,7 +37,6 @@ from logstore.store.transactions.state import (
     Content,
     Decision,
     Event,
-    Outcome,
     Partition,
     Producer,
     State,
@@ -61,26 +55,6 @@ TIMEOUT_MS = 15 * 60 * 1000
 LOOKS_MAX = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
-    """The decisions at one moment about transactions whose markers may be missing.
-
-    Take them before looking at a log: a transaction that is not here has its marker there, or is open.
-    """
-
-    known: Mapping[Producer, Outcome]
-    damage: PylogError | None = None
-
-    def outcome(self, producer_id: int, producer_epoch: int) -> Outcome | None:
-        """Return "committed" or "aborted"; None: open.
-
-        Raises: CorruptLogError: the journal is damaged.
-        """
-        if self.damage is not None:
-            raise self.damage
-        return self.known.get((producer_id, producer_epoch))
-
-
 class Transactions:
     """The transactions of one store. Safe for threads, and for processes of one host."""
 
@@ -93,14 +67,12 @@ class Transactions:
         self.completion = Completion(logs, self._journal)
         self._known: tuple[State, dict[Producer, Outcome]] = State(), {}
 
-    # ------------------------------------------------------------------- read
-
     def outcomes(self) -> Outcomes:
         """The decisions about transactions that are not forgotten. One stat when nothing changed."""
         try:
             state = self._journal.state()
         except PylogError as error:
-            return Outcomes(known={}, damage=error)
+            return Outcomes(damage=error)
         known = self._known
         if known[0] is not state:
             self._known = known = state, state.outcomes()
@@ -127,15 +99,12 @@ class Transactions:
             return -1
 
     def state(self) -> State:
-        """The whole state, for tools."""
         return self._journal.state()
 
     def last_batch(self, name: str) -> int | None:
         """The last batch that was committed under this name; None if there is none."""
         last = self._journal.state().last_of(name)
         return last.batch_id if last else None
-
-    # ------------------------------------------------------------------ write
 
     def begin(
         self,
@@ -224,8 +193,6 @@ class Transactions:
             clock = self._env.clock
             self._journal.append([["prepared", *attempt.producer, clock.now_ms(), clock.monotonic_ms()]])
 
-    # -------------------------------------------------------------- decide
-
     def commit(self, prepared: Iterable[Prepared], *, origin: str = "") -> Content:
         """Commit a batch: all these parts of it, and no others. On return it is visible, and stays so.
 
@@ -285,8 +252,6 @@ class Transactions:
         self.completion.finish_later(name)
         return len(events)
 
-    # -------------------------------------------------------------- finish
-
     def tend(self) -> int:
         """Finish what was decided, abort what cannot be committed any more; return the number of aborted attempts."""
         if self._env.files.stat(self._journal.path) is None:
@@ -310,8 +275,6 @@ class Transactions:
             for a in state.attempts.values()
             if state.is_open(a.producer) and (why := lives.end_of(a))
         ]
-
-    # -------------------------------------------------------------- recover
 
     def recover(self, *, mend: bool = False) -> None:
         """After a crash, by a process that is alone: end every transaction that cannot be ended by its writer.

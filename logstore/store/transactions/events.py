@@ -27,7 +27,6 @@ ENDED_RUNS_MAX = 64
 
 
 def applied(state: State, events: Iterable[Event]) -> State:
-    """Return the state after these events."""
     for kind, *facts in events:
         state = _APPLY[kind](state, *facts)
     return state

@@ -82,10 +82,7 @@ class Journal:
         reset_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget the locks of the parent process."""
         self._mutex = threading.RLock()
-
-    # -------------------------------------------------------------------- look
 
     def state(self) -> State:
         """The state now: one stat, and what was appended since the last look.
@@ -142,8 +139,6 @@ class Journal:
         if number < noted:
             reason = f"{noted - number:,} of its lines are missing from here on"
             raise CorruptLogError(self.path, end, reason, REMEDY_SHORT)
-
-    # ------------------------------------------------------------------ change
 
     @contextmanager
     def changing(self) -> Iterator[State]:
@@ -217,7 +212,6 @@ class Journal:
             lock.release()
 
     def sync(self) -> None:
-        """Fsync the journal."""
         lines = self._seen.number
         fsync_or_mark(self._env, self.path, self._root)
         self.durable_lines = max(lines, self.durable_lines)
@@ -226,8 +220,6 @@ class Journal:
         """Fsync the journal, if this process knows of more lines than are noted."""
         if self._seen.number > max(self._noted(), self.durable_lines):
             self.sync()
-
-    # ----------------------------------------------------------------- recover
 
     def renew(self) -> bool:
         """Rewrite everything durably: after a crash the disk may not have what is seen. False: lines are lost.

@@ -12,8 +12,6 @@ from logstore.store.transactions.state import State, TransactionAttempt
 
 
 class Liveness:
-    """Who of the writers is alive."""
-
     def __init__(self, env: Env, root: Path, holders: processes.Holders, state: State) -> None:
         self._env = env
         self._holders = holders

@@ -30,7 +30,6 @@ class Holders:
         reset_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget the lock of the parent process."""
         self._lock, self._name = None, ""
 
     def name(self) -> str:

@@ -18,15 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any
 
 from logstore.errors import BatchConflictError, TransactionAbortedError
+from logstore.log.isolation import Outcome
 
 # As Kafka does, an id is retired before its last epoch, which is kept for fencing.
 PRODUCER_EPOCH_MAX = 2**15 - 2
 
 Event = list[Any]
-Outcome = Literal["committed", "aborted"]
 Producer = tuple[int, int]  # id, epoch
 Partition = tuple[str, str, int]  # topic, topic id, partition
 
@@ -71,16 +71,13 @@ class TransactionAttempt:
 
     @property
     def producer(self) -> Producer:
-        """Its identity."""
         return self.producer_id, self.epoch
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> TransactionAttempt:
-        """What `to_json` made."""
         return cls(
             **{
                 **body,
@@ -122,11 +119,9 @@ class Decision:
 
     @property
     def batch(self) -> tuple[str, int]:
-        """Its identity."""
         return self.name, self.batch_id
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
         body = {f.name: getattr(self, f.name) for f in fields(self)}
         marked = (
             None if self.marked is None else [[*partition, end] for partition, end in self.marked.items()]
@@ -135,7 +130,6 @@ class Decision:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Decision:
-        """What `to_json` made."""
         return cls(
             **{
                 **body,
@@ -177,14 +171,11 @@ class State:
     ended: tuple[str, ...] = ()
     decided: int = 0
 
-    # ------------------------------------------------------------- questions
-
     def of_name(self, name: str) -> list[TransactionAttempt]:
         """The attempts of a name that are neither aborted nor decided."""
         return [a for a in self.attempts.values() if a.name == name and self.is_open(a.producer)]
 
     def is_open(self, producer: Producer) -> bool:
-        """True if this attempt may still write."""
         attempt = self.attempts.get(producer)
         return attempt is not None and not attempt.aborted and not self._winner(attempt)
 
@@ -221,8 +212,6 @@ class State:
             attempt = self.attempts.get(producer)
             reason = (attempt and attempt.aborted) or self.reasons.get(producer) or "it has ended"
             raise TransactionAbortedError(*producer, reason)
-
-    # ------------------------------------------------------------- decisions
 
     def free_producer(self) -> Producer:
         """An id that nobody uses, with its next epoch; a new id where there is none."""
@@ -298,7 +287,6 @@ class State:
 
 
 def replaced(name: str) -> str:
-    """The beginning of the reason for an abort."""
     return f"another writer has taken over {name!r}: superseded"
 
 

@@ -20,31 +20,16 @@ Part = tuple[int, Any]  # a partition, and the numbers of its rows
 
 
 class Coordinator(Protocol):
-    """Registers and decides; see `Transactions`."""
+    """What a transaction asks of `Transactions`, which says what each does."""
 
-    def register(self, attempt: TransactionAttempt, partitions: tuple[Partition, ...]) -> TransactionAttempt:
-        """Note what the attempt is going to write; return it with its producer id."""
-        ...
-
-    def extend(self, attempt: TransactionAttempt, more: tuple[Partition, ...]) -> TransactionAttempt:
-        """Note more of it."""
-        ...
-
-    def check_open(self, producer: Producer) -> None:
-        """Raise unless it may write."""
-        ...
-
-    def note_prepared(self, attempt: TransactionAttempt) -> None:
-        """Flush what it wrote, and note that it is on disk."""
-        ...
-
-    def commit(self, prepared: Iterable[Prepared]) -> Content:
-        """Commit a batch."""
-        ...
-
-    def abort_attempt(self, producer: Producer, *, reason: str) -> bool:
-        """Abort a part."""
-        ...
+    def register(
+        self, attempt: TransactionAttempt, partitions: tuple[Partition, ...]
+    ) -> TransactionAttempt: ...
+    def extend(self, attempt: TransactionAttempt, more: tuple[Partition, ...]) -> TransactionAttempt: ...
+    def check_open(self, producer: Producer) -> None: ...
+    def note_prepared(self, attempt: TransactionAttempt) -> None: ...
+    def commit(self, prepared: Iterable[Prepared]) -> Content: ...
+    def abort_attempt(self, producer: Producer, *, reason: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +66,14 @@ class Transaction:
 
     @property
     def name(self) -> str:
-        """The name of its batch."""
         return self._attempt.name
 
     @property
     def batch_id(self) -> int:
-        """The number of its batch."""
         return self._attempt.batch_id
 
     @property
     def run(self) -> str:
-        """The life of the program that writes it."""
         return self._attempt.run
 
     @property
@@ -125,7 +107,6 @@ class Transaction:
             self._sequences.update(dict.fromkeys(more, 0))
 
     def stamp(self, topic: str, partition: int, rows: int) -> ProducerStamp:
-        """The stamp of the next `rows` rows for this partition."""
         key = topic, self._topic_ids[topic], partition
         sequence = self._sequences[key]
         self._sequences[key] = sequence_after(sequence, rows)
