@@ -160,13 +160,8 @@ class LogConfig:
         return min(self.max_message_bytes, self.segment_bytes)
 
     @property
-    def may_have_gaps(self) -> bool:
-        """True if offsets may have no record; else a gap is damage."""
-        return self.is_compacted
-
-    @property
     def is_compacted(self) -> bool:
-        """True if only the last record of each key must be kept."""
+        """True if only the last record of each key must be kept: offsets may have no record; else a gap is damage."""
         return "compact" in self.cleanup_policy
 
     def timestamps_at(self, now_ms: int) -> range | None:

@@ -173,19 +173,15 @@ class OsFiles:
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
     def truncate(self, path: StrPath, size: int) -> None:
-        file = self._descriptor(str(path), writable=True)
-        try:
+        with _mapped("truncate", path):
+            file = self._descriptor(str(path), writable=True)  # held until the call is over
             os.ftruncate(file.fd, size)
-        except OSError as error:
-            raise _failure("truncate", path, error) from error
 
     def allocate(self, path: StrPath, size: int) -> None:
         """Give the file room for `size` bytes on the disk, without writing them."""
-        file = self._descriptor(str(path), writable=True)
-        try:
+        with _mapped("take room for", path):
+            file = self._descriptor(str(path), writable=True)
             os.posix_fallocate(file.fd, 0, size)
-        except OSError as error:
-            raise _failure("take room for", path, error) from error
 
     def set_time(self, path: StrPath, mtime_ns: int) -> None:
         """Set the time of the last write, of a file that replaces another one."""

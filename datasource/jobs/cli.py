@@ -32,17 +32,8 @@ from logstore.errors import PylogError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# The columns of a report in a table; JSON has all.
-_COLUMNS = {
-    "retention": ("topic", "partition", "status", "segments", "bytes", "bytes_before", "bytes_after",
-                  "start_before", "start_after", "seconds", "reasons"),
-    "compaction": (
-        "topic", "partition", "status", "records_before", "records_after", "bytes_before", "bytes_after",
-        "dirty_before", "dirty_after", "seconds",
-    ),
-    "tiering": ("topic", "partition", "status", "start", "end", "records", "bad", "files", "bytes", "seconds"),
-    "verify": ("topic", "partition", "status", "segments", "bytes", "seconds"),
-}  # fmt: skip
+# What a table leaves out of a report: it is printed below, or only of use to programs. JSON has all.
+_NOT_IN_TABLES = frozenset({"note", "damage", "rounds"})
 _WRONG = ("failed", "damaged")
 CANCEL_S = 10.0  # how long after Ctrl-C jobs may take to end, before their session ends
 
@@ -200,7 +191,7 @@ def run(
                     )
                 else:
                     click.echo(f"{report.job}:")
-                    show(report.rows, _COLUMNS[report.job], output)
+                    _show(report.rows, output)
                 wrong += _told(report.rows)
             return wrong
 
@@ -226,8 +217,12 @@ def _run(name: str, path: Path, topics: Sequence[str], dry_run: bool, output: st
             return [row.asDict(recursive=True) for row in frame.collect()]
 
         rows = _interruptibly(spark, work)
-    show(rows, _COLUMNS[name], output)
+    _show(rows, output)
     _end(_told(rows))
+
+
+def _show(rows: Sequence[dict[str, Any]], output: str) -> None:
+    show(rows, [name for name in (rows[0] if rows else ()) if name not in _NOT_IN_TABLES], output)
 
 
 def _told(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -21,8 +21,7 @@ from logstore.cli.terminal import (
 )
 from logstore.log.recovery import RecoveryReport
 from logstore.store.stray import unowned
-from logstore.tools.console import TIMESTAMP_TYPES
-from logstore.tools.dump import BatchLine, DamageLine, Line, OffsetEntryLine, RecordLine, TimeEntryLine, dump
+from logstore.tools.dump import Line, dump
 from logstore.tools.verify import PartitionReport, verify_store
 
 
@@ -47,72 +46,20 @@ def dump_log(files: tuple[Path, ...], print_data_log: bool, verify: bool, output
         if output == "table":
             click.echo(f"Dumping {path}")
         for line in itertools.chain(first, lines):
-            damaged += isinstance(line, DamageLine)
-            facts = _facts(line)
-            click.echo(json.dumps({"file": str(path)} | facts) if output == "json" else _text(line, facts))
+            damaged += line.kind == "damage"
+            click.echo(json.dumps({"file": str(path)} | line.facts) if output == "json" else _text(line))
     if damaged:
         raise Failure(f"damage in {counted(damaged, 'place')}; `pylog verify` checks a whole store")
 
 
-def _facts(line: Line) -> dict[str, object]:
-    """The line under the names that Kafka's DumpLogSegments gives to these fields."""
-    match line:
-        case BatchLine(position, header, is_valid):
-            valid = {} if is_valid is None else {"isvalid": is_valid}
-            return {
-                "baseOffset": header.base_offset,
-                "lastOffset": header.last_offset,
-                "count": header.count,
-                "baseSequence": header.base_sequence,
-                "producerId": header.producer_id,
-                "producerEpoch": header.producer_epoch,
-                "partitionLeaderEpoch": header.leader_epoch,
-                "isTransactional": header.is_transactional,
-                "isControl": header.is_control,
-                "position": position,
-                TIMESTAMP_TYPES[header.timestamp_type]: header.max_timestamp,
-                "size": header.size_bytes,
-                "magic": header.magic,
-                "compresscodec": header.codec.name.lower(),
-                "crc": header.crc,
-            } | valid
-        case RecordLine(record, marker):
-            more: dict[str, object] = {
-                "headerKeys": [key for key, _ in record.headers],
-                "key": _shown(record.key),
-                "payload": _shown(record.value),
-            }
-            if marker is not None:
-                more = {"endTxnMarker": marker.kind, "coordinatorEpoch": marker.coordinator_epoch}
-            return {
-                "offset": record.offset,
-                "timestamp": record.timestamp,
-                "keySize": -1 if record.key is None else len(record.key),
-                "valueSize": -1 if record.value is None else len(record.value),
-            } | more
-        case OffsetEntryLine(offset, position):
-            return {"offset": offset, "position": position}
-        case TimeEntryLine(timestamp, offset):
-            return {"timestamp": timestamp, "offset": offset}
-        case DamageLine(position, reason):
-            return {"position": position, "damage": reason}
-
-
-def _text(line: Line, facts: dict[str, object]) -> str:
+def _text(line: Line) -> str:
     words = " ".join(
-        f"{name}: {str(fact).lower() if isinstance(fact, bool) else fact}" for name, fact in facts.items()
+        f"{name}: {str(fact).lower() if isinstance(fact, bool) else fact}"
+        for name, fact in line.facts.items()
     )
-    match line:
-        case RecordLine():
-            return f"| {words}"
-        case DamageLine():
-            return click.style(f"DAMAGED {words}", fg="red")
-        case _:
-            return words
-
-
-def _shown(data: bytes | None) -> str | None:
-    return None if data is None else data.decode("utf-8", "backslashreplace")
+    if line.kind == "damage":
+        return click.style(f"DAMAGED {words}", fg="red")
+    return f"| {words}" if line.kind == "record" else words
 
 
 @click.command()

@@ -83,7 +83,7 @@ def produce(
             chosen |= {"parse.key": "true", "key.separator": key_separator}
         if with_headers:
             chosen["parse.headers"] = "true"
-        parser = LineParser.of(chosen)
+        parser = LineParser(chosen)
     writer = LineWriter(name, parser, partition=partition, compression=compression_codec)
     try:
         with open_store(path) as store, _ctrl_c_ends_stdin():

@@ -33,7 +33,7 @@ from logstore.errors import CorruptLogError, InvalidRecordError, InvalidRequestE
 from logstore.log.leader_epochs import LeaderEpochs
 from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.reader import LogProducers, LogReader, ReadResult
-from logstore.log.recovery import Damage, OnDamage, RecoveryReport, recover, verify
+from logstore.log.recovery import Damage, OnDamage, Recovery, RecoveryReport, verify
 from logstore.log.recovery_point import RecoveryPoint
 from logstore.log.segments import lookup, offset_checkpoints
 from logstore.log.segments.deleted_files import delete_later
@@ -64,7 +64,7 @@ class Log:
         self.read_only = read_only
         self.env = env
         self.files = PartitionDirectory(directory, topic_id=topic_id, env=env, read_only=read_only)
-        self.files.may_have_gaps = config.may_have_gaps
+        self.files.may_have_gaps = config.is_compacted
         self.epochs = LeaderEpochs(env, self.files.path)
         tracker = ProducerTracker(self.files)
         self.point = RecoveryPoint(self.files, tracker)
@@ -98,7 +98,7 @@ class Log:
     def reconfigure(self, config: LogConfig) -> None:
         """Use these settings from the next append on."""
         self.config = config
-        self.files.may_have_gaps = config.may_have_gaps
+        self.files.may_have_gaps = config.is_compacted
 
     def close(self) -> None:
         """Close the files. Nothing is flushed; a later call opens them again."""
@@ -414,7 +414,7 @@ class Log:
         """
         with self.files.hold(), marking_failure(self.env, self._root):
             self._is_caught_up = False
-            report = recover(self.files, self.epochs, self.config, self.recovery_point, on_damage)
+            report = Recovery(self.files, self.epochs, self.config, self.recovery_point, on_damage).run()
             self.files.relist()
         self.recovery_point = min(self.recovery_point, report.log_end_offset)
         return report

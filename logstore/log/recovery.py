@@ -80,22 +80,6 @@ class RecoveryReport:
     ignored: tuple[str, ...]
 
 
-def recover(
-    files: PartitionDirectory,
-    epochs: LeaderEpochs,
-    config: LogConfig,
-    recovery_point: int,
-    on_damage: OnDamage | None = None,
-) -> RecoveryReport:
-    """Mend the partition; the caller holds its lock, and lists the directory again afterwards.
-
-    Reads what lies above the recovery point, and a few headers of each segment below it.
-
-    Raises: CorruptLogError: damage below the recovery point; with `on_damage`, only such that hides what follows it.
-    """
-    return _Recovery(files, epochs, config, recovery_point, on_damage).run()
-
-
 def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
     """Read everything, change nothing, and yield what is damaged: at most one place per segment and index."""
     view, has_producers = files.relist(), False
@@ -160,7 +144,12 @@ def checked_batches(
             space = memoryview(bytearray(needed))
 
 
-class _Recovery:
+class Recovery:
+    """One recovery of a partition; the caller holds its lock, and lists the directory again afterwards.
+
+    Reads what lies above the recovery point, and a few headers of each segment below it.
+    """
+
     def __init__(
         self,
         files: PartitionDirectory,
@@ -183,6 +172,10 @@ class _Recovery:
         self._rebuilt: list[str] = []
 
     def run(self) -> RecoveryReport:
+        """Mend the partition.
+
+        Raises: CorruptLogError: damage below the recovery point; with `on_damage`, only such as hides what follows.
+        """
         ignored = self._sweep()
         view = self._files.relist()
         # What lay below the log's end was flushed before the mark of its start was set.

@@ -252,12 +252,8 @@ def records(buffer: Buffer, position: int = 0) -> Iterator[Record]:
 
     Raises: InvalidBatchError: damage of any kind.
     """
-    header = header_at(buffer, position)
-    check(buffer, position, header)
-    stored = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
     try:
-        section = memoryview(decompress(header.codec, stored, limit_bytes=DECOMPRESSED_BYTES_MAX))
-        yield from _Section(section, header).records()
+        yield from _section(buffer, position, DECOMPRESSED_BYTES_MAX).records()
     except (CompressionError, _BadRecordError) as exc:
         raise InvalidBatchError(position, str(exc)) from None
 
@@ -267,14 +263,17 @@ def keyless_rows(buffer: Buffer, position: int, *, limit_bytes: int) -> tuple[in
 
     Raises: InvalidBatchError: damage of any kind, or more than `limit_bytes` of records.
     """
+    try:
+        return tuple(_section(buffer, position, limit_bytes).keyless())
+    except (CompressionError, _BadRecordError) as exc:
+        raise InvalidBatchError(position, str(exc)) from None
+
+
+def _section(buffer: Buffer, position: int, limit_bytes: int) -> _Section:
     header = header_at(buffer, position)
     check(buffer, position, header)
     stored = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
-    try:
-        section = memoryview(decompress(header.codec, stored, limit_bytes=limit_bytes))
-        return tuple(_Section(section, header).keyless())
-    except (CompressionError, _BadRecordError) as exc:
-        raise InvalidBatchError(position, str(exc)) from None
+    return _Section(memoryview(decompress(header.codec, stored, limit_bytes=limit_bytes)), header)
 
 
 def control_marker(record: Record) -> ControlMarker:

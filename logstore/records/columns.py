@@ -111,13 +111,7 @@ def cells(column: pa.Array | pa.ChunkedArray, name: str) -> Cells:
     """
     if pa.types.is_null(column.type):
         return Cells(np.zeros(len(column), np.int64), np.full(len(column), -1, np.int64), column)
-    parts = [_cells(chunk, name) for chunk in _chunks(column)]
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return Cells(np.empty(0, np.int64), np.empty(0, np.int64), None)
-    addresses, sizes = (np.concatenate([getattr(p, a) for p in parts]) for a in ("addresses", "sizes"))
-    return Cells(addresses, sizes, parts)
+    return _joined_cells([_cells(chunk, name) for chunk in _chunks(column)])
 
 
 def header_cells(column: pa.Array | pa.ChunkedArray) -> HeaderCells:

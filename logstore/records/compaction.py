@@ -8,7 +8,7 @@ looked at one by one.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -101,8 +101,13 @@ class OffsetMap:
         offset_map.refill(self.table)
         return True
 
-    def collect(self, data: Buffer, *, start: int, skipped: Skips, where: Where) -> int | None:
-        """Collect the keys of the records from `start` on; return the first offset without room, if any."""
+    def collect(
+        self, data: Buffer, *, start: int, skipped: Callable[[BatchHeader], bool], where: Where
+    ) -> int | None:
+        """Collect the keys of the records from `start` on; return the first offset without room, if any.
+
+        `skipped` tells which batches hold no data: control batches, and those of aborted transactions.
+        """
         source = np.frombuffer(data, dtype=np.uint8)
         at = 0
         while at < len(source):
@@ -126,14 +131,6 @@ class OffsetMap:
         return None
 
 
-class Skips(Protocol):
-    """Which batches hold no data: control batches, and those of aborted transactions."""
-
-    def __call__(self, header: BatchHeader) -> bool:
-        """True if this batch has no keys to collect."""
-        ...
-
-
 class Fate(enum.Enum):
     """Whether a control batch stays; WAIT: until its delete horizon, which it gets now."""
 
@@ -147,11 +144,9 @@ class Verdicts(Protocol):
 
     def is_dropped(self, header: BatchHeader) -> bool:
         """True for data of an aborted transaction. Asked for every batch that is not plain, in order."""
-        ...
 
     def fate(self, header: BatchHeader) -> Fate:
         """Whether a control batch stays."""
-        ...
 
 
 class Cleaned(NamedTuple):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from logstore.config import TIMESTAMP_TYPES
 from logstore.errors import (
     FailedStoreError,
     InvalidRecordError,
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Headers = tuple[tuple[str, bytes | None], ...]
-
-TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 PRODUCE_PROPERTIES = {
     "parse.key": "false",
@@ -97,34 +96,18 @@ def unescape(text: str) -> str:
 # --------------------------------------------------------------------------------------------- produce
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LineParser:
-    """Parses lines `[headers TAB] [key TAB] value`, where headers are `name:value,name:value`."""
+    """Parses lines `[headers TAB] [key TAB] value`, where headers are `name:value,name:value`.
 
-    parse_key: bool
-    key_separator: bytes
-    parse_headers: bool
-    headers_delimiter: bytes
-    headers_separator: bytes
-    header_key_separator: bytes
-    null_marker: bytes | None
+    `given`: Kafka's properties of the console producer. Raises: InvalidRequestError.
+    """
 
-    @classmethod
-    def of(cls, given: Mapping[str, str]) -> LineParser:
-        """Return the parser that Kafka's properties of the console producer describe."""
-        text = {name: value.encode() for name, value in given.items()}
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._texts = {name: value.encode() for name, value in given.items()}
+        self._has_key, self._has_headers = _flag("parse.key", given), _flag("parse.headers", given)
         for name in ("key.separator", "headers.delimiter", "headers.separator", "headers.key.separator"):
-            if not text[name]:
+            if not given[name]:
                 raise InvalidRequestError(f"property {name} is empty: give at least one character")
-        return cls(
-            parse_key=_flag("parse.key", given),
-            key_separator=text["key.separator"],
-            parse_headers=_flag("parse.headers", given),
-            headers_delimiter=text["headers.delimiter"],
-            headers_separator=text["headers.separator"],
-            header_key_separator=text["headers.key.separator"],
-            null_marker=text["null.marker"] or None,
-        )
 
     def rows(self, lines: Iterable[bytes], before: int) -> tuple[list[Row], InvalidRecordError | None]:
         """Return the rows of these lines, up to the first that is none, and what is wrong with that.
@@ -143,29 +126,31 @@ class LineParser:
         """Return the row of line `number`. Raises: InvalidRecordError: a separator is missing."""
         headers: Headers = ()
         key: bytes | None = None
-        rest = line
-        if self.parse_headers:
-            before, found, rest = rest.partition(self.headers_delimiter)
-            _expect(found, "headers delimiter", self.headers_delimiter, number)
+        if self._has_headers:
+            before, line = self._split(line, "headers.delimiter", number)
             headers = self._headers(before, number)
-        if self.parse_key:
-            before, found, rest = rest.partition(self.key_separator)
-            _expect(found, "key separator", self.key_separator, number)
+        if self._has_key:
+            before, line = self._split(line, "key.separator", number)
             key = self._value(before)
-        return Row(key, self._value(rest), headers)
+        return Row(key, self._value(line), headers)
 
     def _headers(self, text: bytes, number: int) -> Headers:
         if not text or self._value(text) is None:
             return ()
-        headers = []
-        for part in text.split(self.headers_separator):
-            name, found, value = part.partition(self.header_key_separator)
-            _expect(found, "header separator", self.header_key_separator, number)
-            headers.append((name.decode("utf-8", "replace"), self._value(value)))
-        return tuple(headers)
+        parts = text.split(self._texts["headers.separator"])
+        pairs = (self._split(part, "headers.key.separator", number) for part in parts)
+        return tuple((name.decode("utf-8", "replace"), self._value(value)) for name, value in pairs)
+
+    def _split(self, text: bytes, separator: str, number: int) -> tuple[bytes, bytes]:
+        before, found, rest = text.partition(self._texts[separator])
+        if not found:
+            shown = self._texts[separator].decode("utf-8", "replace")
+            raise _refused(number, f"no {separator.replace('.', ' ')} {shown!r}")
+        return before, rest
 
     def _value(self, text: bytes) -> bytes | None:
-        return None if self.null_marker is not None and text == self.null_marker else text
+        marker = self._texts["null.marker"]
+        return None if marker and text == marker else text
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -284,12 +269,6 @@ def _flag(name: str, given: Mapping[str, str]) -> bool:
     if text not in ("true", "false"):
         raise InvalidRequestError(f"property {name}={given[name]!r}: true or false")
     return text == "true"
-
-
-def _expect(found: bytes, what: str, separator: bytes, number: int) -> None:
-    if not found:
-        shown = separator.decode("utf-8", "replace")
-        raise _refused(number, f"no {what} {shown!r}")
 
 
 def _refused(number: int, reason: str) -> InvalidRecordError:

@@ -208,7 +208,7 @@ class Repairs:
             leader_epoch,
             begin,
             None if replica.ends_early else replica.end,
-            log.config.may_have_gaps or log.files.view.was_compacted,
+            log.config.is_compacted or log.files.view.was_compacted,
         )
         client = self._asking.connect(leader)
         try:

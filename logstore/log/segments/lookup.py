@@ -85,7 +85,7 @@ def discontinuity(next_offset: int, following_base: int, config: LogConfig) -> s
     Each begins where the one before it ends, after compaction, too, which leaves an empty batch at the end of a segment
     if need be. Only a gap in a leader's compacted log may be too wide for one segment.
     """
-    is_wide = config.may_have_gaps and following_base - next_offset > WIDE_GAP
+    is_wide = config.is_compacted and following_base - next_offset > WIDE_GAP
     if following_base > next_offset and not is_wide:
         return f"offsets {next_offset} to {following_base} are missing behind this segment"
     if following_base < next_offset:

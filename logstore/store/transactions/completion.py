@@ -1,19 +1,29 @@
 """Completion: writes the markers of transactions that are decided, and forgets what is over.
 
-Everything is decided in the journal, so whatever fails here is left for the next process that comes by.
+Everything is decided in the journal, so whatever fails here is left for the next process that comes by. A marker that
+is there is not written again, so several processes may do this at once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 
-from logstore.errors import PylogError
+from logstore.errors import (
+    ProducerFencedError,
+    PylogError,
+    StaleLogError,
+    StoreError,
+    UnknownPartitionError,
+    UnknownTopicError,
+)
+from logstore.log.log import Log
 from logstore.store.log_manager import LogManager
 from logstore.store.transactions.journal import Journal
-from logstore.store.transactions.markers import Markers
-from logstore.store.transactions.state import Decision, Event, State
+from logstore.store.transactions.state import Decision, Event, Partition, Producer, State, TransactionAttempt
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +39,6 @@ class Completion:
         self._log_dir = logs.log_dir
         self._logs = logs
         self._journal = journal
-        self._markers = Markers(logs)
 
     @contextmanager
     def changing(self) -> Iterator[State]:
@@ -69,16 +78,13 @@ class Completion:
         return bool(names) if name is None else name in names
 
     def finish(self, name: str | None = None) -> None:
-        """Write the markers that are missing (of one name), and forget what is over.
-
-        Several processes may do this at once: a marker that is there is not written again.
-        """
+        """Write the markers that are missing (of one name), and forget what is over."""
         state = self._journal.state()
         for decision in state.decisions.values():
             if decision.marked is None and name in (None, decision.name):
                 self._finish_commit(decision)
         lost = [a for a in state.aborted() if name in (None, a.name)]
-        marked = self._markers.write(lost, commit=False)
+        marked = self._write_markers(lost, commit=False)
         if lost and marked is not None:
             self.note(lambda s: [["gone", *a.producer] for a in lost if a.producer in s.attempts])
         self._forget(name)
@@ -87,7 +93,7 @@ class Completion:
         if not decision.durable:
             with self.changing():
                 self.publish(decision.batch)
-        ends = self._markers.write(self._journal.state().winners(decision), commit=True)
+        ends = self._write_markers(self._journal.state().winners(decision), commit=True)
         if ends is None:
             return
         with self.changing() as state:
@@ -106,8 +112,8 @@ class Completion:
             last = self._journal.state().last_of(decision.name)
             is_old = last is not None and last.batch_id > decision.batch_id
             if (is_old and name == decision.name) or now_ms - decision.decided_ms > SETTLE_MS:
-                self._markers.flush(decision.marked)
-            if self._markers.are_on_disk(decision.marked):
+                self._flush_markers(decision.marked)
+            if self._are_markers_on_disk(decision.marked):
                 over.append(decision.batch)
         if over:
             with self.changing() as state:
@@ -125,3 +131,64 @@ class Completion:
         points, lines = self._log_dir.recovery_points, self._journal.durable_lines
         if lines > points.journal_lines():
             points.advance({}, journal_lines=lines)
+
+    def _write_markers(
+        self, attempts: Iterable[TransactionAttempt], *, commit: bool
+    ) -> dict[Partition, int] | None:
+        """Write the markers of these attempts; return where the logs end behind them, None if some are missing.
+
+        A partition that was deleted needs none.
+        """
+        by_partition = defaultdict(list)
+        for attempt in attempts:
+            for partition in attempt.partitions:
+                by_partition[partition].append(attempt.producer)
+        ends, complete = {}, True
+        for (topic, topic_id, number), producers in sorted(by_partition.items()):
+            try:
+                log = self._logs.log(topic, number)
+                if log.topic_id != topic_id:
+                    continue
+                mark = partial(_append_markers, log, producers, commit=commit)
+                self._log_dir.reserve.despite_full_disk(mark)
+                ends[topic, topic_id, number] = log.log_end_offset
+            except (UnknownTopicError, UnknownPartitionError, StaleLogError):
+                continue
+            except PylogError as error:
+                complete = False
+                logger.warning("%s-%d: the end of a transaction is not marked yet: %s", topic, number, error)
+        return ends if complete else None
+
+    def _flush_markers(self, marked: Mapping[Partition, int]) -> None:
+        """Flush the markers that end here, where they are not on disk yet. What fails stays for the next."""
+        points = self._log_dir.recovery_points.read()
+        try:
+            self._logs.flush_partitions(
+                (topic, p) for (topic, _, p), end in marked.items() if points.get((topic, p), 0) < end
+            )
+        except PylogError as error:
+            logger.warning("markers of a transaction are not flushed yet: %s", error)
+
+    def _are_markers_on_disk(self, marked: Mapping[Partition, int]) -> bool:
+        """Are the markers on disk that end here?"""
+        points = self._log_dir.recovery_points.read()
+        return all(
+            points.get((topic, partition), 0) >= end or not self._is_there(topic, topic_id)
+            for (topic, topic_id, partition), end in marked.items()
+        )
+
+    def _is_there(self, topic: str, topic_id: str) -> bool:
+        """Does the topic exist? A damaged description counts: it may be mended."""
+        try:
+            return self._logs.topic(topic).topic_id == topic_id
+        except UnknownTopicError:
+            return False
+        except StoreError:
+            return True
+
+
+def _append_markers(log: Log, producers: Iterable[Producer], *, commit: bool) -> None:
+    with log.lock():
+        for producer_id, epoch in producers:
+            with suppress(ProducerFencedError):  # ended long ago: its id is in use again
+                log.append_marker(producer_id, epoch, commit=commit)

@@ -28,7 +28,7 @@ from tests.support.disk import Disk, StillClock
 
 
 def parser(**given):
-    return LineParser.of(PRODUCE_PROPERTIES | {name.replace("_", "."): text for name, text in given.items()})
+    return LineParser(PRODUCE_PROPERTIES | {name.replace("_", "."): text for name, text in given.items()})
 
 
 def record(**changes):
