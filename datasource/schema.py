@@ -60,16 +60,11 @@ def check_read_schema(schema: StructType) -> None:
     for field in schema.fields:
         if field.name.lower() not in ours:
             raise InvalidRequestError(f"schema: no column {field.name!r}{did_you_mean(field.name, TYPES)}")
-        if not _same_type(field.dataType, ours[field.name.lower()]):
+        if field.dataType.simpleString() != ours[field.name.lower()].simpleString():  # nullability aside
             raise InvalidRequestError(
                 f"schema: column {field.name!r} is {ours[field.name.lower()].simpleString()}, "
                 f"not {field.dataType.simpleString()}; read it so, and cast afterwards"
             )
-
-
-def _same_type(one: DataType, other: DataType) -> bool:
-    """Equal but for nullability."""
-    return one.simpleString() == other.simpleString()
 
 
 class Shape:

@@ -222,14 +222,11 @@ def _summary(behind_latest: Iterable[int]) -> dict[str, float]:
 
 def _source_lag(source: Any) -> dict[str, dict[int, int]]:
     """Return the records behind per topic and partition; nothing for a source that is not ours."""
-    end, latest = (_json(source[name]) for name in ("endOffset", "latestOffset"))
+    found = (source["endOffset"], source["latestOffset"])
+    end, latest = (json.loads(offset) if isinstance(offset, str) else offset for offset in found)
     if not all(isinstance(value, dict) and "v" in value and "ids" in value for value in (end, latest)):
         return {}
     return behind(StreamOffset.from_json(end).offsets, StreamOffset.from_json(latest).offsets)
-
-
-def _json(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) else value
 
 
 @contextmanager

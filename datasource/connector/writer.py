@@ -16,6 +16,7 @@ import re
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from pyspark.sql.types import StructType
 from datasource.connector.locations import to_read, to_write
 from datasource.connector.options import WriteOptions
 from datasource.schema import check_write_schema, rows_to_append
-from datasource.topics import PartitionRange, ReadableTopics, WritableTopics, writing
+from datasource.topics import PartitionRange, WritableTopics, writing
 from logstore import InvalidRecordError, InvalidRequestError, PylogError
 from logstore.env import SYSTEM
 from logstore.store.transactions.coordinator import Transactions
@@ -95,7 +96,8 @@ class _Appender:
                 ranges = self._append(target, iterator, transaction)
                 return Appended(ranges, transaction.prepare())
             except BaseException as error:
-                _abort_quietly(transaction, f"its task failed: {type(error).__name__}")
+                with _quietly():
+                    transaction.abort(f"its task failed: {type(error).__name__}")
                 raise
 
     def _append(
@@ -228,17 +230,16 @@ def _abort(options: WriteOptions, give_up: Callable[[Transactions], None]) -> No
 
     An error is only logged, or it would hide why the write failed: the next process that comes by aborts the rest.
     """
-    try:
+    with _quietly():
         transactions = writing(options.path).transactions
         give_up(transactions)
         transactions.tend()
-    except PylogError as error:
-        logger.warning("a transaction is not aborted yet: %s", error)
 
 
-def _abort_quietly(transaction: Transaction, reason: str) -> None:
+@contextmanager
+def _quietly() -> Iterator[None]:
     try:
-        transaction.abort(reason)
+        yield
     except PylogError as error:
         logger.warning("a transaction is not aborted yet: %s", error)
 
@@ -273,11 +274,7 @@ def _read(checkpoint: str | None, name: str) -> bytes:
 def _all_ends(options: WriteOptions) -> dict[str, Mapping[int, int]]:
     target = to_read(options, isolation="read_uncommitted")
     topics = [info.name for info in target.topics() if options.topic in (None, info.name) and not info.damage]
-    return {topic: _ends(target, topic) for topic in topics}
-
-
-def _ends(target: ReadableTopics, topic: str) -> Mapping[int, int]:
-    return {p: extent.end for p, extent in target.offsets(topic).items()}
+    return {topic: {p: extent.end for p, extent in target.offsets(topic).items()} for topic in topics}
 
 
 def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:

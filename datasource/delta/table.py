@@ -208,9 +208,8 @@ class TopicTable:
             )
         except DeltaError as error:
             after = TopicTable(self.path, self.topic_id, self.root)
-            if not after._holds(
-                adds, boundaries
-            ):  # else it failed after the commit, writing a checkpoint, say
+            # Else it failed after the commit, writing a checkpoint, say.
+            if not after._holds(adds, boundaries):
                 raise self._refusal(after, error) from error
         else:
             after = TopicTable(self.path, self.topic_id, self.root)

@@ -44,9 +44,8 @@ class TieredTopics:
         return self._log.topic(name)
 
     def offsets(self, topic: str) -> Mapping[int, OffsetRange]:
-        log = self._log.offsets(
-            topic
-        )  # first: what retention deletes now is in the table that is loaded next
+        # First: what retention deletes now is in the table that is loaded next.
+        log = self._log.offsets(topic)
         table = self._table(topic)
         if table is None:
             return log

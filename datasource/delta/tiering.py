@@ -23,9 +23,9 @@ from datasource.delta.topic_tables import TieringTask
 from datasource.errors import reason
 from logstore.env import SYSTEM
 from logstore.errors import PylogError, StoreError
-from logstore.log.isolation import committed_end
 from logstore.log.log import Log
 from logstore.log.segments import offset_checkpoints
+from logstore.store.reading import extent_of
 
 logger = logging.getLogger(__name__)
 
@@ -150,9 +150,7 @@ def preview(task: TieringTask, report: Report) -> None:
 
 
 def _extent(store: logstore.LogStore, task: TieringTask, partition: int) -> logstore.OffsetRange:
-    log = store.log(task.topic, partition)
-    end = committed_end(log, store.transactions.outcomes())
-    return logstore.OffsetRange(min(log.log_start_offset, end), end)
+    return extent_of(store.log(task.topic, partition), "read_committed", store.transactions.outcomes())
 
 
 def _start(extent: logstore.OffsetRange, boundary: int | None, row: ReportRow) -> int:

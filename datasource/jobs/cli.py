@@ -182,17 +182,15 @@ def run(
 
         def turn() -> list[str]:
             wrong = []
-            for report in schedule.turn(
+            for job, rows in schedule.turn(
                 spark, names, path=str(path), topics=topics or None, dry_run=dry_run, progress=progress
             ):
                 if output == "json":
-                    click.echo(
-                        json.dumps({"time_ms": SYSTEM.clock.now_ms(), "job": report.job, "rows": report.rows})
-                    )
+                    click.echo(json.dumps({"time_ms": SYSTEM.clock.now_ms(), "job": job, "rows": rows}))
                 else:
-                    click.echo(f"{report.job}:")
-                    _show(report.rows, output)
-                wrong += _told(report.rows)
+                    click.echo(f"{job}:")
+                    _show(rows, output)
+                wrong += _told(rows)
             return wrong
 
         if every is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from datasource.jobs import compaction, retention, tiering, verify
@@ -25,12 +24,6 @@ JOBS: dict[str, Job] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    job: str
-    rows: list[dict[str, Any]]
-
-
 def turn(
     spark: SparkSession,
     jobs: Sequence[str],
@@ -39,11 +32,12 @@ def turn(
     topics: Sequence[str] | None = None,
     dry_run: bool = False,
     progress: Progress = no_progress,
-) -> Iterator[Report]:
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Run each of `jobs` once; yield its name and the rows of its report."""
     for name, job in JOBS.items():
         if name in jobs:
             frame = job(spark, path=path, topics=topics, dry_run=dry_run, progress=progress)
-            yield Report(name, [row.asDict(recursive=True) for row in frame.collect()])
+            yield name, [row.asDict(recursive=True) for row in frame.collect()]
 
 
 def every(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from logstore.checkpoint import TEMPORARY_SUFFIX, fsync_or_mark
+from logstore.checkpoint import TEMPORARY_SUFFIX
 from logstore.errors import InvalidRecordError
 from logstore.log import soundness
 from logstore.log.log import Log
@@ -82,9 +82,8 @@ class SegmentCopy:
         self._files.create(self._path)
         self._files.truncate(self._path, 0)
         view = self._log.files.view
-        is_active = (
-            self._segment.base_offset == view.bases[-1]
-        )  # behind its known end an append may be at work
+        # Behind its known end an append may be at work.
+        is_active = self._segment.base_offset == view.bases[-1]
         self._size_bytes = 0
         self._copy_up_to(view.tail.position if is_active else self._segment.size_bytes())
 
@@ -137,18 +136,10 @@ class SegmentCopy:
         return kept
 
     def _replace(self) -> str:
-        log, path = self._log, self._segment.path
         stat = self._segment.stat()
         self._copy_up_to(stat.size)  # it may have grown
-        fsync_or_mark(log.env, self._path, log.directory.parent)
         self._files.set_time(self._path, stat.mtime_ns)
-        kept = soundness.aside_path(log.files, path)
-        self._files.link(path, kept)
-        # Or else the second name might be lost, and the first go.
-        fsync_or_mark(log.env, log.directory, log.directory.parent)
-        self._files.rename(self._path, path)
-        fsync_or_mark(log.env, log.directory, log.directory.parent)
-        return kept
+        return soundness.replace_damaged(self._log.files, self._segment.path, self._path)
 
     def drop(self) -> None:
         self._files.unlink(self._path)

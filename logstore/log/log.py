@@ -36,9 +36,9 @@ from logstore.log.reader import LogProducers, LogReader, ReadResult
 from logstore.log.recovery import Damage, OnDamage, Recovery, RecoveryReport, verify
 from logstore.log.recovery_point import RecoveryPoint
 from logstore.log.segments import lookup, offset_checkpoints
-from logstore.log.segments.deleted_files import delete_later
 from logstore.log.segments.directory import PartitionDirectory
 from logstore.log.segments.lookup import SegmentInfo
+from logstore.log.segments.replacement import delete_later
 from logstore.log.segments.replacement import finish as finish_swaps
 from logstore.log.segments.segment import NO_SPACE, Space
 from logstore.log.validation import AppendInfo, valid_batches

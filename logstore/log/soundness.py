@@ -83,9 +83,8 @@ def check_segment(
                 paced = sound
     except CorruptLogError as error:
         odd = segment.header(error.position)
-        if (
-            odd is not None and odd.base_offset < end
-        ):  # it, or the one before: base offsets are outside the CRC
+        # It, or the one before: base offsets are outside the CRC.
+        if odd is not None and odd.base_offset < end:
             end, sound = before
         return Unsound(end, number, sound, segment.path, error.position, error.reason)
     pace(size_bytes - paced)
@@ -219,28 +218,28 @@ def _keep(files: PartitionDirectory, spot: Spot) -> str | None:
     stat = files.env.files.stat(path)
     if stat is None or stat.size <= spot.position:  # what is missing is damage, too: nothing to keep
         return None
-    aside = aside_path(files, path)
     copy = path + TEMPORARY_SUFFIX
-    _copy(files, path, copy, spot.position)
-    files.env.files.link(path, aside)
-    # Or else the second name might be lost, and the first go.
-    fsync_or_mark(files.env, files.path, log_root(files))
-    files.env.files.rename(copy, path)
-    fsync_or_mark(files.env, files.path, log_root(files))
-    return aside
+    files.env.files.create(copy)
+    files.env.files.truncate(copy, 0)
+    copy_bytes(files, path, copy, 0, spot.position)
+    return replace_damaged(files, path, copy)
 
 
-def _copy(files: PartitionDirectory, source: str, target: str, size_bytes: int) -> None:
-    """Put the first bytes of a file into another one, durably."""
-    disk = files.env.files
-    disk.create(target)
-    disk.truncate(target, 0)
-    copy_bytes(files, source, target, 0, size_bytes)
+def replace_damaged(files: PartitionDirectory, path: str, copy: str) -> str:
+    """Put `copy` in the place of a damaged file, durably; return where that is kept."""
+    disk, root = files.env.files, files.path.rpartition("/")[0]
     try:
-        fsync_or_mark(files.env, target, log_root(files))
+        fsync_or_mark(files.env, copy, root)
     except OSError:
-        disk.unlink(target)
+        disk.unlink(copy)
         raise
+    kept = aside_path(files, path)
+    disk.link(path, kept)
+    # Or else the second name might be lost, and the first go.
+    fsync_or_mark(files.env, files.path, root)
+    disk.rename(copy, path)
+    fsync_or_mark(files.env, files.path, root)
+    return kept
 
 
 def copy_bytes(files: PartitionDirectory, source: str, target: str, start: int, end: int) -> None:
@@ -253,10 +252,6 @@ def copy_bytes(files: PartitionDirectory, source: str, target: str, start: int, 
     except OSError:
         disk.unlink(target)
         raise
-
-
-def log_root(files: PartitionDirectory) -> str:
-    return files.path.rpartition("/")[0]
 
 
 def aside_path(files: PartitionDirectory, path: str) -> str:

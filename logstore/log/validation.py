@@ -103,9 +103,8 @@ def must_roll(
         return True
     if position == 0:
         return False
-    has_age = (
-        tail.first_timestamp_ms >= 0 and not batch.is_control
-    )  # a marker's time says nothing of the records'
+    # A marker's time says nothing of the records'.
+    has_age = tail.first_timestamp_ms >= 0 and not batch.is_control
     age_ms = batch.max_timestamp - tail.first_timestamp_ms if has_age else 0
     limit_ms = config.segment_ms_max - _jitter_ms(config, partition, base_offset)
     return position + batch.size_bytes > config.segment_bytes or age_ms > limit_ms

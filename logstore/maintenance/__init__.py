@@ -1,8 +1,8 @@
 """What changes old segments of a log: retention and compaction.
 
 From the ground up: `retention_clock`, the time that deletions go by (a clock that jumped deletes nothing for a day);
-`retention`, by age, size and log start; `partition`, what compaction does to the files of a log, each step under its
-lock for a moment; `compaction_plan`, what may be rewritten; `compaction`, which keeps the last record of each key.
+`retention`, by age, size and log start; `compaction_plan`, what may be rewritten; `compaction`, which keeps the last
+record of each key.
 
 Both work beside readers and writers. A segment is replaced or deleted only after whatever takes its place is on disk.
 """

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,11 +37,12 @@ from logstore.checkpoint import marking_failure
 from logstore.config import INT64_MAX
 from logstore.errors import CorruptLogError, InvalidRequestError
 from logstore.log.log import Log
+from logstore.log.segments import offset_checkpoints
 from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.lookup import SegmentInfo, discontinuity
-from logstore.log.segments.replacement import make_durable, new_segment
+from logstore.log.segments.names import CLEANED_SUFFIX, CLEANER_LOCK
+from logstore.log.segments.replacement import commit, make_durable, new_segment
 from logstore.log.segments.segment import Segment
-from logstore.maintenance import partition as partition_maintenance
 from logstore.maintenance import retention_clock
 from logstore.maintenance.compaction_plan import Plan, Transactions, groups, plan, transactions
 from logstore.progress import Progress, no_progress
@@ -94,7 +96,7 @@ def compact(
         raise InvalidRequestError(f"key_map_bytes={key_map_bytes}: at least {KEY_MAP_BYTES_MIN:,}")
     now_ms = retention_clock.now_ms(log.env, log.directory.parent, read_only=dry_run)
     if log.config.is_compacted and not dry_run:
-        partition_maintenance.roll_if_due(log, now_ms)
+        _roll_if_due(log, now_ms)
     planned = plan(log, now_ms, upper)
     topic, _, partition = log.directory.name.rpartition("-")
     report = CompactionReport(
@@ -110,7 +112,7 @@ def compact(
         return report
     from logstore.records.compaction import OffsetMap
 
-    with partition_maintenance.cleaning(log) as is_mine:
+    with _cleaning(log) as is_mine:
         if not is_mine:
             return replace(report, skipped="it is being compacted by another process")
         done = _Pass(log, now_ms, upper, OffsetMap(key_map_bytes), progress).run()
@@ -148,11 +150,11 @@ class _Pass:
         """Round after round, until nothing is dirty: plan, rewrite aside, replace."""
         log = self._log
         self._upper = min(self._upper, log.flush())  # what comes meanwhile is not on disk
-        partition_maintenance.remove_leftovers(log)
+        _remove_leftovers(log)
         planned = plan(log, self._now_ms, self._upper)
         self._upper = planned.upper  # in all rounds: the segments that end meanwhile are for the next pass
         # The mark is there before the first gap is.
-        partition_maintenance.advance_cleaned_offset(log, planned.dirty)
+        _advance_cleaned_offset(log, planned.dirty)
         before, after, rounds = 0, 0, 0
         while planned.dirty < planned.upper:
             try:
@@ -163,7 +165,7 @@ class _Pass:
                 logger.info("dir=%s segments left the log while they were compacted", log.directory)
                 break  # what is done is done
             before, after, rounds = before or counts[0], counts[1], rounds + 1
-            partition_maintenance.advance_cleaned_offset(log, seen)
+            _advance_cleaned_offset(log, seen)
             planned = plan(log, self._now_ms, self._upper)
         return _Counts(before, after, rounds)
 
@@ -264,7 +266,7 @@ class _Pass:
             raise
         if is_same:
             cleaned.remove()
-        elif not partition_maintenance.replace_segments(self._log, group, cleaned):
+        elif not replace_segments(self._log, group, cleaned):
             raise _ChangedError
         return before, after
 
@@ -350,3 +352,67 @@ class _Verdicts:
             return Fate.GO
         self._ended.add(header.base_offset)
         return Fate.STAY if is_marked or is_needed or not header.count else Fate.WAIT
+
+
+@contextmanager
+def _cleaning(log: Log) -> Iterator[bool]:
+    """Keep other compactions of the log out; yields false if one is at work. Readers and writers go on."""
+    lock = log.env.files.lock(log.directory / CLEANER_LOCK, wait=False)
+    if lock is None:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def _remove_leftovers(log: Log) -> None:
+    """Remove what a killed compaction left. Only inside `_cleaning`."""
+    with log.lock():  # swaps that were decided are finished on entry
+        for name in log.files.relist().aside:
+            if name.endswith(CLEANED_SUFFIX):
+                log.env.files.unlink(log.directory / name)
+
+
+def _advance_cleaned_offset(log: Log, offset: int) -> None:
+    """Note that compaction has seen everything below `offset`."""
+    with log.lock(), marking_failure(log.env, log.directory.parent):
+        offset_checkpoints.write(log.env, str(log.directory), offset_checkpoints.CLEANED, offset)
+
+
+def _roll_if_due(log: Log, now_ms: int) -> None:
+    """Close the active segment if it is too old for another append: there may be none that does it."""
+    with log.lock():
+        view = log.files.view
+        if view.active is None or not view.tail.position:
+            return
+        appended_ms = view.active.mtime_ns // 1_000_000
+        first_ms = view.tail.first_timestamp_ms
+        since_ms = min(first_ms, appended_ms) if first_ms >= 0 else appended_ms
+        if now_ms - since_ms > log.config.segment_ms_max:
+            log.roll()
+
+
+def replace_segments(log: Log, group: Sequence[SegmentInfo], cleaned: Segment) -> bool:
+    """Put `cleaned`, which is durable, in the place of the group; false if the group has changed."""
+    with log.lock():
+        if not _is_there(log, group):
+            cleaned.remove()
+            return False
+        with marking_failure(log.env, log.directory.parent):
+            commit(log.env, str(log.directory), cleaned, [info.base_offset for info in group])
+        log.finish_swaps()
+        return True
+
+
+def _is_there(log: Log, group: Sequence[SegmentInfo]) -> bool:
+    """True if the group is unchanged: no retention and no cut since it was read."""
+    bases = log.files.view.bases
+    if group[0].base_offset not in bases:
+        return False
+    first = bases.index(group[0].base_offset)
+    now = (*bases, -1)[first : first + len(group) + 1]
+    return now == (*(info.base_offset for info in group), group[-1].next_offset) and all(
+        log.files.segment(info.base_offset).size_bytes() == info.size_bytes for info in group
+    )

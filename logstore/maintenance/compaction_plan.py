@@ -1,7 +1,7 @@
 """The plan of a compaction: what of a log may be rewritten, and what its transactions and producers need.
 
 Made once for a round. What is rewritten is below the first open transaction, so nothing in the plan can change but that
-segments leave the log, which `partition.replace_segments` notices.
+segments leave the log, which `compaction.replace_segments` notices.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import NamedTuple
 from logstore.config import INT32_MAX, INT64_MAX, LogConfig
 from logstore.log.log import Log
 from logstore.log.producers.state import ProducerState
-from logstore.log.segments import lookup
+from logstore.log.segments import lookup, offset_checkpoints
 from logstore.log.segments.directory import DirectoryView
 from logstore.log.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, AbortedTransaction
 from logstore.log.segments.lookup import SegmentInfo
-from logstore.maintenance import partition
 from logstore.maintenance.retention import ages_ms
 
 
@@ -98,7 +97,7 @@ def _plan(log: Log, view: DirectoryView, stable: int, now_ms: int) -> Plan:
     files, config = log.files, log.config
     segments = tuple(lookup.segment_infos(files, view))
     lag_ms = min(config.min_compaction_lag_ms, config.max_compaction_lag_ms)
-    dirty = max(partition.cleaned_offset(log), view.start)
+    dirty = max(offset_checkpoints.read(log.env, files.path, offset_checkpoints.CLEANED), view.start)
     count = 0
     for segment, age_ms in zip(segments[:-1], ages_ms(segments, now_ms), strict=False):
         is_young = lag_ms > 0 and age_ms < lag_ms and segment.next_offset > dirty

@@ -25,8 +25,8 @@ from typing import NamedTuple
 from logstore.config import INT64_MAX, LogConfig
 from logstore.errors import InvalidRequestError, OffsetOutOfRangeError
 from logstore.log.log import Log
-from logstore.log.segments.deleted_files import remove_overdue
 from logstore.log.segments.lookup import SegmentInfo
+from logstore.log.segments.names import DELETED_FILE
 from logstore.maintenance import retention_clock
 
 
@@ -149,12 +149,10 @@ def deletable_to(log: Log, offset: int) -> int:
     return max(offset, log.log_start_offset)
 
 
-def remove_deleted(log: Log) -> int:
-    """Remove the files that left the log `file.delete.delay.ms` ago; return how many."""
-    return remove_overdue(
-        log.env,
-        str(log.directory),
-        log.files.refresh().aside,
-        now_ms=log.env.clock.now_ms(),
-        delay_ms=log.config.file_delete_delay_ms,
-    )
+def remove_deleted(log: Log) -> None:
+    """Remove the files that left the log `file.delete.delay.ms` ago, or will have, by a clock that was wrong."""
+    now_ms = log.env.clock.now_ms()
+    for name in log.files.refresh().aside:
+        match = DELETED_FILE.fullmatch(name)
+        if match and abs(now_ms - int(match[1])) >= log.config.file_delete_delay_ms:
+            log.env.files.unlink(log.directory / name)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from logstore.errors import InvalidRecordError, InvalidRequestError, did_you_mean
 
 if TYPE_CHECKING:
-    from logstore.records.columns import Cells
     from logstore.records.rows import Rows
 
 PARTITIONERS = ("murmur3", "murmur2", "round_robin", "sticky")
@@ -42,7 +41,10 @@ def partition_ids(data: Rows, partitions: int, *, partitioner: str = "murmur3", 
     else:
         ids = ((np.arange(rows, dtype=np.int64) + start % partitions) % partitions).astype(np.int32)
     if partitioner.startswith("murmur") and "key" in data.names and partitions > 1:
-        _hash_keys(data.key, partitions, partitioner, ids)
+        from logstore.records import kernels
+
+        java = partitioner == "murmur2"
+        kernels.partitions_of(*data.key.pointers(), rows, partitions, java, ids.ctypes.data)
     if data.partition is not None:
         _explicit(data.partition, partitions, ids)
     return ids
@@ -59,12 +61,6 @@ def group_by_partition(ids: Any, partitions: int) -> list[tuple[int, Any]]:
     ends = np.cumsum(np.bincount(ids, minlength=partitions))
     starts = np.concatenate(([0], ends[:-1]))
     return [(p, order[starts[p] : ends[p]]) for p in range(partitions) if starts[p] < ends[p]]
-
-
-def _hash_keys(keys: Cells, partitions: int, partitioner: str, ids: Any) -> None:
-    from logstore.records import kernels
-
-    kernels.partitions_of(*keys.pointers(), len(ids), partitions, partitioner == "murmur2", ids.ctypes.data)
 
 
 def _explicit(column: Any, partitions: int, ids: Any) -> None:

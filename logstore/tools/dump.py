@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from logstore.config import TIMESTAMP_TYPES
-from logstore.env import SYSTEM
+from logstore.env import SYSTEM, Env
 from logstore.errors import InvalidRequestError
 from logstore.log.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, offset_index, time_index
 from logstore.log.segments.names import SEGMENT_FILE
@@ -39,17 +39,19 @@ class Line(NamedTuple):
     facts: dict[str, object]
 
 
-def dump(path: Path, *, with_records: bool = False, verify: bool = False) -> Iterator[Line]:
+def dump(
+    path: Path, *, with_records: bool = False, verify: bool = False, env: Env = SYSTEM
+) -> Iterator[Line]:
     """Yield the contents of a `.log`, `.index` or `.timeindex` file.
 
     `with_records` adds the records, `verify` the CRCs (an index: its agreement with the `.log` beside it).
 
     Raises: InvalidRequestError: no such file, a directory, or not the name of a segment file.
     """
-    if SYSTEM.files.stat(path) is None:
+    if env.files.stat(path) is None:
         raise InvalidRequestError(f"{path}: no such file")
     if path.is_dir():
-        raise InvalidRequestError(f"{path} is a directory; {_files_in(path)}")
+        raise InvalidRequestError(f"{path} is a directory; {_files_in(path, env)}")
     named = SEGMENT_FILE.fullmatch(".".join(path.name.split(".")[:2]))
     if named is None or named["kind"] not in ("log", "index", "timeindex"):
         raise InvalidRequestError(
@@ -58,32 +60,34 @@ def dump(path: Path, *, with_records: bool = False, verify: bool = False) -> Ite
     base_offset = int(named["base_offset"])
     match named["kind"]:
         case "log":
-            return _dump_log(path, with_records=with_records, verify=verify)
+            return _dump_log(path, env, with_records=with_records, verify=verify)
         case "index":
-            return _dump_offset_index(path, base_offset, verify=verify)
+            return _dump_offset_index(path, env, base_offset, verify=verify)
         case _:
-            return _dump_time_index(path, base_offset, verify=verify)
+            return _dump_time_index(path, env, base_offset, verify=verify)
 
 
-def _files_in(directory: Path) -> str:
-    logs = sorted(directory / name for name in SYSTEM.files.list(directory).names if name.endswith(".log"))
+def _files_in(directory: Path, env: Env) -> str:
+    logs = sorted(directory / name for name in env.files.list(directory).names if name.endswith(".log"))
     if not logs:
         return "it holds no .log file: give one of a partition's directory"
     return f"give a file in it: {logs[0]}" + (f" (or one of {len(logs) - 1} more)" if logs[1:] else "")
 
 
-def _dump_log(path: Path, *, with_records: bool, verify: bool) -> Iterator[Line]:
-    for found in _headers(path):
+def _dump_log(path: Path, env: Env, *, with_records: bool, verify: bool) -> Iterator[Line]:
+    for found in _headers(path, env):
         if isinstance(found, Line):
             yield found
         elif with_records or verify:
-            yield from _whole_batch(path, *found, with_records=with_records)
+            yield from _whole_batch(path, env, *found, with_records=with_records)
         else:
             yield _batch(*found)
 
 
-def _whole_batch(path: Path, position: int, header: BatchHeader, *, with_records: bool) -> Iterator[Line]:
-    data = SYSTEM.files.read(path, position, header.size_bytes)
+def _whole_batch(
+    path: Path, env: Env, position: int, header: BatchHeader, *, with_records: bool
+) -> Iterator[Line]:
+    data = env.files.read(path, position, header.size_bytes)
     try:
         check(data, 0, header)
         found = list(records(data))
@@ -141,14 +145,14 @@ def _damage(position: int, reason: str) -> Line:
     return Line("damage", {"position": position, "damage": reason})
 
 
-def _headers(path: Path) -> Iterator[tuple[int, BatchHeader] | Line]:
+def _headers(path: Path, env: Env) -> Iterator[tuple[int, BatchHeader] | Line]:
     """(position, header) of every batch, in reads of a MiB; ends where damage hides the next batch."""
-    found = SYSTEM.files.stat(path)
+    found = env.files.stat(path)
     size = 0 if found is None else found.size
     position, chunk, chunk_at = 0, b"", 0
     while position < size:
         if position + HEADER_BYTES > chunk_at + len(chunk):
-            chunk, chunk_at = SYSTEM.files.read(path, position, CHUNK_BYTES), position
+            chunk, chunk_at = env.files.read(path, position, CHUNK_BYTES), position
         try:
             header = header_at(chunk, position - chunk_at)
         except InvalidBatchError as error:
@@ -161,10 +165,10 @@ def _headers(path: Path) -> Iterator[tuple[int, BatchHeader] | Line]:
         position += header.size_bytes
 
 
-def _dump_offset_index(path: Path, base_offset: int, *, verify: bool) -> Iterator[Line]:
-    batches = {p: h.last_offset for p, h in _batches_beside(path)} if verify else None
+def _dump_offset_index(path: Path, env: Env, base_offset: int, *, verify: bool) -> Iterator[Line]:
+    batches = {p: h.last_offset for p, h in _batches_beside(path, env)} if verify else None
     last = -1
-    for number, (relative, position) in enumerate(offset_index(SYSTEM, str(path)).entries()):
+    for number, (relative, position) in enumerate(offset_index(env, str(path)).entries()):
         offset = base_offset + relative
         yield Line("entry", {"offset": offset, "position": position})
         if batches is not None and not (offset > last and batches.get(position) == offset):
@@ -173,12 +177,12 @@ def _dump_offset_index(path: Path, base_offset: int, *, verify: bool) -> Iterato
         last = offset
 
 
-def _dump_time_index(path: Path, base_offset: int, *, verify: bool) -> Iterator[Line]:
+def _dump_time_index(path: Path, env: Env, base_offset: int, *, verify: bool) -> Iterator[Line]:
     newest_ms, newest = -1, dict[int, int]()  # last offset of each batch -> the largest timestamp up to there
-    for _, header in _batches_beside(path) if verify else ():
+    for _, header in _batches_beside(path, env) if verify else ():
         newest_ms = max(newest_ms, header.max_timestamp)
         newest[header.last_offset] = newest_ms
-    for number, (timestamp, relative) in enumerate(time_index(SYSTEM, str(path)).entries()):
+    for number, (timestamp, relative) in enumerate(time_index(env, str(path)).entries()):
         offset = base_offset + relative
         yield Line("entry", {"timestamp": timestamp, "offset": offset})
         if verify and newest.get(offset) != timestamp:
@@ -186,9 +190,9 @@ def _dump_time_index(path: Path, base_offset: int, *, verify: bool) -> Iterator[
             yield _damage(number * TIME_ENTRY_BYTES, reason)
 
 
-def _batches_beside(path: Path) -> list[tuple[int, BatchHeader]]:
+def _batches_beside(path: Path, env: Env) -> list[tuple[int, BatchHeader]]:
     """The batches of the `.log` file that this index belongs to."""
     log = path.with_name(path.name.replace(".timeindex", ".log").replace(".index", ".log"))
-    if SYSTEM.files.stat(log) is None:
+    if env.files.stat(log) is None:
         raise InvalidRequestError(f"{log}: no such file; an index is verified against the log beside it")
-    return [found for found in _headers(log) if not isinstance(found, Line)]
+    return [found for found in _headers(log, env) if not isinstance(found, Line)]

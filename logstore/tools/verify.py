@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from logstore.errors import CorruptLogError, PylogError
+from logstore.progress import Progress, no_progress
 from logstore.store.store import LogStore
 from logstore.store.stray import lost_descriptions
 
@@ -26,7 +27,7 @@ class PartitionReport(NamedTuple):
 
 
 def verify_store(
-    store: LogStore, topic: str | None = None, progress: Callable[[int, int], None] = lambda done, total: None
+    store: LogStore, topic: str | None = None, progress: Progress = no_progress
 ) -> Iterator[PartitionReport]:
     """Yield a report of every partition (of one topic): all batches are read and checked.
 

@@ -198,7 +198,7 @@ def test_the_schema_that_was_declared_is_that_of_later_runs(spark, store):
     tier(spark, store, schema="key string, id bigint")
     append(store, '{"id": 1, "key": "k"}', 1)
     reports = list(schedule.turn(spark, ["tiering", "retention"], path=str(store)))
-    assert [(report.job, report.rows[0]["status"]) for report in reports] == [
+    assert [(job, rows[0]["status"]) for job, rows in reports] == [
         ("tiering", "tiered"),
         ("retention", "removed"),
     ]

@@ -227,9 +227,8 @@ class PartitionDirectory:
         view = self.view
         active: FileStat | None
         if self._is_alone and bases == view.bases and view.active is not None:
-            active = view.active._replace(
-                size=tail.position
-            )  # the next look sees another time, and reads again
+            # The next look sees another time, and reads again.
+            active = view.active._replace(size=tail.position)
         else:
             active = self.env.files.stat(self.segment(bases[-1]).path) if bases else None
         with self._view_mutex:

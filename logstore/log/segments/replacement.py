@@ -20,11 +20,14 @@ from collections.abc import Iterable, Sequence
 from logstore.checkpoint import TEMPORARY_SUFFIX, CheckpointError, read_checkpoint, write_checkpoint
 from logstore.env import Env
 from logstore.errors import CorruptLogError
-from logstore.log.segments.deleted_files import delete_later
 from logstore.log.segments.names import CLEANED_SUFFIX, SWAP_SUFFIX, deleted_file
 from logstore.log.segments.segment import Segment
 
 logger = logging.getLogger(__name__)
+
+# Indexes go before their .log, which does without, and the transaction indexes after it: as long as the log is there,
+# it is read rightly.
+_KINDS_IN_ORDER = ("index", "timeindex", "log", "txnindex", "txncheck", "snapshot")
 
 
 def new_segment(env: Env, directory: str, base_offset: int) -> Segment:
@@ -84,6 +87,19 @@ def finish(env: Env, directory: str, names: Iterable[str], now_ms: int) -> list[
         env.files.unlink(journal)
         finished.append(live.path)
     return finished
+
+
+def delete_later(env: Env, segment: Segment, now_ms: int) -> None:
+    """Take a segment out of the log; its files stay, under other names, for those who read them.
+
+    May be repeated after a crash. Retention removes the files when `file.delete.delay.ms` is over, recovery at once.
+    """
+    stem = segment.path.removesuffix(".log")
+    for kind in _KINDS_IN_ORDER:
+        path = f"{stem}.{kind}"
+        if env.files.stat(path) is not None:
+            env.files.rename(path, deleted_file(path, now_ms))
+            env.files.unlink(path)  # a torn rename had left both names: then this one did nothing
 
 
 def _put_copy(env: Env, source: str, target: str) -> None:

@@ -153,11 +153,10 @@ class Retained(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """One record; `delta_at` is where its timestamp delta begins, `rest` what follows it."""
+    """One record; `rest` is what follows its timestamp delta."""
 
     error: int
     end: int
-    delta_at: int
     rest: int
     timestamp_delta: int
     offset_delta: int
@@ -170,7 +169,7 @@ class _Entry(NamedTuple):
 def _entry(at: int, limit: int) -> _Entry:
     size, at = varint(at, limit)
     if size < RECORD_BYTES_MIN - 1 or size > limit - at:
-        return _Entry(LONG_RECORD, 0, 0, 0, 0, 0, 0, 0, 0)
+        return _Entry(LONG_RECORD, 0, 0, 0, 0, 0, 0, 0)
     end = at + size
     timestamp, rest = varlong(at + 1, end)
     delta, after = varint(rest, end)
@@ -179,7 +178,7 @@ def _entry(at: int, limit: int) -> _Entry:
     error = 0
     if key_size == BAD or value_size == BAD:  # noqa: PLR1714 - numba compiles this to two compares
         error = LONG_FIELD
-    return _Entry(error, end, at + 1, rest, timestamp, delta, key, key_size, value_size)
+    return _Entry(error, end, rest, timestamp, delta, key, key_size, value_size)
 
 
 @inner

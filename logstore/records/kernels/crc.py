@@ -26,14 +26,6 @@ def _byte_table() -> Any:
     return table
 
 
-def _slicing_tables(table: Any) -> Any:
-    """Eight tables: the CRC of a byte that 0 to 7 zero bytes follow."""
-    tables = [table]
-    for _ in range(7):
-        tables.append((tables[-1] >> 8) ^ table[tables[-1] & 0xFF])
-    return np.concatenate(tables)
-
-
 def _shift_tables(table: Any, zeros: int) -> Any:
     """Four tables: each byte of a CRC carried through `zeros` zero bytes."""
     shifted = np.concatenate([np.arange(256) << (8 * i) for i in range(4)])
@@ -43,7 +35,6 @@ def _shift_tables(table: Any, zeros: int) -> Any:
 
 
 _TABLE = _byte_table()
-_SLICES = _slicing_tables(_TABLE)
 _LONG_SHIFT = _shift_tables(_TABLE, _LONG)
 _SHORT_SHIFT = _shift_tables(_TABLE, _SHORT)
 
@@ -84,10 +75,8 @@ def _hardware_step(context: Any, crc: Any, word: Any) -> Any:
 @inner
 def _table_step(crc: int, word: int) -> int:
     """Eight bytes further by table look-ups."""
-    word ^= crc
-    crc = 0
     for i in range(8):
-        crc ^= _SLICES[(7 - i) * 256 + ((word >> (8 * i)) & 0xFF)]
+        crc = (crc >> 8) ^ _TABLE[(crc ^ (word >> (8 * i))) & 0xFF]
     return crc
 
 

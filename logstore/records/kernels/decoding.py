@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-from numba import types
+from typing import NamedTuple
 
 from logstore.records.batch import HEADER_BYTES, LENGTH_END, MAGIC, RECORD_BYTES_MIN
 from logstore.records.kernels.crc import crc_of
 from logstore.records.kernels.headers import headers_at
 from logstore.records.kernels.native import (
     I64,
+    PAIR,
     be16,
     be32,
     be64,
@@ -166,10 +165,7 @@ def _fields_error(at: int, size: int) -> int:
     return 0
 
 
-_PAIR: Any = types.UniTuple(I64, 2)  # type: ignore[no-untyped-call]
-
-
-@kernel(_PAIR(I64, I64, I64, I64))
+@kernel(PAIR(I64, I64, I64, I64))
 def walk(address: int, size: int, start: int, upper: int) -> tuple[int, int]:
     """What `batch.whole_bytes` returns of the `size` bytes at `address`."""
     end = position = start

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
-from numba import types
+from typing import NamedTuple
 
 from logstore.records.kernels.native import (
     I64,
+    PAIR,
     copy,
     i64,
     inner,
@@ -61,10 +60,7 @@ def _some_headers(at: int, end: int) -> tuple[int, int, int, int]:
     return at, count, keys, values
 
 
-_PAIR: Any = types.UniTuple(I64, 2)  # type: ignore[no-untyped-call]
-
-
-@kernel(_PAIR(I64, I64, numbers(HeaderColumns)))
+@kernel(PAIR(I64, I64, numbers(HeaderColumns)))
 def decode_headers(spots: int, rows: int, into: HeaderColumns) -> tuple[int, int]:
     """Write the headers at `spots`, which `decode` checked, and return (rows without any, null values)."""
     total = keys = values = without = nulls = 0

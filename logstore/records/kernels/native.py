@@ -24,6 +24,7 @@ from numba.extending import intrinsic
 F = TypeVar("F", bound=Callable[..., Any])
 I64: Any = types.int64
 VOID: Any = types.void
+PAIR: Any = types.UniTuple(I64, 2)  # type: ignore[no-untyped-call]
 
 _HERE = Path(__file__).parent
 _config: Any = numba.config

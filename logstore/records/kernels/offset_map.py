@@ -163,12 +163,6 @@ def _latest(table: int, key: int, size: int) -> int:
     return i64(i64(table + 8 * ARENA) + 8 * ((slot & _PLACE_MASK) - 1)) if slot else -1
 
 
-@kernel(I64(I64, I64))
-def key_hash(key: int, size: int) -> int:
-    """The hash of a key."""
-    return hash_of(key, size)
-
-
 @kernel(VOID(I64))
 def refill(table: int) -> None:
     """Fill the slots, which are all free, from the entries in the arena: after the table has grown."""

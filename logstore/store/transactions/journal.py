@@ -154,9 +154,8 @@ class Journal:
             yield self._seen.state
 
     def _make_directory(self) -> None:
-        if (
-            self._env.files.stat(self.path) is None
-        ):  # who holds a lock there may have made the directory already
+        # Who holds a lock there may have made the directory already.
+        if self._env.files.stat(self.path) is None:
             self._env.files.mkdir(self.directory)
             fsync_or_mark(self._env, self._root, self._root)
 

@@ -165,9 +165,8 @@ class State:
     attempts: Mapping[Producer, TransactionAttempt] = field(default_factory=dict)
     decisions: Mapping[tuple[str, int], Decision] = field(default_factory=dict)
     epochs: Mapping[int, int] = field(default_factory=dict)  # the last epoch that each id got
-    reasons: Mapping[Producer, str] = field(
-        default_factory=dict
-    )  # of the last that were aborted and are gone
+    # Of the last that were aborted and are gone.
+    reasons: Mapping[Producer, str] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
     decided: int = 0
 

@@ -203,7 +203,7 @@ def test_keys_of_one_hash_are_told_apart():
     from logstore.records.kernels import offset_map
 
     space = [np.frombuffer(key, dtype=np.uint8) for key in keys]
-    assert len({offset_map.key_hash(s.ctypes.data, 16) for s in space}) == 1
+    assert len({offset_map.hash_of(s.ctypes.data, 16) for s in space}) == 1
 
 
 def test_offsets_times_producers_and_headers_are_kept_as_they_were(root, env):
