@@ -88,7 +88,7 @@ def verify(topic: str | None, path: Path, output: str) -> None:
 
 
 def _name_unowned(path: Path) -> None:
-    """Say which directories belong to no topic, but for those of which it was said already."""
+    """Print which directories belong to no topic, except those that were reported as damage."""
     found = unowned(path)
     if found.empty:
         first, last, count = found.empty[0].name, found.empty[-1].name, len(found.empty)

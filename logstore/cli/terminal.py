@@ -110,12 +110,12 @@ def _drop_stdout() -> None:
 
 
 def open_store(path: Path, *, mode: Mode = "auto", create: bool = False) -> logstore.LogStore:
-    """Return the store. Commands make no directory by the way: only `topics create` passes `create`."""
+    """Return the store. Only `topics create` passes `create`: other commands make no directory."""
     return logstore.open(path, mode=mode, create=create)
 
 
 def talk(text: str) -> None:
-    """Say something to the person, beside the data."""
+    """Print a message to stderr, beside the data on stdout."""
     click.echo(text, err=True)
 
 

@@ -252,7 +252,7 @@ def _selected(store: LogStore, name: str | None, with_overrides: bool) -> list[T
 
 
 def _is_absent(store: LogStore, name: str) -> bool:
-    """True, and said so, if there is no such topic."""
+    """Return true, and print so, if there is no such topic."""
     if name in (info.name for info in store.topics()):
         return False
     talk(f"there is no topic {name}")

@@ -28,6 +28,7 @@ read is flushed first: a record may not go before the later one is on disk.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ from logstore.log.segments.names import CLEANED_SUFFIX, CLEANER_LOCK
 from logstore.log.segments.replacement import commit, make_durable, new_segment
 from logstore.log.segments.segment import Segment
 from logstore.maintenance import retention_clock
-from logstore.maintenance.compaction_plan import Plan, Transactions, groups, plan, transactions
+from logstore.maintenance.compaction_plan import Plan, groups, plan
 from logstore.progress import Progress, no_progress
 from logstore.records.batch import DELETE_HORIZON, BatchHeader
 
@@ -158,9 +159,9 @@ class _Pass:
         before, after, rounds = 0, 0, 0
         while planned.dirty < planned.upper:
             try:
-                known = transactions(log, planned)
-                seen = self._collect(planned, known)
-                counts = self._clean(planned, known, seen)
+                verdicts = _Verdicts(log, planned, self._now_ms)
+                seen = self._collect(planned, verdicts)
+                counts = self._clean(planned, verdicts, seen)
             except (FileNotFoundError, _ChangedError):
                 logger.info("dir=%s segments left the log while they were compacted", log.directory)
                 break  # what is done is done
@@ -169,16 +170,15 @@ class _Pass:
             planned = plan(log, self._now_ms, self._upper)
         return _Counts(before, after, rounds)
 
-    def _collect(self, planned: Plan, known: Transactions) -> int:
+    def _collect(self, planned: Plan, verdicts: _Verdicts) -> int:
         """Put the keys from the first dirty offset on into the map; return up to where they fit."""
         self._keys.clear(planned.dirty, planned.upper)
-        aborted = _Aborted(known)
         for segment in planned.segments:
             if segment.next_offset <= planned.dirty:
                 continue
             for position, data in self._read(segment):
                 full = self._keys.collect(
-                    data, start=planned.dirty, skipped=aborted.has_no_data, where=(segment.path, position)
+                    data, start=planned.dirty, skipped=verdicts.has_no_data, where=(segment.path, position)
                 )
                 if full is not None:
                     return self._checked(full, planned.dirty)
@@ -226,14 +226,13 @@ class _Pass:
             return _ChangedError()
         return CorruptLogError(segment.path, position, reason)
 
-    def _clean(self, planned: Plan, known: Transactions, seen: int) -> tuple[int, int]:
+    def _clean(self, planned: Plan, verdicts: _Verdicts, seen: int) -> tuple[int, int]:
         """Rewrite the segments that begin below `seen`; return the records before and after."""
         from logstore.records.compaction import Cleaner
 
         log, config = self._log, self._log.config
         chosen = tuple(segment for segment in planned.segments if segment.base_offset < seen)
         runs = list(groups(log, chosen))
-        verdicts = _Verdicts(known, self._now_ms)
         cleaner = Cleaner(
             self._keys,
             now_ms=self._now_ms,
@@ -293,49 +292,42 @@ class _Pass:
             make_durable(log.env, str(log.directory), cleaned)
 
 
-class _Aborted:
-    """Which data is of aborted transactions."""
-
-    def __init__(self, known: Transactions) -> None:
-        self._by_producer: dict[int, list[AbortedTransaction]] = {}
-        for aborted in known.aborted:
-            self._by_producer.setdefault(aborted.producer_id, []).append(aborted)
-
-    def has_no_data(self, header: BatchHeader) -> bool:
-        """True for control batches, and for data of an aborted transaction."""
-        return header.is_control or self.is_aborted(header)
-
-    def is_aborted(self, header: BatchHeader) -> bool:
-        return header.is_transactional and any(
-            aborted.holds(header) for aborted in self._by_producer.get(header.producer_id, ())
-        )
-
-
 class _Verdicts:
-    """Decides about transactional and control batches, in the order of the log."""
+    """Decides about transactional and control batches of a plan, in the order of the log."""
 
-    def __init__(self, known: Transactions, now_ms: int) -> None:
-        self._aborted = _Aborted(known)
+    def __init__(self, log: Log, planned: Plan, now_ms: int) -> None:
+        start, end = planned.segments[0].base_offset, planned.segments[-1].next_offset
+        self._aborted = defaultdict[int, list[AbortedTransaction]](list)  # by producer
+        for aborted in log.producers.aborted(start, end):
+            self._aborted[aborted.producer_id].append(aborted)
         self._now_ms = now_ms
         self._with_batches: set[int] = set()  # producers whose transaction has batches, if empty ones
         self._ended: set[int] = set()  # offsets of the markers that stay
-        self._known = known
-        self.needed = {batch.last_offset for state in known.producers for batch in state.batches}
+        producers = log.producers.states()
+        self.needed = {batch.last_offset for state in producers for batch in state.batches}
         # Of a producer without data of its epoch, a marker is all that tells the epoch.
-        self._only_markers = {(s.producer_id, s.epoch) for s in known.producers if not s.batches}
+        self._only_markers = {(s.producer_id, s.epoch) for s in producers if not s.batches}
+
+    def has_no_data(self, header: BatchHeader) -> bool:
+        """True for control batches, and for data of an aborted transaction."""
+        return header.is_control or self._is_aborted(header)
+
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        known = self._aborted.get(header.producer_id, ()) if header.is_transactional else ()
+        return any(aborted.holds(header) for aborted in known)
 
     def aborted_in(self, group: Sequence[SegmentInfo]) -> list[AbortedTransaction]:
         """The aborted transactions whose markers are in these segments, and stay."""
         start, end = group[0].base_offset, group[-1].next_offset
-        return [
-            t for t in self._known.aborted if start <= t.last_offset < end and t.last_offset in self._ended
-        ]
+        found = (t for known in self._aborted.values() for t in known)
+        ended = [t for t in found if start <= t.last_offset < end and t.last_offset in self._ended]
+        return sorted(ended, key=lambda transaction: transaction.last_offset)
 
     def is_dropped(self, header: BatchHeader) -> bool:
         """True for data of an aborted transaction; remembers that the transaction has a batch."""
         if header.is_transactional:
             self._with_batches.add(header.producer_id)
-        return self._aborted.is_aborted(header)
+        return self._is_aborted(header)
 
     def fate(self, header: BatchHeader) -> Fate:
         """A marker goes when it has been the last of its transaction for `delete.retention.ms`.

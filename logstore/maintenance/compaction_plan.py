@@ -1,4 +1,4 @@
-"""The plan of a compaction: what of a log may be rewritten, and what its transactions and producers need.
+"""The plan of a compaction: what of a log may be rewritten.
 
 Made once for a round. What is rewritten is below the first open transaction, so nothing in the plan can change but that
 segments leave the log, which `compaction.replace_segments` notices.
@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from logstore.config import INT32_MAX, INT64_MAX, LogConfig
 from logstore.log.log import Log
-from logstore.log.producers.state import ProducerState
 from logstore.log.segments import lookup, offset_checkpoints
 from logstore.log.segments.directory import DirectoryView
-from logstore.log.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, AbortedTransaction
+from logstore.log.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from logstore.log.segments.lookup import SegmentInfo
 from logstore.maintenance.retention import ages_ms
 
@@ -51,25 +50,12 @@ class Plan(NamedTuple):
         return None
 
 
-class Transactions(NamedTuple):
-    """The aborted transactions of the segments of a plan, and the producers of the log."""
-
-    aborted: tuple[AbortedTransaction, ...]
-    producers: tuple[ProducerState, ...]
-
-
 def plan(log: Log, now_ms: int, upper: int) -> Plan:
     """What of the log may be compacted now, below `upper`: from one look at it."""
     stable = min(log.producers.last_stable_offset, upper)
     if log.config.remote_storage_enable:
         stable = min(stable, log.tiered_offset)
     return log.point.look_up(lambda view: _plan(log, view, stable, now_ms))
-
-
-def transactions(log: Log, planned: Plan) -> Transactions:
-    """What the segments of this plan need to know of transactions."""
-    start, end = planned.segments[0].base_offset, planned.segments[-1].next_offset
-    return Transactions(log.producers.aborted(start, end), log.producers.states())
 
 
 def groups(log: Log, segments: tuple[SegmentInfo, ...]) -> Iterator[list[SegmentInfo]]:

@@ -191,10 +191,6 @@ class Written:
     end: int
     records: int = 0
 
-    def add(self, done: OffsetRange) -> None:
-        self.end = done.end
-        self.records += done.count
-
 
 class LineWriter:
     """Appends lines to a topic. `written` has the offsets per partition, also after an error."""
@@ -247,7 +243,8 @@ class LineWriter:
 
     def _count(self, appended: Mapping[int, OffsetRange]) -> None:
         for p, done in appended.items():
-            self.written.setdefault(p, Written(done.start, done.end)).add(done)
+            written = self.written.setdefault(p, Written(done.start, done.end))
+            written.end, written.records = done.end, written.records + done.count
 
     def _cut_short(self, error: PylogError, wanted: int) -> PylogError:
         """The same error with the lines that are there: an append goes partition by partition, not line by line."""

@@ -40,17 +40,6 @@ _SNAPSHOT = struct.Struct(">hIi")
 _CRC_FROM = 6
 _ENTRY = struct.Struct(">qhiqiqiq")
 
-__all__ = [
-    "Admission",
-    "KeptBatch",
-    "OpenTransaction",
-    "ProducerStamp",
-    "ProducerState",
-    "ProducerStates",
-    "Producing",
-    "SnapshotError",
-]
-
 
 class Producing(Protocol):
     """An appending producer: stamps its rows, and refuses an append when it may not write any more."""

@@ -7,9 +7,9 @@
     tiered-offset      everything below it is in remote storage, too
 
 A mark is replaced whole, and durable when `write` returns: the replacement changes the directory, on whose stat every
-`View` rests. It carries a checksum, since nothing else could tell a flipped digit. A missing mark is no mark, and so is
-a damaged one: what it stood for is then done again, or waits. Not so the log start: deleted records must not come back
-unnoticed.
+`DirectoryView` rests. It carries a checksum, since nothing else could tell a flipped digit. A missing or damaged mark
+counts as 0: what it stood for is done again, or waits. Only a damaged log start is an error: deleted records must not
+come back unnoticed.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@
 
 A reader takes no lock: it reads what was appended since its last look, one stat when nothing was. A change is one line,
 so it is there whole or not at all: what a killed writer left of a line is cut by the next one. When the journal has
-grown, it is replaced by a snapshot; numbers go on, so that who looks again notices.
+grown, it is replaced by a snapshot; numbers go on, so that readers notice.
 
-A line may be seen before it is on disk. Who must not rely on what a power failure can take back asks for `sync()`. How
-many lines are on disk is noted elsewhere, at times: a journal that has fewer is damaged, and is not believed.
+A line may be seen before it is on disk. Call `sync()` before you rely on what a power failure could take back. The
+recovery points say how many lines are on disk: a journal that has fewer is damaged, and is not believed.
 """
 
 from __future__ import annotations

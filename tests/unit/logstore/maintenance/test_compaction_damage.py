@@ -3,7 +3,8 @@
 import pytest
 
 from logstore.errors import CorruptLogError
-from logstore.maintenance import compaction, partition
+from logstore.log.segments import offset_checkpoints
+from logstore.maintenance import compaction
 from logstore.records.batch import Record, build
 from tests.support.partition import contents, make, reopen
 
@@ -21,6 +22,10 @@ def append(log, *keys):
     for key in keys:
         row = Record(0, 1000, key.encode(), b"%04d" % log.log_end_offset)
         log.append_as_leader(build([row]))
+
+
+def cleaned_offset(log):
+    return offset_checkpoints.read(log.env, log.files.path, offset_checkpoints.CLEANED)
 
 
 def files_of(log, env):
@@ -62,7 +67,7 @@ def test_a_damaged_base_offset_is_named_by_compaction_which_changes_nothing(log,
         after = files_of(log, env)
         assert {name: data for name, data in after.items() if name.endswith(".log")} == before
         assert not [name for name in after if ".cleaned" in name or ".swap" in name]
-        assert partition.cleaned_offset(damaged) == 0
+        assert cleaned_offset(damaged) == 0
         flip(env, segment.path, position + 7, mask)
     assert compaction.compact(reopen(log.directory, env, **SMALL)).rounds == 1
 
@@ -71,12 +76,12 @@ def test_damage_of_what_is_clean_is_named_when_it_is_copied(log, env):
     compaction.compact(log)
     append(log, *(f"u{number:02}" for number in range(40)))
     segment, found = batches_of(log, 0)
-    clean = partition.cleaned_offset(log)
+    clean = cleaned_offset(log)
     flip(env, segment.path, found[-1][0] + 7, 0x40)
     with pytest.raises(CorruptLogError, match="the next segment begins at") as failure:
         compaction.compact(reopen(log.directory, env, **SMALL))
     assert (failure.value.path, failure.value.position) == (segment.path, found[-1][0])
-    assert partition.cleaned_offset(log) == clean
+    assert cleaned_offset(log) == clean
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
