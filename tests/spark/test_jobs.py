@@ -283,7 +283,7 @@ def test_run_runs_the_jobs_in_their_order(spark, segments):
     ]
     would = pylog_jobs("run", "--job", "retention", "--dry-run", "--path", segments.path)
     assert would.stdout.splitlines()[1].split() == ["TOPIC", "PARTITION", "STATUS", "SEGMENTS", "BYTES",
-        "BYTES", "BEFORE", "BYTES", "AFTER", "START", "BEFORE", "START", "AFTER", "SECONDS", "REASONS"]  # fmt: skip
+        "BYTES", "BEFORE", "BYTES", "AFTER", "START", "BEFORE", "START", "AFTER", "REASONS", "SECONDS"]  # fmt: skip
     refused = pylog_jobs("run", "--every", "soon", "--path", segments.path)
     assert refused.exit_code == 2
     assert "a length of time" in refused.stderr
