@@ -164,7 +164,8 @@ def _item(kind: Any, field: Field[Any], form: Form, *, is_nullable: bool) -> tup
     """Return the reader of a value of the field, or of an item of its array, and its minimum size in bytes."""
     name = field.metadata.get("kafka_type")
     if name is None:
-        return _struct(kind)
+        inner, least_bytes = _struct(kind)
+        return (_nullable(inner), 1) if is_nullable else (inner, least_bytes)
     if name in _FIXED:
         return _fixed(*_FIXED[name])
     if name == "string":
@@ -179,6 +180,14 @@ def _item(kind: Any, field: Field[Any], form: Form, *, is_nullable: bool) -> tup
         return None if value is None else bytes(value), at
 
     return read_bytes, 1 if form is COMPACT else 4
+
+
+def _nullable(inner: Reader) -> Reader:
+    def read_nullable(buffer: Buffer, at: int, items: Items) -> tuple[Any, int]:
+        is_null = buffer[at] >= 0x80  # a signed byte: -1 for null
+        return (None, at + 1) if is_null else inner(buffer, at + 1, items)
+
+    return read_nullable
 
 
 def _fixed(code: str, convert: Callable[[Any], Any] | None) -> tuple[Reader, int]:

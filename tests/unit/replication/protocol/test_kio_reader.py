@@ -78,3 +78,12 @@ def test_null_is_refused_where_an_array_must_be():
     assert (
         read(load_request_schema(3, 1), struct.pack(">i", -1), 0)[0].topics is None
     )  # Metadata of all topics
+
+
+@pytest.mark.parametrize("cursor", [b"\xff", b"\x01" + b"\x02t" + struct.pack(">i", 3) + b"\x00"])
+def test_a_struct_may_be_null(cursor):
+    cls = load_request_schema(75, 0)  # DescribeTopicPartitions, with a cursor or without
+    raw = b"\x01" + struct.pack(">i", 10) + cursor + b"\x00"
+    request, end = read(cls, raw, 0)
+    assert (request, end) == (entity_reader(cls)(raw, 0)[0], len(raw))
+    assert (request.cursor is None) == (cursor == b"\xff")
