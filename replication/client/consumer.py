@@ -151,11 +151,16 @@ class AsyncConsumer:
         partition may not be read); InvalidRequestError: it is closed.
         """
         loop = asyncio.get_running_loop()
-        self._polled_s = loop.time()
-        deadline = self._polled_s + timeout_ms / 1000
         if self._beating is None and self._error is None:
-            self._commit_s = self._polled_s + self._settings.auto_commit_interval_ms / 1000
+            self._commit_s = loop.time() + self._settings.auto_commit_interval_ms / 1000
             self._beating = self._start(self._beat())
+        self._polled_s = float("inf")  # while it polls, it is not late
+        try:
+            return await self._poll(loop.time() + timeout_ms / 1000)
+        finally:
+            self._polled_s = loop.time()
+
+    async def _poll(self, deadline: float) -> pa.RecordBatch | None:
         while True:
             self._changed.clear()
             if self._error is not None:
@@ -203,7 +208,7 @@ class AsyncConsumer:
             await asyncio.wait([self._joining])
         wanted = dict(self._reader.positions if offsets is None else offsets)
         self._own(wanted)
-        if self._member.phase is Phase.OUT and wanted:
+        if self._member.phase is Phase.OUT and wanted and not self._member.owned:
             raise KafkaError(
                 ErrorCode.ILLEGAL_GENERATION, "the partitions were lost: another member may have them"
             )
@@ -242,7 +247,8 @@ class AsyncConsumer:
     async def _act(self) -> None:
         while True:
             while self._due:
-                await self._perform(self._due.popleft())
+                await self._perform(self._due[0])  # what fails is done again in the next poll
+                self._due.popleft()
             self._step(membership.Polled())
             if not self._due:
                 break
@@ -387,11 +393,11 @@ class AsyncConsumer:
             m = self._member
             if m.phase not in (Phase.SYNCING, Phase.STABLE):
                 continue
-            if (loop.time() - self._polled_s) * 1000 > self._settings.max_poll_interval_ms:
-                self._step(membership.PollLate())
-                await self._leave(m.id)
-                continue
             try:
+                if (loop.time() - self._polled_s) * 1000 > self._settings.max_poll_interval_ms:
+                    self._step(membership.PollLate())
+                    await self._leave(m.id)
+                    continue
                 heard = _code(await self._call(ApiKey.HEARTBEAT, self._named()))
                 self._step(membership.Heard(m.generation, heard))
                 if m.is_leader and await self._partitions(self._counts) != self._counts:

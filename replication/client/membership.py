@@ -162,7 +162,7 @@ def step(m: Membership, event: Event) -> Stepped:  # noqa: PLR0911  a line for e
         case Heard(generation, error):
             return _refused(m, error) if error and generation == m.generation else (m, ())
         case PollLate():
-            return _out(m), (*_losing(m), *_leaving(m))
+            return _out(m), _losing(m)  # it has left, or does so at once: the program is not there to do it
         case TopicsChanged():
             return replace(m, must_rejoin=m.phase is Phase.STABLE), ()
         case Closed():

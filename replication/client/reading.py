@@ -112,8 +112,9 @@ class PartitionReader:
 
     def take(self) -> pa.RecordBatch | None:
         """The next records of the partition that waited longest. Raises: CorruptLogError, and why a fetch failed."""
-        if self._error is not None:
-            error, self._error = self._error, None
+        if (error := self._error) is not None:
+            if self._fetcher is not None and not self._fetcher.done():
+                self._error = None  # it goes on trying
             raise error
         for tp, ahead in tuple(self._ahead.items()):
             while ahead and tp not in self.paused:
@@ -158,7 +159,11 @@ class PartitionReader:
                 if is_full or self._not_before.get(tp, 0.0) > now:
                     continue
                 self._not_before.pop(tp, None)
-                leader = await self._cluster.leader(tp)
+                try:
+                    leader = await self._cluster.leader(tp)
+                except PylogError as error:
+                    self._tell(error, tp)
+                    continue
                 offset = self._next(tp)
                 if leader.broker == NO_LEADER:
                     self._later(tp)
@@ -186,10 +191,12 @@ class PartitionReader:
         except LOST as error:
             logger.info("broker %d did not answer a fetch: %s", broker, error)
             self._later(*share)
-        except KafkaError as error:
-            if not error.code.is_retriable and error.code is not ErrorCode.BROKER_NOT_AVAILABLE:
-                raise
-            self._later(*share)
+        except PylogError as error:
+            code = error.code if isinstance(error, KafkaError) else ErrorCode.NONE
+            if code.is_retriable or code is ErrorCode.BROKER_NOT_AVAILABLE:
+                self._later(*share)
+            else:
+                self._tell(error, *share)
         finally:
             del self._asked[broker]
             self._fetching -= share.keys()
@@ -260,6 +267,12 @@ class PartitionReader:
         wanted = dict.fromkeys(listed, _RESETS[self._reset])
         found = await list_offsets(self._cluster, wanted, isolation=self._isolation)
         return {tp: each.offset for tp, each in found.items()}
+
+    def _tell(self, error: PylogError, *tps: TopicPartition) -> None:
+        """The next `take` raises it; then these are tried again."""
+        self._error = error
+        self._later(*tps)
+        self._changed.set()
 
     def _later(self, *tps: TopicPartition) -> None:
         self._cluster.forget({tp.topic for tp in tps})

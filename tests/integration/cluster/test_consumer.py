@@ -159,3 +159,24 @@ def test_seek_pause_and_commit(cluster, client):
     second = client.consumer(topic, group)
     with pytest.raises(KafkaError, match="inconsistent group protocol"):
         second.poll(10_000)
+
+
+def test_a_program_that_polls_too_late_loses_its_partitions_and_gets_them_again(cluster, client):
+    topic, revoked = cluster.create(PLACES[0]), []
+    sent = append(client, topic, 0, 10)
+    with client.consumer(
+        topic, f"g-{topic}", auto_offset_reset="earliest", heartbeat_interval_ms=100, max_poll_interval_ms=700,
+        enable_auto_commit=False, on_revoke=revoked.append,
+    ) as consumer:  # fmt: skip
+
+        def values():
+            rows = consumer.poll(2000)
+            return rows and [value.decode() for value in rows["value"].to_pylist()]
+
+        assert cluster.until(values)[1] == sent
+        time.sleep(1.5)
+        with pytest.raises(KafkaError, match="partitions were lost"):
+            consumer.commit()
+        assert revoked == []  # within a poll only
+        assert cluster.until(values)[1] == sent  # nothing was committed
+        assert len(revoked) == 1

@@ -126,9 +126,9 @@ def test_a_rebalance_while_it_syncs_makes_it_join_again_with_what_it_has():
     assert effects == (Join(),)
 
 
-def test_a_program_that_does_not_poll_loses_and_leaves():
+def test_a_program_that_does_not_poll_loses_its_partitions():
     m, effects = run(stable(0), PollLate())
-    assert effects == (Lose(tps(0)), Leave("me"))
+    assert effects == (Lose(tps(0)),)
     assert m.phase is Phase.OUT
 
 

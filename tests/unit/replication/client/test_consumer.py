@@ -1,0 +1,97 @@
+"""A member of a group where no broker of ours is: librdkafka's mock cluster."""
+
+import asyncio
+import time
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer as Other
+
+from logstore.errors import InvalidConfigError, InvalidRequestError
+from replication.client import groups
+from replication.client.cluster import Cluster
+from replication.client.connection import UnreachableError
+from replication.client.consumer import AsyncConsumer, ConsumerSettings
+from replication.client.kafka_client import KafkaClient
+from replication.errors import KafkaError
+
+
+@pytest.fixture(scope="module")
+def bootstrap():
+    """A broker that nobody here wrote, with a topic of 101 records, as long as this producer lives."""
+    other = Other({"test.mock.num.brokers": 1, "bootstrap.servers": "unused", "log_level": 0})
+    broker = next(iter(other.list_topics(timeout=20).brokers.values()))
+    other.produce("t", b"first", partition=0)
+    assert other.flush(20) == 0
+    address = f"{broker.host}:{broker.port}"
+    with KafkaClient(address) as client:
+        client.append("t", pa.table({"value": [f"{n}" for n in range(100)]}))
+    yield address
+    del other
+
+
+SETTINGS = {"auto_offset_reset": "earliest", "heartbeat_interval_ms": 100}
+
+
+async def read(consumer, count):
+    """So many values, and the errors that were raised meanwhile."""
+    values, errors, end = [], [], time.monotonic() + 30
+    while len(values) < count:
+        assert time.monotonic() < end, errors
+        try:
+            rows = await consumer.poll(500)
+        except (UnreachableError, KafkaError) as error:
+            errors.append(error)
+        else:
+            values += rows["value"].to_pylist() if rows is not None else []
+    return values, errors
+
+
+def test_a_poll_that_fails_is_made_good_by_the_next(bootstrap, monkeypatch):
+    async def consume():
+        told = []
+
+        async def on_assign(tps):
+            told.append(len(tps))
+
+        settings = ConsumerSettings(group_id="again", **SETTINGS)
+        async with AsyncConsumer(bootstrap, ["t"], settings, on_assign=on_assign) as consumer:
+            for owner, name in ((groups, "committed"), (Cluster, "leader")):
+                monkeypatch.setattr(owner, name, fails_once(getattr(owner, name)))
+            values, errors = await read(consumer, 101)
+            assert len(set(values)) == 101
+            assert [str(error) for error in errors] == ["not now", "not now"]
+            assert told == [len(consumer.assignment)]
+            assert await consumer.poll(50) is None
+        with pytest.raises(InvalidRequestError, match="closed"):
+            await consumer.poll()
+
+    asyncio.run(consume())
+
+
+def fails_once(call):
+    failures = iter([UnreachableError("not now")])
+
+    async def wrapped(*arguments, **options):
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return await call(*arguments, **options)
+
+    return wrapped
+
+
+def test_a_slip_between_polls_is_told(bootstrap, monkeypatch):
+    async def consume():
+        async with AsyncConsumer(bootstrap, ["t"], ConsumerSettings(group_id="slip", **SETTINGS)) as consumer:
+            monkeypatch.setattr("replication.client.consumer.encode_subscription", lambda _: 1 / 0)
+            with pytest.raises(KafkaError, match="the consumer failed: ZeroDivisionError"):
+                await consumer.poll(10_000)
+
+    asyncio.run(consume())
+
+
+def test_settings_that_make_no_sense_are_refused():
+    with pytest.raises(InvalidConfigError, match="did you mean 'range'"):
+        ConsumerSettings(group_id="g", assignor="rang")
+    with pytest.raises(InvalidConfigError, match="below session_timeout_ms"):
+        ConsumerSettings(group_id="g", heartbeat_interval_ms=50_000)
