@@ -347,15 +347,14 @@ class Recovery:
             self._epochs.replace(starts)
 
     def _fit(self, starts: Sequence[EpochStart]) -> bool:
-        """True if the batches around the start of each epoch, and the first and last one, have its epoch.
+        """True if the first batch, and those around the start of each epoch, have its epoch.
 
-        An epoch may have no batch any more. Of the batches below the recovery point only these are read.
+        The last batch was read. An epoch may have none any more. Below the recovery point only these are read.
         """
         view, begins = self._files.relist(), {s.start_offset for s in (*starts, *self._epoch_starts)}
-        places = {view.start, view.end - 1, *begins, *(offset - 1 for offset in begins)}
-        for offset in places:
+        for offset in {view.start, *begins, *(begin - 1 for begin in begins)}:
             try:
-                found = place_of(self._files, view, offset) if offset >= view.start else None
+                found = place_of(self._files, view, offset)
             except CorruptLogError:
                 continue  # below the recovery point: readers report it
             if found is None:

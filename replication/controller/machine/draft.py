@@ -130,17 +130,16 @@ class WorkingState:
         choose: Callable[[], Choice],
         *,
         removing: frozenset[BrokerId] = frozenset(),
-    ) -> bool:
-        """Propose the leader that `choose` returns; log the failure and return False if there is none."""
+    ) -> None:
+        """Propose the leader that `choose` returns; log the failure if there is none."""
         self.log(self.lines.election_started(tp))
         try:
             choice = choose()
         except ElectionError as error:
             self.log(self.lines.election_failed(tp, str(error)))
-            return False
+            return
         state = self.leadership[tp].next_term(choice.leader, choice.isr, self.epoch)
         self.propose(tp, state, "election", selector=selector, removing=removing)
-        return True
 
     def move_partition(self, tp: TopicPartition, after: PartitionState) -> None:
         """Move a partition to another state; a line is logged unless it stays where it is."""

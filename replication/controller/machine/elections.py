@@ -39,20 +39,11 @@ def drive(draft: WorkingState, tp: TopicPartition) -> None:
         _create(draft, tp)
         return
     is_led = current.leader in draft.brokers and current.leader not in draft.removals.get(tp, ())
-    if not is_led:
-        is_asked = _replace_leader(draft, tp, current) or (
-            current.leader == NO_LEADER and reassignment.advance(draft, tp, current)
-        )
-    else:
-        is_asked = (
-            _move_off(draft, tp, current)
-            or _leave_offline(draft, tp, current)
-            or _remove_one(draft, tp, current)
-            or reassignment.advance(draft, tp, current)
-            or _prefer(draft, tp, current)
-        )
-    if not is_asked:
-        settle(draft, tp)
+    for step in _WHILE_LED if is_led else (_replace_leader, reassignment.advance):
+        step(draft, tp, current)
+        if tp in draft.pending:
+            return
+    settle(draft, tp)
 
 
 def settle(draft: WorkingState, tp: TopicPartition) -> None:
@@ -123,7 +114,7 @@ def _create(draft: WorkingState, tp: TopicPartition) -> None:
         draft.propose(tp, LeaderAndIsr(live[0], 0, live, draft.epoch), "creation")
 
 
-def _replace_leader(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def _replace_leader(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> None:
     if draft.partition_states.get(tp) is not PartitionState.OFFLINE:
         draft.move_partition(tp, PartitionState.OFFLINE)
     draft.log(draft.lines.election_started(tp))
@@ -131,7 +122,8 @@ def _replace_leader(draft: WorkingState, tp: TopicPartition, current: LeaderAndI
         choice, is_unclean = _choose(draft, tp, current)
     except ElectionError as error:
         draft.log(draft.lines.election_failed(tp, str(error)))
-        return _write_offline(draft, tp, current)
+        _write_offline(draft, tp, current)
+        return
     state = current.next_term(choice.leader, choice.isr, draft.epoch)
     removing = draft.removals.get(tp, frozenset()) - {choice.leader}
     draft.removals.pop(tp, None)  # also of the elected leader, which nobody could remove
@@ -143,7 +135,6 @@ def _replace_leader(draft: WorkingState, tp: TopicPartition, current: LeaderAndI
         removing=removing - set(choice.isr),
         is_unclean=is_unclean,
     )
-    return True
 
 
 def _choose(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> tuple[Choice, bool]:
@@ -190,7 +181,7 @@ def _waited_for(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) 
     return tuple(broker for broker in current.isr if broker not in suspects) or current.isr
 
 
-def _write_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def _write_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> None:
     """Write leader -1. The ISR keeps the members that may lead again: all but those that lost writes.
 
     With unclean elections there is nothing to keep.
@@ -198,18 +189,17 @@ def _write_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIs
     gone = draft.removals.get(tp, frozenset())
     isr = _waited_for(draft, tp, current)
     if current.leader == NO_LEADER and isr == current.isr:
-        return False
+        return
     draft.propose(tp, current.next_term(NO_LEADER, isr, draft.epoch), "offline", removing=gone)
-    return True
 
 
-def _move_off(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def _move_off(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> None:
     """Hand the leadership of a broker that is shutting down to a member of the ISR that stays."""
     if current.leader not in draft.shutdowns or tp not in draft.waiting[current.leader]:
-        return False
+        return
     removing = draft.removals.get(tp, frozenset())
     leaving = sorted(draft.shutting_down | removing | draft.offline_of(tp))
-    return draft.elect(
+    draft.elect(
         tp,
         Selector.SHUTDOWN,
         lambda: elect_for_shutdown(current, draft.brokers, leaving=leaving),
@@ -217,24 +207,25 @@ def _move_off(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) ->
     )
 
 
-def _leave_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def _leave_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> None:
     """Remove offline replicas from the ISR and from the lead, if another member can lead."""
     offline = draft.offline_of(tp)
     if not offline.intersection(current.isr):
-        return _fence_offline(draft, tp, current, offline)
+        _fence_offline(draft, tp, current, offline)
+        return
     replicas, gone = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
     if current.leader not in offline:
         state = current.next_term(
             current.leader, tuple(b for b in current.isr if b not in offline), draft.epoch
         )
         draft.propose(tp, state, "removal", removing=gone & offline)
-        return True
+        return
     candidates = draft.available(tp)
     if not candidates.intersection(current.isr):
-        return False
+        return
     if current.leader == replicas[0] and draft.limits.auto_leader_rebalance_enable:
         draft.to_return.add(tp)
-    return draft.elect(
+    draft.elect(
         tp,
         Selector.OFFLINE,
         lambda: elect_offline(current, replicas, candidates, unclean=False),
@@ -244,41 +235,41 @@ def _leave_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIs
 
 def _fence_offline(
     draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr, offline: frozenset[BrokerId]
-) -> bool:
+) -> None:
     """Begin a leader epoch in which offline replicas have not fetched, if they may have in the present one.
 
     The leader might otherwise admit one of them to the ISR for an earlier fetch. In the new epoch it knows that they
     are out.
     """
     here = {Replica(tp, broker) for broker in offline.intersection(draft.replicas_of(tp), draft.brokers)}
-    if here <= draft.fenced:
-        return False
-    draft.propose(tp, current.next_term(current.leader, current.isr, draft.epoch), "removal")
-    return True
+    if not here <= draft.fenced:
+        draft.propose(tp, current.next_term(current.leader, current.isr, draft.epoch), "removal")
 
 
-def _remove_one(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def _remove_one(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> None:
     """Remove one dead or departed broker from the ISR. The leader is none of them, so the ISR is not empty."""
     gone = draft.removals.pop(tp, frozenset())
     leaving = sorted(gone & set(current.isr))
     if not leaving:
-        return False
+        return
     draft.removals[tp] = frozenset(leaving)
     isr = tuple(member for member in current.isr if member != leaving[0])
     state = current.next_term(current.leader, isr, draft.epoch)
     draft.propose(tp, state, "removal", removing=frozenset(leaving[:1]))
-    return True
 
 
-def _prefer(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def _prefer(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> None:
     """Elect the preferred replica, if that was requested and costs nothing."""
     replicas = draft.replicas_of(tp)
     if current.leader == replicas[0]:
         draft.to_return.discard(tp)
-        return False
+        return
     available = draft.available(tp)
     if tp in draft.to_return and replicas[0] in available.intersection(current.isr):
         draft.preferred.add(tp)
-    if tp not in draft.preferred:
-        return False
-    return draft.elect(tp, Selector.PREFERRED, lambda: elect_preferred(current, replicas, available))
+    if tp in draft.preferred:
+        draft.elect(tp, Selector.PREFERRED, lambda: elect_preferred(current, replicas, available))
+
+
+# In this order, while there is a leader: the first that has something to write.
+_WHILE_LED = (_move_off, _leave_offline, _remove_one, reassignment.advance, _prefer)

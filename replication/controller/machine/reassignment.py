@@ -110,17 +110,15 @@ def proceed(draft: WorkingState, tp: TopicPartition) -> None:
         _store(draft, tp, move, plan, move.stored + joining)
 
 
-def advance(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> bool:
+def advance(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> None:
     """Propose the next state of a partition, if one is due; without a leader, only a cancellation can go on."""
     move = draft.moves.get(tp)
-    if move is None or move.is_storing or move.is_leaving or move.plan.original is None:
-        return False
+    if move is None or move.is_storing or move.is_leaving:
+        return
     if _is_ready(draft, tp, move, current):
-        return _hand_over(draft, tp, move, current)
-    if move.is_announced or current.leader == NO_LEADER:
-        return False
-    draft.propose(tp, current.next_term(current.leader, current.isr, draft.epoch), "reassignment")
-    return True
+        _hand_over(draft, tp, move, current)
+    elif not (move.is_announced or current.leader == NO_LEADER):
+        draft.propose(tp, current.next_term(current.leader, current.isr, draft.epoch), "reassignment")
 
 
 def accepted(draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr, reason: str) -> None:
@@ -190,7 +188,7 @@ def _is_ready(draft: WorkingState, tp: TopicPartition, move: Move, current: Lead
     return bool(needed) and needed <= in_sync
 
 
-def _hand_over(draft: WorkingState, tp: TopicPartition, move: Move, current: LeaderAndIsr) -> bool:
+def _hand_over(draft: WorkingState, tp: TopicPartition, move: Move, current: LeaderAndIsr) -> None:
     target = move.plan.target
     for broker in target:
         if draft.replica_states.get(Replica(tp, broker)) is ReplicaState.NEW:
@@ -198,10 +196,8 @@ def _hand_over(draft: WorkingState, tp: TopicPartition, move: Move, current: Lea
     if current.leader in target or current.leader == NO_LEADER:
         isr = tuple(broker for broker in current.isr if broker in target)
         draft.propose(tp, current.next_term(current.leader, isr, draft.epoch), "departure")
-        return True
-    return draft.elect(
-        tp, Selector.REASSIGNED, lambda: elect_reassigned(current, target, draft.available(tp))
-    )
+    else:
+        draft.elect(tp, Selector.REASSIGNED, lambda: elect_reassigned(current, target, draft.available(tp)))
 
 
 def _leaving(move: Move) -> list[BrokerId]:

@@ -27,7 +27,7 @@ def test_only_what_was_not_flushed_is_read(root, env):
     for _ in range(3):
         log.append_as_leader(batch(b"x" * 1000))
 
-    for recovery_point, expected_bytes in ((flushed, 20_000), (303, 20_000), (0, 300_000)):
+    for recovery_point, expected_bytes in ((flushed, 10_000), (303, 10_000), (0, 300_000)):
         disk.read_bytes = 0
         log = reopen(log.directory, env, recovery_point=recovery_point, index_interval_bytes=4096)
         assert log.recover().rebuilt == ()

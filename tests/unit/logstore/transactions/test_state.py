@@ -109,6 +109,7 @@ def test_a_decision_shows_in_all_its_attempts_at_once_and_only_when_it_is_durabl
     second, state = registered(state, task="1")
     seen = applied(state, state.to_decide(decision(first, second)))
     assert seen.outcomes() == {}
+    assert [each.producer for each in seen.winners(seen.decisions["q", 0])] == [first, second]
     assert applied(seen, [["durable", "q", 0]]).outcomes() == dict.fromkeys((first, second), "committed")
 
 
@@ -128,6 +129,19 @@ def test_no_attempt_may_write_after_the_decision():
     state = decided(state, winner)
     with pytest.raises(TransactionAbortedError):
         state.check_open(winner)
+
+
+def test_an_attempt_that_comes_after_the_decision_is_no_part_of_it():
+    """Of a name that is used once: nothing tells a replay."""
+    winner, state = registered(State(), name="once")
+    state = decided(state, winner, name="once", kept=False)
+    late, state = registered(state, name="once", task="late")
+    assert (state.outcomes(), state.is_open(late)) == ({winner: "committed"}, True)
+
+
+def test_an_attempt_that_nobody_knows_may_not_write():
+    with pytest.raises(TransactionAbortedError, match="it has ended"):
+        State().check_open((3, 0))
 
 
 def test_a_batch_with_an_aborted_attempt_cannot_be_committed():

@@ -183,7 +183,8 @@ def test_who_is_filled_follows_in_the_epoch_that_it_knows_by_then():
 
 def test_what_was_said_before_the_damage_was_found_is_no_leave_to_cut():
     said = LeaderAndIsr(1, 2, (1,), 1)  # and then it fetched, and joined
-    state, _ = repair.step(ME, None, repair.Found(5, "a bit", said))
+    state, effects = repair.step(ME, None, repair.Found(5, "a bit", said))
+    assert effects == repair.step(ME, None, repair.Found(5, "a bit"))[1] == (repair.Note(5, "a bit"),)
     state, effects = repair.step(ME, state, repair.Noted())
     assert effects == (repair.MarkOffline("a bit"), repair.Wait())
     assert repair.step(ME, state, repair.Ticked())[1] == (repair.Fill(1, 2),)
