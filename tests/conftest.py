@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +12,28 @@ from xdist.scheduler import LoadFileScheduling
 
 from tests.support import repeats
 
-# Sessions of tests are short: a JVM that optimises less has done more by the end (by a third of the CPU time).
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Sessions of tests are short: a JVM that optimises less has done more by the end (by a third of the CPU time), and
+# workers are forked from a process that has loaded pylog: each would spend a second on that.
+JVM = os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.python.daemon.module=tests.spark.daemon",
+)
 # The files whose tests share a Spark session, in two halves. tests/spark/test_exactly_once_kills.py starts its own.
 SESSIONS = dict.fromkeys(
     ("batch", "cluster", "stream", "jobs", "session", "delta_jar"), "reads and jobs"
 ) | dict.fromkeys(
     ("exactly_once", "tiering", "tiering_delta", "tiering_restore", "tiering_stores"), "writes and tiering"
 )
+# These are begun in this order, before the other slow files: the sessions, which take longest, and the demo, which
+# leaves its JVM's classes for the JVMs that are started after it.
+FIRST = [
+    "reads and jobs",
+    "writes and tiering",
+    "tests/docs/test_demo.py",
+    "tests/integration/cluster/test_giants.py",
+    "tests/spark/test_exactly_once_kills.py",
+    "tests/docs/test_python_examples.py",
+]
 # Some tests start many interpreters: each would compile all modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -39,13 +54,16 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def scope_of(file: str) -> str:
+    """Return what is handed to a worker as a whole: the file, or those that share a Spark session."""
+    return SESSIONS.get(file.removeprefix("tests/spark/test_").removesuffix(".py"), file)
+
+
 class Scheduling(LoadFileScheduling):
-    """Hands out whole files, and those that share a Spark session together: half a minute's work to start and warm."""
+    """To start and warm a Spark session is half a minute's work: one worker has all that share it."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        name = file.removeprefix("tests/spark/test_").removesuffix(".py")
-        return SESSIONS.get(name, file)
+        return scope_of(super()._split_scope(nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -56,10 +74,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest goes first: none of it runs on alone at the end."""
-    slow = {
-        item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("spark")
-    }
-    items.sort(key=lambda item: (item.path.parent.name != "spark", item.path not in slow))
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+
+    def turn(item: pytest.Item) -> tuple[int, bool]:
+        scope = scope_of(item.nodeid.partition("::")[0])
+        return FIRST.index(scope) if scope in FIRST else len(FIRST), item.path not in slow
+
+    items.sort(key=turn)
+
+
+@pytest.fixture(scope="session")
+def jvm_classes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The file with the classes of a JVM of Spark, once there is one: a JVM that loads it starts with half the work."""
+    own = tmp_path_factory.getbasetemp()
+    file = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "classes.jsa"
+    yield file
+    file.unlink(missing_ok=True)  # a hundred megabytes
+
+
+@pytest.fixture(autouse=True)
+def _quick_jvm(jvm_classes: Path) -> None:
+    if jvm_classes.exists():
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{JVM} -XX:SharedArchiveFile={jvm_classes} -Xlog:disable"
 
 
 @pytest.fixture(autouse=True)

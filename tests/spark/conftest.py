@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Two cores, and each task may be tried three times. Workers are forked from processes that have loaded pylog."""
+    """Two cores, and each task may be tried three times."""
     with pytest.MonkeyPatch.context() as patch:  # so that Java finds the daemon, wherever pytest was started
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         session = start()
@@ -32,7 +32,6 @@ def start() -> SparkSession:
         master="local[2,3]",
         app_name="pylog-tests",
         **{
-            "spark.python.daemon.module": "tests.spark.daemon",
             "spark.sql.shuffle.partitions": 2,
             "spark.sql.session.timeZone": "UTC",
             "spark.ui.showConsoleProgress": False,

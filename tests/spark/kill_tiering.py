@@ -3,7 +3,7 @@
     python tests/spark/kill_tiering.py [--kills 40] [--seed 1]
 
 A process runs the job in turns while records are appended. It is killed (SIGKILL, with its Java and its Python workers)
-at a random moment of a turn and started again. At the end a last run finishes, and table and log are compared.
+at a random moment of a turn and started again. At the end this process runs the job, and table and log are compared.
 """
 
 from __future__ import annotations
@@ -21,29 +21,35 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 import logstore
+from datasource import spark_session
+from datasource.jobs import tiering
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 3
-TURNS = """
+MASTER = "local[2,3]"
+TURNS = f"""
 import sys, warnings
 warnings.simplefilter("ignore")
 from datasource import spark_session
-from datasource.jobs import tiering
-spark = spark_session(master="local[2,3]", **{"spark.ui.showConsoleProgress": False})
-for turn in range(int(sys.argv[2])):
+from tests.spark.kill_tiering import turn
+spark = spark_session(master="{MASTER}", **{{"spark.ui.showConsoleProgress": False}})
+while True:
     print("turn", flush=True)
-    rows = tiering.run(spark, path=sys.argv[1], schema=sys.argv[3] or None).collect()
-    assert {row["status"] for row in rows} <= {"tiered", "nothing to do"}, rows
-print("done", flush=True)
-spark.stop()
+    turn(spark, *sys.argv[1:])
 """
 
 
-def start(path: Path, turns: int, schema: str) -> subprocess.Popen[str]:
+def turn(spark: SparkSession, path: str, schema: str) -> None:
+    rows = tiering.run(spark, path=path, schema=schema or None).collect()
+    assert {row["status"] for row in rows} <= {"tiered", "nothing to do"}, rows
+
+
+def start(path: Path, schema: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", TURNS, str(path), str(turns), schema],
+        [sys.executable, "-c", TURNS, str(path), schema],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -65,7 +71,7 @@ def run(path: Path, *, kills: int, seed: int, schema: str = "n bigint") -> str:
         store.create_topic("t", partitions=PARTITIONS)
     number = killed = 0
     while killed < kills:
-        process = start(path, 1_000, schema)
+        process = start(path, schema)
         assert process.stdout is not None
         for _ in range(chance.randint(1, 4)):  # a JVM is slow to come: some turns of each are used
             append(path, number := number + 1)
@@ -76,8 +82,9 @@ def run(path: Path, *, kills: int, seed: int, schema: str = "n bigint") -> str:
         process.stdout.close()
         killed += 1
     append(path, number + 1)
-    process = start(path, 2, schema)
-    assert process.communicate(timeout=200)[0] == "turn\nturn\ndone\n", f"seed {seed}: the job failed"
+    spark = spark_session(master=MASTER)
+    for _ in range(2):
+        turn(spark, str(path), schema)
     return compare(path, f"seed {seed}, {kills} kills")
 
 

@@ -588,6 +588,6 @@ def test_with_delta_s_jar_every_record_is_there_once(topics):
 
 
 @pytest.mark.slow
-def test_a_driver_killed_at_any_moment_leaves_every_record_once(tmp_path):
+def test_a_driver_killed_at_any_moment_leaves_every_record_once(spark, tmp_path):
     """(S27) The long form is a command: see tests/spark/kill_tiering.py."""
     assert kill_tiering.run(tmp_path / "store", kills=times(1, 2), seed=27).endswith("each once")
