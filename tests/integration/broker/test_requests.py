@@ -115,6 +115,7 @@ async def test_records_are_deleted_while_others_are_appended(tmp_path):
         async def produce():
             while not is_over:
                 await one.replicas.append({T0: batch(b"a" * 100)}, acks=1, timeout_ms=5000)
+                await asyncio.sleep(0)  # on a quick disk the append is done without a turn of the loop
 
         producers = [asyncio.ensure_future(produce()) for _ in range(5)]
         partition = one.replicas.partition(*T0)
