@@ -266,9 +266,8 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     @_retrying
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return where the next batch ends; `start` if there is nothing to read."""
-        self.commit(
-            start
-        )  # Spark asks when the batch before is done, and for the last batch calls no `commit`
+        # Spark asks when the batch before is done, and for the last batch calls no `commit`.
+        self.commit(start)
         end = self._next(start, limit)
         if end == start and self._goal is None and not isinstance(limit, ReadAllAvailable):
             SYSTEM.clock.sleep_ms(IDLE_WAIT_MS)
