@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 from logstore.env import SYSTEM
 from logstore.errors import PylogError, UnknownPartitionError, UnknownTopicError
 from replication.client.addresses import addresses_of
+from replication.client.attempts import LOST, SILENT_S, Backoff, reason_of, unless_silent
 from replication.client.connection import Answer, BrokerConnection, UnreachableError
 from replication.client.metadata import (
     NO_LEADER,
@@ -31,17 +32,13 @@ from replication.protocol.apis import ApiKey
 
 logger = logging.getLogger(__name__)
 
-BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 1.0
 # A topic that brokers do not know is asked for again for so long: one that was just made is not known everywhere.
 UNKNOWN_TOPIC_S = 5.0
 # Of one broker that is asked for metadata: one that hangs must not use up the time of the call.
 METADATA_TIMEOUT_MS = 5_000
-# After so long without any answer, others are asked whether a broker still leads.
-SILENT_S = 1.0
 
 Partitions = Mapping[TopicPartition, Any]
 Found = TypeVar("Found")
-LOST = (OSError, TimeoutError)  # of a connection: another one may do
 # Versions of Metadata before which a Kafka is older, and what is not noticed then: docs/protocol.md has the whole list.
 _LACKING = {
     7: "older than 2.1, it names no leader epochs: of what an unclean election cuts only a shorter log is noticed",
@@ -55,25 +52,6 @@ _ASK_AGAIN = _MOVED | {
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.UNSTABLE_OFFSET_COMMIT,
 }
-
-
-class Backoff:
-    """Waits that double, up to a second, with some chance in them."""
-
-    def __init__(self, deadline: float) -> None:
-        self.deadline = deadline
-        self._next_s = BACKOFF_MIN_S
-
-    @property
-    def is_over(self) -> bool:
-        """The time of the call has passed."""
-        return asyncio.get_running_loop().time() >= self.deadline
-
-    async def wait(self) -> None:
-        """Wait for the next attempt, not beyond the deadline."""
-        left_s = self.deadline - asyncio.get_running_loop().time()
-        await asyncio.sleep(max(0.0, min(left_s, self._next_s * SYSTEM.random.uniform(0.8, 1.2))))
-        self._next_s = min(2 * self._next_s, BACKOFF_MAX_S)
 
 
 class Cluster:
@@ -178,10 +156,12 @@ class Cluster:
             if name in self._topics:
                 self._topics[name] = (-self._max_age_s, self._topics[name][1])
 
-    async def _ask_metadata(self, names: Collection[str] | None) -> ClusterMetadata:
+    async def _ask_metadata(
+        self, names: Collection[str] | None, backoff: Backoff | None = None
+    ) -> ClusterMetadata:
         request = _metadata_request(names)
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
-        version, body = await self.call_any(ApiKey.METADATA, request, timeout_ms=attempt_ms)
+        version, body = await self.call_any(ApiKey.METADATA, request, backoff, timeout_ms=attempt_ms)
         if self._cluster is None:
             for lacks in (text for needed, text in _LACKING.items() if version < needed):
                 logger.warning("the Kafka at %s is old: %s", self.where, lacks)
@@ -224,7 +204,7 @@ class Cluster:
             name: {p for p, known in self._leaders_of(name).items() if known.broker == leader}
             for name in topics
         }
-        return await _unless_silent(
+        return await unless_silent(
             broker, broker.call(key, request, **bounds), lambda: self._is_replaced(leader, led)
         )
 
@@ -245,19 +225,27 @@ class Cluster:
     def _leaders_of(self, topic: str) -> Mapping[int, PartitionLeader]:
         return self._topics[topic][1].leaders if topic in self._topics else {}
 
-    async def call_any(self, key: ApiKey, request: Any, **bounds: Any) -> Answer:
+    async def call_any(
+        self, key: ApiKey, request: Any, backoff: Backoff | None = None, **bounds: Any
+    ) -> Answer:
         """Ask whoever answers: brokers that are known, then the bootstrap addresses; again until the deadline.
+
+        `backoff` is that of the call that this is a part of.
 
         Raises: UnreachableError, UnsupportedVersionError, ProtocolError.
         """
-        backoff = self.backoff()
+        backoff = backoff or self.backoff()
+        failed: dict[str, str] = {}
         while True:
-            failed: dict[str, str] = {}
             for host, port in self._candidates():
                 try:
-                    return await self._at(host, port).call(key, request, **bounds)
+                    async with asyncio.timeout_at(backoff.deadline):
+                        return await self._at(host, port).call(key, request, **bounds)
                 except (*LOST, ProtocolError) as error:
-                    failed[f"{host}:{port}"] = _reason(error)
+                    failed[f"{host}:{port}"] = reason_of(error)
+                if backoff.is_over:
+                    break
+            await backoff.wait()
             if backoff.is_over:
                 tried = "; ".join(f"{address}: {reason}" for address, reason in failed.items())
                 raise UnreachableError(
@@ -265,7 +253,6 @@ class Cluster:
                     "kafka.bootstrap.servers, and that the brokers listen there",
                     addresses=list(failed),
                 )
-            await backoff.wait()
 
     async def call_controller(self, key: ApiKey, request: Any, code_of: Callable[[Any], ErrorCode]) -> Any:
         """The answer of the controller; asked again while it says, by `code_of` the answer, that another one is.
@@ -274,21 +261,22 @@ class Cluster:
         """
         backoff, last = self.backoff(), "no controller is known"
         while True:
-            controller = (await self._ask_metadata([])).controller
+            controller = (await self._ask_metadata([], backoff)).controller
             if controller != NO_LEADER:
                 try:
-                    answer = (await self.call(controller, key, request)).body
+                    async with asyncio.timeout_at(backoff.deadline):
+                        answer = (await self.call(controller, key, request)).body
                 except (*LOST, KafkaError) as error:
-                    last = _reason(error)
+                    last = reason_of(error)
                 else:
                     if code_of(answer) is not ErrorCode.NOT_CONTROLLER:
                         return answer
                     last = ErrorCode.NOT_CONTROLLER.name
+            await backoff.wait()
             if backoff.is_over:
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT, f"{key.name} did not succeed in time; last: {last}"
                 )
-            await backoff.wait()
 
     async def call_coordinator(
         self, group: str, key: ApiKey, request: Any, code_of: Callable[[Any], ErrorCode], **bounds: Any
@@ -297,20 +285,23 @@ class Cluster:
 
         Asked again, of the one that keeps it then, when the connection is lost, or while it says by `code_of` the
         answer that it does not keep the group (yet). So it may act on a request twice. A coordinator that is silent is
-        given up as soon as the others name another one.
+        given up as soon as the others name another one. All of that within the time of a call; a `timeout_ms` bounds
+        one answer instead, for requests that wait for others.
 
         Raises: KafkaError: nobody answered for the group until the deadline, or it may not be seen; UnreachableError,
         UnsupportedVersionError, ProtocolError.
         """
         backoff = self.backoff()
+        answer_by = None if "timeout_ms" in bounds else backoff.deadline
         refused: object
         while True:
-            coordinator = await self._coordinator(group)
+            coordinator = await self._coordinator(group, backoff)
             if isinstance(coordinator, ErrorCode):
                 refused = coordinator
             else:
                 try:
-                    answer = await self._ask_coordinator(coordinator, group, key, request, bounds)
+                    async with asyncio.timeout_at(answer_by):
+                        answer = await self._ask_coordinator(coordinator, group, key, request, bounds)
                 except LOST as error:
                     refused = error
                 else:
@@ -319,13 +310,13 @@ class Cluster:
                         return answer
                 if isinstance(refused, BaseException) or refused in _MOVED:
                     self._forget_coordinator(group, coordinator)
+            await backoff.wait()
             if backoff.is_over:
                 raise KafkaError(
                     ErrorCode.COORDINATOR_NOT_AVAILABLE,
                     f"{key.name} of group {group!r} did not succeed within {self.timeout_s:g} s; "
-                    f"last: {_reason(refused)}",
+                    f"last: {reason_of(refused)}",
                 )
-            await backoff.wait()
 
     async def _ask_coordinator(
         self, coordinator: BrokerConnection, group: str, key: ApiKey, request: Any, bounds: Mapping[str, Any]
@@ -337,22 +328,24 @@ class Cluster:
                 return False
             return isinstance(found, tuple) and coordinator.address != f"{found[0]}:{found[1]}"
 
-        return await _unless_silent(coordinator, coordinator.call(key, request, **bounds), has_moved)
+        return await unless_silent(coordinator, coordinator.call(key, request, **bounds), has_moved)
 
-    async def _coordinator(self, group: str) -> BrokerConnection | ErrorCode:
+    async def _coordinator(self, group: str, backoff: Backoff) -> BrokerConnection | ErrorCode:
         """The connection to the broker that keeps the group, or why it is not known now. Raises: KafkaError."""
         if group not in self._coordinators:
-            found = await self._find_coordinator(group)
+            found = await self._find_coordinator(group, backoff)
             if isinstance(found, ErrorCode):
                 return found
             made = BrokerConnection(*found, self._client_id, timeout_ms=self._request_timeout_ms)
             self._coordinators.setdefault(group, made)  # another call may have been quicker
         return self._coordinators[group]
 
-    async def _find_coordinator(self, group: str) -> tuple[str, int] | ErrorCode:
+    async def _find_coordinator(
+        self, group: str, backoff: Backoff | None = None
+    ) -> tuple[str, int] | ErrorCode:
         request = {"key": group, "key_type": GROUP_KEY, "coordinator_keys": [group]}
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
-        answer = (await self.call_any(ApiKey.FIND_COORDINATOR, request, timeout_ms=attempt_ms)).body
+        answer = (await self.call_any(ApiKey.FIND_COORDINATOR, request, backoff, timeout_ms=attempt_ms)).body
         found = next(iter(getattr(answer, "coordinators", (answer,))))
         code = ErrorCode(found.error_code.value)
         if code is not ErrorCode.NONE and not code.is_retriable:
@@ -393,7 +386,7 @@ class Cluster:
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"{what} of {tp.topic}-{tp.partition} and {len(left) - 1} more did not succeed within "
-                    f"{self.timeout_s:g} s; last: {_reason(refused.get(tp, 'no leader'))}",
+                    f"{self.timeout_s:g} s; last: {reason_of(refused.get(tp, 'no leader'))}",
                 )
             await backoff.wait()
 
@@ -446,34 +439,6 @@ class Cluster:
         return sorted(
             all_of_them, key=lambda a: a in self._connections and self._connections[a].silent_s >= SILENT_S
         )
-
-
-async def _unless_silent(
-    broker: BrokerConnection, call: Awaitable[Answer], is_replaced: Callable[[], Awaitable[bool]]
-) -> Answer:
-    """The answer of a broker; when it is silent, and is replaced, the connection is closed, and the call is lost."""
-    asked = asyncio.ensure_future(call)
-    try:
-        while True:
-            done, _ = await asyncio.wait([asked], timeout=SILENT_S)
-            if done:
-                return asked.result()
-            if broker.silent_s >= SILENT_S and await is_replaced():
-                broker.close()
-    finally:
-        asked.cancel()
-
-
-def _reason(error: object) -> str:
-    if isinstance(error, ErrorCode):
-        return error.name
-    if isinstance(error, ProtocolError):
-        return f"not a Kafka broker ({error})"
-    if isinstance(error, TimeoutError) and not str(error):
-        return "no answer in time"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
 
 
 async def brokers_known_at(host: str, port: int, *, timeout_ms: int = 5_000) -> set[int]:

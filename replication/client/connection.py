@@ -100,7 +100,11 @@ class BrokerConnection:
         self._opening = connection
         # Version 0: every broker answers it, whatever it knows.
         asked = connection.send(ApiKey.API_VERSIONS, 0, self._client_id, {})
-        answer = await self._in_time(connection, asked, ApiKey.API_VERSIONS, self._timeout_s)
+        try:
+            answer = await self._in_time(connection, asked, ApiKey.API_VERSIONS, self._timeout_s)
+        except asyncio.CancelledError:  # nobody else knows of it
+            connection.end(ConnectionAbortedError("nobody waits for it any more"))
+            raise
         if answer.error_code.value:
             connection.end(ConnectionAbortedError("its versions are not known"))
             raise KafkaError(ErrorCode(answer.error_code.value), f"{self.address} does not tell its versions")

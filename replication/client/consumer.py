@@ -1,9 +1,8 @@
 """Consumers in a group for programs: the topics' records as Arrow, each partition read by one member of the group.
 
-`AsyncConsumer` is the consumer; `Consumer` is the same for code without an event loop. It drives the machine of
-`membership`: heartbeats, joins and fetches go on between polls; partitions come and go within `poll` only, so a program
-that polls has finished what it was given. Laws: what is committed was handed out before; an offset that was committed
-is where the partition's next reader begins.
+`AsyncConsumer` drives the machine of `membership`: heartbeats, joins and fetches go on between polls; partitions come
+and go within `poll` only, so a program that polls has finished what it was given. Laws: what is committed was handed
+out before; an offset that was committed is where the partition's next reader begins.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -425,64 +424,6 @@ def _code(answer: Any) -> ErrorCode:
     return ErrorCode(answer.error_code.value)
 
 
-class Consumer:
-    """`AsyncConsumer` for code without an event loop, for one thread at a time; made by `KafkaClient.consumer`.
-
-    `on_assign` and `on_revoke` are called in a thread of their own while `poll` waits; they may use the consumer.
-    """
-
-    def __init__(self, consumer: AsyncConsumer, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._consumer = consumer
-        self._run = run
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Batches without end, as `poll` gives them."""
-        while True:
-            if (rows := self.poll()) is not None:
-                yield rows
-
-    def poll(self, timeout_ms: int = 1000) -> pa.RecordBatch | None:
-        """As `AsyncConsumer.poll`."""
-        return self._run(self._consumer.poll(timeout_ms))
-
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """As `AsyncConsumer.commit`."""
-        self._run(self._consumer.commit(offsets))
-
-    @property
-    def assignment(self) -> Tps:
-        """As `AsyncConsumer.assignment`."""
-        return self._consumer.assignment
-
-    def position(self, tp: TopicPartition) -> int:
-        """As `AsyncConsumer.position`."""
-        return self._consumer.position(tp)
-
-    def seek(self, tp: TopicPartition, offset: int) -> None:
-        """As `AsyncConsumer.seek`."""
-        self._run(_done(lambda: self._consumer.seek(tp, offset)))
-
-    def pause(self, tps: Iterable[TopicPartition]) -> None:
-        """As `AsyncConsumer.pause`."""
-        self._run(_done(lambda: self._consumer.pause(tps)))
-
-    def resume(self, tps: Iterable[TopicPartition]) -> None:
-        """As `AsyncConsumer.resume`."""
-        self._run(_done(lambda: self._consumer.resume(tps)))
-
-    def close(self) -> None:
-        """As `AsyncConsumer.close`."""
-        self._run(self._consumer.close())
-
-
 def apart(told: Callable[[Tps], None] | None) -> Told:
     """`told` in a thread of its own, so that it may wait for the event loop."""
 
@@ -491,7 +432,3 @@ def apart(told: Callable[[Tps], None] | None) -> Told:
             await asyncio.to_thread(told, tps)
 
     return tell
-
-
-async def _done(what: Callable[[], None]) -> None:
-    what()

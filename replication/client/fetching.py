@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError, PylogError
 from logstore.records import batch as batches
 from logstore.records.arrow import whole_bytes
-from replication.client.cluster import LOST, Cluster, Partitions
+from replication.client.attempts import LOST
+from replication.client.cluster import Cluster, Partitions
 from replication.client.connection import BrokerConnection
 from replication.client.metadata import NO_EPOCH, NO_LEADER, PartitionLeader
 from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of

@@ -10,8 +10,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -19,8 +18,9 @@ from logstore.errors import InvalidRequestError, PylogError
 from logstore.records.arrow import decode_pieces
 from logstore.records.batch import batches
 from logstore.store.reading import schema_of
+from replication.client.blocking import Closing, Consumer, Producer
 from replication.client.cluster import Cluster
-from replication.client.consumer import AsyncConsumer, Consumer, ConsumerSettings, apart
+from replication.client.consumer import AsyncConsumer, ConsumerSettings, apart
 from replication.client.fetching import (
     EARLIEST,
     FETCH_BYTES,
@@ -36,7 +36,8 @@ from replication.client.fetching import (
 from replication.client.groups import Committed, commit, committed
 from replication.client.local_replicas import local_replica
 from replication.client.metadata import NO_EPOCH, TopicMetadata
-from replication.client.producer import AsyncProducer, Extent, Producer, ProducerSettings
+from replication.client.producer import AsyncProducer, Extent, ProducerSettings
+from replication.client.settings import settings_of
 from replication.client.topics import BROKERS_DEFAULT, create_topic
 from replication.model.cluster import TopicPartition
 from replication.protocol.messages import Isolation
@@ -53,7 +54,7 @@ class Sample(NamedTuple):
     first_batch_offsets: int
 
 
-class KafkaClient:
+class KafkaClient(Closing):
     """See the module. Close it, or use it in a `with` block.
 
     Raises: InvalidConfigError: the addresses are none. No broker is asked before the first call.
@@ -68,14 +69,6 @@ class KafkaClient:
         self._producer: AsyncProducer | None = None
         self._endings: list[Callable[[], Awaitable[None]]] = []
         self._is_closed = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End every connection. What was sent and not acknowledged may be appended, or not."""
@@ -240,7 +233,7 @@ class KafkaClient:
 
     def producer(self, **settings: Any) -> Producer:
         """A producer of its own, with `ProducerSettings`. It ends with this client. Raises: InvalidConfigError."""
-        producer = AsyncProducer(self._cluster, ProducerSettings(**settings))
+        producer = AsyncProducer(self._cluster, settings_of(ProducerSettings, settings))
         self._endings.append(producer.close)
         return Producer(producer, self._run)
 
@@ -262,7 +255,7 @@ class KafkaClient:
             return AsyncConsumer(
                 self.where,
                 [topics] if isinstance(topics, str) else topics,
-                ConsumerSettings(group_id=group_id, **settings),
+                settings_of(ConsumerSettings, {"group_id": group_id, **settings}),
                 on_assign=apart(on_assign),
                 on_revoke=apart(on_revoke),
             )

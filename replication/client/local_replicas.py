@@ -22,7 +22,8 @@ from logstore.log.log import Log
 from logstore.log.segments.directory import topic_id_of
 from logstore.store.log_dir import DirectoryOwner, owner_of
 from logstore.store.reading import read_isolated
-from replication.client.cluster import LOST, Cluster
+from replication.client.attempts import LOST
+from replication.client.cluster import Cluster
 from replication.client.connection import UnsupportedVersionError
 from replication.client.fetching import FETCH_BYTES, LATEST, list_offsets
 from replication.client.metadata import NO_EPOCH

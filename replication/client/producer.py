@@ -1,9 +1,9 @@
 """Producers for programs: Arrow tables to topics, small ones together in a batch, each with the offsets that it got.
 
-`AsyncProducer` is the producer; `Producer` is the same for code without an event loop. The rows of a `send` are checked
-at once, wait `linger_ms` for others of their topic, are encoded together, and leave as batches through `producing`.
-Laws: rows of a partition are appended in the order of the sends; a send is done when all of its rows are answered, or
-one of them has failed. Accepted bytes are bounded by `buffer_bytes`: `send` waits for room.
+The rows of a `send` are checked at once, wait `linger_ms` for others of their topic, are encoded together, and leave
+as batches through `producing`. Laws: rows of a partition are appended in the order of the sends; a send is done when
+all of its rows are answered, or one of them has failed. Accepted bytes are bounded by `buffer_bytes`: `send` waits for
+room.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import asyncio
 import itertools
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, TypeVar
@@ -37,7 +36,6 @@ from replication.model.cluster import TopicPartition
 logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 BATCH_BYTES = 1_000_000  # below the limit that brokers have unless they are told otherwise
 SETTINGS_S = 30.0  # for so long a topic's settings are believed
@@ -352,47 +350,3 @@ class AsyncProducer:
 
 async def _now(look: Callable[[], Found]) -> Found:
     return look()
-
-
-class Producer:
-    """`AsyncProducer` for code without an event loop: from any thread; made by `KafkaClient.producer`."""
-
-    def __init__(self, producer: AsyncProducer, run: Run) -> None:
-        self._producer = producer
-        self._run = run
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.flush()
-        self.close()
-
-    def send(self, topic: str, data: pa.Table | pa.RecordBatch) -> Future[dict[int, Extent]]:
-        """As `AsyncProducer.send`; what is added to the future by `add_done_callback` runs in the client's thread."""
-
-        async def send() -> Future[dict[int, Extent]]:
-            future: Future[dict[int, Extent]] = Future()
-            (await self._producer.send(topic, data)).add_done_callback(lambda done: _copy(done, future))
-            return future
-
-        return self._run(send())  # type: ignore[no-any-return]
-
-    def flush(self) -> None:
-        """As `AsyncProducer.flush`."""
-        self._run(self._producer.flush())
-
-    def close(self) -> None:
-        """As `AsyncProducer.close`."""
-        self._run(self._producer.close())
-
-
-def _copy(done: asyncio.Future[Any], future: Future[Any]) -> None:
-    if done.cancelled():
-        future.cancel()
-    elif (error := done.exception()) is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(done.result())

@@ -23,7 +23,8 @@ from logstore.errors import PylogError, RecordTooLargeError
 from logstore.records import batch as batches
 from logstore.records.arrow import decode, encode
 from logstore.records.rows import Rows
-from replication.client.cluster import BACKOFF_MAX_S, BACKOFF_MIN_S, LOST, Cluster
+from replication.client.attempts import BACKOFF_MAX_S, BACKOFF_MIN_S, LOST
+from replication.client.cluster import Cluster
 from replication.client.metadata import NO_LEADER
 from replication.errors import ErrorCode, KafkaError, error_of
 from replication.model.cluster import TopicPartition

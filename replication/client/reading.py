@@ -18,7 +18,8 @@ import pyarrow as pa
 from logstore.config import INT64_MAX
 from logstore.errors import PylogError
 from logstore.records.arrow import decode_pieces
-from replication.client.cluster import LOST, Cluster
+from replication.client.attempts import LOST
+from replication.client.cluster import Cluster
 from replication.client.fetching import (
     EARLIEST,
     FETCH_BYTES,

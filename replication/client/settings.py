@@ -1,9 +1,12 @@
-"""The settings of a topic that decide what may be sent to it."""
+"""The settings of a topic that decide what may be sent to it; those of producers and consumers by their names."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple, TypeVar
 
+from logstore.errors import InvalidConfigError, did_you_mean
 from replication.client.cluster import Cluster
 from replication.client.connection import UnsupportedVersionError
 from replication.errors import ErrorCode
@@ -11,6 +14,18 @@ from replication.protocol.apis import ApiKey
 
 TOPIC_RESOURCE = 2
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's default of max.message.bytes
+
+Settings = TypeVar("Settings")
+# Kafka's names where ours are others, or what to do instead.
+_HINTS = {
+    "batch_size": "here it is batch_bytes",
+    "bootstrap_servers": "the client has them: KafkaClient('HOST:PORT')",
+    "buffer_memory": "here it is buffer_bytes",
+    "client_id": "the client has it: KafkaClient(…, client_id=…)",
+    "enable_idempotence": "producers are idempotent with acks='all'",
+    "partition_assignment_strategy": "here it is assignor",
+    "partitioner_class": "here it is partitioner",
+}
 
 
 class TopicSettings(NamedTuple):
@@ -40,3 +55,13 @@ async def topic_settings(cluster: Cluster, topic: str) -> TopicSettings:
         int(values.get("max.message.bytes") or MAX_MESSAGE_BYTES),
         "compact" in (values.get("cleanup.policy") or "").split(","),
     )
+
+
+def settings_of(kind: type[Settings], given: Mapping[str, Any]) -> Settings:
+    """These settings as a `kind`, which is a dataclass. Raises: InvalidConfigError: a name that is none of them."""
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    for name in given.keys() - known:
+        ours = name.replace(".", "_")
+        hint = f"; {_HINTS[ours]}" if ours in _HINTS else did_you_mean(ours, known)
+        raise InvalidConfigError(f"unknown setting {name!r} of {kind.__name__}{hint}", option=name)
+    return kind(**given)

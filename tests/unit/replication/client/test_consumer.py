@@ -90,6 +90,22 @@ def test_a_slip_between_polls_is_told(bootstrap, monkeypatch):
     asyncio.run(consume())
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("auto_ofset_reset", "did you mean 'auto_offset_reset'"),
+        ("session.timeout.ms", "did you mean 'session_timeout_ms'"),
+        ("partition.assignment.strategy", "here it is assignor"),
+    ],
+)
+def test_a_setting_that_is_not_there_is_told_with_the_one_that_is(bootstrap, name, hint):
+    with KafkaClient(bootstrap) as client:
+        with pytest.raises(InvalidConfigError, match=f"unknown setting '{name}' of ConsumerSettings; {hint}"):
+            client.consumer("t", "g", **{name: 5})
+        with pytest.raises(InvalidConfigError, match=r"ProducerSettings; here it is batch_bytes"):
+            client.producer(**{"batch.size": 5})
+
+
 def test_settings_that_make_no_sense_are_refused():
     with pytest.raises(InvalidConfigError, match="did you mean 'range'"):
         ConsumerSettings(group_id="g", assignor="rang")

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -10,13 +11,14 @@ from confluent_kafka import TopicPartition as Position
 from replication.client.cluster import Cluster
 from replication.client.groups import Committed, commit, committed
 from replication.client.kafka_client import KafkaClient
+from replication.client.topics import create_topic
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import SERVED, ApiKey, Versions
 from tests.support.peer import run, serving, until
 
 T0 = TopicPartition("t", 0)
-LOADING, MOVED, TIMED_OUT = 14, 16, 7
+LOADING, MOVED, TIMED_OUT, NOT_CONTROLLER = 14, 16, 7, 41
 UNKNOWN_TOPIC, UNKNOWN_MEMBER = 3, 25
 
 
@@ -96,6 +98,46 @@ def test_nobody_who_keeps_the_group_is_an_error_when_the_time_is_over():
         committing(MOVED, timeout_ms=300)
 
 
+@pytest.mark.parametrize("kind", ["coordinator", "controller"])
+def test_a_call_ends_at_its_deadline_also_when_its_last_attempt_hangs(kind):
+    timeout_ms, elapsed_s = 1200, []
+
+    async def main():
+        coordinator = Coordinator(*[MOVED] * 4, None)
+        row = {"name": "t", "topic_id": None, "error_code": NOT_CONTROLLER, "error_message": None}
+        none = {"num_partitions": -1, "replication_factor": -1, "configs": []}
+        create = {"topics": [row | none]}
+
+        async def metadata(context, body):
+            here = {"node_id": 1, "host": "127.0.0.1", "port": coordinator.ports[0], "rack": None}
+            return {"cluster_id": "c", "controller_id": 1, "brokers": [here], "topics": []}
+
+        async def create_topics(context, body):
+            coordinator.asked += 1
+            if coordinator.asked > 4:
+                context.park()
+                await asyncio.sleep(60)
+            return create
+
+        handlers = {ApiKey.METADATA: metadata, ApiKey.CREATE_TOPICS: create_topics}
+        async with serving({**coordinator.handlers(), **handlers}) as (_, port):
+            coordinator.ports.append(port)
+            cluster = Cluster(f"127.0.0.1:{port}", timeout_ms=timeout_ms)
+            begin = time.monotonic()
+            calls = {
+                "coordinator": lambda: commit(cluster, "g", {T0: Committed(5)}),
+                "controller": lambda: create_topic(cluster, "t", partitions=1, settings={}),
+            }
+            with pytest.raises(KafkaError, match=r"did not succeed .*last: did not answer in time"):
+                await calls[kind]()
+            elapsed_s.append(time.monotonic() - begin)
+            assert coordinator.asked == 5
+            cluster.close()
+
+    run(main())
+    assert elapsed_s[0] < 1.5 * timeout_ms / 1000
+
+
 def test_a_coordinator_that_hangs_is_given_up_when_another_one_keeps_the_group():
     hanging, next_one = Coordinator(None), Coordinator(0)
 
@@ -172,7 +214,7 @@ def test_an_answer_of_any_version_is_understood():
             coordinator.ports.append(port)
             cluster = Cluster(f"127.0.0.1:{port}")
             for version in (1, 2, 7, 8, 9):
-                broker = await cluster._coordinator("g")
+                broker = await cluster._coordinator("g", cluster.backoff())
                 await broker.connected()
                 first, _ = broker._versions[ApiKey.OFFSET_FETCH]
                 broker._versions = {

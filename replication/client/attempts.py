@@ -1,0 +1,63 @@
+"""The attempts of one call: when the next one is made, and when a broker is given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from logstore.env import SYSTEM
+from replication.client.connection import Answer, BrokerConnection
+from replication.errors import ErrorCode, ProtocolError
+
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 1.0
+# After so long without any answer, others are asked whether a broker still leads.
+SILENT_S = 1.0
+LOST = (OSError, TimeoutError)  # of a connection: another one may do
+
+
+class Backoff:
+    """Waits that double, up to a second, with some chance in them."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self._next_s = BACKOFF_MIN_S
+
+    @property
+    def is_over(self) -> bool:
+        """The time of the call has passed."""
+        return asyncio.get_running_loop().time() >= self.deadline
+
+    async def wait(self) -> None:
+        """Wait for the next attempt, not beyond the deadline."""
+        left_s = self.deadline - asyncio.get_running_loop().time()
+        await asyncio.sleep(max(0.0, min(left_s, self._next_s * SYSTEM.random.uniform(0.8, 1.2))))
+        self._next_s = min(2 * self._next_s, BACKOFF_MAX_S)
+
+
+async def unless_silent(
+    broker: BrokerConnection, call: Awaitable[Answer], is_replaced: Callable[[], Awaitable[bool]]
+) -> Answer:
+    """The answer of a broker; when it is silent, and is replaced, the connection is closed, and the call is lost."""
+    asked = asyncio.ensure_future(call)
+    try:
+        while True:
+            done, _ = await asyncio.wait([asked], timeout=SILENT_S)
+            if done:
+                return asked.result()
+            if broker.silent_s >= SILENT_S and await is_replaced():
+                broker.close()
+    finally:
+        asked.cancel()
+
+
+def reason_of(error: object) -> str:
+    """Why an attempt failed, in some words."""
+    if isinstance(error, ErrorCode):
+        return error.name
+    if isinstance(error, ProtocolError):
+        return f"not a Kafka broker ({error})"
+    if isinstance(error, TimeoutError) and not str(error):
+        return "did not answer in time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,125 @@
+"""Producers and consumers for code without an event loop: each call waits for that of the asynchronous one."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any, Self
+
+import pyarrow as pa
+
+from replication.client.consumer import AsyncConsumer
+from replication.client.membership import Tps
+from replication.client.producer import AsyncProducer, Extent
+from replication.model.cluster import TopicPartition
+
+Run = Callable[[Coroutine[Any, Any, Any]], Any]  # has it done in the client's event loop, and waits
+
+
+class Closing(ABC):
+    """What a `with` block closes at its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it."""
+
+
+class Producer(Closing):
+    """`AsyncProducer` for code without an event loop: from any thread; made by `KafkaClient.producer`."""
+
+    def __init__(self, producer: AsyncProducer, run: Run) -> None:
+        self._producer = producer
+        self._run = run
+
+    def __exit__(self, *error: object) -> None:
+        self.flush()
+        self.close()
+
+    def send(self, topic: str, data: pa.Table | pa.RecordBatch) -> Future[dict[int, Extent]]:
+        """As `AsyncProducer.send`; what is added to the future by `add_done_callback` runs in the client's thread."""
+
+        async def send() -> Future[dict[int, Extent]]:
+            future: Future[dict[int, Extent]] = Future()
+            (await self._producer.send(topic, data)).add_done_callback(lambda done: _copy(done, future))
+            return future
+
+        return self._run(send())  # type: ignore[no-any-return]
+
+    def flush(self) -> None:
+        """As `AsyncProducer.flush`."""
+        self._run(self._producer.flush())
+
+    def close(self) -> None:
+        """As `AsyncProducer.close`."""
+        self._run(self._producer.close())
+
+
+class Consumer(Closing):
+    """`AsyncConsumer` for code without an event loop, for one thread at a time; made by `KafkaClient.consumer`.
+
+    `on_assign` and `on_revoke` are called in a thread of their own while `poll` waits; they may use the consumer.
+    """
+
+    def __init__(self, consumer: AsyncConsumer, run: Run) -> None:
+        self._consumer = consumer
+        self._run = run
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Batches without end, as `poll` gives them."""
+        while True:
+            if (rows := self.poll()) is not None:
+                yield rows
+
+    def poll(self, timeout_ms: int = 1000) -> pa.RecordBatch | None:
+        """As `AsyncConsumer.poll`."""
+        return self._run(self._consumer.poll(timeout_ms))
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """As `AsyncConsumer.commit`."""
+        self._run(self._consumer.commit(offsets))
+
+    @property
+    def assignment(self) -> Tps:
+        """As `AsyncConsumer.assignment`."""
+        return self._consumer.assignment
+
+    def position(self, tp: TopicPartition) -> int:
+        """As `AsyncConsumer.position`."""
+        return self._consumer.position(tp)
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """As `AsyncConsumer.seek`."""
+        self._run(_done(lambda: self._consumer.seek(tp, offset)))
+
+    def pause(self, tps: Iterable[TopicPartition]) -> None:
+        """As `AsyncConsumer.pause`."""
+        self._run(_done(lambda: self._consumer.pause(tps)))
+
+    def resume(self, tps: Iterable[TopicPartition]) -> None:
+        """As `AsyncConsumer.resume`."""
+        self._run(_done(lambda: self._consumer.resume(tps)))
+
+    def close(self) -> None:
+        """As `AsyncConsumer.close`."""
+        self._run(self._consumer.close())
+
+
+def _copy(done: asyncio.Future[Any], future: Future[Any]) -> None:
+    if done.cancelled():
+        future.cancel()
+    elif (error := done.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())
+
+
+async def _done(what: Callable[[], None]) -> None:
+    what()
