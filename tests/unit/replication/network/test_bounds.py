@@ -3,9 +3,11 @@
 import asyncio
 import socket
 import struct
+import threading
 
 import pytest
 
+from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey
 from replication.protocol.framing import LARGE_BYTES
 from tests.support.peer import (
@@ -52,6 +54,27 @@ def test_a_request_that_comes_byte_by_byte_is_answered():
             assert await peer.answered() == 7
 
     run(main())
+
+
+def test_what_the_first_request_of_an_api_has_to_load_is_loaded_in_a_thread(monkeypatch):
+    threads, decode = [], apis.decode_request
+
+    def decoded(*arguments, **options):
+        threads.append(threading.current_thread().name.partition("_")[0])
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr(bounds, "_UNLOADED", {ApiKey.LIST_GROUPS << 16})
+    monkeypatch.setattr(apis, "decode_request", decoded)
+
+    async def main():
+        async with serving({ApiKey.LIST_GROUPS: groups}) as (_, port):
+            peer = await Peer.connect(port)
+            for number in (1, 2):
+                peer.writer.write(struct.pack(">ihhih", 10, ApiKey.LIST_GROUPS, 0, number, -1))
+                assert await peer.answered() == number
+
+    run(main())
+    assert threads == ["decode", "MainThread"]
 
 
 @pytest.mark.parametrize("cut", [1, 3, 4, 9, 40])
