@@ -73,10 +73,9 @@ class Tested:
         return time.monotonic() - begin
 
     def produce(self, topic, values, *, partition=0, **settings):
-        """Send these with acks=all; return the errors."""
-        producer = Producer(
-            {"bootstrap.servers": self.running.bootstrap, "acks": "all", "log_level": 0, **settings}
-        )
+        """Send these with acks=all, once each whatever is sent again; return the errors."""
+        once = {"acks": "all", "enable.idempotence": "acks" not in settings}
+        producer = Producer({"bootstrap.servers": self.running.bootstrap, "log_level": 0, **once, **settings})
         errors = []
         for value in values:
             producer.produce(

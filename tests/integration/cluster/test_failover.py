@@ -61,9 +61,7 @@ def test_a_stopped_broker_hands_its_leaderships_over_first_and_clients_see_no_er
     single = cluster.create((one,))
     errors: list[object] = []
     producing = threading.Thread(
-        target=lambda: errors.extend(
-            cluster.produce(topic, range(2000), **{"linger.ms": 1, "enable.idempotence": True})
-        )
+        target=lambda: errors.extend(cluster.produce(topic, range(2000), **{"linger.ms": 1}))
     )
     producing.start()
 
@@ -91,7 +89,7 @@ def test_a_killed_controller_is_replaced_and_holds_nobody_up(cluster):
     stalled: list[float] = []
     producing = threading.Thread(
         target=lambda: (
-            cluster.produce(topic, [10], partition=1, **{"enable.idempotence": True}),
+            cluster.produce(topic, [10], partition=1),
             stalled.append(time.monotonic() - begin),
         )
     )

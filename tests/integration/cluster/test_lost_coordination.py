@@ -125,7 +125,7 @@ def test_a_removed_file_is_noticed_and_made_again_from_the_copy_or_from_the_dire
         send(topic, b"4")
         assert cluster.values(topic, 5) == ["0", "1", "2", "3", "4"]
         assert committed(cluster.running.bootstrap, topic) == 2
-        assert cluster.produce(topic, ["new"], **{"enable.idempotence": True}) == []
+        assert cluster.produce(topic, ["new"]) == []
         last = epochs(cluster)
         assert all(last[tp] > epoch for tp, epoch in after.items() if tp.topic == topic)
         cluster.until(lambda: sorted(cluster.state(topic).isr) == [1, 2])
