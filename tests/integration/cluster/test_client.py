@@ -297,12 +297,15 @@ def test_a_log_that_an_unclean_election_has_cut_is_data_loss(tmp_path):
 
         client.append(topic, rows(0, 10))
         cluster.running.kill(2)
-        client.append(topic, rows(10, 10))
+        client.append(topic, rows(10, 5))
+        client.append(topic, rows(15, 5))
         before = client.extents(topic)[0]
         done, values = plan(reader, reader.initialOffset())
         assert values == [str(n) for n in range(20)]
         ahead = client.read(topic, 0, 0, 20, fetch_bytes=1, leader_epoch=before.leader_epoch)
-        assert next(ahead)["value"][0].as_py() == b"0"
+        assert (
+            next(ahead)["value"][0].as_py() == b"0"
+        )  # perhaps it has fetched up to 15 by now, and no further
         cluster.running.kill(1)
         cluster.running.restart(2)
         cluster.until(lambda: cluster.states(topic)[0][0] == 2)
@@ -318,7 +321,7 @@ def test_a_log_that_an_unclean_election_has_cut_is_data_loss(tmp_path):
             reader.latestOffset(done, ReadAllAvailable())
         with pytest.raises(DataLossError, match=rf"{topic}-0 \[10, 20\) is lost: cut from the log"):
             reader.partitions(reader.initialOffset(), done)
-        with pytest.raises(TruncatedError, match="from offset 10 on"):
+        with pytest.raises(TruncatedError, match=r"from offset 1[0-5] on"):
             list(ahead)
         options["failOnDataLoss"] = "false"
         reader = StreamReader(read_options(options, streaming=True), PylogDataSource(options).schema())
