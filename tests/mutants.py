@@ -32,7 +32,7 @@ segment                    7         5       2
 validation, lookup         5+9       10      4
 holes, replica/repair      0+4       4
 producers                  8         4       4
-txn_state                  4         1       3
+txn_state (of 25, of 60)   4+10      11      3
 =========================  ========  ======  =========
 """
 

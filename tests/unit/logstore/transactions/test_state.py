@@ -92,6 +92,7 @@ def test_months_of_batches_leave_the_state_as_small_as_one():
         state = applied(state, [["marked", "q", batch_id, [[*P0, 5]]], ["forget", "q", batch_id]])
         sizes.add((len(state.names), len(state.attempts), len(state.decisions), len(state.epochs)))
     assert sizes == {(1, 0, 0, 3)}
+    assert state.decided == 300
 
 
 def test_a_name_that_is_used_once_leaves_nothing():
@@ -163,6 +164,17 @@ def test_a_new_run_ends_what_the_one_before_left_and_is_not_ended_by_it():
     assert state.is_open(new)
 
 
+def test_a_driver_ends_the_attempts_of_its_run_and_later_ones_are_refused():
+    first, state = registered(State())
+    state = applied(state, state.to_end(state.of_name("q"), ["r1"], "given up"))
+    assert state.outcomes() == {first: "aborted"}
+    with pytest.raises(TransactionAbortedError, match="given up"):
+        state.check_open(first)
+    with pytest.raises(TransactionAbortedError, match="has ended the batch of 'q'"):
+        registered(state, task="late")
+    assert state.to_end([attempt()], ["r1"], "again") == []
+
+
 def test_a_run_ends_nothing_of_other_names():
     other, state = registered(State(), name="other")
     _, state = registered(state, run="r2")
@@ -180,6 +192,12 @@ def committed_5(**facts):
 def test_the_same_batch_again_with_the_same_content_changes_nothing():
     """(T7)"""
     assert committed_5().to_decide(decision(batch_id=5, run="r2")) == []
+
+
+def test_a_batch_of_a_name_that_is_used_once_is_decided_once():
+    winner, state = registered(State(), name="once")
+    wanted = decision(winner, name="once", kept=False)
+    assert applied(state, state.to_decide(wanted)).to_decide(wanted) == []
 
 
 @pytest.mark.parametrize("other", [{"rows": 4}, {"digest": 8}])
@@ -237,3 +255,12 @@ def test_a_snapshot_holds_everything():
     again = applied(State(), [json.loads(json.dumps(snapshot(state)))])
     assert again == state
     assert again.outcomes() == {winner: "committed", loser: "aborted"}
+
+
+def test_an_attempt_of_an_earlier_version_may_lack_facts_and_have_others():
+    body = attempt().to_json()
+    owner = {"host": "h", "holder": "x", "lease_ms": 7}
+    del body["up_ms"], body["prepared"], body["aborted"]
+    again = TransactionAttempt.from_json(body | {"owner": owner})
+    assert again.owner == TransactionOwner(host="h", holder="x", driver="", timeout_ms=0)
+    assert (again.up_ms, again.prepared, again.aborted) == (-1, False, "")
