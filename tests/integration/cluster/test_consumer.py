@@ -120,7 +120,7 @@ def test_a_member_that_comes_back_by_its_name_gets_its_partitions_without_a_reba
     one = Ours(client, topic, group, group_instance_id="one", assignor="range")
     cluster.until(lambda: len(one.partitions) == 2, 30)
     two = Ours(client, topic, group, group_instance_id="two", assignor="range")
-    cluster.until(lambda: len(two.partitions) == len(one.partitions) == 1, 30)
+    cluster.until(lambda: len(two.partitions) == len(one.changes[-1]) == 1, 30)  # and it was told
     changes = len(one.changes)
     kept = two.partitions
     two.stop()
