@@ -136,8 +136,10 @@ class StoreFile:
         self._looked_ms = now_ms
         try:
             facts = _facts(db)
+            if facts is None:  # no cluster uses it yet
+                return
             lock = self._env.files.lock(f"{self._path}{COPY}.lock", wait=False)
-            if lock is None or facts is None:  # another process copies it; or no cluster uses it yet
+            if lock is None:  # another process copies it
                 return
             try:
                 for directory in _directories(self._path, self._policy):

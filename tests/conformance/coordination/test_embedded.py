@@ -205,6 +205,18 @@ async def test_copies_are_made_on_change_by_one_for_all_and_two_are_kept(sqlite_
 
 
 @on_loop
+async def test_a_store_is_copied_once_a_cluster_uses_it_however_long_that_took(sqlite_room):
+    copies = CopyPolicy("", 0)
+    tree = await SqliteTree.open(sqlite_room.path, on_session=lambda event: None, copies=copies)
+    await tree.create("/a")
+    beat = tree.lease_end_ms
+    await until(lambda: tree.lease_end_ms > beat)  # a copy was due, and there is nothing to name it by
+    await cluster.read_cluster_id(tree, "id")
+    await until(sqlite_room.path.with_name("coordination.db.copy").exists)
+    await tree.close()
+
+
+@on_loop
 async def test_a_copy_of_another_cluster_is_not_written_over(sqlite_room, tmp_path, caplog):
     for name, place in (("one", sqlite_room.path), ("two", tmp_path / "two" / "coordination.db")):
         copies = CopyPolicy(str(tmp_path / "shared"), 100)
