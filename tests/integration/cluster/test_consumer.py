@@ -110,6 +110,7 @@ def test_partitions_that_stay_are_not_revoked(cluster, client):
     two.stop()
     cluster.until(lambda: len(one.partitions) == 4, 30)
     assert [len(each) for each in one.revoked] == [2]
+    cluster.until(lambda: len(one.values) + len(two.values) >= 100, 30)
     one.stop()
     assert sorted(one.values + two.values, key=int) == [f"{n}" for n in range(100)]
 
