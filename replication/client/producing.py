@@ -2,10 +2,12 @@
 
 Laws: the batches of a partition are appended in the order of `send`. With acks=all each is appended once, whatever is
 repeated: a broker knows a batch again by its producer and sequence. At most `IN_FLIGHT` requests wait on a broker; one
-for a partition until its first is answered, and always with acks 0 or 1, where nothing is known again. When one is
-refused, those behind it are sent again, too, as soon as all are answered. A batch that is too large is sent again in
-halves. One that cannot be appended until its deadline, or ever, fails alone: those behind it go on in a new epoch of
-the producer. Every batch is answered, also when the sender itself fails. Belongs to one event loop.
+for a partition until one is acknowledged by its present leader, and always with acks 0 or 1, where nothing is known
+again. When one is refused, those behind it are sent again, too, as soon as all are answered. A batch that is too large
+is sent again in halves. One that cannot be appended until its deadline, or ever, fails alone. When a leader misses what
+came before a batch (that failed, or was cut by an unclean election), the batch and those behind it are numbered anew in
+a new epoch of the producer: the leader has none of them. If it has forgotten the producer, it may have had them; what
+was sent before then fails. Every batch is answered, also when the sender itself fails. Belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -41,6 +43,10 @@ NO_OFFSET = -1  # appended, and nobody says where
 # A broker that says so has the batch, or has had it.
 _IS_THERE = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+# The leader has not what came before, or nothing at all of the producer.
+_HAS_GAP = (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID)
+_NOT_APPENDED = {*_HAS_GAP, *_TOO_LARGE, ErrorCode.NOT_ENOUGH_REPLICAS}  # after other errors it may be
+_EPOCH_MAX = 2**15 - 1
 _RECORD_BYTES_MAX = 64  # what a record takes at most in a batch beside what it takes in Arrow
 
 # Records [first, first + count) are appended from this offset on (or NO_OFFSET), or never will be.
@@ -59,6 +65,7 @@ class _Batch:
     sequence: int | None = None  # the one that it bears; None: it has not been sent in this epoch
     error: KafkaError | None = None  # why the last attempt failed
     is_refused: bool = False  # by the present attempt
+    is_in_doubt: bool = False  # an earlier attempt may have appended it
 
 
 @dataclass(slots=True, eq=False)
@@ -70,8 +77,10 @@ class _Partition:
     waiting: deque[_Batch] = field(default_factory=deque)
     sent: deque[_Batch] = field(default_factory=deque)
     is_rewinding: bool = False
-    has_gap: bool = False  # a sequence number was given to a batch that failed
-    is_known: bool = False  # to the broker, which lets a producer that it does not know begin with any number
+    leader: int = NO_LEADER  # to which `sent` went
+    is_known: bool = (
+        False  # to that leader, which lets a producer that it does not know begin with any number
+    )
     backoff_s: float = 0.0
     not_before: float = 0.0
     next_sequence: int = 0
@@ -192,7 +201,7 @@ class Sender:
             leader = await self._leader(state)
             if leader is None:
                 again = min(again, state.backoff_s)
-            elif self._in_flight.get(leader, 0) < IN_FLIGHT:
+            elif self._in_flight.get(leader, 0) < IN_FLIGHT and _turn_to(state, leader):
                 shares.setdefault(leader, []).append(state)
         for leader, states in shares.items():
             self._send(leader, states)
@@ -202,14 +211,12 @@ class Sender:
 
     def _may_send(self, state: _Partition, now: float) -> bool:
         """Is there something to send, in its turn? What is late fails first."""
-        limit = IN_FLIGHT if state.is_known and not state.has_gap else 1
+        limit = IN_FLIGHT if state.is_known else 1
         if state.is_rewinding or len(state.sent) >= limit:
             return False
         while state.waiting and state.waiting[0].deadline <= now:
             batch = state.waiting.popleft()
-            self._fail(state, batch, _late(state.tp, batch))
-        if state.has_gap and not state.sent:
-            self._begin_epoch(state)
+            self._tell(batch, _late(state.tp, batch))
         return bool(state.waiting)
 
     async def _leader(self, state: _Partition) -> int | None:
@@ -218,7 +225,7 @@ class Sender:
             leader = (await self._cluster.leader(state.tp)).broker
         except PylogError as error:
             while state.waiting:
-                self._fail(state, state.waiting.popleft(), error)
+                self._tell(state.waiting.popleft(), error)
             return None
         if leader == NO_LEADER:
             self._retry_later(state)
@@ -297,12 +304,13 @@ class Sender:
     def _appended(self, state: _Partition, batch: _Batch, base_offset: int) -> None:
         state.sent.remove(batch)
         state.backoff_s = 0.0
-        state.is_known = self._producer is not None
+        # One that has to be sent again goes alone: brokers know the last five batches of a producer again, no older ones.
+        state.is_known = self._producer is not None and not state.is_rewinding
         self._tell(batch, base_offset)
         self._rewind(state)
 
     def _refused(self, state: _Partition, batch: _Batch, error: KafkaError) -> None:
-        batch.error, batch.is_refused = error, True
+        batch.error, batch.is_refused, state.is_known = error, True, False
         if not state.is_rewinding:
             state.is_rewinding = True
             if error.code not in _TOO_LARGE:
@@ -314,19 +322,24 @@ class Sender:
         if not state.is_rewinding or not all(batch.is_refused for batch in state.sent):
             return
         again: list[_Batch] = []
+        has_gap = False
         for number, batch in enumerate(state.sent):
             error = batch.error
             assert error is not None, "it is refused"
             batch.is_refused = False
             if error.code in _TOO_LARGE and batch.count > 1:
                 again += self._halves(batch)
-            elif number == 0 and not error.code.is_retriable:
-                self._fail(state, batch, _final(error, state.tp, batch))
+            elif number == 0 and _is_final(error, batch):
+                self._tell(batch, _final(error, state.tp, batch))
             else:  # whatever was said of those behind the first was said of a gap
+                has_gap = has_gap or (number == 0 and error.code in _HAS_GAP)
+                batch.is_in_doubt = batch.is_in_doubt or error.code not in _NOT_APPENDED
                 again.append(batch)
         state.sent.clear()
         state.waiting.extendleft(reversed(again))
         state.is_rewinding = False
+        if has_gap:
+            self._begin_epoch(state)
         self._changed.set()
 
     def _halves(self, batch: _Batch) -> Iterable[_Batch]:
@@ -335,18 +348,19 @@ class Sender:
             self._unanswered_bytes += len(data)
             header = batches.header_at(data)
             half = _Batch(data, batch.first + at, header.count, batch.deadline, batch.answered)
-            half.error, half.sequence = batch.error, batch.sequence
+            half.error, half.sequence, half.is_in_doubt = batch.error, batch.sequence, batch.is_in_doubt
             if half.sequence is not None:
                 half.sequence = header.base_sequence
             yield half
 
-    def _fail(self, state: _Partition, batch: _Batch, error: PylogError) -> None:
-        state.has_gap = state.has_gap or batch.sequence is not None
-        self._tell(batch, error)
-
     def _begin_epoch(self, state: _Partition) -> None:
         """Number what waits anew: brokers take a new epoch from 0 on, and nothing of the old one any more."""
-        state.epoch, state.next_sequence, state.has_gap = state.epoch + 1, 0, False
+        if state.epoch == _EPOCH_MAX:
+            self._fail_all(
+                KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, "its epochs are used up: make another producer")
+            )
+        logger.info("tp=%s epoch=%d of the producer begins", state.tp, state.epoch + 1)
+        state.epoch, state.next_sequence = state.epoch + 1, 0
         for batch in state.waiting:
             batch.sequence = None
 
@@ -368,6 +382,22 @@ class Sender:
             state.sent.clear()
             state.waiting.clear()
         self._changed.set()
+
+
+def _turn_to(state: _Partition, leader: int) -> bool:
+    """Send to this leader from now on? Not while another one has something to answer."""
+    if leader != state.leader:
+        if state.sent:
+            return False
+        state.leader, state.is_known = leader, False
+    return True
+
+
+def _is_final(error: KafkaError, batch: _Batch) -> bool:
+    """Is the batch that was refused not to be sent again?"""
+    if error.code in _HAS_GAP:
+        return error.code is ErrorCode.UNKNOWN_PRODUCER_ID and batch.is_in_doubt
+    return not error.code.is_retriable
 
 
 def _refusal(found: Any, tp: TopicPartition) -> KafkaError:

@@ -1,0 +1,163 @@
+"""What a sender makes of lost answers, late copies and unclean elections: its leader is a real log in this loop."""
+
+import asyncio
+import contextlib
+import random
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+from logstore.env import Env
+from logstore.errors import PylogError
+from logstore.records.arrow import encode
+from logstore.records.batch import batches
+from logstore.records.rows import Rows
+from replication.client import producing
+from replication.client.metadata import PartitionLeader
+from replication.client.producing import Sender
+from replication.errors import ErrorCode, KafkaError, code_of
+from replication.model.cluster import TopicPartition
+from tests.support.partition import contents, make
+
+T0 = TopicPartition("t", 0)
+SENDS = 40
+
+
+class Leaders:
+    """The leaders of a partition one after the other, as a client sees them; a new one may lack what others have."""
+
+    def __init__(self, log, chance):
+        self.log, self.chance = log, chance
+        self.number = self.connection = 0
+        self.order, self.late_order = asyncio.Lock(), asyncio.Lock()
+        self.comes_late = False  # what was sent over the connection that was lost last
+        self.cut_off, self.tasks = set(), []
+
+    async def leader(self, tp):
+        return PartitionLeader(self.number % 3)
+
+    def forget(self, topics):
+        pass
+
+    async def call_leader(self, leader, topics, key, request):
+        ((_, (row,)),) = request.topics
+        number, connection = self.number, self.connection
+        async with self.order:
+            await self.turns(6)
+            if connection == self.connection:
+                fate = self.chance.choices(("answered", "unanswered", "late", "never"), (70, 10, 10, 10))[0]
+                self.connection += fate != "answered"
+                self.comes_late = fate != "never"
+            else:
+                self.comes_late = self.comes_late and self.chance.random() < 0.7
+                fate = "late" if self.comes_late else "never"
+            if fate == "late":
+                self.tasks.append(asyncio.create_task(self.late(number, leader, bytes(row.records))))
+            elif fate != "never":
+                answer = self.answer(*self.appended(number, leader, row.records))
+                if fate == "answered":
+                    return answer
+            raise ConnectionResetError("the connection is lost")
+
+    def answer(self, code, offset):
+        found = SimpleNamespace(partition=0, error_code=code, base_offset=offset, error_message="")
+        return SimpleNamespace(body=SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[found])]))
+
+    async def turns(self, count_max):
+        for _ in range(self.chance.randrange(count_max)):
+            await asyncio.sleep(0)
+
+    async def late(self, number, leader, data):
+        async with self.late_order:
+            await self.turns(30)
+            self.appended(number, leader, data)
+
+    def appended(self, number, leader, data):
+        if self.chance.random() < 0.05:
+            self.elect(unclean=self.chance.random() < 0.7)
+        if number != self.number or leader != self.number % 3:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
+        if self.chance.random() < 0.05:
+            return ErrorCode.NOT_ENOUGH_REPLICAS, -1
+        try:
+            return 0, self.log.append_as_leader(bytearray(data), leader_epoch=self.number).first_offset
+        except PylogError as error:
+            return code_of(error), -1
+
+    def elect(self, *, unclean):
+        self.number += 1
+        if unclean:
+            before = contents(self.log)
+            self.log.truncate_to(self.chance.randrange(self.log.log_end_offset + 1))
+            self.cut_off |= {value for _, value in before[self.log.log_end_offset :]}
+
+
+def one(value):
+    (data,) = encode(Rows(pa.table({"value": [value]}), now_ms=1), batch_bytes=1000, batch_bytes_max=1000)
+    return data
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_unclean_elections_cut_is_all_that_is_missing_and_nothing_is_doubled(
+    tmp_path, monkeypatch, seed
+):
+    monkeypatch.setattr(producing, "BACKOFF_MIN_S", 0.001)
+    monkeypatch.setattr(producing, "BACKOFF_MAX_S", 0.002)
+    outcomes = {}
+
+    async def main(leaders):
+        sender = Sender(leaders, (7, 0), timeout_ms=60_000)
+        for n in range(SENDS):
+            sender.send(
+                T0, one(f"{n}"), n, 1, lambda first, count, outcome: outcomes.update({first: outcome})
+            )
+            await leaders.turns(6)
+        async with asyncio.timeout(30):
+            await sender.room(0)
+        await asyncio.gather(*leaders.tasks)
+        await sender.close()
+
+    with contextlib.closing(make(tmp_path, Env())) as log:
+        leaders = Leaders(log, random.Random(seed))
+        asyncio.run(main(leaders))
+        found = [int(value) for _, value in contents(log)]
+    assert found == sorted(set(found))
+    assert set(range(SENDS)) - set(found) <= {int(value) for value in leaders.cut_off}
+    assert all(isinstance(outcome, int) for outcome in outcomes.values())
+    assert len(outcomes) == SENDS
+
+
+@pytest.mark.parametrize("is_in_doubt", [False, True])
+def test_a_batch_that_a_forgetful_leader_may_have_had_fails_and_another_goes_on(is_in_doubt):
+    """A Kafka that retention made forget a producer says 59, also where it has had the batch and deleted it."""
+    codes, stamps, outcomes = [0, *([13, 59] if is_in_doubt else []), 59, 0, 0], [], []
+
+    async def call_leader(leader, topics, key, request):
+        ((_, (row,)),) = request.topics
+        ((_, header),) = batches(row.records)
+        stamps.append((header.producer_epoch, header.base_sequence))
+        if (code := codes.pop(0)) == 13:
+            raise ConnectionResetError("nobody knows")
+        found = SimpleNamespace(partition=0, error_code=code, base_offset=len(stamps), error_message="")
+        return SimpleNamespace(body=SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[found])]))
+
+    async def leader(tp):
+        return PartitionLeader(1)
+
+    async def main():
+        cluster = SimpleNamespace(call_leader=call_leader, leader=leader, forget=lambda topics: None)
+        sender = Sender(cluster, (7, 0), timeout_ms=20_000)
+        for n in range(3):
+            sender.send(T0, one(f"{n}"), n, 1, lambda first, count, outcome: outcomes.append(outcome))
+            await sender.room(0)
+        await sender.close()
+
+    asyncio.run(main())
+    if is_in_doubt:
+        assert stamps == [(0, 0), (0, 1), (0, 1), (0, 2), (1, 0)]
+        assert isinstance(outcomes[1], KafkaError)
+        assert outcomes[1].code is ErrorCode.UNKNOWN_PRODUCER_ID
+    else:
+        assert stamps == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        assert outcomes == [1, 3, 4]
