@@ -36,7 +36,8 @@ from replication.client.assignors import (
 )
 from replication.client.cluster import Cluster
 from replication.client.membership import Membership, Phase, Tps
-from replication.client.reading import PartitionReader
+from replication.client.metadata import NO_EPOCH
+from replication.client.reading import PartitionReader, Position
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
@@ -147,7 +148,8 @@ class AsyncConsumer:
         Columns: topic, partition, and those of `RECORD_SCHEMA`. What was handed out before counts as done.
 
         Raises: OffsetOutOfRangeError (auto_offset_reset=none), CorruptLogError, KafkaError (it cannot be a member, a
-        partition may not be read); InvalidRequestError: it is closed.
+        partition may not be read); InvalidRequestError: it is closed. TruncatedError: an unclean leader election has
+        cut records [start, end) of `tp`, which were read; each poll raises it until `seek`.
         """
         loop = asyncio.get_running_loop()
         if self._beating is None and self._error is None:
@@ -181,12 +183,12 @@ class AsyncConsumer:
     def position(self, tp: TopicPartition) -> int:
         """The offset behind what was handed out. Raises: InvalidRequestError: it does not read the partition."""
         self._own([tp])
-        return self._reader.positions[tp]
+        return self._reader.positions[tp].offset
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
         """Go on at this offset. Raises: InvalidRequestError."""
         self._own([tp])
-        self._reader.seek(tp, offset)
+        self._reader.seek(tp, Position(offset))
 
     def pause(self, tps: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these until `resume`. Raises: InvalidRequestError."""
@@ -205,7 +207,8 @@ class AsyncConsumer:
         """
         if self._joining is not None:
             await asyncio.wait([self._joining])
-        wanted = dict(self._reader.positions if offsets is None else offsets)
+        positions = self._reader.positions
+        wanted = {tp: each.offset for tp, each in positions.items()} if offsets is None else dict(offsets)
         self._own(wanted)
         if self._member.phase is Phase.OUT and wanted and not self._member.owned:
             raise KafkaError(
@@ -213,7 +216,11 @@ class AsyncConsumer:
             )
         who = groups.Member(self._member.generation, self._member.id, self._settings.group_instance_id)
         found = {
-            tp: groups.Committed(offset) for tp, offset in wanted.items() if self._committed.get(tp) != offset
+            tp: groups.Committed(
+                offset, NO_EPOCH if offset > positions[tp].offset else positions[tp].leader_epoch
+            )
+            for tp, offset in wanted.items()
+            if self._committed.get(tp) != offset
         }
         try:
             await groups.commit(self._cluster, self._settings.group_id, found, member=who)
@@ -254,7 +261,7 @@ class AsyncConsumer:
         now = asyncio.get_running_loop().time()
         if self._settings.enable_auto_commit and now >= self._commit_s and self._member.phase is Phase.STABLE:
             self._commit_s = now + self._settings.auto_commit_interval_ms / 1000
-            await self._commit_quietly(self._reader.positions)
+            await self._commit_quietly()
 
     async def _perform(self, effect: membership.Effect) -> None:
         match effect:
@@ -262,9 +269,7 @@ class AsyncConsumer:
                 self._joining = self._start(self._join())
             case membership.Revoke(tps) | membership.Lose(tps):
                 if self._settings.enable_auto_commit and isinstance(effect, membership.Revoke):
-                    await self._commit_quietly(
-                        {tp: self._reader.positions[tp] for tp in tps & self.assignment}
-                    )
+                    await self._commit_quietly({tp: self.position(tp) for tp in tps & self.assignment})
                 await self._on_revoke(tps)
                 self._reader.drop(tps)
                 for tp in tps:
@@ -272,7 +277,8 @@ class AsyncConsumer:
             case membership.Assign(tps) if tps:
                 known = await groups.committed(self._cluster, self._settings.group_id, tps)
                 self._committed |= {tp: each.offset for tp, each in known.items()}
-                await self._reader.add({tp: known[tp].offset if tp in known else None for tp in tps})
+                begin = {tp: Position(each.offset, each.leader_epoch) for tp, each in known.items()}
+                await self._reader.add({tp: begin.get(tp) for tp in tps})
                 await self._on_assign(tps)
             case membership.Leave(member_id):
                 await self._leave(member_id)
@@ -280,7 +286,7 @@ class AsyncConsumer:
                 self._error = KafkaError(error, f"member of group {self._settings.group_id!r}")
                 raise self._error
 
-    async def _commit_quietly(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def _commit_quietly(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         try:
             await self.commit(offsets)
         except PylogError as error:

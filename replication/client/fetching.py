@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError, PylogError
@@ -49,14 +50,18 @@ class FoundOffset(NamedTuple):
 
 
 class TruncatedError(PylogError):
-    """The log was cut below what its leader once called committed, and holds other records there by now."""
+    """The log was cut below what its leader once called committed, and may hold other records there by now."""
 
 
 class Fetched(NamedTuple):
-    """Whole batches as stored. `next_offset` is behind the last one, and behind those that were left out."""
+    """Whole batches as stored. `next_offset` is behind the last one, and behind those that were left out.
+
+    `leader_epoch` is that of the last one.
+    """
 
     parts: tuple[memoryview, ...]
     next_offset: int
+    leader_epoch: int = NO_EPOCH
 
 
 async def list_offsets(
@@ -107,25 +112,28 @@ async def epoch_ends(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> 
 
     Raises: as `list_offsets`; UnsupportedVersionError: a broker before Kafka 2.1, which names no epochs either.
     """
+    return await cluster.call_leaders(epochs, partial(ask_epoch_ends, cluster), "the end of a leader epoch")
 
-    async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, int | ErrorCode]:
-        rows: dict[str, list[dict[str, int]]] = {}
-        for tp, epoch in share.items():
-            known = (await cluster.leader(tp)).epoch
-            row = {"partition": tp.partition, "current_leader_epoch": known, "leader_epoch": epoch}
-            rows.setdefault(tp.topic, []).append(row)
-        topics = [{"topic": name, "partitions": partitions} for name, partitions in rows.items()]
-        request = {"replica_id": -1, "topics": topics}
-        answer = (await broker.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, request)).body
-        return {
-            TopicPartition(topic.topic, p.partition): error_of(p.error_code.value).code
-            if p.error_code.value
-            else p.end_offset
-            for topic in answer.topics
-            for p in topic.partitions
-        }
 
-    return await cluster.call_leaders(epochs, ask, "the end of a leader epoch")
+async def ask_epoch_ends(
+    cluster: Cluster, broker: BrokerConnection, epochs: Partitions
+) -> dict[TopicPartition, int | ErrorCode]:
+    """As `epoch_ends`, asked of one leader, once. Raises: as `BrokerConnection.call`."""
+    rows: dict[str, list[dict[str, int]]] = {}
+    for tp, epoch in epochs.items():
+        known = (await cluster.leader(tp)).epoch
+        row = {"partition": tp.partition, "current_leader_epoch": known, "leader_epoch": epoch}
+        rows.setdefault(tp.topic, []).append(row)
+    topics = [{"topic": name, "partitions": partitions} for name, partitions in rows.items()]
+    request = {"replica_id": -1, "topics": topics}
+    answer = (await broker.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, request)).body
+    return {
+        TopicPartition(topic.topic, p.partition): error_of(p.error_code.value).code
+        if p.error_code.value
+        else p.end_offset
+        for topic in answer.topics
+        for p in topic.partitions
+    }
 
 
 async def fetch(
@@ -269,9 +277,10 @@ def whole(
     try:
         stop, last = whole_bytes(data, len(data), upper=end)
         if stop:
-            following = batches.header_at(data, last).next_offset
+            header = batches.header_at(data, last)
             aborted = answer.aborted if isolation is Isolation.READ_COMMITTED else None
-            return Fetched(tuple(committed(data[:stop], aborted or ())), following)
+            parts = tuple(committed(data[:stop], aborted or ()))
+            return Fetched(parts, header.next_offset, header.leader_epoch)
         if len(data) >= batches.HEADER_BYTES and batches.header_at(data).base_offset >= end:
             return Fetched((), end)
         return None

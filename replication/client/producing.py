@@ -304,7 +304,7 @@ class Sender:
     def _appended(self, state: _Partition, batch: _Batch, base_offset: int) -> None:
         state.sent.remove(batch)
         state.backoff_s = 0.0
-        # One that has to be sent again goes alone: brokers know the last five batches of a producer again, no older ones.
+        # One that has to be sent again goes alone: brokers know the last five batches again, and no older ones.
         state.is_known = self._producer is not None and not state.is_rewinding
         self._tell(batch, base_offset)
         self._rewind(state)

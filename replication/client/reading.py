@@ -1,8 +1,10 @@
 """PartitionReader: the records of several partitions, from their positions on, fetched ahead.
 
 Laws: a record is handed out once, in the order of its partition, and the position is behind the last one that was. A
-partition that is dropped or moved hands out nothing of what was fetched before. One request waits on a leader, and two
-answers for a partition. Belongs to one event loop.
+partition that is dropped or moved hands out nothing of what was fetched before. When a partition has another leader,
+nothing is read before that one has shown that it holds the records up to the position; where it does not, `take` says
+so until the partition is moved. One request waits on a leader, and two answers for a partition. Belongs to one event
+loop.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
@@ -28,11 +30,13 @@ from replication.client.fetching import (
     LATEST,
     TOPIC_IDS_FROM,
     Fetched,
+    TruncatedError,
+    ask_epoch_ends,
     list_offsets,
     out_of_range,
     whole,
 )
-from replication.client.metadata import NO_LEADER
+from replication.client.metadata import NO_EPOCH, NO_LEADER
 from replication.errors import ErrorCode, KafkaError, error_of
 from replication.model.cluster import TopicPartition, topic_uuid
 from replication.protocol.apis import ApiKey
@@ -52,11 +56,18 @@ RETRY_S = 0.1
 _RESETS = {"earliest": EARLIEST, "latest": LATEST}
 
 
+class Position(NamedTuple):
+    """The next offset to read, and the leader epoch of the record before it, or a later one of the same log."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+
+
 class _Ahead(NamedTuple):
     """An answer that is being handed out."""
 
     rows: Iterator[pa.RecordBatch]
-    next_offset: int
+    end: Position
 
 
 class PartitionReader:
@@ -71,32 +82,34 @@ class PartitionReader:
     ) -> None:
         self._cluster, self._isolation, self._reset = cluster, isolation, reset
         self._changed, self._wanted = changed, asyncio.Event()
-        self.positions: dict[TopicPartition, int] = {}
+        self.positions: dict[TopicPartition, Position] = {}
         self.paused: frozenset[TopicPartition] = frozenset()
         self._ahead: dict[TopicPartition, deque[_Ahead]] = {}
         self._fetch_bytes: dict[TopicPartition, int] = {}
         self._not_before: dict[TopicPartition, float] = {}
+        self._agreed: dict[TopicPartition, int] = {}  # the leader epoch in which the position was found right
+        self._cut: dict[TopicPartition, TruncatedError] = {}
         self._asked: dict[int, asyncio.Task[None]] = {}  # by leader
         self._fetching: set[TopicPartition] = set()
         self._fetcher: asyncio.Task[None] | None = None
         self._error: PylogError | None = None
 
-    async def add(self, offsets: Mapping[TopicPartition, int | None]) -> None:
-        """Read these from their offsets on; None: as `reset` says.
+    async def add(self, positions: Mapping[TopicPartition, Position | None]) -> None:
+        """Read these from their positions on; None: as `reset` says.
 
-        Raises: OffsetOutOfRangeError: without an offset, and `reset` is none. As `list_offsets`.
+        Raises: OffsetOutOfRangeError: without a position, and `reset` is none. As `list_offsets`.
         """
-        unknown = [tp for tp, offset in offsets.items() if offset is None]
-        found = await self._reset_offsets(unknown)
-        for tp, offset in offsets.items():
-            self.seek(tp, found[tp] if offset is None else offset)
+        found = await self._reset_positions([tp for tp, position in positions.items() if position is None])
+        for tp, position in positions.items():
+            self.seek(tp, position or found[tp])
         if self._fetcher is None:
             self._fetcher = asyncio.get_running_loop().create_task(self._fetch_all())
             self._fetcher.add_done_callback(self._ended)
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
+    def seek(self, tp: TopicPartition, position: Position) -> None:
         """Go on there."""
-        self.positions[tp] = offset
+        self._forget(tp)
+        self.positions[tp] = position
         self._ahead[tp] = deque()
         self._wanted.set()
 
@@ -105,14 +118,24 @@ class PartitionReader:
         for tp in tps:
             self.positions.pop(tp, None)
             self._ahead.pop(tp, None)
+            self._forget(tp)
         self.paused &= self.positions.keys()
+
+    def _forget(self, tp: TopicPartition) -> None:
+        self._agreed.pop(tp, None)
+        self._cut.pop(tp, None)
 
     def look(self) -> None:
         """Something was resumed."""
         self._wanted.set()
 
     def take(self) -> pa.RecordBatch | None:
-        """The next records of the partition that waited longest. Raises: CorruptLogError, and why a fetch failed."""
+        """The next records of the partition that waited longest.
+
+        Raises: TruncatedError, again until the partition is moved; CorruptLogError, and why a fetch failed.
+        """
+        if self._cut:
+            raise next(iter(self._cut.values()))
         if (error := self._error) is not None:
             if self._fetcher is not None and not self._fetcher.done():
                 self._error = None  # it goes on trying
@@ -121,10 +144,11 @@ class PartitionReader:
             while ahead and tp not in self.paused:
                 rows = next(ahead[0].rows, None)
                 if rows is None:
-                    self.positions[tp] = ahead.popleft().next_offset
+                    self.positions[tp] = ahead.popleft().end
                     self._wanted.set()
                 elif rows.num_rows:
-                    self.positions[tp] = rows.column("offset")[-1].as_py() + 1
+                    offset = rows.column("offset")[-1].as_py() + 1
+                    self.positions[tp] = Position(offset, ahead[0].end.leader_epoch)
                     self._ahead[tp] = self._ahead.pop(tp)  # the others first
                     return _named(rows, tp)
         return None
@@ -145,10 +169,10 @@ class PartitionReader:
             unexpected = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the consumer failed: {error!r}")
             self._error = error if isinstance(error, PylogError) else unexpected
 
-    def _next(self, tp: TopicPartition) -> int | None:
+    def _next(self, tp: TopicPartition) -> Position | None:
         """Where the next fetch of a partition begins; None if it is no longer read."""
         ahead = self._ahead.get(tp)
-        return ahead[-1].next_offset if ahead else self.positions.get(tp)
+        return ahead[-1].end if ahead else self.positions.get(tp)
 
     async def _fetch_all(self) -> None:
         while True:
@@ -157,7 +181,7 @@ class PartitionReader:
             now = asyncio.get_running_loop().time()
             for tp in tuple(self.positions):
                 is_full = len(self._ahead.get(tp, ())) >= AHEAD or tp in self.paused or tp in self._fetching
-                if is_full or self._not_before.get(tp, 0.0) > now:
+                if is_full or tp in self._cut or self._not_before.get(tp, 0.0) > now:
                     continue
                 self._not_before.pop(tp, None)
                 try:
@@ -165,12 +189,12 @@ class PartitionReader:
                 except PylogError as error:
                     self._tell(error, tp)
                     continue
-                offset = self._next(tp)
+                position = self._next(tp)
                 if leader.broker == NO_LEADER:
                     self._later(tp)
-                elif leader.broker not in self._asked and offset is not None:
+                elif leader.broker not in self._asked and position is not None:
                     size = self._fetch_bytes.get(tp, FETCH_BYTES)
-                    wanted = FetchPartition(tp.partition, offset, size, current_leader_epoch=leader.epoch)
+                    wanted = FetchPartition(tp.partition, position.offset, size, leader.epoch)
                     shares.setdefault(leader.broker, {})[tp] = wanted
             for broker, share in shares.items():
                 self._fetching |= share.keys()
@@ -185,10 +209,11 @@ class PartitionReader:
 
     async def _fetch(self, broker: int, share: Mapping[TopicPartition, FetchPartition]) -> None:
         try:
-            answers = await self._answers(broker, share)
-            for tp, answer in answers.items():
-                if self._next(tp) == share[tp].fetch_offset:
-                    await self._answered(tp, answer, share[tp])
+            await self._agree(broker, share)
+            sure = {tp: wanted for tp, wanted in share.items() if not self._is_in_doubt(tp, wanted)}
+            for tp, answer in (await self._answers(broker, sure) if sure else {}).items():
+                if self._is_at(tp, sure[tp]):
+                    await self._answered(tp, answer, sure[tp])
         except LOST as error:
             logger.info("broker %d did not answer a fetch: %s", broker, error)
             self._later(*share)
@@ -202,6 +227,57 @@ class PartitionReader:
             del self._asked[broker]
             self._fetching -= share.keys()
             self._wanted.set()
+
+    def _is_at(self, tp: TopicPartition, wanted: FetchPartition) -> bool:
+        """Is that still what is to be fetched next?"""
+        position = self._next(tp)
+        return position is not None and position.offset == wanted.fetch_offset
+
+    def _is_in_doubt(self, tp: TopicPartition, wanted: FetchPartition) -> bool:
+        """Has its leader still to show that it holds the records before the position?"""
+        position, leader_epoch = self._next(tp), wanted.current_leader_epoch
+        known = (NO_EPOCH, leader_epoch)
+        return (
+            position is not None
+            and leader_epoch != NO_EPOCH
+            and position.leader_epoch not in known
+            and self._agreed.get(tp) != leader_epoch
+        )
+
+    async def _agree(self, broker: int, share: Mapping[TopicPartition, FetchPartition]) -> None:
+        """Ask the leader where the logs part, of the partitions in doubt. Raises: as `ask_epoch_ends`, KafkaError."""
+        doubts = {tp: self.positions[tp] for tp, wanted in share.items() if self._is_in_doubt(tp, wanted)}
+        if not doubts:
+            return
+        for tp in doubts:  # what was fetched ahead was not handed out: it is fetched again
+            self._ahead[tp].clear()
+        epochs = {tp: position.leader_epoch for tp, position in doubts.items()}
+        ends = await ask_epoch_ends(self._cluster, await self._cluster.connection(broker), epochs)
+        for tp, (offset, _) in doubts.items():
+            end = ends.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if isinstance(end, ErrorCode):
+                error = error_of(end, f"where the logs of {tp} part")
+                self._later(tp) if error.code.is_retriable else self._tell(error, tp)
+                continue
+            if end < offset:  # or retention has deleted what came before
+                end = max(end, (await list_offsets(self._cluster, {tp: EARLIEST}))[tp].offset)
+            if self.positions.get(tp) == doubts[tp]:
+                self._judge(tp, end, share[tp].current_leader_epoch)
+
+    def _judge(self, tp: TopicPartition, end: int, leader_epoch: int = NO_EPOCH) -> None:
+        """The log holds what was read before `end`, and nothing else that was."""
+        offset = self.positions[tp].offset
+        if offset <= end:
+            self._agreed[tp] = leader_epoch
+            return
+        self._cut[tp] = TruncatedError(
+            f"{tp} [{end}, {offset}) was read, and is cut from the log by an unclean leader election: seek to {end} "
+            "to read what stands there now",
+            tp=tp,
+            start=end,
+            end=offset,
+        )
+        self._changed.set()
 
     async def _answers(
         self, broker: int, share: Mapping[TopicPartition, FetchPartition]
@@ -236,10 +312,7 @@ class PartitionReader:
         if answer.error_code:
             error = error_of(answer.error_code, f"fetch of {tp} at offset {offset}")
             if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                begin = (await self._reset_offsets([tp], offset))[tp]
-                logger.warning("%s has no offset %d: reading on at %d", tp, offset, begin)
-                if self._next(tp) == offset:
-                    self.seek(tp, begin)
+                await self._out_of_range(tp, asked)
             elif error.code.is_retriable:
                 self._later(tp)
             else:
@@ -249,25 +322,42 @@ class PartitionReader:
             if found is None:
                 self._fetch_bytes[tp] = min(2 * asked.max_bytes, FETCH_BYTES_MAX)
             else:
-                self._ahead[tp].append(_Ahead(self._rows(tp, offset, found), found.next_offset))
+                end = Position(found.next_offset, found.leader_epoch)
+                self._ahead[tp].append(_Ahead(self._rows(tp, offset, found), end))
                 self._changed.set()
+
+    async def _out_of_range(self, tp: TopicPartition, asked: FetchPartition) -> None:
+        """Go on as `reset` says, unless what was read is gone. Raises: OffsetOutOfRangeError, as `list_offsets`."""
+        error = await out_of_range(self._cluster, tp, asked.fetch_offset)
+        if not self._is_at(tp, asked):
+            return
+        if error.end < asked.fetch_offset and self.positions[tp].leader_epoch != NO_EPOCH:
+            self._ahead[tp].clear()
+            self._judge(tp, error.end)
+        elif self._reset == "none":
+            raise error
+        else:
+            begin = (await self._reset_positions([tp]))[tp]
+            logger.warning("%s has no offset %d: reading on at %d", tp, asked.fetch_offset, begin.offset)
+            if self._is_at(tp, asked):
+                self.seek(tp, begin)
 
     def _rows(self, tp: TopicPartition, offset: int, found: Fetched) -> Iterator[pa.RecordBatch]:
         for part in found.parts:
             where = (f"{tp} at {self._cluster.where}", 0)
             yield from decode_pieces(part, start=offset, end=INT64_MAX, where=where)
 
-    async def _reset_offsets(
-        self, tps: Iterable[TopicPartition], offset: int = -1
-    ) -> dict[TopicPartition, int]:
-        listed = list(tps)
-        if not listed:
+    async def _reset_positions(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
+        if not tps:
             return {}
         if self._reset == "none":
-            raise await out_of_range(self._cluster, listed[0], offset)
-        wanted = dict.fromkeys(listed, _RESETS[self._reset])
+            raise await out_of_range(self._cluster, tps[0], -1)
+        wanted = dict.fromkeys(tps, _RESETS[self._reset])
         found = await list_offsets(self._cluster, wanted, isolation=self._isolation)
-        return {tp: each.offset for tp, each in found.items()}
+        epochs = {
+            tp: each.leader_epoch if self._reset == "latest" else NO_EPOCH for tp, each in found.items()
+        }
+        return {tp: Position(each.offset, epochs[tp]) for tp, each in found.items()}
 
     def _tell(self, error: PylogError, *tps: TopicPartition) -> None:
         """The next `take` raises it; then these are tried again."""

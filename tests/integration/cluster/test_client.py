@@ -277,6 +277,14 @@ def test_a_machine_knows_its_own_addresses(host, is_here):
     assert asyncio.run(local_replicas._is_this_machine(host)) is is_here
 
 
+def taken(consumer, count):
+    values = []
+    while len(values) < count:
+        if (found := consumer.poll()) is not None:
+            values += [value.decode() for value in found["value"].to_pylist()]
+    return values
+
+
 def test_a_log_that_an_unclean_election_has_cut_is_data_loss(tmp_path):
     """Records 10 to 19 were committed at broker 1 alone; broker 2 leads without them, and gives their offsets away."""
     with running(2, tmp_path) as cluster, KafkaClient(cluster.running.bootstrap) as client:
@@ -302,6 +310,11 @@ def test_a_log_that_an_unclean_election_has_cut_is_data_loss(tmp_path):
         before = client.extents(topic)[0]
         done, values = plan(reader, reader.initialOffset())
         assert values == [str(n) for n in range(20)]
+        member = client.consumer(topic, "g", auto_offset_reset="earliest", enable_auto_commit=False)
+        assert taken(member, 20) == [str(n) for n in range(20)]
+        member.commit()
+        tp = TopicPartition(topic, 0)
+        assert client.committed("g")[tp] == Committed(20, before.leader_epoch)
         ahead = client.read(topic, 0, 0, 20, fetch_bytes=1, leader_epoch=before.leader_epoch)
         assert (
             next(ahead)["value"][0].as_py() == b"0"
@@ -311,7 +324,6 @@ def test_a_log_that_an_unclean_election_has_cut_is_data_loss(tmp_path):
         cluster.until(lambda: cluster.states(topic)[0][0] == 2)
         client.append(topic, rows(100, 25))  # its producer goes on where its last batch is gone
 
-        tp = TopicPartition(topic, 0)
         after = client.extents(topic)[0]
         assert (after.end, after.leader_epoch > before.leader_epoch) == (35, True)
         assert client.epoch_ends({tp: before.leader_epoch}) == {tp: 10}
@@ -321,6 +333,10 @@ def test_a_log_that_an_unclean_election_has_cut_is_data_loss(tmp_path):
             reader.partitions(reader.initialOffset(), done)
         with pytest.raises(TruncatedError, match=r"from offset 1[0-5] on"):
             list(ahead)
+        with pytest.raises(TruncatedError, match=rf"{topic}-0 \[10, 20\) was read, and is cut") as cut:
+            taken(member, 1)
+        member.seek(cut.value.tp, cut.value.start)
+        assert taken(member, 25) == [str(n) for n in range(100, 125)]
         options["failOnDataLoss"] = "false"
         reader = StreamReader(read_options(options, streaming=True), PylogDataSource(options).schema())
         done, values = plan(reader, done)

@@ -1,0 +1,153 @@
+"""Positions and leader epochs: a leader in this loop whose log another one has cut, or not."""
+
+import asyncio
+
+import pytest
+
+from logstore.records.batch import Record, build
+from replication.client.cluster import Cluster
+from replication.client.fetching import TruncatedError
+from replication.client.reading import PartitionReader, Position
+from replication.model.cluster import TopicPartition
+from replication.protocol.apis import ApiKey
+from replication.protocol.messages import FetchResponse, Isolation, PartitionFetched, TopicFetched
+from tests.support.peer import run, serving
+
+T0 = TopicPartition("t", 0)
+FENCED, OUT_OF_RANGE = 74, 1
+
+
+class Leader:
+    """Leads `t-0` in `epoch`, with the records [start, end), and says that those of earlier epochs end at `part`."""
+
+    def __init__(self, epoch, start, end, part):
+        self.epoch, self.start, self.end, self.part = epoch, start, end, part
+        self.port, self.asked = 0, []
+
+    def handlers(self):
+        return {
+            ApiKey.METADATA: self.metadata,
+            ApiKey.LIST_OFFSETS: self.list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.epoch_end,
+            ApiKey.FETCH: self.fetch,
+        }
+
+    async def metadata(self, context, body):
+        broker = {"node_id": 1, "host": "127.0.0.1", "port": self.port, "rack": None}
+        row = {"error_code": 0, "partition_index": 0, "leader_id": 1, "leader_epoch": self.epoch}
+        nodes = {"replica_nodes": [1], "isr_nodes": [1], "offline_replicas": []}
+        topic = {
+            "error_code": 0,
+            "name": "t",
+            "topic_id": None,
+            "is_internal": False,
+            "partitions": [row | nodes],
+        }
+        return {"cluster_id": "c", "controller_id": 1, "brokers": [broker], "topics": [topic]}
+
+    async def list_offsets(self, context, body):
+        (asked,) = body.topics[0].partitions
+        offset = self.start if asked.timestamp == -2 else self.end
+        row = {
+            "partition_index": 0,
+            "error_code": 0,
+            "timestamp": -1,
+            "offset": offset,
+            "leader_epoch": self.epoch,
+        }
+        return {"topics": [{"name": "t", "partitions": [row]}]}
+
+    async def epoch_end(self, context, body):
+        (asked,) = body.topics[0].partitions
+        self.asked.append(asked.leader_epoch)
+        row = {"partition": 0, "error_code": 0, "leader_epoch": asked.leader_epoch, "end_offset": self.part}
+        return {"topics": [{"topic": "t", "partitions": [row]}]}
+
+    async def fetch(self, context, body):
+        ((_, _, (asked,)),) = body.topics
+        found, at = PartitionFetched(0, 0, self.end), asked.fetch_offset
+        if asked.current_leader_epoch != self.epoch:
+            found = PartitionFetched(0, FENCED)
+        elif not self.start <= at <= self.end:
+            found = PartitionFetched(0, OUT_OF_RANGE)
+        elif at == self.end:
+            await asyncio.sleep(0.05)
+        else:
+            rows = [Record(n, 1, None, b"%d" % n) for n in range(at, self.end)]
+            found = found._replace(records=build(rows, leader_epoch=self.epoch))
+        return FetchResponse([TopicFetched("t", body.topics[0].topic_id, [found])])
+
+
+async def taken(reader):
+    """The values until there are no more for a while, and the error that ended them."""
+    found, quiet = [], 0
+    while quiet < 4:
+        try:
+            rows = reader.take()
+        except TruncatedError as error:
+            return found, error
+        quiet = 0 if rows is not None else quiet + 1
+        found += [] if rows is None else [int(value) for value in rows["value"].to_pylist()]
+        await asyncio.sleep(0.1 if rows is None else 0)
+    return found, None
+
+
+def reading(leader, begin, then=None):
+    """What is `taken` from a position on; with `then`, what is after `then(reader)`, too."""
+
+    async def main():
+        async with serving(leader.handlers()) as (_, port):
+            leader.port = port
+            cluster = Cluster(f"127.0.0.1:{port}", timeout_ms=5000)
+            reader = PartitionReader(cluster, Isolation.READ_UNCOMMITTED, "earliest", asyncio.Event())
+            await reader.add({T0: begin})
+            done.append(await taken(reader))
+            if then is not None:
+                then(reader)
+                done.append(await taken(reader))
+            await reader.close()
+            cluster.close()
+
+    done = []
+    run(main())
+    return done
+
+
+@pytest.mark.parametrize(
+    ("committed", "start", "part", "lost"),
+    [
+        (Position(5, 3), 0, 8, None),  # the new leader has what was read
+        (Position(5, 3), 0, 5, None),
+        (Position(5, 3), 0, 4, (4, 5)),
+        (Position(5, 3), 0, -1, (0, 5)),  # it has nothing of the old leaders
+        (Position(5, 3), 5, -1, None),  # retention has taken it
+        (Position(5), 0, 4, None),  # nobody knows
+        (Position(5, 7), 0, 4, None),  # of this leader
+    ],
+)
+def test_a_position_is_believed_when_the_leader_has_what_was_read(committed, start, part, lost):
+    leader = Leader(7, start, 10, part)
+    ((found, error),) = reading(leader, committed)
+    assert (error and (error.start, error.end)) == lost
+    assert found == ([] if lost else [5, 6, 7, 8, 9])
+    assert leader.asked == ([3] if committed.leader_epoch == 3 else [])
+
+
+@pytest.mark.parametrize("end", [12, 8])
+def test_a_cut_below_what_was_read_is_told_until_the_reader_is_moved(end):
+    """Whether the new log is longer or shorter than the old one."""
+    leader = Leader(3, 0, 10, 6)
+
+    def elect(reader):
+        assert reader.positions[T0] == Position(10, 3)
+        leader.epoch, leader.end = 4, end
+
+    (before, nothing), (after, error) = reading(leader, Position(0), elect)
+    assert (before, nothing, after) == (list(range(10)), None, [])
+    assert (error.tp, error.start, error.end) == (T0, 6, 10)
+
+    (_, first), (after, error) = reading(
+        Leader(4, 0, end, 6), Position(10, 3), lambda reader: reader.seek(T0, Position(6))
+    )
+    assert (first.start, first.end, error) == (6, 10, None)
+    assert after == list(range(6, end))
