@@ -165,22 +165,22 @@ class GroupPositions:
         }
 
 
-_clients: dict[tuple[int, str], KafkaClient] = {}
+_clients: dict[tuple[int, str, str], KafkaClient] = {}
 _mutex = threading.Lock()
 
 
 def of_cluster(
-    bootstrap: str, *, isolation: Isolation = "read_committed", short_circuit: bool = False
+    bootstrap: str, *, isolation: Isolation = "read_committed", short_circuit: bool = False, rack: str = ""
 ) -> ClusterTopics:
     """Return the topics of the cluster at these addresses. Raises: InvalidConfigError: they are no addresses."""
-    return ClusterTopics(client_of(bootstrap), isolation, short_circuit=short_circuit)
+    return ClusterTopics(client_of(bootstrap, rack), isolation, short_circuit=short_circuit)
 
 
-def client_of(bootstrap: str) -> KafkaClient:
+def client_of(bootstrap: str, rack: str = "") -> KafkaClient:
     """Return this process's client of the cluster. Raises: InvalidConfigError."""
-    key = os.getpid(), bootstrap
+    key = os.getpid(), bootstrap, rack
     with _mutex:
-        client = _clients.pop(key, None) or KafkaClient(bootstrap, client_id="pylog-spark")
+        client = _clients.pop(key, None) or KafkaClient(bootstrap, client_id="pylog-spark", rack=rack)
         _clients[key] = client
         while len(_clients) > CLIENTS_MAX:
             _clients.pop(next(iter(_clients))).close()

@@ -18,10 +18,11 @@ def to_read(
     isolation: Isolation = "read_committed",
     *,
     short_circuit: bool = False,
+    rack: str = "",
 ) -> ReadableTopics:
     """The topics, to read. Raises: NotAStoreError; InvalidConfigError: what a cluster needs is not installed."""
     return (
-        _cluster(options.bootstrap, isolation, short_circuit=short_circuit)
+        _cluster(options.bootstrap, isolation, short_circuit=short_circuit, rack=rack)
         if options.bootstrap
         else reading(options.path, isolation=isolation)
     )
@@ -41,7 +42,9 @@ def group_of(options: ReadOptions) -> GroupPositions | None:
     return GroupPositions(client_of(options.bootstrap), options.group)
 
 
-def _cluster(bootstrap: str, isolation: Isolation, *, short_circuit: bool = False) -> WritableTopics:
+def _cluster(
+    bootstrap: str, isolation: Isolation, *, short_circuit: bool = False, rack: str = ""
+) -> WritableTopics:
     try:
         from datasource.cluster_topics import of_cluster  # loads the protocol, which a directory needs not
     except ModuleNotFoundError as error:
@@ -50,4 +53,4 @@ def _cluster(bootstrap: str, isolation: Isolation, *, short_circuit: bool = Fals
             "on every machine of Spark",
             option="kafka.bootstrap.servers",
         ) from error
-    return of_cluster(bootstrap, isolation=isolation, short_circuit=short_circuit)
+    return of_cluster(bootstrap, isolation=isolation, short_circuit=short_circuit, rack=rack)

@@ -66,6 +66,7 @@ OPTIONS: dict[str, Uses] = {
     "failOnDataLoss": _READ,
     "isolation": _READ,
     "shortCircuit": _READ,
+    "kafka.client.rack": _READ,
     "pushdown": _BATCH,
     "minPartitions": _READ,
     "maxRecordsPerPartition": _READ,
@@ -158,6 +159,7 @@ class ReadOptions:
     isolation: Isolation
     include_tiered: bool
     short_circuit: bool
+    rack: str  # "": none
     pushdown: bool
     trigger: TriggerLimits
     tasks: TaskLimits
@@ -241,6 +243,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         isolation=isolation,
         include_tiered=include_tiered,
         short_circuit=short_circuit,
+        rack=_rack(given, bootstrap),
         pushdown=parse.flag(given, "pushdown", default=False),
         trigger=trigger,
         tasks=TaskLimits(
@@ -359,7 +362,8 @@ def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
         return f"option {name!r} has no meaning for pylog: {hint}"
     if name.startswith("kafka."):
         hint = _KAFKA_HINTS.get(
-            name, "of Kafka's settings only 'kafka.bootstrap.servers' is taken; remove it"
+            name,
+            "of Kafka's settings only 'kafka.bootstrap.servers' and 'kafka.client.rack' are taken; remove it",
         )
         return f"option {name!r} has no meaning for pylog: {hint}"
     here = [lower for lower, full in names.items() if uses & OPTIONS[full]]
@@ -380,6 +384,13 @@ def _location(given: Mapping[str, str]) -> tuple[str, str]:
         )
     addresses_of(bootstrap)
     return "", bootstrap
+
+
+def _rack(given: Mapping[str, str], bootstrap: str) -> str:
+    rack = given.get("kafka.client.rack", "").strip()
+    if rack and not bootstrap:
+        raise parse.bad("kafka.client.rack", rack, "needs a cluster: a directory is read directly")
+    return rack
 
 
 def _group(given: Mapping[str, str], bootstrap: str, uses: Uses) -> str:

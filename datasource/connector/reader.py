@@ -116,7 +116,7 @@ class _Tasks:
         options = self.options
         if options.include_tiered:
             return reading_tiered(options.path, fail_on_data_loss=options.fail_on_data_loss)
-        return to_read(options, options.isolation, short_circuit=options.short_circuit)
+        return to_read(options, options.isolation, short_circuit=options.short_circuit, rack=options.rack)
 
     def _group(self) -> GroupPositions | None:
         return group_of(self.options)

@@ -26,12 +26,14 @@ from replication.client.metadata import (
     metadata_of,
     newer,
 )
+from replication.client.nearest import ReadReplicas
 from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 
 logger = logging.getLogger(__name__)
 
+REQUEST_TIMEOUT_MS = 30_000  # of one attempt
 # A topic that brokers do not know is asked for again for so long: one that was just made is not known everywhere.
 UNKNOWN_TOPIC_S = 5.0
 # Of one broker that is asked for metadata: one that hangs must not use up the time of the call.
@@ -55,7 +57,7 @@ _ASK_AGAIN = _MOVED | {
 
 
 class Cluster:
-    """See the module. `timeout_ms` bounds a call with all its attempts, `request_timeout_ms` one attempt."""
+    """See the module. `timeout_ms` bounds a call with all its attempts; `rack`: see `nearest`."""
 
     def __init__(
         self,
@@ -63,13 +65,14 @@ class Cluster:
         *,
         client_id: str = "pylog",
         timeout_ms: int = 60_000,
-        request_timeout_ms: int = 30_000,
         metadata_max_age_ms: int = 300_000,
+        rack: str = "",
     ) -> None:
         self._bootstrap = addresses_of(bootstrap)
         self._client_id = client_id
         self.timeout_s = timeout_ms / 1000
-        self._request_timeout_ms = min(request_timeout_ms, timeout_ms)
+        self._request_timeout_ms = min(REQUEST_TIMEOUT_MS, timeout_ms)
+        self.read_replicas = ReadReplicas(rack)
         self._max_age_s = metadata_max_age_ms / 1000
         self._connections: dict[tuple[str, int], BrokerConnection] = {}
         self._coordinators: dict[str, BrokerConnection] = {}  # by group

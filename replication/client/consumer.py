@@ -61,6 +61,7 @@ class ConsumerSettings:
     assignor: one that all members of the group know: cooperative-sticky, range or roundrobin. group_instance_id: a
     member that comes back within session_timeout_ms gets its partitions again. A member that does not poll for
     max_poll_interval_ms loses its partitions. auto_offset_reset: where to begin without a valid offset; none: an error.
+    rack: that of the machine (client.rack), so that brokers may name a near replica to read.
     """
 
     group_id: str
@@ -74,6 +75,7 @@ class ConsumerSettings:
     auto_offset_reset: Literal["earliest", "latest", "none"] = "latest"
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     metadata_max_age_ms: int = 300_000
+    rack: str = ""
 
     def __post_init__(self) -> None:
         """Raises: InvalidConfigError."""
@@ -111,7 +113,9 @@ class AsyncConsumer:
         self._settings = settings
         self._on_assign, self._on_revoke = on_assign or apart(None), on_revoke or apart(None)
         # Of its own: a join that waits must not hold up another member's.
-        self._cluster = Cluster(bootstrap, metadata_max_age_ms=settings.metadata_max_age_ms)
+        self._cluster = Cluster(
+            bootstrap, metadata_max_age_ms=settings.metadata_max_age_ms, rack=settings.rack
+        )
         is_committed = settings.isolation_level == "read_committed"
         isolation = Isolation.READ_COMMITTED if is_committed else Isolation.READ_UNCOMMITTED
         self._changed = asyncio.Event()

@@ -18,7 +18,7 @@ from logstore.records.arrow import whole_bytes
 from replication.client.attempts import LOST
 from replication.client.cluster import Cluster, Partitions
 from replication.client.connection import BrokerConnection
-from replication.client.metadata import NO_EPOCH, NO_LEADER, PartitionLeader
+from replication.client.metadata import NO_EPOCH, NO_LEADER
 from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
 from replication.model.cluster import TopicPartition, topic_uuid
 from replication.protocol.apis import ApiKey
@@ -35,6 +35,7 @@ EARLIEST, LATEST = -2, -1
 FIRST_FETCH_BYTES, FETCH_BYTES = 1024 * 1024, 4 * 1024 * 1024
 FETCH_BYTES_MAX = 1024 * 1024 * 1024  # of one batch; more than any broker takes
 FETCH_WAIT_MS = 500
+NEAR_MS = 3_000  # a near replica that is silent so long is given up: its leader serves
 TOPIC_IDS_FROM = 13  # Fetch: topics are named by ids
 
 
@@ -158,6 +159,8 @@ async def fetch(
         answer = await _answer(cluster, tp, offset, isolation, max_bytes)
         if isinstance(answer, str):
             refused = answer
+        elif answer.preferred_read_replica >= 0:
+            continue
         elif len(answer.records):
             if (found := whole(answer, tp, offset, end, isolation)) is not None:
                 return found
@@ -231,31 +234,78 @@ async def _ask(
     leader = await cluster.leader(tp)
     if leader.broker == NO_LEADER:
         return None
-    topic_id = topic_uuid((await cluster.topic(tp.topic)).id)
+    wanted = FetchPartition(tp.partition, offset, max_bytes, leader.epoch)
+    broker = cluster.read_replicas.of(tp, leader)
+    answers = await ask_replica(cluster, broker, {tp: wanted}, isolation, max_bytes)
+    if tp not in answers:
+        raise ProtocolError(f"broker {broker} answers a fetch of {tp} without that partition")
+    return answers[tp]
+
+
+async def ask_replica(
+    cluster: Cluster,
+    broker: int,
+    share: Mapping[TopicPartition, FetchPartition],
+    isolation: Isolation,
+    max_bytes: int,
+) -> dict[TopicPartition, PartitionFetched]:
+    """What one broker answers to a fetch, whether it leads these partitions or is only near.
+
+    When a near one fails, and where it has not the offset, the leaders are asked next.
+
+    Raises: as `Cluster.call_leader`; KafkaError: the whole request was refused; UnknownTopicError.
+    """
+    leaders = {tp: await cluster.leader(tp) for tp in share}
+    near = [tp for tp, leader in leaders.items() if leader.broker != broker]
+    try:
+        answers = await _ask_broker(cluster, broker, share, isolation, max_bytes, is_near=bool(near))
+    except (*LOST, KafkaError):
+        cluster.read_replicas.failed(near)
+        raise
+    for tp, answer in answers.items():
+        if answer.preferred_read_replica >= 0:
+            cluster.read_replicas.note(tp, leaders[tp], answer.preferred_read_replica)
+        elif tp in near and answer.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_NOT_AVAILABLE):
+            cluster.read_replicas.failed([tp])
+            answers[tp] = answer._replace(
+                error_code=ErrorCode.OFFSET_NOT_AVAILABLE
+            )  # that is the leader's to say
+    return answers
+
+
+async def _ask_broker(
+    cluster: Cluster,
+    broker: int,
+    share: Mapping[TopicPartition, FetchPartition],
+    isolation: Isolation,
+    max_bytes: int,
+    *,
+    is_near: bool,
+) -> dict[TopicPartition, PartitionFetched]:
+    topics: dict[str, list[FetchPartition]] = {}
+    for tp, wanted in share.items():
+        topics.setdefault(tp.topic, []).append(wanted)
+    ids = {name: topic_uuid((await cluster.topic(name)).id) for name in topics}
+    names = {topic_id: name for name, topic_id in ids.items()}
     request = FetchRequest(
         max_wait_ms=FETCH_WAIT_MS,
         min_bytes=1,
-        topics=(FetchTopic(tp.topic, topic_id, (_fetch_partition(tp, offset, leader, max_bytes),)),),
+        topics=tuple(FetchTopic(name, ids[name], tuple(rows)) for name, rows in topics.items()),
         max_bytes=max_bytes,
         isolation=isolation,
+        rack=cluster.read_replicas.rack,
     )
-    version_max = None if topic_id else TOPIC_IDS_FROM - 1
-    answer = await cluster.call_leader(
-        leader.broker, [tp.topic], ApiKey.FETCH, request, version_max=version_max
-    )
+    bounds = {"version_max": None if all(ids.values()) else TOPIC_IDS_FROM - 1}
+    if is_near:
+        bounds["timeout_ms"] = NEAR_MS
+    answer = await cluster.call_leader(broker, list(topics), ApiKey.FETCH, request, **bounds)
     if answer.body.error_code:
-        raise error_of(answer.body.error_code, f"fetch from broker {leader.broker}")
-    for topic in answer.body.topics:
-        for partition in topic.partitions:
-            if partition.partition == tp.partition:
-                return partition  # type: ignore[no-any-return]
-    raise ProtocolError(f"broker {leader.broker} answers a fetch of {tp} without that partition")
-
-
-def _fetch_partition(
-    tp: TopicPartition, offset: int, leader: PartitionLeader, max_bytes: int
-) -> FetchPartition:
-    return FetchPartition(tp.partition, offset, max_bytes, current_leader_epoch=leader.epoch)
+        raise error_of(answer.body.error_code, f"fetch from broker {broker}")
+    return {
+        TopicPartition(topic.name or names[topic.topic_id], p.partition): p
+        for topic in answer.body.topics
+        for p in topic.partitions
+    }
 
 
 async def out_of_range(cluster: Cluster, tp: TopicPartition, offset: int) -> OffsetOutOfRangeError:

@@ -55,13 +55,16 @@ class Sample(NamedTuple):
 
 
 class KafkaClient(Closing):
-    """See the module. Close it, or use it in a `with` block.
+    """See the module. Close it, or use it in a `with` block. With `rack` (client.rack) it reads near replicas.
 
     Raises: InvalidConfigError: the addresses are none. No broker is asked before the first call.
     """
 
-    def __init__(self, bootstrap: str, *, client_id: str = "pylog", timeout_ms: int = 60_000) -> None:
-        self._cluster = Cluster(bootstrap, client_id=client_id, timeout_ms=timeout_ms)
+    def __init__(
+        self, bootstrap: str, *, client_id: str = "pylog", timeout_ms: int = 60_000, rack: str = ""
+    ) -> None:
+        self._cluster = Cluster(bootstrap, client_id=client_id, timeout_ms=timeout_ms, rack=rack)
+        self._rack = rack
         self._timeout_ms = timeout_ms
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pylog-client", daemon=True)
@@ -255,7 +258,7 @@ class KafkaClient(Closing):
             return AsyncConsumer(
                 self.where,
                 [topics] if isinstance(topics, str) else topics,
-                settings_of(ConsumerSettings, {"group_id": group_id, **settings}),
+                settings_of(ConsumerSettings, {"group_id": group_id, "rack": self._rack, **settings}),
                 on_assign=apart(on_assign),
                 on_revoke=apart(on_revoke),
             )

@@ -26,24 +26,20 @@ from replication.client.fetching import (
     EARLIEST,
     FETCH_BYTES,
     FETCH_BYTES_MAX,
-    FETCH_WAIT_MS,
     LATEST,
-    TOPIC_IDS_FROM,
     Fetched,
     TruncatedError,
     ask_epoch_ends,
+    ask_replica,
     list_offsets,
     out_of_range,
     whole,
 )
 from replication.client.metadata import NO_EPOCH, NO_LEADER
 from replication.errors import ErrorCode, KafkaError, error_of
-from replication.model.cluster import TopicPartition, topic_uuid
-from replication.protocol.apis import ApiKey
+from replication.model.cluster import TopicPartition
 from replication.protocol.messages import (
     FetchPartition,
-    FetchRequest,
-    FetchTopic,
     Isolation,
     PartitionFetched,
 )
@@ -192,10 +188,13 @@ class PartitionReader:
                 position = self._next(tp)
                 if leader.broker == NO_LEADER:
                     self._later(tp)
-                elif leader.broker not in self._asked and position is not None:
+                elif position is not None:
                     size = self._fetch_bytes.get(tp, FETCH_BYTES)
                     wanted = FetchPartition(tp.partition, position.offset, size, leader.epoch)
-                    shares.setdefault(leader.broker, {})[tp] = wanted
+                    is_in_doubt = self._is_in_doubt(tp, wanted)
+                    broker = leader.broker if is_in_doubt else self._cluster.read_replicas.of(tp, leader)
+                    if broker not in self._asked:
+                        shares.setdefault(broker, {})[tp] = wanted
             for broker, share in shares.items():
                 self._fetching |= share.keys()
                 task = asyncio.create_task(self._fetch(broker, share))
@@ -211,7 +210,7 @@ class PartitionReader:
         try:
             await self._agree(broker, share)
             sure = {tp: wanted for tp, wanted in share.items() if not self._is_in_doubt(tp, wanted)}
-            for tp, answer in (await self._answers(broker, sure) if sure else {}).items():
+            for tp, answer in (await self._ask(broker, sure) if sure else {}).items():
                 if self._is_at(tp, sure[tp]):
                     await self._answered(tp, answer, sure[tp])
         except LOST as error:
@@ -227,6 +226,11 @@ class PartitionReader:
             del self._asked[broker]
             self._fetching -= share.keys()
             self._wanted.set()
+
+    async def _ask(
+        self, broker: int, share: Mapping[TopicPartition, FetchPartition]
+    ) -> dict[TopicPartition, PartitionFetched]:
+        return await ask_replica(self._cluster, broker, share, self._isolation, REQUEST_BYTES)
 
     def _is_at(self, tp: TopicPartition, wanted: FetchPartition) -> bool:
         """Is that still what is to be fetched next?"""
@@ -278,33 +282,6 @@ class PartitionReader:
             end=offset,
         )
         self._changed.set()
-
-    async def _answers(
-        self, broker: int, share: Mapping[TopicPartition, FetchPartition]
-    ) -> dict[TopicPartition, PartitionFetched]:
-        topics: dict[str, list[FetchPartition]] = {}
-        for tp, wanted in share.items():
-            topics.setdefault(tp.topic, []).append(wanted)
-        ids = {name: topic_uuid((await self._cluster.topic(name)).id) for name in topics}
-        names = {topic_id: name for name, topic_id in ids.items()}
-        request = FetchRequest(
-            max_wait_ms=FETCH_WAIT_MS,
-            min_bytes=1,
-            topics=tuple(FetchTopic(name, ids[name], tuple(rows)) for name, rows in topics.items()),
-            max_bytes=REQUEST_BYTES,
-            isolation=self._isolation,
-        )
-        version_max = None if all(ids.values()) else TOPIC_IDS_FROM - 1
-        answer = await self._cluster.call_leader(
-            broker, list(topics), ApiKey.FETCH, request, version_max=version_max
-        )
-        if answer.body.error_code:
-            raise error_of(answer.body.error_code, f"fetch from broker {broker}")
-        return {
-            TopicPartition(topic.name or names[topic.topic_id], p.partition): p
-            for topic in answer.body.topics
-            for p in topic.partitions
-        }
 
     async def _answered(self, tp: TopicPartition, answer: PartitionFetched, asked: FetchPartition) -> None:
         """Raises: KafkaError, OffsetOutOfRangeError, CorruptLogError."""

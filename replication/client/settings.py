@@ -22,6 +22,7 @@ _HINTS = {
     "bootstrap_servers": "the client has them: KafkaClient('HOST:PORT')",
     "buffer_memory": "here it is buffer_bytes",
     "client_id": "the client has it: KafkaClient(…, client_id=…)",
+    "client_rack": "here it is rack, of consumers",
     "enable_idempotence": "producers are idempotent with acks='all'",
     "partition_assignment_strategy": "here it is assignor",
     "partitioner_class": "here it is partitioner",

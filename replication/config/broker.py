@@ -66,6 +66,10 @@ class Endpoint(NamedTuple):
             return False
 
 
+# Kafka's two classes of replica.selector.class.
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
 _TOPIC_SETTINGS = {f.metadata["key"]: f for f in fields(LogConfig)}
 
 
@@ -93,6 +97,12 @@ class BrokerConfig(_Given):
         maximum=INT32_MAX,
     )  # fmt: skip
     broker_rack: str = setting("broker.rack", "", "Where it stands: replicas are spread over racks.")
+    replica_selector_class: str = setting(
+        "replica.selector.class",
+        LEADER_SELECTOR,
+        "Who serves consumers: leaders, or a follower in the consumer's rack (client.rack). Set it on all brokers.",
+        choices=(LEADER_SELECTOR, RACK_AWARE_SELECTOR),
+    )
     listeners: str = setting(
         "listeners",
         "PLAINTEXT://127.0.0.1:9092",
@@ -357,6 +367,11 @@ class BrokerConfig(_Given):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "given", frozenset())
+
+    @property
+    def has_nearest_reads(self) -> bool:
+        """Do followers serve consumers of their rack?"""
+        return self.replica_selector_class == RACK_AWARE_SELECTOR
 
     @property
     def listener(self) -> Endpoint:

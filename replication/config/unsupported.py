@@ -83,7 +83,6 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "offsets are read as fast as they come, and written uncompressed",
         "offsets.load.buffer.size offsets.topic.compression.codec",
     ),
-    ("consumers fetch from leaders", "replica.selector.class"),
     (
         "brokers wait for each other's answers by replica.socket.timeout.ms",
         "controller.socket.timeout.ms request.timeout.ms",

@@ -155,8 +155,9 @@ def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_
     topics, count, at = _fetch_topics(version, form, buffer, at, items_max)
     if version >= 7:
         at = _skip_forgotten(version, form, buffer, at, items_max - count)
+    rack = ""
     if version >= 11:
-        _, at = form.string(buffer, at)  # the rack
+        rack, at = form.string(buffer, at)
     tags, at = form.tags(buffer, at)
     if version >= 15 and 1 in tags:
         replica_id, replica_epoch = _INT_LONG.unpack_from(tags[1], 0)
@@ -172,6 +173,7 @@ def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_
         replica_epoch,
         session_id,
         session_epoch,
+        rack,
     )
 
 
@@ -279,8 +281,10 @@ def _partition_fetched(version: int, form: Form, buffer: Buffer, at: int) -> tup
         (log_start,) = INT64.unpack_from(buffer, at)
         at += 8
     aborted, at = _aborted(form, buffer, at)
+    preferred = -1
     if version >= 11:
-        at += 4  # the preferred replica to read from
+        (preferred,) = INT32.unpack_from(buffer, at)
+        at += 4
     records, at = form.nullable_bytes(buffer, at)
     tags, at = form.tags(buffer, at)
     fetched = PartitionFetched(
@@ -291,6 +295,7 @@ def _partition_fetched(version: int, form: Form, buffer: Buffer, at: int) -> tup
         log_start,
         aborted,
         records if records is not None else b"",
+        preferred_read_replica=preferred,
     )
     if 1 in tags:
         fetched = fetched._replace(current_leader=CurrentLeader(*_TWO_INTS.unpack_from(tags[1], 0)))

@@ -35,7 +35,6 @@ _LEADER = struct.Struct(">iib")  # leader, epoch, no tags
 _ABORTED = struct.Struct(">qq")
 _REPLICA_STATE = struct.Struct(">iqb")
 _NO_TAGS = b"\x00"
-_READ_ON_HERE = INT32.pack(-1)  # no other replica is preferred
 
 
 # ------------------------------------------------------------------ responses
@@ -152,7 +151,7 @@ def _put_fetched(version: int, form: Form, fetched: PartitionFetched) -> bytes:
     else:
         head += form.put_count(None if aborted is None else 0)
     if version >= 11:
-        head += _READ_ON_HERE
+        head += INT32.pack(fetched.preferred_read_replica)
     return head + form.put_size(len(records))
 
 
@@ -204,7 +203,7 @@ def fetch_request(version: int, request: FetchRequest) -> list[Buffer]:
     if version >= 7:
         parts.append(form.put_count(0))  # partitions that leave the session
     if version >= 11:
-        parts.append(form.put_string(""))  # the rack
+        parts.append(form.put_string(request.rack))
     is_replica = version >= 15 and (request.replica_id, request.replica_epoch) != (-1, -1)
     state = _REPLICA_STATE.pack(request.replica_id, request.replica_epoch, 0)
     parts.append(form.put_tags([(1, state)] if is_replica else ()))

@@ -125,6 +125,7 @@ class FetchRequest(NamedTuple):
     replica_epoch: int = -1
     session_id: int = 0
     session_epoch: int = -1
+    rack: str = ""  # where a consumer stands (v11+)
 
 
 class Aborted(NamedTuple):
@@ -135,7 +136,7 @@ class Aborted(NamedTuple):
 class PartitionFetched(NamedTuple):
     """Whole batches as stored, from the one that holds the requested offset.
 
-    `aborted` is None for read_uncommitted.
+    `aborted` is None for read_uncommitted. `preferred_read_replica`: read there, and not here (v11+); -1: here.
     """
 
     partition: int
@@ -146,6 +147,7 @@ class PartitionFetched(NamedTuple):
     aborted: Sequence[Aborted] | None = None
     records: Buffer = b""
     current_leader: CurrentLeader | None = None
+    preferred_read_replica: int = -1
 
 
 class TopicFetched(NamedTuple):

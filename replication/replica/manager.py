@@ -21,7 +21,9 @@ from replication.model.metadata import Metadata
 from replication.network.steps import in_steps
 from replication.protocol.messages import FetchPartition, Isolation, PartitionFetched
 from replication.protocol.wire import Buffer
+from replication.replica import nearest
 from replication.replica.follower.fetcher import Fetchers
+from replication.replica.follower.follower import Follower
 from replication.replica.leader import fetches, offsets
 from replication.replica.leader.broker_epochs import BrokerEpochs
 from replication.replica.leader.bystander import Bystander
@@ -190,6 +192,12 @@ class ReplicaManager:
             return found.leader
         return Bystander(found.replica, found.known_leader_epoch)
 
+    def _nearest(self, tp: TopicPartition) -> Leader | nearest.ShownFollower:
+        """What a consumer of a rack reads: the leader, or the follower here. Raises: KafkaError: as `leader`."""
+        found = self._set.partitions.get(tp)
+        role = found.role if found is not None else None
+        return nearest.ShownFollower(role) if isinstance(role, Follower) else self.leader(tp)
+
     # -------------------------------------------------------------- data plane
 
     def produce(
@@ -231,14 +239,22 @@ class ReplicaManager:
         max_bytes: int,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         room_bytes: Callable[[], int] = unlimited,
+        rack: str = "",
     ) -> dict[TopicPartition, PartitionFetched]:
         """Read partitions: see `replication.replica.leader.fetches`. Consumers see what is committed; followers, all.
 
-        STALE_BROKER_EPOCH for who asks as a follower, and names no life that is registered.
+        STALE_BROKER_EPOCH for who asks as a follower, and names no life that is registered. A consumer that names its
+        rack may be sent to a follower, and reads one: see `replication.replica.nearest`.
         """
         if replica_id >= 0 and not await self._lives.is_life(replica_id, replica_epoch):
             return {tp: PartitionFetched(tp.partition, ErrorCode.STALE_BROKER_EPOCH) for tp in wanted}
         terms = FetchTerms(
             replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation, room_bytes
         )
-        return await fetches.fetch(self._shown if replica_id == EXAMINER else self.leader, wanted, terms)
+        if not (rack and replica_id == -1 and self.config.has_nearest_reads):
+            return await fetches.fetch(self._shown if replica_id == EXAMINER else self.leader, wanted, terms)
+        racks = {broker.id: broker.rack for broker in self.metadata.brokers().values()}
+        found = await nearest.sent_on(self._set.partitions, wanted, racks, rack, isolation)
+        here = {tp: asked for tp, asked in wanted.items() if tp not in found}
+        terms = terms._replace(max_wait_ms=0 if found else max_wait_ms)
+        return found | await fetches.fetch(self._nearest, here, terms)

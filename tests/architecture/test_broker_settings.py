@@ -19,6 +19,7 @@ OWN = """
     @property
     def listener: self.listeners
     def advertised: self.advertised_listeners
+    def has_nearest_reads: self.replica_selector_class
 """
 
 

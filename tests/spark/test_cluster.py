@@ -94,7 +94,7 @@ def test_keys_go_to_the_partitions_where_a_directory_has_them(spark, client, ove
         ({"endingTimestamp": 1700000001000}, ["a0", "b0"]),
         ({"minPartitions": 5}, ["a0", "a1", "a2", "b0", "b1", "b2"]),
         ({"maxRecordsPerPartition": 1}, ["a0", "a1", "a2", "b0", "b1", "b2"]),
-        ({"shortCircuit": True}, ["a0", "a1", "a2", "b0", "b1", "b2"]),
+        ({"shortCircuit": True, "kafka.client.rack": "r"}, ["a0", "a1", "a2", "b0", "b1", "b2"]),
         ({"isolation": "read_uncommitted"}, ["a0", "a1", "a2", "b0", "b1", "b2"]),
     ],
 )

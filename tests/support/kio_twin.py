@@ -63,8 +63,8 @@ def produce_request(version: int, request: m.ProduceRequest):
     )  # fmt: skip
 
 
-def fetch_request(version: int, request: m.FetchRequest, *, forgotten=(), rack="", cluster=None):
-    """The last three are what other clients say, and nobody here reads."""
+def fetch_request(version: int, request: m.FetchRequest, *, forgotten=(), cluster=None):
+    """The last two are what other clients say, and nobody here reads."""
     cls = load_request_schema(1, version)
     topic_cls = nested(cls, "topics")
     partition_cls = nested(topic_cls, "partitions")
@@ -77,7 +77,7 @@ def fetch_request(version: int, request: m.FetchRequest, *, forgotten=(), rack="
         "isolation_level": request.isolation,
         "session_id": request.session_id,
         "session_epoch": request.session_epoch,
-        "rack_id": rack,
+        "rack_id": request.rack,
         "topics": tuple(
             made(topic_cls, topic=t.name, topic_id=t.topic_id, partitions=tuple(
                 made(
@@ -149,7 +149,7 @@ def fetch_response(version: int, response: m.FetchResponse):
         values = {
             "partition_index": p.partition, "error_code": ErrorCode(p.error_code),
             "high_watermark": p.high_watermark, "last_stable_offset": p.last_stable_offset,
-            "log_start_offset": p.log_start_offset, "preferred_read_replica": -1,
+            "log_start_offset": p.log_start_offset, "preferred_read_replica": p.preferred_read_replica,
             "aborted_transactions": None if p.aborted is None else tuple(
                 aborted_cls(producer_id=a.producer_id, first_offset=a.first_offset) for a in p.aborted),
             "records": bytes(p.records),

@@ -48,13 +48,14 @@ fetch_requests = st.builds(
     positive64,
     int32,
     int32,
+    names,
 )  # fmt: skip
 forgotten = tuples(st.tuples(names, topic_ids, tuples(int32)))
 fetch_responses = st.builds(
     m.FetchResponse,
     tuples(st.builds(m.TopicFetched, names, topic_ids, tuples(st.builds(
         m.PartitionFetched, int32, codes, int64, int64, int64,
-        st.none() | tuples(st.builds(m.Aborted, int64, int64)), blobs, st.none() | leaders,
+        st.none() | tuples(st.builds(m.Aborted, int64, int64)), blobs, st.none() | leaders, int32,
     )))),
     int32,
     codes,
@@ -78,6 +79,7 @@ def as_version_says_fetch_request(version, request):
         "session_id": 7,
         "session_epoch": 7,
         "replica_epoch": 15,
+        "rack": 11,
     }
     topics = tuple(
         _keyed(version, t)._replace(partitions=tuple(_without(version, p, partitions) for p in t.partitions))
@@ -90,6 +92,7 @@ def as_version_says_fetch_response(version, response):
     partitions = {
         "log_start_offset": 5,
         "current_leader": 12,
+        "preferred_read_replica": 11,
     }
     topics = tuple(
         _keyed(version, t)._replace(partitions=tuple(_without(version, p, partitions) for p in t.partitions))

@@ -211,6 +211,7 @@ class DataHandlers:
             max_bytes=max_bytes,
             isolation=request.isolation,
             room_bytes=lambda: max(ROOM_BYTES_MIN, UNSENT_BYTES_MAX - context.unsent_bytes()),
+            rack=request.rack,
         )
         if request.replica_id >= 0 and ErrorCode.STALE_BROKER_EPOCH in {
             each.error_code for each in found.values()

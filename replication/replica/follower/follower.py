@@ -104,6 +104,7 @@ class Follower:
     def leave(self) -> None:
         """End the role; answers in flight are dropped."""
         self.is_over = True
+        self.replica.wake_consumers()
         self._asking.forget(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -112,8 +113,10 @@ class Follower:
 
     def step(self, event: follower.Event) -> None:
         if not self.is_over:
-            limits = follower.FollowerSettings(self._pause_ms)
+            limits, high_watermark = follower.FollowerSettings(self._pause_ms), self.state.high_watermark
             self.state, effects = follower.step(self.state, event, limits)
+            if self.state.high_watermark > high_watermark:
+                self.replica.wake_consumers()
             if effects:
                 self._perform(effects)
 
@@ -122,7 +125,7 @@ class Follower:
         state = self.state
         return (
             not self.is_over
-            and not self._is_offline
+            and not self.is_offline
             and state.is_asking
             and state.phase is follower.Phase.FETCHING
             and (question.leader_epoch, question.offset) == (state.leader_epoch, state.log_end_offset)
@@ -159,12 +162,12 @@ class Follower:
         return not self.is_over and state.is_asking and question.leader_epoch == state.leader_epoch
 
     @property
-    def _is_offline(self) -> bool:
+    def is_offline(self) -> bool:
         """An offline replica asks nothing: its leader would admit it to the ISR."""
         return self.replica.host.offline.is_said(self.replica.tp)
 
     def _ask(self, question: follower.Fetch | follower.AskEpochEnd) -> None:
-        if self._is_offline:
+        if self.is_offline:
             self._pause(follower.Failed(question.leader_epoch, self.replica.host.clock.monotonic_ms()))
         else:
             self._asking.ask(self, question)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 from logstore.errors import PylogError
 from logstore.log import soundness
@@ -18,12 +19,27 @@ from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import TopicPartition
 from replication.network.steps import STEP_ITEMS, step
 from replication.protocol.messages import Aborted, FetchPartition, Isolation, PartitionFetched
-from replication.replica.leader.bystander import Bystander
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.results import EXAMINER, FetchTerms
+from replication.replica.storage.batch_cache import BatchCache
 from replication.replica.storage.replica_log import ReplicaLog
 
 Found = dict[TopicPartition, PartitionFetched]
+
+
+class Readable(Protocol):
+    """A replica in the role in which this fetch may read it; `admit` returns why it may not."""
+
+    replica: ReplicaLog
+    recent: BatchCache
+
+    @property
+    def is_over(self) -> bool: ...
+    @property
+    def high_watermark(self) -> int: ...
+    def readable_end(self, terms: FetchTerms) -> int: ...
+    def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None: ...
+    def refused(self, code: ErrorCode) -> PartitionFetched: ...
 
 
 class _Reading:
@@ -31,7 +47,7 @@ class _Reading:
 
     __slots__ = ("aborted", "asked", "error", "leader", "result", "stable_end", "start", "tp", "upper")
 
-    def __init__(self, tp: TopicPartition, asked: FetchPartition, leader: Leader | Bystander) -> None:
+    def __init__(self, tp: TopicPartition, asked: FetchPartition, leader: Readable) -> None:
         self.tp = tp
         self.asked = asked
         self.leader = leader
@@ -62,11 +78,15 @@ class _Reading:
         return True
 
     def has_more(self, terms: FetchTerms) -> bool:
-        return self.leader.is_over or self.leader.readable_end(terms) > self.upper
+        return self.must_answer(terms) or self.leader.readable_end(terms) > self.upper
 
     def must_answer(self, terms: FetchTerms) -> bool:
-        is_behind = terms.is_follower and self.leader.replica.start > self.start
-        return self.error is not None or self.leader.is_over or is_behind
+        leader = self.leader
+        is_behind = terms.is_follower and (
+            leader.replica.start > self.start
+            or (isinstance(leader, Leader) and leader.has_news(terms.replica_id))
+        )
+        return self.error is not None or leader.is_over or is_behind
 
     def read(self, max_bytes: int, terms: FetchTerms) -> None:
         """In a reader thread: read, and look at transactions if they matter.
@@ -99,6 +119,8 @@ class _Reading:
         if self.error is not None:
             return leader.refused(code_of(self.error))
         counters = leader.replica.host.counters
+        if terms.is_follower and isinstance(leader, Leader):
+            leader.tell(terms.replica_id)
         if terms.reads_all:
             counters.replication_bytes_out += self.size_bytes
         else:
@@ -116,7 +138,7 @@ class _Reading:
 
 
 async def fetch(
-    leader_of: Callable[[TopicPartition], Leader | Bystander],
+    leader_of: Callable[[TopicPartition], Readable],
     wanted: Mapping[TopicPartition, FetchPartition],
     terms: FetchTerms,
 ) -> Found:

@@ -108,7 +108,8 @@ class Leader:
         self.replica = replica
         self.recent = BatchCache()
         self._quiet: dict[int, isr.Fetched] = {}
-        self._starts: dict[int, int] = {}  # follower -> its log start
+        self.starts: dict[int, int] = {}  # follower -> its log start
+        self._told: dict[int, int] = {}  # follower -> the high watermark that it was told last
         self._start_waits: list[asyncio.Future[None]] = []
         self._waits = PendingProduces()
         self._group: _AppendGroup | None = None
@@ -302,6 +303,8 @@ class Leader:
                 )
             request.settle(self.replica.tp, result)
         self.replica.wake_consumers()
+        if self.replica.host.config.has_nearest_reads:
+            self.replica.wake_followers()  # their consumers wait for the high watermark
 
     def _too_few(self) -> str:
         return (
@@ -352,6 +355,16 @@ class Leader:
             log_start_offset=self.replica.start,
         )
 
+    def has_news(self, follower: int) -> bool:
+        """Must a follower hear of the high watermark at once, for the consumers that it serves?"""
+        return (
+            self.replica.host.config.has_nearest_reads and self._told.get(follower, -1) < self.high_watermark
+        )
+
+    def tell(self, follower: int) -> None:
+        """Note that a follower is told the high watermark."""
+        self._told[follower] = self.high_watermark
+
     def readable_end(self, terms: FetchTerms) -> int:
         """Up to where this reader may read; transactions are looked at when it does."""
         return self.state.log_end_offset if terms.reads_all else self.high_watermark
@@ -365,7 +378,7 @@ class Leader:
     @property
     def low_watermark(self) -> int:
         """Nothing below is at any replica in sync."""
-        followers = [self._starts.get(broker, -1) for broker in self.state.isr if broker != self.state.broker]
+        followers = [self.starts.get(broker, -1) for broker in self.state.isr if broker != self.state.broker]
         return min([self.replica.start, *followers])
 
     def next_start(self) -> asyncio.Future[None]:
@@ -375,8 +388,8 @@ class Leader:
         return told
 
     def _note_start(self, replica: int, offset: int) -> None:
-        if self._starts.get(replica) != offset:
-            self._starts[replica] = offset
+        if self.starts.get(replica) != offset:
+            self.starts[replica] = offset
             self._tell_start()
 
     def _tell_start(self) -> None:

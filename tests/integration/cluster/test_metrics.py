@@ -20,7 +20,11 @@ OFFSETS = "kafka_consumergroup_current_offset"
 
 @pytest.fixture(scope="module")
 def ports():
-    free = [socket.socket() for _ in range(2)]
+    return free_ports(2)
+
+
+def free_ports(count):
+    free = [socket.socket() for _ in range(count)]
     for each in free:
         each.bind(("127.0.0.1", 0))
     found = [each.getsockname()[1] for each in free]

@@ -388,7 +388,7 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
         for use in uses:
             base = {"path": "/log"} if use == Use.WRITE or name in ("assign", "subscribePattern") else READ
             together = {"txnId": "a", "txnVersion": "1"} if name.startswith("txn") else {}
-            if name in ("kafka.bootstrap.servers", "shortCircuit"):
+            if name in ("kafka.bootstrap.servers", "kafka.client.rack", "shortCircuit"):
                 base = {"exactlyOnce": "false"} if use == Use.WRITE else {"subscribe": "a"}
                 base["kafka.bootstrap.servers"] = texts["kafka.bootstrap.servers"]
             if name == "groupId":
@@ -409,6 +409,7 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
         ({"subscribe": "a", "kafka.bootstrap.servers": " "}, "is empty"),
         ({"subscribe": "a", "kafka.bootstrap.servers": "b:1", "includeTiered": "true"}, "needs a directory"),
         ({"subscribe": "a", "path": "/log", "shortCircuit": "true"}, "a directory is read directly"),
+        ({"subscribe": "a", "path": "/log", "kafka.client.rack": "r"}, "a directory is read directly"),
     ],
 )
 def test_a_cluster_is_named_instead_of_a_directory(options, line):

@@ -1,0 +1,104 @@
+"""Followers that serve the consumers of their rack: two brokers, of which the second stands where the readers are."""
+
+import time
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Position
+
+from replication.client.kafka_client import KafkaClient
+from replication.config.broker import RACK_AWARE_SELECTOR
+from replication.local_cluster import LocalCluster
+from tests.integration.cluster.conftest import SETTINGS, Tested
+from tests.integration.cluster.test_metrics import free_ports, samples
+
+LEADER, FOLLOWER = 1, 2
+SIZE = 1000
+
+
+@pytest.fixture(scope="module")
+def racks(tmp_path_factory):
+    (port,) = free_ports(1)
+    given = {**SETTINGS, "replica.selector.class": RACK_AWARE_SELECTOR, "metrics.port": port}
+    made = LocalCluster(2, tmp_path_factory.mktemp("racks"), given)
+    for broker, rack in ((LEADER, "far"), (FOLLOWER, "near")):
+        made._of(broker).settings["broker.rack"] = rack
+    with made as running:
+        tested = Tested(running)
+        tested.port = port
+        yield tested
+
+
+def sent(racks):
+    """The bytes that the leader and the follower have sent to consumers."""
+    found = [samples(racks.port + broker) for broker in (0, 1)]
+    return [each[("kafka_server_brokertopicmetrics_bytesout_total",)] for each in found]
+
+
+def rows(begin, count):
+    return pa.table({"value": [f"{n}".ljust(SIZE, ".") for n in range(begin, begin + count)]})
+
+
+def numbers(values):
+    return [int(value.rstrip(b".")) for value in values]
+
+
+def theirs(racks, topic, count):
+    """What confluent-kafka reads in that rack."""
+    settings = {"bootstrap.servers": racks.running.bootstrap, "group.id": "-", "log_level": 0}
+    consumer = Consumer({**settings, "client.rack": "near"})
+    consumer.assign([Position(topic, 0, 0)])
+    found = []
+    while len(found) < count:
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.error() is None
+        found.append(message.value())
+    consumer.close()
+    return found
+
+
+def ours(racks, topic, count):
+    with KafkaClient(racks.running.bootstrap, rack="near", timeout_ms=20_000) as client:
+        return [v for batch in client.read(topic, 0, 0, count) for v in batch["value"].to_pylist()]
+
+
+@pytest.mark.parametrize("read", [ours, theirs])
+def test_who_names_a_rack_reads_at_the_follower_there_and_others_at_the_leader(racks, read):
+    topic = racks.create((LEADER, FOLLOWER))
+    with KafkaClient(racks.running.bootstrap, timeout_ms=20_000) as client:
+        client.append(topic, rows(0, 3000))
+        begin = sent(racks)
+        assert numbers(read(racks, topic, 3000)) == list(range(3000))
+        by_leader, by_follower = (end - at for at, end in zip(begin, sent(racks), strict=True))
+        assert by_follower >= 3000 * SIZE
+        assert by_leader == 0
+        assert sum(batch.num_rows for batch in client.read(topic, 0, 0, 3000)) == 3000
+        assert sent(racks)[0] - begin[0] >= 3000 * SIZE
+
+
+def test_the_leader_serves_when_the_follower_dies_and_nothing_is_lost_or_doubled(racks):
+    topic = racks.create((LEADER, FOLLOWER))
+    with KafkaClient(racks.running.bootstrap, rack="near", timeout_ms=20_000) as client:
+        member = client.consumer(topic, "g", auto_offset_reset="earliest", enable_auto_commit=False)
+        found, begin = [], sent(racks)
+
+        def until(count):
+            end = time.monotonic() + 40
+            while len(found) < count:
+                assert time.monotonic() < end, f"{len(found)} of {count}"
+                if (batch := member.poll()) is not None:
+                    found.extend(numbers(batch["value"].to_pylist()))
+
+        for part in range(10):
+            client.append(topic, rows(100 * part, 100))
+            until(100 * part + 100)
+        by_leader, by_follower = (end - at for at, end in zip(begin, sent(racks), strict=True))
+        assert by_follower >= 1000 * SIZE
+        assert by_leader < 100 * SIZE  # what group offsets take
+        racks.running.kill(FOLLOWER)
+        client.append(topic, rows(1000, 500))
+        until(1500)
+        assert found == list(range(1500))
+        racks.running.restart(FOLLOWER)
