@@ -250,11 +250,12 @@ class PartitionReader:
 
     async def _agree(self, broker: int, share: Mapping[TopicPartition, FetchPartition]) -> None:
         """Ask the leader where the logs part, of the partitions in doubt. Raises: as `ask_epoch_ends`, KafkaError."""
+        for tp, wanted in share.items():
+            if self._is_in_doubt(tp, wanted):
+                self._ahead[tp].clear()  # it was not handed out: it is fetched again
         doubts = {tp: self.positions[tp] for tp, wanted in share.items() if self._is_in_doubt(tp, wanted)}
         if not doubts:
             return
-        for tp in doubts:  # what was fetched ahead was not handed out: it is fetched again
-            self._ahead[tp].clear()
         epochs = {tp: position.leader_epoch for tp, position in doubts.items()}
         ends = await ask_epoch_ends(self._cluster, await self._cluster.connection(broker), epochs)
         for tp, (offset, _) in doubts.items():

@@ -11,7 +11,7 @@ from replication.client.reading import PartitionReader, Position
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import FetchResponse, Isolation, PartitionFetched, TopicFetched
-from tests.support.peer import run, serving
+from tests.support.peer import run, serving, until
 
 T0 = TopicPartition("t", 0)
 FENCED, OUT_OF_RANGE = 74, 1
@@ -60,7 +60,8 @@ class Leader:
     async def epoch_end(self, context, body):
         (asked,) = body.topics[0].partitions
         self.asked.append(asked.leader_epoch)
-        row = {"partition": 0, "error_code": 0, "leader_epoch": asked.leader_epoch, "end_offset": self.part}
+        end = self.part if asked.leader_epoch >= 0 else -1
+        row = {"partition": 0, "error_code": 0, "leader_epoch": asked.leader_epoch, "end_offset": end}
         return {"topics": [{"topic": "t", "partitions": [row]}]}
 
     async def fetch(self, context, body):
@@ -92,8 +93,11 @@ async def taken(reader):
     return found, None
 
 
-def reading(leader, begin, then=None):
-    """What is `taken` from a position on; with `then`, what is after `then(reader)`, too."""
+def reading(leader, begin, then=None, *, is_ahead=False):
+    """What is `taken` from a position on; with `then`, what is after `then(reader)`, too.
+
+    `is_ahead`: at first nothing is taken, but some is fetched.
+    """
 
     async def main():
         async with serving(leader.handlers()) as (_, port):
@@ -101,9 +105,13 @@ def reading(leader, begin, then=None):
             cluster = Cluster(f"127.0.0.1:{port}", timeout_ms=5000)
             reader = PartitionReader(cluster, Isolation.READ_UNCOMMITTED, "earliest", asyncio.Event())
             await reader.add({T0: begin})
-            done.append(await taken(reader))
+            if is_ahead:
+                await until(lambda: reader._ahead[T0])
+            done.append([] if is_ahead else await taken(reader))
             if then is not None:
                 then(reader)
+                if is_ahead:
+                    await until(lambda: reader._cut or reader._next(T0).leader_epoch == leader.epoch)
                 done.append(await taken(reader))
             await reader.close()
             cluster.close()
@@ -151,3 +159,15 @@ def test_a_cut_below_what_was_read_is_told_until_the_reader_is_moved(end):
     )
     assert (first.start, first.end, error) == (6, 10, None)
     assert after == list(range(6, end))
+
+
+@pytest.mark.parametrize(("begin", "lost"), [(Position(3), None), (Position(7, 3), (6, 7))])
+def test_what_was_fetched_ahead_and_not_handed_out_is_fetched_again(begin, lost):
+    leader = Leader(3, 0, 10, 6)
+
+    def elect(reader):
+        leader.epoch, leader.end = 4, 12
+
+    _, (found, error) = reading(leader, begin, elect, is_ahead=True)
+    assert (error and (error.start, error.end)) == lost
+    assert found == ([] if lost else list(range(3, 12)))
