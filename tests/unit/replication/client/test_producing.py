@@ -19,9 +19,11 @@ from replication.client.producing import Sender
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import TopicPartition
 from tests.support.partition import contents, make
+from tests.support.repeats import times
 
 T0 = TopicPartition("t", 0)
-SENDS = 40
+FATES = ("answered", "unanswered", "late", "never")
+SENDS, ELECTIONS = 40, 4
 
 
 class Leaders:
@@ -32,6 +34,7 @@ class Leaders:
         self.number = self.connection = 0
         self.order, self.late_order = asyncio.Lock(), asyncio.Lock()
         self.comes_late = False  # what was sent over the connection that was lost last
+        self.weights = chance.choice([(70, 10, 10, 10), (40, 30, 25, 5)])
         self.cut_off, self.tasks = set(), []
 
     async def leader(self, tp):
@@ -46,7 +49,7 @@ class Leaders:
         async with self.order:
             await self.turns(6)
             if connection == self.connection:
-                fate = self.chance.choices(("answered", "unanswered", "late", "never"), (70, 10, 10, 10))[0]
+                fate = self.chance.choices(FATES, self.weights)[0]
                 self.connection += fate != "answered"
                 self.comes_late = fate != "never"
             else:
@@ -74,7 +77,7 @@ class Leaders:
             self.appended(number, leader, data)
 
     def appended(self, number, leader, data):
-        if self.chance.random() < 0.05:
+        if self.number < ELECTIONS and self.chance.random() < 0.05:
             self.elect(unclean=self.chance.random() < 0.7)
         if number != self.number or leader != self.number % 3:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
@@ -98,7 +101,7 @@ def one(value):
     return data
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(times(10, 300)))
 def test_what_unclean_elections_cut_is_all_that_is_missing_and_nothing_is_doubled(
     tmp_path, monkeypatch, seed
 ):
