@@ -10,7 +10,7 @@ import pytest
 from replication.client.kafka_client import KafkaClient
 from replication.errors import KafkaError
 from replication.model.cluster import TopicPartition
-from tests.conformance.clients.members import Confluent
+from tests.conformance.clients.members import Confluent, KafkaPython, until
 
 SESSION_MS = 6000
 PLACES = [(1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 2, 3), (2, 3, 1), (3, 1, 2)]
@@ -96,6 +96,25 @@ def test_two_of_ours_and_another_client_share_a_topic_and_one_dies(cluster, clie
     mine = Counter([*one.values, *two.values])
     assert max(mine.values()) == 1  # each batch was committed before the next poll
     assert set(read()) == set(sent)
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin"])
+def test_kafka_python_shares_a_topic_with_ours(cluster, client, assignor):
+    """Whoever of the two divides it: the first member does, and ours when that one is gone."""
+    topic = cluster.create(*PLACES[:4])
+    sent = append(client, topic, 0, 400)
+    with KafkaPython(cluster.running.bootstrap, f"g-{topic}", topic) as other:
+        until(lambda: len(other.partitions) == 4, "alone")
+        one = Ours(client, topic, f"g-{topic}", assignor=assignor)
+        until(lambda: len(one.partitions) == len(other.partitions) == 2, "shared")
+        assert one.partitions | other.partitions == set(range(4))
+        sent += append(client, topic, 400, 400)
+        until(
+            lambda: set(sent) == {*one.values, *(value.decode() for _, _, value in other.records)},
+            "all is read",
+        )
+    until(lambda: len(one.partitions) == 4, "alone again")
+    one.stop()
 
 
 def test_partitions_that_stay_are_not_revoked(cluster, client):
