@@ -105,9 +105,12 @@ class Tested:
 
 
 @contextmanager
-def running(brokers=3, directory=None, coordination=None, **settings):
-    """A cluster of its own."""
-    with LocalCluster(brokers, directory, {**SETTINGS, **settings}, coordination=coordination) as started:
+def running(brokers=3, directory=None, coordination=None, racks=None, **settings):
+    """A cluster of its own; `racks`: of its brokers."""
+    made = LocalCluster(brokers, directory, {**SETTINGS, **settings}, coordination=coordination)
+    for broker, rack in (racks or {}).items():
+        made._of(broker).settings["broker.rack"] = rack
+    with made as started:
         yield Tested(started)
 
 

@@ -15,6 +15,7 @@ from datasource.connector.reader import StreamReader
 from datasource.connector.source import PylogDataSource
 from datasource.errors import DataLossError
 from logstore.errors import InvalidRequestError, OffsetOutOfRangeError, RecordTooLargeError, UnknownTopicError
+from replication.client import consumer as consumers
 from replication.client import kafka_client, local_replicas
 from replication.client.fetching import TruncatedError
 from replication.client.groups import Committed
@@ -285,7 +286,7 @@ def taken(consumer, count):
     return values
 
 
-def test_a_log_that_an_unclean_election_has_cut_is_data_loss(tmp_path):
+def test_a_log_that_an_unclean_election_has_cut_is_data_loss(tmp_path, monkeypatch):
     """Records 10 to 19 were committed at broker 1 alone; broker 2 leads without them, and gives their offsets away."""
     with running(2, tmp_path) as cluster, KafkaClient(cluster.running.bootstrap) as client:
         topic = cluster.create((1, 2), unclean_leader_election_enable="true")
@@ -337,6 +338,7 @@ def test_a_log_that_an_unclean_election_has_cut_is_data_loss(tmp_path):
             taken(member, 1)
         member.seek(cut.value.tp, cut.value.start)
         assert taken(member, 25) == [str(n) for n in range(100, 125)]
+        monkeypatch.setattr(consumers, "CLOSE_S", 0.1)  # nobody keeps its group any more
         options["failOnDataLoss"] = "false"
         reader = StreamReader(read_options(options, streaming=True), PylogDataSource(options).schema())
         done, values = plan(reader, done)

@@ -9,8 +9,7 @@ from confluent_kafka import TopicPartition as Position
 
 from replication.client.kafka_client import KafkaClient
 from replication.config.broker import RACK_AWARE_SELECTOR
-from replication.local_cluster import LocalCluster
-from tests.integration.cluster.conftest import SETTINGS, Tested
+from tests.integration.cluster.conftest import running
 from tests.integration.cluster.test_metrics import free_ports, samples
 
 LEADER, FOLLOWER = 1, 2
@@ -20,12 +19,9 @@ SIZE = 1000
 @pytest.fixture(scope="module")
 def racks(tmp_path_factory):
     (port,) = free_ports(1)
-    given = {**SETTINGS, "replica.selector.class": RACK_AWARE_SELECTOR, "metrics.port": port}
-    made = LocalCluster(2, tmp_path_factory.mktemp("racks"), given)
-    for broker, rack in ((LEADER, "far"), (FOLLOWER, "near")):
-        made._of(broker).settings["broker.rack"] = rack
-    with made as running:
-        tested = Tested(running)
+    given = {"replica.selector.class": RACK_AWARE_SELECTOR, "metrics.port": port}
+    places = {LEADER: "far", FOLLOWER: "near"}
+    with running(2, tmp_path_factory.mktemp("racks"), racks=places, **given) as tested:
         tested.port = port
         yield tested
 
