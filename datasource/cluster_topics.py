@@ -10,11 +10,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+
 from datasource.topics import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange
 from logstore import InvalidRequestError, OffsetRange, TopicInfo
+from logstore.config import INT64_MAX
+from logstore.errors import CorruptLogError, OffsetOutOfRangeError
 from logstore.log.isolation import Isolation
+from logstore.records.arrow import decode_pieces
 from logstore.store.transactions.coordinator import Transactions
 from logstore.store.transactions.transaction import Transaction
+from logstore.tools.verify import Place
 from replication.client.fetching import LATEST
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
@@ -43,6 +49,11 @@ class ClusterTopics:
         self._short_circuit = short_circuit
         self._level = _LEVELS[isolation]
 
+    @property
+    def identity(self) -> str:
+        """The id of the cluster."""
+        return f"kafka:{self._client.cluster_id()}"
+
     def topics(self) -> list[TopicInfo]:
         """Every topic that may be seen, by name; those of Kafka itself only if they are named."""
         return [_info(topic) for _, topic in sorted(self._client.topics().items()) if not topic.is_internal]
@@ -54,6 +65,12 @@ class ClusterTopics:
     def offsets(self, topic: str) -> dict[int, LedRange]:
         """First and next offset of every partition: below the high watermark, or the last stable offset."""
         return {p: LedRange(*e) for p, e in self._client.extents(topic, isolation=self._level).items()}
+
+    def extent(self, topic: str, partition: int) -> LedRange:
+        """As `offsets`, of one partition."""
+        return LedRange(
+            *self._client.extents(topic, isolation=self._level, partitions=[partition])[partition]
+        )
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, int]:
         """As the leaders say."""
@@ -96,6 +113,31 @@ class ClusterTopics:
             short_circuit=self._short_circuit,
             leader_epoch=r.leader_epoch,
         )
+
+    def verify(self, topic: str, partition: int) -> tuple[int, list[Place]]:
+        """Fetch all of a partition from its leader; return the stored bytes, and what is damaged.
+
+        CRCs, offsets and the bounds of records are checked. Behind a batch whose header is damaged nothing is read.
+
+        Raises: KafkaError (the leader does not give it), UnknownTopicError, UnreachableError.
+        """
+        extent = self.extent(topic, partition)
+        begin, size_bytes, damage = extent.start, 0, list[Place]()
+        while begin < extent.end:
+            try:
+                for found in self._client.fetch(topic, partition, begin, extent.end):
+                    size_bytes += sum(map(len, found.parts))
+                    where = f"{topic}-{partition} as its leader sends it from offset {begin} on"
+                    damage += (place for part in found.parts if (place := _damage(part, where)))
+                    begin = found.next_offset
+            except OffsetOutOfRangeError:
+                if (start := self.extent(topic, partition).start) <= begin:
+                    raise
+                begin = start  # retention has deleted more meanwhile
+            except CorruptLogError as error:
+                damage.append((error.path, error.position, error.reason))
+                break
+        return size_bytes, damage
 
     def settled(self, look: Callable[[], Found]) -> Found:
         """What `look` finds: each partition by itself, up to its last stable offset."""
@@ -185,6 +227,20 @@ def client_of(bootstrap: str, rack: str = "") -> KafkaClient:
         while len(_clients) > CLIENTS_MAX:
             _clients.pop(next(iter(_clients))).close()
     return client
+
+
+def _damage(part: memoryview, where: str) -> Place | None:
+    """What is wrong with these batches, first."""
+    last = -1
+    try:
+        for rows in decode_pieces(part, start=0, end=INT64_MAX, columns=["offset"], where=(where, 0)):
+            offsets = rows["offset"].to_numpy()
+            if (np.diff(offsets, prepend=last) <= 0).any():
+                return where, 0, "its offsets do not ascend"
+            last = offsets[-1] if len(offsets) else last
+    except CorruptLogError as error:
+        return error.path, error.position, error.reason
+    return None
 
 
 def _info(topic: TopicMetadata) -> TopicInfo:

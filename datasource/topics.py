@@ -19,6 +19,7 @@ from logstore import LogStore, NotAStoreError, OffsetRange, PylogError, TopicInf
 from logstore.env import SYSTEM
 from logstore.log.isolation import Isolation
 from logstore.store.log_dir import META
+from logstore.store.reading import extent_of
 from logstore.store.transactions.coordinator import Transactions
 from logstore.store.transactions.transaction import Transaction
 
@@ -73,6 +74,10 @@ Found = TypeVar("Found")
 class ReadableTopics(Protocol):
     """Topics to read. Methods raise the errors of `logstore.errors`."""
 
+    @property
+    def identity(self) -> str:
+        """What no other directory, or cluster, has: its real path, or `kafka:` and the cluster's id."""
+
     def topics(self) -> list[TopicInfo]:
         """Every topic, by name."""
 
@@ -81,6 +86,9 @@ class ReadableTopics(Protocol):
 
     def offsets(self, topic: str) -> Mapping[int, OffsetRange]:
         """First and next offset of every partition; a `LedRange` where the leader's epoch is known."""
+
+    def extent(self, topic: str, partition: int) -> OffsetRange:
+        """As `offsets`, of one partition, whatever is wrong with the others."""
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
         """Where the records of these leader epochs, and of earlier ones, end now, by partition; -1: nowhere."""
@@ -136,6 +144,10 @@ class DirectoryTopics:
         self._store = store
         self._isolation: Isolation = isolation
 
+    @property
+    def identity(self) -> str:
+        return str(self._store.path.resolve())
+
     def topics(self) -> list[TopicInfo]:
         return self._store.topics()
 
@@ -144,6 +156,10 @@ class DirectoryTopics:
 
     def offsets(self, topic: str) -> dict[int, OffsetRange]:
         return self._store.offsets(topic, isolation=self._isolation)
+
+    def extent(self, topic: str, partition: int) -> OffsetRange:
+        outcomes = self._store.transactions.outcomes()
+        return extent_of(self._store.log(topic, partition), self._isolation, outcomes)
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
         return {}  # nobody is elected

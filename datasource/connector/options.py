@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import cast, get_args
 
@@ -23,6 +23,7 @@ from datasource.connector.places import (
     starting,
     topics_of,
 )
+from datasource.locations import Location
 from datasource.schema import COLUMNS, HEADERS
 from logstore.errors import InvalidConfigError
 from logstore.log.isolation import Isolation
@@ -55,6 +56,7 @@ OPTIONS: dict[str, Uses] = {
     "columns": _READ,
     "includeHeaders": _READ | _WRITE,
     "includeTiered": _BATCH,
+    "tieredTable": _BATCH,
     "startingOffsets": _READ,
     "startingTimestamp": _READ,
     "startingOffsetsByTimestamp": _READ,
@@ -148,8 +150,7 @@ class TaskLimits:
 class ReadOptions:
     """A checked read: which topics of which directory, from where to where, how much at a time."""
 
-    path: str
-    bootstrap: str  # of a cluster; exactly one of `path` and this is given
+    location: Location
     group: str  # "": none
     topics: Topics
     starting: OffsetSpec | OfGroup
@@ -158,8 +159,8 @@ class ReadOptions:
     fail_on_data_loss: bool
     isolation: Isolation
     include_tiered: bool
+    tiered_table: str  # over a cluster: the directory of the topics' tables
     short_circuit: bool
-    rack: str  # "": none
     pushdown: bool
     trigger: TriggerLimits
     tasks: TaskLimits
@@ -171,8 +172,7 @@ class ReadOptions:
 class WriteOptions:
     """A checked write; `topic` None: a column names the topic of each row."""
 
-    path: str
-    bootstrap: str  # of a cluster; exactly one of `path` and this is given
+    location: Location
     topic: str | None
     partitioner: str
     compression: str | None
@@ -220,18 +220,16 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         raise parse.bad(
             "isolation", given["isolation"], "includeTiered reads committed records: leave one away"
         )
-    path, bootstrap = _location(given)
-    if bootstrap and include_tiered:
-        raise parse.bad("includeTiered", given["includetiered"], "needs a directory (option 'path')")
+    location = replace(_location(given), rack=_rack(given))
+    _check_table(given, location, include_tiered=include_tiered)
     short_circuit = parse.flag(given, "shortCircuit", default=False)
-    if short_circuit and not bootstrap:
+    if short_circuit and not location.bootstrap:
         raise parse.bad(
             "shortCircuit", given["shortcircuit"], "needs a cluster: a directory is read directly"
         )
     return ReadOptions(
-        path=path,
-        bootstrap=bootstrap,
-        group=_group(given, bootstrap, uses),
+        location=location,
+        group=_group(given, location.bootstrap, uses),
         topics=topics_of(given),
         starting=starting(given, is_batch=uses == _BATCH, is_known=len(uses) == 1),
         ending=ending(given),
@@ -242,8 +240,8 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         fail_on_data_loss=parse.flag(given, "failOnDataLoss", default=True),
         isolation=isolation,
         include_tiered=include_tiered,
+        tiered_table=given.get("tieredtable", "").strip(),
         short_circuit=short_circuit,
-        rack=_rack(given, bootstrap),
         pushdown=parse.flag(given, "pushdown", default=False),
         trigger=trigger,
         tasks=TaskLimits(
@@ -263,16 +261,15 @@ def write_options(options: Mapping[str, str], *, streaming: bool = False) -> Wri
     given = _known(options, _WRITE)
     exactly_once = parse.flag(given, "exactlyOnce", default=True)
     _check_transaction(given, exactly_once=exactly_once, streaming=streaming)
-    path, bootstrap = _location(given)
-    if bootstrap and exactly_once:
+    location = _location(given)
+    if location.bootstrap and exactly_once:
         raise InvalidConfigError(
             "option 'exactlyOnce': writes to a cluster are not exactly-once yet; set it to false (the rows of a task "
             "that Spark repeats are then appended again)",
             option="exactlyOnce",
         )
     return WriteOptions(
-        path=path,
-        bootstrap=bootstrap,
+        location=location,
         topic=given["topic"].strip() if "topic" in given else None,
         partitioner=parse.choice(given, "partitioner", PARTITIONERS, "murmur3"),
         compression=parse.choice(given, "compression", COMPRESSIONS, "") or None,
@@ -372,23 +369,36 @@ def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
     return f"unknown option {name!r}; a {_named(uses)} takes {', '.join(names[lower] for lower in here)}"
 
 
-def _location(given: Mapping[str, str]) -> tuple[str, str]:
-    """(directory, addresses of a cluster): one of them is ""."""
+def _location(given: Mapping[str, str]) -> Location:
     bootstrap = given.get("kafka.bootstrap.servers", "").strip()
     if "kafka.bootstrap.servers" not in given:
-        return _path(given), ""
+        return Location(path=_path(given))
     if "path" in given:
         raise InvalidConfigError(
             "options 'path' (a directory) and 'kafka.bootstrap.servers' (a cluster) are both given: leave one away",
             option="path",
         )
     addresses_of(bootstrap)
-    return "", bootstrap
+    return Location(bootstrap=bootstrap)
 
 
-def _rack(given: Mapping[str, str], bootstrap: str) -> str:
+def _check_table(given: Mapping[str, str], location: Location, *, include_tiered: bool) -> None:
+    """Raise InvalidConfigError unless a read of tables over a cluster names them, and no other read does."""
+    table = given.get("tieredtable", "").strip()
+    if table and not (include_tiered and location.bootstrap):
+        remedy = "a directory knows its tables: remove it" if location.path else "needs includeTiered=true"
+        raise parse.bad("tieredTable", table, remedy)
+    if include_tiered and location.bootstrap and not table:
+        raise parse.bad(
+            "includeTiered",
+            given["includetiered"],
+            "over a cluster option 'tieredTable' names the directory of the Delta table, {topic} for the topic's name",
+        )
+
+
+def _rack(given: Mapping[str, str]) -> str:
     rack = given.get("kafka.client.rack", "").strip()
-    if rack and not bootstrap:
+    if rack and "path" in given:
         raise parse.bad("kafka.client.rack", rack, "needs a cluster: a directory is read directly")
     return rack
 

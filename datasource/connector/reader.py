@@ -25,7 +25,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from datasource.connector.locations import group_of, to_read
 from datasource.connector.offsets import (
     Extents,
     PartitionOffsets,
@@ -115,11 +114,13 @@ class _Tasks:
     def _target(self) -> ReadableTopics:
         options = self.options
         if options.include_tiered:
-            return reading_tiered(options.path, fail_on_data_loss=options.fail_on_data_loss)
-        return to_read(options, options.isolation, short_circuit=options.short_circuit, rack=options.rack)
+            return reading_tiered(
+                options.location, options.tiered_table, fail_on_data_loss=options.fail_on_data_loss
+            )
+        return options.location.read(options.isolation, short_circuit=options.short_circuit)
 
     def _group(self) -> GroupPositions | None:
-        return group_of(self.options)
+        return self.options.location.group(self.options.group) if self.options.group else None
 
     def _start(self, target: ReadableTopics, now: Extents) -> StreamOffset:
         """Where the options let the read begin."""

@@ -24,10 +24,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from datasource.connector.locations import to_read, to_write
 from datasource.connector.options import WriteOptions
 from datasource.schema import check_write_schema, rows_to_append
-from datasource.topics import PartitionRange, WritableTopics, writing
+from datasource.topics import PartitionRange, WritableTopics
 from logstore import InvalidRecordError, InvalidRequestError, PylogError
 from logstore.env import SYSTEM
 from logstore.store.transactions.coordinator import Transactions
@@ -74,7 +73,7 @@ class _Appender:
         self._options = options
         if _COMMITTING in sys.modules:
             return
-        target = to_read(options)
+        target = options.location.read()
         if options.topic is not None:
             target.topic(options.topic)
         self._driver = driver(SYSTEM)
@@ -85,7 +84,7 @@ class _Appender:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
         """Append the rows; on return they are on disk."""
-        target = to_write(self._options)
+        target = self._options.location.write()
         if not self._options.exactly_once:
             ranges = self._append(target, iterator, None)
             target.flush()
@@ -222,7 +221,7 @@ def _prepared(messages: Messages) -> list[Prepared]:
 
 def _commit(options: WriteOptions, messages: Messages, *, origin: str = "") -> None:
     if prepared := _prepared(messages):
-        writing(options.path).transactions.commit(prepared, origin=origin)
+        options.location.write().transactions.commit(prepared, origin=origin)
 
 
 def _abort(options: WriteOptions, give_up: Callable[[Transactions], None]) -> None:
@@ -231,7 +230,7 @@ def _abort(options: WriteOptions, give_up: Callable[[Transactions], None]) -> No
     An error is only logged, or it would hide why the write failed: the next process that comes by aborts the rest.
     """
     with _quietly():
-        transactions = writing(options.path).transactions
+        transactions = options.location.write().transactions
         give_up(transactions)
         transactions.tend()
 
@@ -272,7 +271,7 @@ def _read(checkpoint: str | None, name: str) -> bytes:
 
 
 def _all_ends(options: WriteOptions) -> dict[str, Mapping[int, int]]:
-    target = to_read(options, isolation="read_uncommitted")
+    target = options.location.read("read_uncommitted")
     topics = [info.name for info in target.topics() if options.topic in (None, info.name) and not info.damage]
     return {topic: {p: extent.end for p, extent in target.offsets(topic).items()} for topic in topics}
 

@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 
 from datasource.delta.conversion import is_supported, parse
 from datasource.delta.table import DATE, OUR_SUFFIX
+from datasource.locations import Location
 from datasource.schema import microseconds
-from datasource.topics import PartitionRange, reading
+from datasource.topics import NO_EPOCH, PartitionRange
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError
 
@@ -73,12 +74,13 @@ def typed_schema(fields: Sequence[pa.Field]) -> pa.Schema:
 class OffsetSlice:
     """Offsets [start, end) of a partition, to be written to a table. Without `fields` values stay bytes."""
 
-    path: str
+    location: Location
     topic: str
     partition: int
     start: int
     end: int
     table: str
+    leader_epoch: int = NO_EPOCH
     fields: tuple[pa.Field, ...] = ()
     bad_table: str = ""
     bad_start: int = 0  # bad rows below this offset are in their table already
@@ -158,8 +160,10 @@ def write_piece(piece: OffsetSlice) -> Written:
 
 def converted(piece: OffsetSlice) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
     """Yield the piece's records as rows of the table, each with the bad ones (None: values stay bytes)."""
-    target = reading(piece.path)
-    wanted = PartitionRange(piece.topic, piece.partition, piece.start, piece.end)
+    target = piece.location.read()
+    wanted = PartitionRange(
+        piece.topic, piece.partition, piece.start, piece.end, leader_epoch=piece.leader_epoch
+    )
     stored = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
     for records in target.read(wanted, stored):
         rows = _as_stored(records, piece.topic, piece.partition)

@@ -2,11 +2,7 @@
 
 The table itself says how far it goes: each commit that adds records carries, per partition, a `txn` action with the app
 id `pylog:<topic id>:<partition>` and, as its version, the offset behind the last record. Rows and offset thus appear
-together or not at all, in every snapshot. The store's note (`tiering/<topic id>.json`) only says where the table is,
-which schema was declared, and up to which version the table's history was checked.
-
-A copy of a store has the same topics, with the same ids. A table inside the store is copied with it, and noted by its
-relative path. A table elsewhere belongs to one store, whose path is a property of the table; it refuses other stores.
+together or not at all, in every snapshot. Whose records they are, `owner` says.
 
 Of two commits that were prepared from one snapshot and name the same app id, the second fails.
 
@@ -16,7 +12,6 @@ sees.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from datasource.delta import log
-from logstore.checkpoint import write_atomic
+from datasource.delta.owner import Owner
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError, PylogError, StoreError
 
@@ -35,10 +30,8 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction
 
-NOTES = "tiering"  # directory of the store: a note per tiered topic
-TABLES = "tiered"  # directory of the store: where tables are by default
 TOPIC_ID = "pylog.topicId"  # property of a table: whose records it holds
-STORE = "pylog.store"  # property of a table: which store fills it, if it is outside of that store
+STORE = "pylog.store"  # property of a table: the name of its owner; not heeded inside of a store
 DATE = "date"  # the partition column
 
 # Features of a table that a reader of its current rows may ignore.
@@ -72,70 +65,6 @@ class TableFile:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TierConfig:
-    """The store's note of a topic's table: where it is, and its declared schema as DDL ("": values are bytes).
-
-    The history of the table is checked and on disk up to `version`, that of the table of bad rows up to `bad_version`.
-    """
-
-    table: Path
-    schema: str = ""
-    version: int = -1
-    bad_version: int = -1
-
-    @property
-    def tables(self) -> list[tuple[Path, int]]:
-        """The tables, each with the version up to which it was checked."""
-        bad = [(bad_table(self.table), self.bad_version)] if self.schema else []
-        return [(self.table, self.version), *bad]
-
-
-def bad_table(table: Path) -> Path:
-    return table.with_name(f"{table.name}__dlq")
-
-
-def noted(root: str | Path, topic_id: str) -> TierConfig | None:
-    """Return what the store notes of the topic's table; None if it was never tiered."""
-    try:
-        note = json.loads(SYSTEM.files.read_all(_note(root, topic_id)))
-        versions = int(note.get("version", -1)), int(note.get("dlqVersion", -1))
-        return TierConfig(Path(root) / note["table"], str(note.get("schema", "")), *versions)
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(
-            f"{_note(root, topic_id)} is damaged; remove it, and run the tiering job with the table's directory"
-        ) from error
-
-
-def write_note(root: str | Path, topic: str, topic_id: str, note: TierConfig) -> None:
-    table = note.table.resolve().relative_to(_owner(root)) if _is_inside(note.table, root) else note.table
-    versions = {"version": note.version, "dlqVersion": note.bad_version}
-    text = json.dumps({"topic": topic, "table": str(table), "schema": note.schema} | versions)
-    SYSTEM.files.mkdir(Path(root) / NOTES)
-    write_atomic(SYSTEM, _note(root, topic_id), text.encode())
-    SYSTEM.files.fsync(Path(root))
-
-
-def _owner(root: str | Path) -> str:
-    """Return the value of STORE in a table outside of the store."""
-    return str(Path(root).resolve())
-
-
-def _is_inside(table: Path, root: str | Path) -> bool:
-    return table.resolve().is_relative_to(_owner(root))
-
-
-def _note(root: str | Path, topic_id: str) -> Path:
-    return Path(root) / NOTES / f"{topic_id}.json"
-
-
-def lock_path(root: str | Path, topic_id: str) -> Path:
-    """Return the file that a job keeps locked while it tiers the topic."""
-    return Path(root) / NOTES / f"{topic_id}.lock"
-
-
 def app_id(topic_id: str, partition: int | str) -> str:
     """Return the app id by which a table says how far it holds a partition ("": the prefix of all partitions)."""
     return f"pylog:{topic_id}:{partition}"
@@ -144,17 +73,16 @@ def app_id(topic_id: str, partition: int | str) -> str:
 class TopicTable:
     """One snapshot of the table of one topic. `boundary` and `files` agree with each other; `commit` builds on both."""
 
-    def __init__(self, path: Path, topic_id: str, root: str) -> None:
-        """Load the newest snapshot. Raises: StoreError: the store at `root` has no such table of this topic."""
+    def __init__(self, path: Path, owner: Owner) -> None:
+        """Load the newest snapshot. Raises: StoreError: there is no table of this topic of this store or cluster."""
         self.path = path
-        self.topic_id = topic_id
-        self.root = root
+        self._owner = owner
         self._table = _load(path)
         self._check()
 
     def boundary(self, partition: int) -> int | None:
         """Return the offset behind the last tiered record; None: none is."""
-        return self._table.transaction_version(app_id(self.topic_id, partition))
+        return self._table.transaction_version(app_id(self._owner.topic_id, partition))
 
     def check_boundary(self, partition: int, start: int) -> None:
         """Raise TableConflictError if somebody tiered records from `start` on since that was planned."""
@@ -197,7 +125,9 @@ class TopicTable:
         from deltalake.exceptions import DeltaError
 
         now_ms = SYSTEM.clock.now_ms()
-        ours = [Transaction(app_id(self.topic_id, p), end, now_ms) for p, end in sorted(boundaries.items())]
+        ours = [
+            Transaction(app_id(self._owner.topic_id, p), end, now_ms) for p, end in sorted(boundaries.items())
+        ]
         try:
             self._table.create_write_transaction(
                 list(adds),
@@ -207,12 +137,12 @@ class TopicTable:
                 commit_properties=CommitProperties(app_transactions=ours),
             )
         except DeltaError as error:
-            after = TopicTable(self.path, self.topic_id, self.root)
+            after = TopicTable(self.path, self._owner)
             # Else it failed after the commit, writing a checkpoint, say.
             if not after._holds(adds, boundaries):
                 raise self._refusal(after, error) from error
         else:
-            after = TopicTable(self.path, self.topic_id, self.root)
+            after = TopicTable(self.path, self._owner)
         after.make_durable(since=self.version)
         return after
 
@@ -234,14 +164,14 @@ class TopicTable:
         """Return the commit after version `since` that moved the boundary to `end`; None: there is none."""
         for version in range(since + 1, self.version + 1):
             found = log.entry(self.path, version)
-            if found and found.transactions.get(app_id(self.topic_id, partition)) == end:
+            if found and found.transactions.get(app_id(self._owner.topic_id, partition)) == end:
                 return found
         return None
 
     def check_history(self, *, since: int) -> None:
         """Raise RestoredError if RESTORE took away rows that the boundaries still claim, after version `since`."""
         look = cache(partial(log.entry, self.path))
-        found = log.undone(look, since=since, head=self.version, prefix=app_id(self.topic_id, ""))
+        found = log.undone(look, since=since, head=self.version, prefix=app_id(self._owner.topic_id, ""))
         if found is None:
             return
         to = "an earlier time" if found.restored < 0 else f"version {found.restored}"
@@ -249,7 +179,7 @@ class TopicTable:
         raise RestoredError(
             f"{self.path} was taken back to {to} by RESTORE (its version {found.version}): it lacks rows that were "
             f"tiered. Nothing is tiered, and the log keeps what it has, until you {forward}remove "
-            f"{_note(self.root, self.topic_id)} and give another directory with --table (table=): a new table "
+            f"{self._owner.note} and give another directory with --table (table=): a new table "
             "begins with what the log still has"
         )
 
@@ -285,16 +215,16 @@ class TopicTable:
     def _check(self) -> None:
         about = self._table.metadata()
         topic_id, store = about.configuration.get(TOPIC_ID), about.configuration.get(STORE)
-        if topic_id != self.topic_id:
+        if topic_id != self._owner.topic_id:
             whose = f"another (or an earlier) topic {about.name!r}" if topic_id else "something else"
             raise StoreError(
                 f"{self.path} is a table of {whose}; give another directory with --table (table=)"
             )
-        if store != _owner(self.root) and not _is_inside(self.path, self.root):
+        if store != self._owner.name and not self._owner.has_inside(self.path):
             raise StoreError(
-                f"{self.path} is a table of the store {store}, not of {_owner(self.root)}: if that one was moved here, "
-                f"set the property {STORE} of the table to {_owner(self.root)}; a copy needs tables of its own: remove "
-                f"{_note(self.root, self.topic_id)} and give another directory with --table (table=)"
+                f"{self.path} is a table of the store {store}, not of {self._owner.name}: if that one was moved here, "
+                f"set the property {STORE} of the table to {self._owner.name}; a copy needs tables of its own: remove "
+                f"{self._owner.note} and give another directory with --table (table=)"
             )
         features = set(self._table.protocol().reader_features or ())
         if strange := features - _HARMLESS_FEATURES:
@@ -320,8 +250,8 @@ def exists(path: Path) -> bool:
     return SYSTEM.files.stat(path / log.LOG) is not None and bool(_deltalake().is_deltatable(_location(path)))
 
 
-def create(path: Path, root: str, name: str, topic_id: str, schema: pa.Schema) -> None:
-    """Make the empty table of a topic of the store at `root`, unless it exists; on return it is durable.
+def create(path: Path, owner: Owner, schema: pa.Schema) -> None:
+    """Make an empty table of the topic, unless it exists; on return it is durable.
 
     Raises: InvalidRequestError: Delta does not allow the name of a column.
     """
@@ -335,8 +265,8 @@ def create(path: Path, root: str, name: str, topic_id: str, schema: pa.Schema) -
         schema,
         mode="ignore",
         partition_by=[DATE],
-        name=name,
-        configuration={TOPIC_ID: topic_id, STORE: _owner(root)},
+        name=owner.topic,
+        configuration={TOPIC_ID: owner.topic_id, STORE: owner.name},
         raise_if_key_not_exists=False,
     )
     name_features(path)

@@ -11,31 +11,41 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from datasource.delta.table import RestoredError, TableFile, TopicTable, noted
+from datasource.delta.owner import TierConfig, noted, owner_of
+from datasource.delta.table import RestoredError, TableFile, TopicTable
+from datasource.delta.topic_tables import table_of
 from datasource.errors import report
-from datasource.topics import Found, PartitionRange, ReadableTopics, reading
+from datasource.locations import Location
+from datasource.topics import Found, PartitionRange, ReadableTopics
 from logstore import InvalidRequestError, OffsetOutOfRangeError, OffsetRange, StorageError, TopicInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def reading_tiered(path: str, *, fail_on_data_loss: bool) -> ReadableTopics:
-    """Return the topics of a directory together with their tables, for reading committed records."""
-    return TieredTopics(reading(path), path, fail_on_data_loss=fail_on_data_loss)
+def reading_tiered(location: Location, table: str = "", *, fail_on_data_loss: bool) -> ReadableTopics:
+    """Return topics together with their tables, for reading committed records; over a cluster `table` names those."""
+    return TieredTopics(location.read(), location, table, fail_on_data_loss=fail_on_data_loss)
 
 
 class TieredTopics:
-    """Topics whose older records are in tables. A topic that was never tiered is just its log.
+    """Topics whose older records are in tables. A topic of a directory that was never tiered is just its log.
 
     A table that lost rows by RESTORE raises DataLossError, or logs a warning.
     """
 
-    def __init__(self, log: ReadableTopics, path: str, *, fail_on_data_loss: bool = True) -> None:
+    def __init__(
+        self, log: ReadableTopics, location: Location, table: str = "", *, fail_on_data_loss: bool = True
+    ) -> None:
         self._log = log
-        self._path = path
+        self._location = location
+        self._named = table
         self._fail = fail_on_data_loss
         self._looked_through: dict[str, int] = {}  # topic: version of its table
+
+    @property
+    def identity(self) -> str:
+        return self._log.identity
 
     def topics(self) -> list[TopicInfo]:
         return self._log.topics()
@@ -51,6 +61,9 @@ class TieredTopics:
             return log
         files = table.files()
         return {p: _joined(files, table.boundary(p), p, extent) for p, extent in log.items()}
+
+    def extent(self, topic: str, partition: int) -> OffsetRange:
+        return self.offsets(topic)[partition]
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> Mapping[int, int]:
         return self._log.epoch_ends(topic, epochs)
@@ -137,12 +150,13 @@ class TieredTopics:
         return replace(r, end=cut), replace(r, start=cut), table
 
     def _table(self, topic: str) -> TopicTable | None:
-        """Return the newest snapshot of the topic's table; None: it was never tiered."""
-        info = self._log.topic(topic)
-        note = noted(self._path, info.topic_id)
-        if note is None:
+        """Return the newest snapshot of the topic's table; None: it was never tiered, which a directory notes."""
+        owner = owner_of(self._location, self._log.topic(topic), table_of(topic, self._named))
+        note = noted(owner)
+        if note is None and owner.is_store:
             return None
-        table = TopicTable(note.table, info.topic_id, self._path)
+        note = note or TierConfig(owner.base)
+        table = TopicTable(note.table, owner)
         try:
             table.check_history(since=max(note.version, self._looked_through.get(topic, -1)))
             self._looked_through[topic] = table.version
@@ -206,11 +220,11 @@ def _joined(
     A partition that the table does not know begins at 0: a read of what the log deleted says that it is lost.
     """
     if boundary is None:
-        return OffsetRange(0, log.end)
+        return replace(log, start=0)
     firsts = [
         file.offsets[0] if file.offsets else 0 for file in files if file.may_hold(partition, 0, boundary)
     ]
-    return OffsetRange(min([*firsts, log.start]), max(boundary, log.end))
+    return replace(log, start=min([*firsts, log.start]), end=max(boundary, log.end))
 
 
 def _share(file: TableFile, r: PartitionRange) -> int:

@@ -17,15 +17,18 @@ from typing import Any, TypeVar
 
 import logstore
 from datasource.delta import table as delta_table
+from datasource.delta.owner import Owner, TierConfig, write_note
 from datasource.delta.parquet import DataFile, OffsetSlice, remove
-from datasource.delta.table import RestoredError, TierConfig, TopicTable
+from datasource.delta.table import RestoredError, TopicTable
 from datasource.delta.topic_tables import TieringTask
 from datasource.errors import reason
+from datasource.locations import Location
+from datasource.topics import NO_EPOCH, LedRange, PartitionRange
+from logstore import OffsetRange
 from logstore.env import SYSTEM
 from logstore.errors import PylogError, StoreError
 from logstore.log.log import Log
 from logstore.log.segments import offset_checkpoints
-from logstore.store.reading import extent_of
 
 logger = logging.getLogger(__name__)
 
@@ -83,14 +86,13 @@ def each(report: Report, partitions: Iterable[int], look: Callable[[int], Found]
 
 
 @contextmanager
-def alone(root: str, info: logstore.TopicInfo, report: Report) -> Iterator[bool]:
+def alone(location: Location, owner: Owner, report: Report) -> Iterator[bool]:
     """Keep other jobs from the topic; False if another one is at work, which the report then says.
 
     If the block finds that the table lost rows, the log's tiered offsets are withdrawn before others may go on.
     """
-    lock_path = delta_table.lock_path(root, info.topic_id)
-    SYSTEM.files.mkdir(lock_path.parent)
-    lock = SYSTEM.files.lock(lock_path, wait=False)
+    SYSTEM.files.mkdir(owner.lock.parent)
+    lock = SYSTEM.files.lock(owner.lock, wait=False)
     if lock is None:
         for row in report.values():
             row.status = SKIPPED
@@ -100,60 +102,62 @@ def alone(root: str, info: logstore.TopicInfo, report: Report) -> Iterator[bool]
     try:
         yield True
     except RestoredError:
-        distrust(root, info)
+        distrust(location, owner.topic)
         raise
     finally:
         lock.release()
 
 
 def goal(task: TieringTask, report: Report) -> dict[int, int]:
-    """Return how far each partition is committed now. A transaction is in it with all of its partitions or none."""
-    with logstore.open(task.path, mode="r", create=False) as store:
-        return store.transactions.settled(lambda: each(report, report, lambda p: _extent(store, task, p).end))
+    """Return how far each partition is committed now.
+
+    A transaction of a directory is in it with all of its partitions or none.
+    """
+    target = task.location.read()
+    return target.settled(lambda: each(report, report, lambda p: target.extent(task.topic, p).end))
 
 
 def plan(task: TieringTask, goal: Mapping[int, int], report: Report) -> list[OffsetSlice]:
     """Return what the tables lack up to `goal`, at most one piece per partition."""
     main, bad = (
-        TopicTable(path, task.topic_id, task.path) if delta_table.exists(path) else None
+        TopicTable(path, task.owner) if delta_table.exists(path) else None
         for path in (task.table, task.bad_table)
     )
-    with logstore.open(task.path, mode="r", create=False) as store:
+    target = task.location.read()
 
-        def piece(partition: int) -> OffsetSlice | None:
-            boundary = main.boundary(partition) if main else None
-            start = _start(_extent(store, task, partition), boundary, report[partition])
-            if start >= goal[partition]:
-                return None
-            return OffsetSlice(
-                path=task.path,
-                topic=task.topic,
-                partition=partition,
-                start=start,
-                end=_end(store.log(task.topic, partition), start, goal[partition]),
-                table=str(task.table),
-                fields=task.fields,
-                bad_table=str(task.bad_table),
-                bad_start=(bad.boundary(partition) or 0) if bad else 0,
-            )
+    def piece(partition: int) -> OffsetSlice | None:
+        boundary = main.boundary(partition) if main else None
+        extent = target.extent(task.topic, partition)
+        start = _start(extent, boundary, report[partition])
+        if start >= goal[partition]:
+            return None
+        wanted = PartitionRange(task.topic, partition, start, goal[partition])
+        is_small = target.size_bytes(wanted) <= PIECE_BYTES
+        return OffsetSlice(
+            location=task.location,
+            topic=task.topic,
+            partition=partition,
+            start=start,
+            end=wanted.end if is_small else min(wanted.end, target.offset_after_bytes(wanted, PIECE_BYTES)),
+            leader_epoch=extent.leader_epoch if isinstance(extent, LedRange) else NO_EPOCH,
+            table=str(task.table),
+            fields=task.fields,
+            bad_table=str(task.bad_table),
+            bad_start=(bad.boundary(partition) or 0) if bad else 0,
+        )
 
-        return [found for found in each(report, goal, piece).values() if found]
+    return [found for found in each(report, goal, piece).values() if found]
 
 
 def preview(task: TieringTask, report: Report) -> None:
-    ends = goal(task, report)
-    with logstore.open(task.path, mode="r", create=False) as store:
-        for piece in plan(task, ends, report):
-            row = report[piece.partition]
-            row.status, row.end = WOULD, ends[piece.partition]
-            row.bytes = store.log(task.topic, piece.partition).reader.bytes_between(piece.start, row.end)
+    ends, target = goal(task, report), task.location.read()
+    for piece in plan(task, ends, report):
+        row = report[piece.partition]
+        row.status, row.end = WOULD, ends[piece.partition]
+        row.bytes = target.size_bytes(PartitionRange(piece.topic, piece.partition, piece.start, row.end))
 
 
-def _extent(store: logstore.LogStore, task: TieringTask, partition: int) -> logstore.OffsetRange:
-    return extent_of(store.log(task.topic, partition), "read_committed", store.transactions.outcomes())
-
-
-def _start(extent: logstore.OffsetRange, boundary: int | None, row: ReportRow) -> int:
+def _start(extent: OffsetRange, boundary: int | None, row: ReportRow) -> int:
     """Return where the table ends, or where the log begins if that is later, which the row then says."""
     if boundary is not None and boundary > extent.end:
         raise StoreError(
@@ -167,33 +171,29 @@ def _start(extent: logstore.OffsetRange, boundary: int | None, row: ReportRow) -
     return start
 
 
-def _end(log: Log, start: int, goal: int) -> int:
-    """Return where a piece from `start` ends: at the goal, or at the end of the batch that fills it."""
-    if log.reader.bytes_between(start, goal) <= PIECE_BYTES:
-        return goal
-    return min(goal, log.reader.offset_after_bytes(start, PIECE_BYTES))
-
-
 def prepare(task: TieringTask) -> TieringTask:
     """Create the tables if they are missing, and note them in the store; return the task with the note."""
     if task.noted is None:
         for path, schema in task.tables:
-            delta_table.create(path, task.path, task.topic, task.topic_id, schema)
+            delta_table.create(path, task.owner, schema)
     elif task.fields:
         for path, _ in task.tables:
             delta_table.name_features(path)  # tables of earlier versions may lack them
     note = replace(task.noted or TierConfig(task.table), schema=task.ddl)
     if task.noted != note:
-        delta_table.write_note(task.path, task.topic, task.topic_id, note)
+        write_note(task.owner, note)
     return replace(task, noted=note)
 
 
 def flushed(task: TieringTask, goal: Mapping[int, int], report: Report) -> dict[int, int]:
     """Flush the logs; return the goal of those that are on disk now.
 
-    A power failure must not take records from the log that are in the table: their offsets would be given again.
+    A power failure must not take records from the log that are in the table: their offsets would be given again. What
+    a cluster calls committed is on all in-sync replicas.
     """
-    with logstore.open(task.path, create=False) as store:
+    if not task.owner.is_store:
+        return dict(goal)
+    with logstore.open(task.location.path, create=False) as store:
         done = each(report, goal, lambda p: store.log(task.topic, p).flush())
     return {p: goal[p] for p in done}
 
@@ -211,7 +211,7 @@ def clean(task: TieringTask) -> list[Path]:
     """Remove, and return, the files that killed runs left in the tables: old ones that are in no version."""
     removed = []
     for path, _ in task.tables:
-        for file in TopicTable(path, task.topic_id, task.path).orphans(age_hours=ORPHAN_AGE_HOURS):
+        for file in TopicTable(path, task.owner).orphans(age_hours=ORPHAN_AGE_HOURS):
             SYSTEM.files.unlink(file)
             logger.warning("path=%s removed: a tiering job that was killed left it", file)
             removed.append(file)
@@ -221,17 +221,21 @@ def clean(task: TieringTask) -> list[Path]:
 def tell_log(task: TieringTask, report: Report) -> TieringTask:
     """Move the tiered offsets to what the tables hold on disk; return the task with its new note.
 
+    Those of a cluster are only in the note: its brokers delete without asking.
+
     Raises: RestoredError: the table lost rows by RESTORE. No tiered offset moves then.
     """
     assert task.noted is not None, task
     table = task.open_table()
     partitions = [p for p, row in report.items() if row.status != FAILED]
-    with logstore.open(task.path, mode="r", create=False) as store:
-        told = each(report, partitions, lambda p: _told(store.log(task.topic, p), table.boundary(p) or 0))
+    told = {p: task.noted.tiered.get(p, 0) for p in partitions}
+    if task.owner.is_store:
+        with logstore.open(task.location.path, mode="r", create=False) as store:
+            told = each(report, partitions, lambda p: _told(store.log(task.topic, p), table.boundary(p) or 0))
     new = [(p, start, end) for p, start in told.items() if (end := table.boundary(p) or 0) > start]
     task = replace(task, noted=_make_durable(task, task.noted, table, new))
-    if new:
-        with logstore.open(task.path, create=False) as store:
+    if new and task.owner.is_store:
+        with logstore.open(task.location.path, create=False) as store:
 
             def tell(partition: int) -> None:
                 log, boundary = store.log(task.topic, partition), table.boundary(partition) or 0
@@ -267,19 +271,24 @@ def _make_durable(
                 found.make_durable(since=since, files=files)
         versions.append(found.version if found else since)
     note = replace(noted, version=versions[0], bad_version=versions[1])
+    if not task.owner.is_store:
+        note = replace(note, tiered={**noted.tiered, **{p: end for p, _, end in new}})
     if note != noted:
-        delta_table.write_note(task.path, task.topic, task.topic_id, note)
+        write_note(task.owner, note)
     return note
 
 
-def distrust(root: str, info: logstore.TopicInfo) -> None:
+def distrust(location: Location, topic: str) -> None:
     """Withdraw the topic's tiered offsets, so that retention removes nothing that may be nowhere else.
 
-    The store is opened for reading only: the first to open it for writing would apply retention at once.
+    The store is opened for reading only: the first to open it for writing would apply retention at once. The brokers
+    of a cluster have none.
     """
-    with logstore.open(root, mode="r", create=False) as store:
-        for partition in range(info.partitions):
+    if not location.path:
+        return
+    with logstore.open(location.path, mode="r", create=False) as store:
+        for partition in range(store.topic(topic).partitions):
             try:
-                _told(store.log(info.name, partition), -1)
+                _told(store.log(topic, partition), -1)
             except PylogError as error:
-                logger.warning("tp=%s-%d tiered offset not withdrawn: %s", info.name, partition, error)
+                logger.warning("tp=%s-%d tiered offset not withdrawn: %s", topic, partition, error)

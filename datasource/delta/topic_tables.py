@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import logstore
 from datasource.delta import table as delta_table
+from datasource.delta.owner import TABLES, Owner, TierConfig, bad_table, noted
 from datasource.delta.parquet import BAD, RAW, typed_schema
-from datasource.delta.table import TierConfig, TopicTable
+from datasource.delta.table import TopicTable
+from datasource.locations import Location
 from logstore.errors import InvalidRequestError, StoreError
 
 if TYPE_CHECKING:
@@ -20,17 +21,20 @@ if TYPE_CHECKING:
 class TieringTask:
     """A topic and its tables; `ddl` declares the fields of its values."""
 
-    path: str
-    topic: str
-    topic_id: str
+    location: Location
+    owner: Owner
     table: Path
     noted: TierConfig | None = None
     ddl: str = ""
     fields: tuple[pa.Field, ...] = ()
 
     @property
+    def topic(self) -> str:
+        return self.owner.topic
+
+    @property
     def bad_table(self) -> Path:
-        return delta_table.bad_table(self.table)
+        return bad_table(self.table)
 
     @property
     def tables(self) -> list[tuple[Path, pa.Schema]]:
@@ -40,11 +44,11 @@ class TieringTask:
 
     def open_table(self) -> TopicTable:
         """Return the newest snapshot of the table. Raises: StoreError."""
-        return TopicTable(self.table, self.topic_id, self.path)
+        return TopicTable(self.table, self.owner)
 
     def open_bad_table(self) -> TopicTable | None:
         """Return that of the table of bad rows; None: there can be none. Raises: StoreError."""
-        return TopicTable(self.bad_table, self.topic_id, self.path) if self.fields else None
+        return TopicTable(self.bad_table, self.owner) if self.fields else None
 
 
 def declared(ddl: str) -> tuple[pa.Field, ...]:
@@ -64,24 +68,27 @@ def declared(ddl: str) -> tuple[pa.Field, ...]:
         ) from None
 
 
-def find(root: str, info: logstore.TopicInfo, table: str | None, schema: str | None) -> TieringTask:
-    """Return the topic with its table: the one noted, else the one asked for, else the default.
+def table_of(topic: str, table: str) -> Path:
+    """Return the directory that option and argument name, `{topic}` being the topic's name."""
+    return Path(table.replace("{topic}", topic)).absolute()
+
+
+def find(location: Location, owner: Owner, asked: Path | None, schema: str | None) -> TieringTask:
+    """Return the topic with its table: the one noted, else the one asked for, else the default (of a store).
 
     Raises: as `check`; InvalidRequestError: another one is noted.
     """
-    noted = delta_table.noted(root, info.topic_id)
-    asked = Path(table.replace("{topic}", info.name)).absolute() if table else None
-    if noted and asked and noted.table.resolve() != asked.resolve():
+    note = noted(owner)
+    if note and asked and note.table.resolve() != asked.resolve():
         raise InvalidRequestError(
-            f"topic {info.name!r} is tiered to {noted.table} already: leave the table away, or name this one"
+            f"topic {owner.topic!r} is tiered to {note.table} already: leave the table away, or name this one"
         )
-    ddl = schema or (noted.schema if noted else "")
+    ddl = schema or (note.schema if note else "")
     task = TieringTask(
-        path=root,
-        topic=info.name,
-        topic_id=info.topic_id,
-        table=noted.table if noted else asked or Path(root) / delta_table.TABLES / info.name,
-        noted=noted,
+        location=location,
+        owner=owner,
+        table=note.table if note else asked or owner.base / TABLES / owner.topic,
+        noted=note,
         ddl=ddl,
         fields=declared(ddl) if ddl else (),
     )
@@ -94,10 +101,10 @@ def check(task: TieringTask) -> None:
 
     Raises: RestoredError: a table lost rows by RESTORE.
     """
-    check_histories(task.path, task.topic_id)
+    check_histories(task.owner)
     for path, schema in task.tables:
         if task.noted or delta_table.exists(path):
-            there = TopicTable(path, task.topic_id, task.path).schema()
+            there = TopicTable(path, task.owner).schema()
             if not there.equals(schema):
                 wrong = [
                     f.name for f in schema if f.name not in there.names or f.type != there.field(f.name).type
@@ -109,8 +116,8 @@ def check(task: TieringTask) -> None:
                 )
 
 
-def check_histories(root: str, topic_id: str) -> None:
+def check_histories(owner: Owner) -> None:
     """Raise RestoredError if a table of the topic lost rows by RESTORE, StoreError if it cannot be read."""
-    note = delta_table.noted(root, topic_id)
+    note = noted(owner)
     for path, version in note.tables if note else ():
-        TopicTable(path, topic_id, root).check_history(since=version)
+        TopicTable(path, owner).check_history(since=version)

@@ -9,19 +9,20 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from logstore.cli.terminal import (
     Failure,
     counted,
     output_option,
-    path_option,
     progress_bar,
     show,
     talk,
@@ -45,6 +46,14 @@ topics_option = click.option(
     multiple=True,
     metavar="TOPIC",
     help="Only this topic; may be repeated. [default: all]",
+)
+path_option = click.option(
+    "--path",
+    envvar="PYLOG_PATH",
+    show_envvar=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The store's directory.",
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Change nothing: report what would be done.")
 
@@ -70,11 +79,31 @@ def jobs() -> None:
     """
 
 
+def _placed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where the topics are; the command gets them as `place`."""
+
+    @path_option
+    @click.option(
+        "--bootstrap-server",
+        "bootstrap",
+        metavar="HOST:PORT,…",
+        help="Brokers of a cluster, instead of --path.",
+    )
+    @wraps(function)
+    def call(path: Path | None, bootstrap: str | None, **more: object) -> object:
+        source = click.get_current_context().get_parameter_source("path")
+        if bootstrap and source is ParameterSource.ENVIRONMENT:
+            path = None
+        return function(place={"path": path and str(path), "bootstrap": bootstrap}, **more)
+
+    return call
+
+
 def _job(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Return a decorator that makes a command of a job, with the options that all jobs have."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
-        for option in (output_option, path_option, dry_run_option, topics_option):
+        for option in (output_option, _placed, dry_run_option, topics_option):
             function = option(function)
         return jobs.command(name)(function)
 
@@ -82,35 +111,40 @@ def _job(name: str) -> Callable[[Callable[..., Any]], click.Command]:
 
 
 @_job("retention")
-def retention(topics: tuple[str, ...], dry_run: bool, path: Path, output: str) -> None:
+def retention(**options: Any) -> None:
     """Delete old segments, as retention.ms and retention.bytes say.
 
     \b
     $ pylog jobs retention --path data
 
-    Appends, and opening a store, do this for the topics that they touch.
+    Appends, and opening a store, do this for the topics that they touch. The brokers of a cluster do it
+    by themselves.
     """
-    _run("retention", path, topics, dry_run, output)
+    _run("retention", **options)
 
 
 @_job("compaction")
-def compaction(topics: tuple[str, ...], dry_run: bool, path: Path, output: str) -> None:
+def compaction(**options: Any) -> None:
     """Compact topics with cleanup.policy=compact to the last record of each key.
 
     \b
     $ pylog jobs compaction --path data
 
-    A partition is compacted when its dirty part has reached min.cleanable.dirty.ratio.
+    A partition is compacted when its dirty part has reached min.cleanable.dirty.ratio. The brokers of a
+    cluster do it by themselves.
     """
-    _run("compaction", path, topics, dry_run, output)
+    _run("compaction", **options)
 
 
-@click.option(
+_table_option = click.option(
     "--table",
     metavar="DIR",
-    help="Directory of the Delta table; {topic} stands for the topic's name. Chosen once, at the first run. "
-    "[default: tiered/{topic} in the store]",
+    help="Directory of the Delta table; {topic} stands for the topic's name. Chosen once, at the first run; "
+    "over a cluster every run needs it. [default: tiered/{topic} in the store]",
 )
+
+
+@_table_option
 @click.option(
     "--schema",
     metavar="DDL",
@@ -118,30 +152,33 @@ def compaction(topics: tuple[str, ...], dry_run: bool, path: Path, output: str) 
     "table <table>__dlq. Later runs take the last schema that was given.",
 )
 @_job("tiering")
-def tiering(
-    topics: tuple[str, ...], dry_run: bool, path: Path, output: str, table: str | None, schema: str | None
-) -> None:
+def tiering(**options: Any) -> None:
     """Copy committed records into Delta tables, each exactly once.
 
     \b
     $ pylog jobs tiering --path data
 
-    With remote.storage.enable=true on a topic, retention waits for this job. Spark reads table and log
-    as one with the option includeTiered.
+    \b
+    pylog jobs tiering --bootstrap-server localhost:9092 --table /lake/{topic}
+
+    With remote.storage.enable=true on a topic of a directory, retention waits for this job; the brokers of
+    a cluster do not. Spark reads table and log as one with the option includeTiered.
     """
-    _run("tiering", path, topics, dry_run, output, table=table, schema=schema)
+    _run("tiering", **options)
 
 
 @_job("verify")
-def verify(topics: tuple[str, ...], dry_run: bool, path: Path, output: str) -> None:
+def verify(**options: Any) -> None:
     """Read everything and report damage, partitions in parallel.
 
     \b
     $ pylog jobs verify --path data
 
-    It checks what `pylog verify` checks, and ends with exit code 1 if there is damage.
+    It checks what `pylog verify` checks, and ends with exit code 1 if there is damage. Of a cluster it
+    checks what the leaders send: each broker reads its own replicas from time to time
+    (log.scrub.interval.ms).
     """
-    _run("verify", path, topics, dry_run, output)
+    _run("verify", **options)
 
 
 @jobs.command("run")
@@ -153,16 +190,15 @@ def verify(topics: tuple[str, ...], dry_run: bool, path: Path, output: str) -> N
     "names",
     multiple=True,
     type=click.Choice(["tiering", "retention", "compaction", "verify"]),
-    default=("tiering", "retention", "compaction"),
-    show_default=True,
-    help="May be repeated. They run in this order.",
+    help="May be repeated. They run in this order. [default: the first three; over a cluster: tiering]",
 )
+@_table_option
 @topics_option
 @dry_run_option
-@path_option
+@_placed
 @output_option
 def run(
-    every: int | None, names: tuple[str, ...], topics: tuple[str, ...], dry_run: bool, path: Path, output: str
+    every: int | None, names: tuple[str, ...], output: str, place: dict[str, Any], **options: Any
 ) -> None:
     """Run jobs in turn, once or again and again, in one process. Ctrl-C ends it.
 
@@ -178,13 +214,14 @@ def run(
     from datasource.jobs import schedule
     from logstore.env import SYSTEM
 
+    names = names or (("tiering",) if place["bootstrap"] else ("tiering", "retention", "compaction"))
+    _check(names, place, options["table"])
+    options["topics"] = options["topics"] or None
     with _session() as spark, progress_bar("jobs") as progress:
 
         def turn() -> list[str]:
             wrong = []
-            for job, rows in schedule.turn(
-                spark, names, path=str(path), topics=topics or None, dry_run=dry_run, progress=progress
-            ):
+            for job, rows in schedule.turn(spark, names, **place, **options, progress=progress):
                 if output == "json":
                     click.echo(json.dumps({"time_ms": SYSTEM.clock.now_ms(), "job": job, "rows": rows}))
                 else:
@@ -203,14 +240,24 @@ def run(
     _end(wrong)
 
 
-def _run(name: str, path: Path, topics: Sequence[str], dry_run: bool, output: str, **more: object) -> None:
+def _check(names: Sequence[str], place: Mapping[str, Any], table: str | None) -> None:
+    """Refuse jobs that do not work there before Spark is started."""
+    from datasource.jobs.tasks import located
+
+    with usage_errors():
+        for name in names:
+            located(name, **place, table=table)
+
+
+def _run(name: str, place: dict[str, Any], topics: Sequence[str], output: str, **more: Any) -> None:
     from datasource.jobs import schedule
 
+    _check([name], place, more.get("table"))
     with _session() as spark, progress_bar(name) as progress:
 
         def work() -> list[dict[str, Any]]:
             frame: DataFrame = schedule.JOBS[name](
-                spark, path=str(path), topics=topics or None, dry_run=dry_run, progress=progress, **more
+                spark, topics=topics or None, progress=progress, **place, **more
             )
             return [row.asDict(recursive=True) for row in frame.collect()]
 

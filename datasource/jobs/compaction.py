@@ -30,24 +30,26 @@ COMPACTED, WOULD = "compacted", "would be compacted"
 def run(
     spark: SparkSession,
     *,
-    path: str,
+    path: str | None = None,
+    bootstrap: str | None = None,
     topics: str | Sequence[str] | None = None,
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> DataFrame:
     """Return a row per partition of the compacted topics: records, bytes and dirty ratio before and after.
 
-    Raises: UnknownTopicError, NotAStoreError.
+    Raises: UnknownTopicError, NotAStoreError; InvalidRequestError: a cluster (`bootstrap`) compacts by itself.
     """
-    root, infos = tasks.chosen(path, topics)
-    wanted = tasks.places(root, (info for info in infos if info.config.is_compacted or info.damage))
+    location = tasks.located("compaction", path, bootstrap)
+    infos = tasks.chosen(location, topics)
+    wanted = tasks.places(location, (info for info in infos if info.config.is_compacted or info.damage))
     done = tasks.run_tasks(spark, wanted, partial(_compact, dry_run), progress)
     describe = partial(_described, WOULD if dry_run else COMPACTED)
     return tasks.to_frame(spark, [tasks.report_row(one.item, one, describe) for one in done], SCHEMA)
 
 
 def _compact(dry_run: bool, place: PartitionPlace) -> CompactionReport:
-    with logstore.open(place.path, mode="r" if dry_run else "auto", create=False) as store:
+    with logstore.open(place.location.path, mode="r" if dry_run else "auto", create=False) as store:
         return store.compact(place.topic, place.partition, dry_run=dry_run)
 
 

@@ -21,6 +21,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from datasource.delta.owner import Owner
 from datasource.delta.parquet import BAD, FIRST_DAY, LAST_DAY, RAW, OffsetSlice, Written, split, typed_schema
 from datasource.delta.table import DATE, TableConflictError, TopicTable, app_id
 from datasource.errors import reason
@@ -38,7 +39,7 @@ def has_delta(spark: SparkSession) -> bool:
     return DELTA_EXTENSION in str(spark.conf.get("spark.sql.extensions", ""))
 
 
-def write(spark: SparkSession, piece: OffsetSlice, topic_id: str) -> Done[OffsetSlice, Written]:
+def write(spark: SparkSession, piece: OffsetSlice, owner: Owner) -> Done[OffsetSlice, Written]:
     """Append the piece to its tables, that of bad rows first; an error is in the result.
 
     Raises: TableConflictError: the tables have changed since the piece was planned: plan again.
@@ -47,7 +48,7 @@ def write(spark: SparkSession, piece: OffsetSlice, topic_id: str) -> Done[Offset
     done, error = None, None
     try:
         with settings(spark, delta_settings(str(spark.sparkContext.master))):
-            done = _write(spark, piece, topic_id)
+            done = _write(spark, piece, owner)
     except TableConflictError:
         raise
     except Exception as failure:  # noqa: BLE001  it becomes the row of the partition
@@ -55,14 +56,14 @@ def write(spark: SparkSession, piece: OffsetSlice, topic_id: str) -> Done[Offset
     return Done(piece, done, error, (SYSTEM.clock.monotonic_ms() - start_ms) / 1000)
 
 
-def _write(spark: SparkSession, piece: OffsetSlice, topic_id: str) -> Written:
+def _write(spark: SparkSession, piece: OffsetSlice, owner: Owner) -> Written:
     rows, done = _records(spark, piece), Written()
     if piece.fields:
         if piece.bad_start < piece.end:
             bad = rows.mapInArrow(partial(_bad, piece.fields, piece.bad_start), from_arrow_schema(BAD))
-            done.bad_rows = _append(bad, Path(piece.bad_table), piece, piece.bad_start, topic_id, done)
+            done.bad_rows = _append(bad, Path(piece.bad_table), piece, piece.bad_start, owner, done)
         rows = rows.mapInArrow(partial(_typed, piece.fields), from_arrow_schema(typed_schema(piece.fields)))
-    done.rows = _append(rows, Path(piece.table), piece, piece.start, topic_id, done)
+    done.rows = _append(rows, Path(piece.table), piece, piece.start, owner, done)
     return done
 
 
@@ -76,7 +77,7 @@ def _records(spark: SparkSession, piece: OffsetSlice) -> DataFrame:
     )
     frame = (
         spark.read.format("pylog")
-        .option("path", piece.path)
+        .options(**piece.location.options)
         .option("assign", json.dumps({piece.topic: [piece.partition]}))
         .option("startingOffsets", json.dumps(place[0]))
         .option("endingOffsets", json.dumps(place[1]))
@@ -86,23 +87,21 @@ def _records(spark: SparkSession, piece: OffsetSlice) -> DataFrame:
     return frame.selectExpr(*(day if name == DATE else name for name in RAW.names))
 
 
-def _append(
-    rows: DataFrame, table: Path, piece: OffsetSlice, begin: int, topic_id: str, done: Written
-) -> int:
+def _append(rows: DataFrame, table: Path, piece: OffsetSlice, begin: int, owner: Owner, done: Written) -> int:
     """Append in one durable commit that moves the boundary from `begin`; return the number of rows."""
-    before = TopicTable(table, topic_id, piece.path)
+    before = TopicTable(table, owner)
     before.check_boundary(piece.partition, begin)
     try:
         (
             rows.write.format("delta")
             .mode("append")
-            .option("txnAppId", app_id(topic_id, piece.partition))
+            .option("txnAppId", app_id(owner.topic_id, piece.partition))
             .option("txnVersion", piece.end)
             .save(str(table))
         )
     except (PySparkException, Py4JJavaError) as error:
         raise failure(table, error) from error
-    after = TopicTable(table, topic_id, piece.path)
+    after = TopicTable(table, owner)
     commit = after.committed(before.version, piece.partition, piece.end)
     if commit is None or after.boundary(piece.partition) != piece.end:
         raise StorageError(f"{table}: Delta Lake did not note offset {piece.end} of the commit")

@@ -12,12 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import logstore
+from datasource.delta.owner import of_store
 from datasource.delta.table import RestoredError
 from datasource.delta.tiering import distrust
 from datasource.delta.topic_tables import check_histories
 from datasource.errors import reason
 from datasource.jobs import tasks
 from datasource.jobs.tasks import NOTHING, Done, PartitionPlace, Row
+from datasource.locations import Location
 from logstore.errors import PylogError
 from logstore.maintenance.retention import RetentionReport
 from logstore.progress import Progress, no_progress
@@ -43,7 +45,8 @@ class Outcome(NamedTuple):
 def run(
     spark: SparkSession,
     *,
-    path: str,
+    path: str | None = None,
+    bootstrap: str | None = None,
     topics: str | Sequence[str] | None = None,
     dry_run: bool = False,
     progress: Progress = no_progress,
@@ -52,11 +55,12 @@ def run(
 
     The files go `file.delete.delay.ms` later, with the next run.
 
-    Raises: UnknownTopicError, NotAStoreError.
+    Raises: UnknownTopicError, NotAStoreError; InvalidRequestError: a cluster (`bootstrap`) deletes by itself.
     """
-    root, infos = tasks.chosen(path, topics)
-    refused = _refused(root, infos, dry_run=dry_run)
-    everywhere = tasks.places(root, infos)
+    location = tasks.located("retention", path, bootstrap)
+    infos = tasks.chosen(location, topics)
+    refused = _refused(location, infos, dry_run=dry_run)
+    everywhere = tasks.places(location, infos)
     # First ask what would go: the first process that opens the store for writing deletes it, in all partitions.
     would = tasks.run_tasks(spark, [place for place in everywhere if place.topic not in refused], _would)
     done: list[tuple[PartitionPlace, Done[Any, Outcome]]] = [(one.item, one) for one in would]
@@ -73,22 +77,22 @@ def run(
     return tasks.to_frame(spark, [tasks.report_row(place, one, describe) for place, one in done], SCHEMA)
 
 
-def _refused(root: str, infos: Iterable[logstore.TopicInfo], *, dry_run: bool) -> dict[str, str]:
+def _refused(location: Location, infos: Iterable[logstore.TopicInfo], *, dry_run: bool) -> dict[str, str]:
     """Return the topics whose table may lack what their logs count as tiered, and why."""
     found = {}
     for info in infos:
         if info.damage is None and info.config.remote_storage_enable:
             try:
-                check_histories(root, info.topic_id)
+                check_histories(of_store(location.path, info.name, info.topic_id))
             except PylogError as error:
                 found[info.name] = reason(error)
                 if isinstance(error, RestoredError) and not dry_run:
-                    distrust(root, info)  # appends apply retention, too
+                    distrust(location, info.name)  # appends apply retention, too
     return found
 
 
 def _would(place: PartitionPlace) -> Outcome:
-    with logstore.open(place.path, mode="r", create=False) as store:
+    with logstore.open(place.location.path, mode="r", create=False) as store:
         size_bytes = _size_bytes(store, place)
         report = store.expire(place.topic, place.partition, dry_run=True)
     return Outcome(report, size_bytes, size_bytes - report.removed_bytes)
@@ -97,7 +101,7 @@ def _would(place: PartitionPlace) -> Outcome:
 def _expire(expected: tuple[PartitionPlace, Outcome | None]) -> Outcome:
     """Apply retention; report what went since `expected`, whoever deleted it."""
     place, before = expected
-    with logstore.open(place.path, create=False) as store:
+    with logstore.open(place.location.path, create=False) as store:
         after = store.expire(place.topic, place.partition)
         size_bytes = _size_bytes(store, place)
     if before is None:

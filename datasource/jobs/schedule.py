@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from datasource.jobs import compaction, retention, tiering, verify
 from logstore.env import SYSTEM, Clock
 from logstore.errors import PylogError
-from logstore.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,15 +27,14 @@ def turn(
     spark: SparkSession,
     jobs: Sequence[str],
     *,
-    path: str,
-    topics: Sequence[str] | None = None,
-    dry_run: bool = False,
-    progress: Progress = no_progress,
+    table: str | None = None,
+    **options: Any,
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Run each of `jobs` once; yield its name and the rows of its report."""
+    """Run each of `jobs` once, with options that all have, and `table` for tiering; yield its name and its rows."""
     for name, job in JOBS.items():
         if name in jobs:
-            frame = job(spark, path=path, topics=topics, dry_run=dry_run, progress=progress)
+            more = {"table": table} if name == "tiering" else {}
+            frame = job(spark, **options, **more)
             yield name, [row.asDict(recursive=True) for row in frame.collect()]
 
 

@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import logstore
 from datasource.errors import reason
+from datasource.locations import Location
 from datasource.session import watching
+from logstore import TopicInfo
 from logstore.env import SYSTEM
-from logstore.errors import UnknownTopicError
+from logstore.errors import InvalidRequestError, UnknownTopicError
 from logstore.progress import Progress, no_progress
+from replication.client.addresses import addresses_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -28,6 +31,8 @@ Result = TypeVar("Result")
 Row = Mapping[str, object]
 
 NOTHING, FAILED = "nothing to do", "failed"
+# Jobs that brokers need not, and the settings by which they do the same.
+_OF_BROKERS = {"retention": "retention.ms and retention.bytes", "compaction": "cleanup.policy=compact"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +47,49 @@ class Done(Generic[Item, Result]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlace:
-    """A partition of a topic of the store at `path`."""
+    """A partition of a topic there."""
 
-    path: str
+    location: Location
     topic: str
     partition: int
 
 
-def chosen(path: str, topics: str | Sequence[str] | None) -> tuple[str, list[logstore.TopicInfo]]:
-    """Return the store's own path and these topics (None: all), by name.
+def located(job: str, path: str | None, bootstrap: str | None, table: str | None = None) -> Location:
+    """Return where the job finds its topics.
 
-    Raises: UnknownTopicError, NotAStoreError.
+    Raises: InvalidRequestError: neither is given, or both, or the job does not work there; InvalidConfigError.
     """
-    with logstore.open(path, mode="r", create=False) as store:
-        known, root = {info.name: info for info in store.topics()}, str(store.path)
+    if bool(path) == bool(bootstrap):
+        raise InvalidRequestError(
+            "give a directory (path=, --path) or the brokers of a cluster (bootstrap=, --bootstrap-server)"
+        )
+    if path:
+        return Location(path=str(Path(path).absolute()))  # tasks run in other directories
+    assert bootstrap, "one of the two is given"
+    addresses_of(bootstrap)
+    if settings := _OF_BROKERS.get(job):
+        raise InvalidRequestError(
+            f"{job} is for a directory: the brokers of a cluster apply {settings} of each topic by themselves"
+        )
+    if job == "tiering" and not table:
+        raise InvalidRequestError(
+            "over a cluster --table (table=) names the directory of the Delta table, {topic} for the topic's name"
+        )
+    return Location(bootstrap=bootstrap)
+
+
+def chosen(location: Location, topics: str | Sequence[str] | None) -> list[TopicInfo]:
+    """Return these topics (None: all), by name. Raises: UnknownTopicError, NotAStoreError, UnreachableError."""
+    known = {info.name: info for info in location.read().topics()}
     names = known if topics is None else [topics] if isinstance(topics, str) else topics
     for name in names:
         if name not in known:
-            raise UnknownTopicError(name, known, root)
-    return root, [known[name] for name in sorted(set(names))]
+            raise UnknownTopicError(name, known, location.path or f"the cluster at {location.bootstrap}")
+    return [known[name] for name in sorted(set(names))]
 
 
-def places(root: str, infos: Iterable[logstore.TopicInfo]) -> list[PartitionPlace]:
-    return [PartitionPlace(root, info.name, p) for info in infos for p in range(info.partitions)]
+def places(location: Location, infos: Iterable[TopicInfo]) -> list[PartitionPlace]:
+    return [PartitionPlace(location, info.name, p) for info in infos for p in range(info.partitions)]
 
 
 def run_tasks(

@@ -12,16 +12,18 @@ between the two commits doubles nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasource.delta import tiering
+from datasource.delta.owner import owner_of
 from datasource.delta.parquet import OffsetSlice, Written, remove, typed_schema, write_piece
 from datasource.delta.table import TableConflictError
 from datasource.delta.tiering import Report, ReportRow
-from datasource.delta.topic_tables import TieringTask, declared, find
+from datasource.delta.topic_tables import TieringTask, declared, find, table_of
 from datasource.errors import reason
 from datasource.jobs import delta_spark
-from datasource.jobs.tasks import Done, chosen, run_tasks, to_frame
+from datasource.jobs.tasks import Done, chosen, located, run_tasks, to_frame
 from logstore.errors import InvalidRequestError, PylogError
 from logstore.progress import Progress, no_progress
 
@@ -38,7 +40,8 @@ CONFLICTS_MAX = 5
 def run(  # noqa: PLR0913  each of them is one choice of the caller
     spark: SparkSession,
     *,
-    path: str,
+    path: str | None = None,
+    bootstrap: str | None = None,
     topics: str | Sequence[str] | None = None,
     table: str | None = None,
     schema: str | None = None,
@@ -48,12 +51,14 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
     """Tier what was committed when the job began; return a row per partition.
 
     `table` is the directory of the table, with `{topic}` for several topics; it is chosen once, at the first run
-    (default: `tiered/<topic>` in the store). `schema` (DDL, as "id bigint, at timestamp") declares the fields of JSON
-    values; later runs take the last one that was declared.
+    (default: `tiered/<topic>` in the store). Over a cluster (`bootstrap`) every run is given it. `schema` (DDL, as
+    "id bigint, at timestamp") declares the fields of JSON values; later runs take the last one that was declared.
 
-    Raises: InvalidRequestError, UnknownTopicError, NotAStoreError. A topic that fails says so in its rows.
+    Raises: InvalidRequestError, UnknownTopicError, NotAStoreError, UnreachableError. A topic that fails says so in its
+    rows.
     """
-    root, infos = chosen(path, topics)
+    location = located("tiering", path, bootstrap, table)
+    infos = chosen(location, topics)
     if table and "{topic}" not in table and len(infos) > 1:
         raise InvalidRequestError(
             f"table {table!r} would hold {len(infos)} topics: write {{topic}} where their names belong"
@@ -66,12 +71,14 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
         try:
             if info.damage:
                 raise info.damage
+            asked = table_of(info.name, table) if table else None
+            owner = owner_of(location, info, asked or Path())
             if dry_run:
-                tiering.preview(find(root, info, table, schema), report)
+                tiering.preview(find(location, owner, asked, schema), report)
             else:
-                with tiering.alone(root, info, report) as is_alone:
+                with tiering.alone(location, owner, report) as is_alone:
                     if is_alone:
-                        _tier(spark, find(root, info, table, schema), report, progress)
+                        _tier(spark, find(location, owner, asked, schema), report, progress)
         except Exception as error:  # noqa: BLE001  the other topics are tiered all the same
             for row in report.values():
                 row.fail(reason(error))
@@ -140,7 +147,7 @@ def through_spark(
     for number, piece in enumerate(pieces):
         progress(number, len(pieces))
         try:
-            done.append(delta_spark.write(spark, piece, task.topic_id))
+            done.append(delta_spark.write(spark, piece, task.owner))
         except TableConflictError:
             if not done:
                 raise

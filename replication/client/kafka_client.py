@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -104,12 +105,25 @@ class KafkaClient(Closing):
         named = {key.replace("_", "."): value for key, value in settings.items()}
         self._run(create_topic(self._cluster, name, partitions=partitions, replicas=replicas, settings=named))
 
-    def extents(self, topic: str, *, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> dict[int, Extent]:
-        """First and next offset of every partition, as a reader of this isolation sees them.
+    def cluster_id(self) -> str:
+        """The id of the cluster; "" before Kafka 0.10.1. Raises: UnreachableError."""
+        if self._cluster.metadata is None:
+            self.topics()
+        assert self._cluster.metadata is not None  # somebody has answered
+        return self._cluster.metadata.cluster_id
 
-        Raises: UnknownTopicError, UnreachableError, KafkaError.
+    def extents(
+        self,
+        topic: str,
+        *,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        partitions: Iterable[int] | None = None,
+    ) -> dict[int, Extent]:
+        """First and next offset of every partition, or of these, as a reader of this isolation sees them.
+
+        Raises: UnknownTopicError, UnknownPartitionError, UnreachableError, KafkaError.
         """
-        return self._run(self._extents(topic, isolation))
+        return self._run(self._extents(topic, isolation, partitions))
 
     def offsets(
         self, wanted: Mapping[TopicPartition, int], *, isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -186,8 +200,32 @@ class KafkaClient(Closing):
             except (PylogError, OSError) as error:
                 logger.warning("tp=%s offset=%d is read over the network from here on: %s", tp, start, error)
 
+        bounds: dict[str, Any] = {"isolation": isolation, "fetch_bytes": fetch_bytes}
+        where = (f"{topic}-{partition} at {self.where}", 0)
+        with closing(
+            self.fetch(topic, partition, start, end, leader_epoch=leader_epoch, **bounds)
+        ) as answers:
+            for part in (part for found in answers for part in found.parts):
+                for rows in decode_pieces(part, start=start, end=end, columns=columns, where=where):
+                    if rows.num_rows:
+                        yield rows
+
+    def fetch(  # noqa: PLR0913  as `read`
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        fetch_bytes: int = FETCH_BYTES,
+        leader_epoch: int = NO_EPOCH,
+    ) -> Generator[Fetched, None, None]:
+        """Yield the batches of a range as the leader sends them, without a look at their records. As `read`."""
+
         def ask(offset: int, max_bytes: int) -> Future[Fetched]:
             bounds = {"isolation": isolation, "max_bytes": max_bytes}
+            tp = TopicPartition(topic, partition)
             asked = fetch_of_epoch(leader_epoch, self._cluster, tp, offset, end, **bounds)
             return asyncio.run_coroutine_threadsafe(asked, self._loop)
 
@@ -196,11 +234,7 @@ class KafkaClient(Closing):
             while coming is not None:
                 found = coming.result()
                 coming = ask(found.next_offset, fetch_bytes) if found.next_offset < end else None
-                where = (f"{topic}-{partition} at {self.where}", 0)
-                for part in found.parts:
-                    for rows in decode_pieces(part, start=start, end=end, columns=columns, where=where):
-                        if rows.num_rows:
-                            yield rows
+                yield found
         finally:
             if coming is not None:
                 coming.cancel()
@@ -286,19 +320,20 @@ class KafkaClient(Closing):
             await self._producer.send(topic, data, partitioner=partitioner, compression_type=compression)
         )
 
-    async def _extents(self, topic: str, isolation: Isolation) -> dict[int, Extent]:
-        partitions = [
-            TopicPartition(topic, p) for p in (await self._cluster.topic(topic, is_fresh=True)).leaders
-        ]
+    async def _extents(
+        self, topic: str, isolation: Isolation, partitions: Iterable[int] | None
+    ) -> dict[int, Extent]:
+        known = (await self._cluster.topic(topic, is_fresh=True)).leaders
+        asked = [TopicPartition(topic, p) for p in (known if partitions is None else partitions)]
         first, last = await asyncio.gather(
-            list_offsets(self._cluster, dict.fromkeys(partitions, EARLIEST)),
-            list_offsets(self._cluster, dict.fromkeys(partitions, LATEST), isolation=isolation),
+            list_offsets(self._cluster, dict.fromkeys(asked, EARLIEST)),
+            list_offsets(self._cluster, dict.fromkeys(asked, LATEST), isolation=isolation),
         )
         return {
             tp.partition: Extent(
                 first[tp].offset, max(first[tp].offset, last[tp].offset), last[tp].leader_epoch
             )
-            for tp in partitions
+            for tp in asked
         }
 
     def _run(self, what: Coroutine[Any, Any, Found]) -> Found:

@@ -1,4 +1,8 @@
-"""One local Spark for all tests here, and a log to fill."""
+"""One local Spark for all tests here, a cluster of three brokers, and topics to fill, in a directory or there.
+
+By default a test that takes `topics` has a directory. With --long each of those in PRODUCT runs over the cluster, too,
+but for those that are marked `directory`.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,33 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 
 import logstore
 from datasource import spark_session
+from datasource.delta.owner import Owner, noted, of_store, owner_of
+from datasource.delta.topic_tables import table_of
+from datasource.locations import Location
+from replication.client.kafka_client import KafkaClient
+from tests.integration.cluster.conftest import Tested, running
+from tests.support.repeats import times
 
 ROOT = Path(__file__).parents[2]
+PRODUCT = {"tests.spark.test_batch", "tests.spark.test_stream", "tests.spark.test_tiering"}
+BROKERS = {
+    "log.retention.check.interval.ms": 300,
+    "log.flush.offset.checkpoint.interval.ms": 200,
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "topics" in metafunc.fixturenames and metafunc.module.__name__ in PRODUCT:
+        over = not metafunc.definition.get_closest_marker("directory")
+        places = ("directory", "cluster")[: times(1, 2)] if over else ("directory",)
+        if len(places) > 1:
+            metafunc.parametrize("topics", places, indirect=True)
 
 
 @pytest.fixture(scope="session")
@@ -40,11 +65,22 @@ def start() -> SparkSession:
     )
 
 
+@pytest.fixture(scope=lambda fixture_name, config: "session" if config.getoption("long") else "module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tested]:
+    with running(directory=tmp_path_factory.mktemp("cluster"), **BROKERS) as tested:
+        yield tested
+
+
 class Topics:
     """A store directory, seen from the side that is not Spark."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
+        self.place = {"path": self.path}  # as arguments of jobs
+        self.location = Location(self.path)
+        self.table: dict[str, str] = {}  # as an argument of tiering
+        self.options = {"path": self.path}
+        self.write_options: dict[str, str] = {}
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
         with logstore.open(self.path) as store:
@@ -55,6 +91,27 @@ class Topics:
     def append(self, topic: str, values: list[str], **columns: object) -> None:
         with logstore.open(self.path) as store:
             store.append(topic, pa.table({"value": values, **columns}))
+
+    def grow(self, topic: str, partitions: int) -> None:
+        with logstore.open(self.path) as store:
+            store.alter_topic(topic, partitions=partitions)
+
+    def delete(self, topic: str) -> None:
+        with logstore.open(self.path) as store:
+            store.delete_topic(topic)
+
+    def cut(self, topic: str, offset: int) -> None:
+        """Delete what is below the offset in partition 0."""
+        with logstore.open(self.path) as store:
+            store.delete_records(topic, {0: offset})
+
+    def tiered_offsets(self, topic: str) -> list[int]:
+        with logstore.open(self.path, mode="r") as store:
+            return [store.log(topic, p).tiered_offset for p in range(store.topic(topic).partitions)]
+
+    def owner(self, topic: str) -> Owner:
+        with logstore.open(self.path, mode="r") as store:
+            return of_store(self.path, topic, store.topic(topic).topic_id)
 
     def values(self, topic: str) -> list[str]:
         """All values, partition by partition."""
@@ -70,15 +127,78 @@ class Topics:
             return [extent.end for extent in store.offsets(topic).values()]
 
 
+class TopicsOfCluster:
+    """The same over a cluster. Its topics go at the end of the test, since the next one has others of these names."""
+
+    def __init__(self, cluster: Tested, path: Path) -> None:
+        self.cluster, self.client, self._made = cluster, KafkaClient(cluster.running.bootstrap), set[str]()
+        self.path = str(path)  # of the tables
+        self.place = {"bootstrap": cluster.running.bootstrap}
+        self.location = Location(bootstrap=cluster.running.bootstrap)
+        self.table = {"table": f"{path}/tiered/{{topic}}"}
+        self.options = {"kafka.bootstrap.servers": cluster.running.bootstrap}
+        self.write_options = {"exactlyOnce": "false"}
+
+    def create(self, topic: str, partitions: int = 1, **config: str) -> None:
+        replicas = [tuple((p + b) % 3 + 1 for b in range(3)) for p in range(partitions)]
+        self.cluster.create(*replicas, name=topic, **config)
+        self._made.add(topic)
+
+    def append(self, topic: str, values: list[str], **columns: object) -> None:
+        self.client.append(topic, pa.table({"value": values, **columns}))
+
+    def grow(self, topic: str, partitions: int) -> None:
+        self.cluster.administer("create_partitions", [NewPartitions(topic, partitions)], operation_timeout=20)
+
+    def delete(self, topic: str) -> None:
+        self.cluster.administer("delete_topics", [topic], operation_timeout=20)
+        self.cluster.until(lambda: not self.cluster.states(topic) and topic not in self.client.topics())
+        self._made.discard(topic)
+
+    def cut(self, topic: str, offset: int) -> None:
+        self.cluster.administer("delete_records", [TopicPartition(topic, 0, offset)])
+
+    def tiered_offsets(self, topic: str) -> list[int]:
+        note = noted(self.owner(topic))
+        return [offset for _, offset in sorted(note.tiered.items())] if note else []
+
+    def owner(self, topic: str) -> Owner:
+        topics = self.location.read()
+        return owner_of(self.location, topics.topic(topic), table_of(topic, self.table["table"]))
+
+    def values(self, topic: str) -> list[str]:
+        return [
+            value.decode()
+            for p, extent in self.client.extents(topic).items()
+            for rows in self.client.read(topic, p, extent.start, extent.end, columns=["value"])
+            for value in rows["value"].to_pylist()
+        ]
+
+    def ends(self, topic: str) -> list[int]:
+        return [extent.end for extent in self.client.extents(topic).values()]
+
+    def close(self) -> None:
+        for topic in list(self._made):
+            self.delete(topic)
+        self.client.close()
+
+
 @pytest.fixture
-def topics(tmp_path: Path) -> Topics:
-    return Topics(tmp_path / "log")
+def topics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Topics | TopicsOfCluster]:
+    if getattr(request, "param", "directory") == "directory":
+        yield Topics(tmp_path / "log")
+        return
+    (tmp_path / "lake").mkdir()
+    made = TopicsOfCluster(request.getfixturevalue("cluster"), tmp_path / "lake")
+    yield made
+    made.close()
 
 
 @pytest.fixture
 def read(spark: SparkSession, topics: Topics):
     def load(schema: str | None = None, **options: object) -> DataFrame:
-        reader = spark.read.format("pylog").option("path", topics.path).options(**options)
+        tables = {"tieredTable": topics.table["table"]} if "includeTiered" in options and topics.table else {}
+        reader = spark.read.format("pylog").options(**topics.options, **tables, **options)
         return (reader.schema(schema) if schema else reader).load()
 
     return load
@@ -87,7 +207,7 @@ def read(spark: SparkSession, topics: Topics):
 @pytest.fixture
 def write(topics: Topics):
     def save(frame: DataFrame, mode: str | None = "append", **options: object) -> None:
-        writer = frame.write.format("pylog").option("path", topics.path).options(**options)
+        writer = frame.write.format("pylog").options(**topics.options | topics.write_options | options)
         (writer.mode(mode) if mode else writer).save()
 
     return save

@@ -103,6 +103,7 @@ def test_headers_can_be_left_out(spark, topics, read, write):
     assert "headers" not in read(subscribe="t").columns
 
 
+@pytest.mark.directory  # its files
 def test_compression_is_an_option(spark, topics, read, write):
     for codec in ("none", "zstd"):
         topics.create(codec)
@@ -176,6 +177,7 @@ def test_pushed_filters_give_the_same_rows(orders, read, pushdown):
         assert len(found.pop()) == count, condition
 
 
+@pytest.mark.directory  # its files
 def test_pushed_filters_leave_partitions_unread(orders, read, pushdown):
     """A damaged partition is harmless to a query that does not read it, and to no other."""
     path = Path(orders.path, "orders-1", "00000000000000000000.log")
@@ -212,8 +214,9 @@ def test_an_empty_topic_is_an_empty_table(topics, read):
 
 
 def test_a_temporary_view_is_the_table_of_sql(spark, orders):
+    ((name, place),) = orders.options.items()
     spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW o USING pylog OPTIONS (path '{orders.path}', subscribe 'orders')"
+        f"CREATE OR REPLACE TEMPORARY VIEW o USING pylog OPTIONS ({name} '{place}', subscribe 'orders')"
     )
     assert spark.sql("SELECT max(offset) m, partition p FROM o GROUP BY partition ORDER BY p").collect() == [
         (2, 0),
@@ -223,15 +226,17 @@ def test_a_temporary_view_is_the_table_of_sql(spark, orders):
 
 
 def test_a_created_table_says_that_spark_drops_its_options(spark, orders):
-    spark.sql(f"CREATE TABLE lost USING pylog OPTIONS (path '{orders.path}', subscribe 'orders')")
+    ((name, place),) = orders.options.items()
+    spark.sql(f"CREATE TABLE lost USING pylog OPTIONS ({name} '{place}', subscribe 'orders')")
     try:
         text = refusal(spark.table("lost").count)
         assert "CREATE TABLE" in text
         assert "CREATE TEMPORARY VIEW" in text
-        found = spark.sql(f"SELECT count(*) FROM lost WITH (path='{orders.path}', subscribe='orders')")
+        found = spark.sql(f"SELECT count(*) FROM lost WITH ('{name}'='{place}', subscribe='orders')")
         assert found.collect() == [(4,)]
+        more = "".join(f", {name}='{value}'" for name, value in orders.write_options.items())
         spark.sql(
-            f"INSERT INTO lost WITH (path='{orders.path}', topic='orders') (value) VALUES (binary('e'))"
+            f"INSERT INTO lost WITH ('{name}'='{place}', topic='orders'{more}) (value) VALUES (binary('e'))"
         )
         assert len(orders.values("orders")) == 5
     finally:

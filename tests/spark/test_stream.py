@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-import logstore
 from datasource import lag
 
 pytestmark = pytest.mark.spark
@@ -24,7 +23,7 @@ class Query:
         self.batches: dict[int, list[str]] = {}
 
     def frame(self, **options):
-        options = {"path": self.topics.path, "startingOffsets": "earliest"} | options
+        options = {**self.topics.options, "startingOffsets": "earliest"} | options
         return self.spark.readStream.format("pylog").options(**options).load()
 
     def start(self, trigger=None, **options):
@@ -139,8 +138,7 @@ def test_a_running_query_follows_new_records_partitions_and_topics(topics, query
     until(lambda: query.batches)
     topics.append("t-a", ["x1"])
     until(lambda: query.values() == ["x1"])
-    with logstore.open(topics.path) as store:
-        store.alter_topic("t-a", partitions=2)
+    topics.grow("t-a", 2)
     topics.append("t-a", ["x2"], partition=pa.array([1], pa.int32()))
     until(lambda: query.values() == ["x1", "x2"])
     topics.create("t-b")
@@ -179,8 +177,7 @@ def test_lost_records_end_the_query_and_are_named(topics, query):
     topics.create("t")
     topics.append("t", numbers(0, 3))
     query.run(subscribe="t")
-    with logstore.open(topics.path) as store:
-        store.delete_topic("t")
+    topics.delete("t")
     topics.create("t")
     topics.append("t", numbers(3, 5))
     with pytest.raises(StreamingQueryException, match=r"deleted and created again.*failOnDataLoss=false"):
@@ -245,7 +242,7 @@ def test_wrong_options_are_refused_before_the_query_starts(query, options, line)
 
 def test_what_is_wrong_with_a_stream_is_the_last_word(spark, topics):
     topics.create("t")
-    reader = spark.readStream.format("pylog").options(path=topics.path, subscribe="t", endingOffsets="latest")
+    reader = spark.readStream.format("pylog").options(**topics.options, subscribe="t", endingOffsets="latest")
     query = reader.load().writeStream.format("noop").start()
     with pytest.raises(StreamingQueryException, match="a stream has no end") as caught:
         query.awaitTermination(60)
@@ -257,7 +254,7 @@ def test_what_is_wrong_with_a_stream_is_the_last_word(spark, topics):
 
 def to_topic(frame, topics, checkpoint, **options):
     writer = frame.writeStream.format("pylog").options(
-        path=topics.path, checkpointLocation=checkpoint, **options
+        **topics.options, **topics.write_options, checkpointLocation=checkpoint, **options
     )
     return writer.trigger(availableNow=True)
 

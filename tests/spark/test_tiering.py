@@ -21,13 +21,13 @@ import logstore
 from datasource.delta import table as delta_table
 from datasource.delta.parquet import OffsetSlice, write_piece
 from datasource.delta.table import TableConflictError, TopicTable
-from datasource.delta.tiered_topics import TieredTopics
+from datasource.delta.tiered_topics import reading_tiered
 from datasource.delta.tiering import ORPHAN_AGE_HOURS, ReportRow, clean, commit, goal, plan
 from datasource.delta.topic_tables import TieringTask, declared
 from datasource.jobs import delta_spark, retention, tiering
 from datasource.jobs.tasks import no_progress
 from datasource.session import DELTA_JARS
-from datasource.topics import PartitionRange, reading
+from datasource.topics import PartitionRange
 from logstore import InvalidRequestError
 from logstore.env import SYSTEM
 from tests.spark import kill_tiering
@@ -42,7 +42,7 @@ def tier(spark, topics):
     """Run the job; return its report by partition."""
 
     def run(**options: object) -> dict[int, dict[str, object]]:
-        frame = tiering.run(spark, path=topics.path, **options)
+        frame = tiering.run(spark, **topics.place | topics.table | options)
         return {row["partition"]: row.asDict() for row in frame.collect()}
 
     return run
@@ -64,26 +64,24 @@ def places(path: Path) -> list[tuple[int, int]]:
 
 
 def logged(topics, topic: str = "t") -> list[tuple[int, int]]:
-    with logstore.open(topics.path, mode="r") as store:
-        return [
-            (p, offset)
-            for p in range(store.topic(topic).partitions)
-            for offset in store.read(topic, partition=p, columns=["offset"]).read_all()["offset"].to_pylist()
-        ]
+    there = topics.location.read()
+    return [
+        (p, offset)
+        for p, extent in there.offsets(topic).items()
+        for found in there.read(PartitionRange(topic, p, extent.start, extent.end), ["offset"])
+        for offset in found["offset"].to_pylist()
+    ]
 
 
 def task_of(topics, topic: str = "t", fields: tuple[pa.Field, ...] = ()) -> TieringTask:
-    with logstore.open(topics.path, mode="r") as store:
-        topic_id = store.topic(topic).topic_id
     return TieringTask(
-        path=topics.path, topic=topic, topic_id=topic_id, table=table(topics, topic), fields=fields
+        location=topics.location, owner=topics.owner(topic), table=table(topics, topic), fields=fields
     )
 
 
 def planned(task: TieringTask) -> tuple[dict[int, int], dict[int, ReportRow]]:
     """How far a run would go now, and the rows of its report."""
-    with logstore.open(task.path, mode="r") as store:
-        count = store.topic(task.topic).partitions
+    count = task.location.read().topic(task.topic).partitions
     lines = {p: ReportRow(topic=task.topic, partition=p) for p in range(count)}
     return goal(task, lines), lines
 
@@ -91,7 +89,7 @@ def planned(task: TieringTask) -> tuple[dict[int, int], dict[int, ReportRow]]:
 def prepared(task: TieringTask) -> tuple[TopicTable, list[OffsetSlice]]:
     """The tables, made, and what a run would write into them now."""
     for path, schema in task.tables:
-        delta_table.create(path, task.path, task.topic, task.topic_id, schema)
+        delta_table.create(path, task.owner, schema)
     return task.open_table(), plan(task, *planned(task))
 
 
@@ -147,8 +145,7 @@ def test_a_run_takes_up_where_the_table_ends(topics, tier):
         tier()
     assert places(table(topics)) == logged(topics)
     assert {r["status"] for r in tier().values()} == {"nothing to do"}
-    with logstore.open(topics.path, mode="r") as store:
-        assert [store.log("t", p).tiered_offset for p in (0, 1)] == topics.ends("t")
+    assert topics.tiered_offsets("t") == topics.ends("t")
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(topics, tier):
@@ -160,6 +157,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(topics, tier):
     assert sorted(Path(topics.path).iterdir()) == before
 
 
+@pytest.mark.directory  # nothing else writes transactions here
 def test_only_committed_records_are_tiered(topics, tier):
     topics.create("t")
     with logstore.open(topics.path) as store:
@@ -202,13 +200,11 @@ def test_a_commit_whose_run_died_before_it_told_the_log_is_not_done_again(topics
     task = task_of(topics)
     _, pieces = prepared(task)
     tiering.through_package(spark, task, pieces, no_progress)  # and here the driver dies
-    with logstore.open(topics.path, mode="r") as store:
-        assert store.log("t", 0).tiered_offset == 0
+    assert not any(topics.tiered_offsets("t"))
     report = tier()
     assert {r["status"] for r in report.values()} == {"nothing to do"}
     assert places(table(topics)) == logged(topics)
-    with logstore.open(topics.path, mode="r") as store:
-        assert store.log("t", 0).tiered_offset == topics.ends("t")[0]
+    assert topics.tiered_offsets("t") == topics.ends("t")
 
 
 def test_files_of_a_run_that_died_before_its_commit_are_in_no_version_and_go_when_they_are_old(topics, tier):
@@ -263,8 +259,7 @@ def test_a_second_job_leaves_a_topic_to_the_first(topics, tier):
     topics.append("t", VALUES)
     tier()
     topics.append("t", VALUES)
-    path = delta_table.lock_path(topics.path, task_of(topics).topic_id)
-    lock = SYSTEM.files.lock(path)
+    lock = SYSTEM.files.lock(task_of(topics).owner.lock)
     try:
         assert tier()[0]["status"] == "skipped"
     finally:
@@ -302,6 +297,7 @@ def kill_workers(directory: Path, done: threading.Event, killed: list[int]) -> N
                     break
 
 
+@pytest.mark.directory  # over a cluster, in-sync replicas have it
 def test_the_log_is_on_disk_before_the_table_has_its_records(topics, tier, monkeypatch):
     """A power cut could take them from the log, which would then give their offsets to others."""
     topics.create("t")
@@ -376,6 +372,7 @@ def test_another_schema_than_that_of_the_table_is_refused(topics, tier):
 # ------------------------------------------------------------------------------------------------ which table
 
 
+@pytest.mark.directory  # over a cluster it always is
 def test_the_table_may_be_elsewhere_and_stays_where_it_is(topics, tier, tmp_path):
     topics.create("t")
     topics.create("u")
@@ -396,8 +393,7 @@ def test_the_table_of_an_earlier_topic_of_the_same_name_is_not_written_to(topics
     topics.create("t")
     topics.append("t", VALUES)
     tier()
-    with logstore.open(topics.path) as store:
-        store.delete_topic("t")
+    topics.delete("t")
     topics.create("t")
     topics.append("t", VALUES[:1])
     assert "is a table of another (or an earlier) topic 't'; give another directory" in refused(tier()[0])
@@ -405,6 +401,7 @@ def test_the_table_of_an_earlier_topic_of_the_same_name_is_not_written_to(topics
     assert places(table(topics, "t2")) == [(0, 0)]
 
 
+@pytest.mark.directory  # its files
 def test_a_log_that_was_restored_from_before_its_table_is_reported(topics, tier, tmp_path):
     topics.create("t")
     topics.append("t", VALUES[:100])
@@ -431,8 +428,7 @@ def half_gone(topics, tier):
     tier()
     for _ in range(2):
         topics.append("t", VALUES[:100])
-    with logstore.open(topics.path) as store:
-        store.delete_records("t", {0: 300})
+    topics.cut("t", 300)
 
 
 def test_table_and_log_together_hold_each_offset_once(half_gone, read):
@@ -467,17 +463,17 @@ def test_a_reader_between_whose_batches_records_are_tiered_and_deleted_misses_no
     topics.create("t", segment_bytes="400000")
     for _ in range(6):
         topics.append("t", ["x" * 1000] * 1000)
-    target = TieredTopics(reading(topics.path), topics.path)
+    target = reading_tiered(topics.location, topics.table.get("table", ""), fail_on_data_loss=True)
     batches = target.read(PartitionRange("t", 0, 0, 6000), ["value"])
     count = next(batches).num_rows
     assert count < 3000
     tier()
-    with logstore.open(topics.path) as store:
-        store.delete_records("t", {0: 5500})
+    topics.cut("t", 5500)
     assert count + sum(batch.num_rows for batch in batches) == 6000
     assert target.offsets("t")[0].count == 6000
 
 
+@pytest.mark.directory  # over a cluster the table has to be there
 def test_a_topic_that_was_never_tiered_is_just_its_log(topics, read):
     topics.create("t")
     topics.append("t", VALUES)
@@ -493,8 +489,7 @@ def test_a_typed_table_cannot_stand_in_for_the_log(topics, tier, read):
 
 
 def test_a_hole_between_table_and_log_is_data_loss(half_gone, topics, read, tier):
-    with logstore.open(topics.path) as store:
-        store.delete_records("t", {0: 500})
+    topics.cut("t", 500)
     with pytest.raises(Exception, match=r"t-0 \[400, 500\) is lost"):
         read(subscribe="t", includeTiered=True).count()
     assert read(subscribe="t", includeTiered=True, failOnDataLoss=False).count() == 500
@@ -503,6 +498,7 @@ def test_a_hole_between_table_and_log_is_data_loss(half_gone, topics, read, tier
     assert report["note"] == "offsets 400 to 500 were deleted before they were tiered"
 
 
+@pytest.mark.directory  # brokers do not wait
 def test_retention_waits_for_the_table(topics, tier, read, spark):
     topics.create("t", segment_bytes="4000", retention_bytes="4000", remote_storage_enable="true")
     for _ in range(10):

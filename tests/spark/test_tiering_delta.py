@@ -273,7 +273,7 @@ def test_a_table_that_cannot_be_written_is_not_tried_again(topics, tier, monkeyp
     assert "checkpointProtection" in refused(tier()[0])
     assert len(tries) == 1
     assert sorted(table(topics).rglob("*.pylog.parquet")) == sorted(
-        f.path for f in TopicTable(table(topics), task_of(topics).topic_id, topics.path).files()
+        f.path for f in TopicTable(table(topics), task_of(topics).owner).files()
     )
 
 

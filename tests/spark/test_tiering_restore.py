@@ -9,10 +9,11 @@ import pytest
 from deltalake import DeltaTable
 
 import logstore
-from datasource.delta import table as delta_table
+from datasource.delta.owner import NOTES
 from datasource.delta.tiered_topics import reading_tiered
 from datasource.errors import DataLossError
 from datasource.jobs import retention
+from datasource.locations import Location
 from tests.spark.test_tiering import places
 from tests.spark.test_tiering_stores import TIERED, append, named, tier, tiering_range, union, values
 
@@ -46,7 +47,7 @@ def told(store: Path) -> int:
 def test_a_restore_is_noticed_and_undone_by_another(spark, restored):
     assert told(restored) == 40
     expected = r"was taken back to version 1 by RESTORE \(its version 3\).*RESTORE it to version 2, which has them; or"
-    target = reading_tiered(str(restored), fail_on_data_loss=True)
+    target = reading_tiered(Location(str(restored)), fail_on_data_loss=True)
     with pytest.raises(DataLossError, match=expected):
         target.offsets("t")
     with pytest.raises(DataLossError, match=expected):
@@ -76,7 +77,7 @@ def test_a_restore_is_noticed_and_undone_by_another(spark, restored):
     DeltaTable(table(restored)).optimize.compact()
     assert tier(spark, restored)["t", 0] == "nothing to do: "
 
-    target = reading_tiered(str(restored), fail_on_data_loss=True)
+    target = reading_tiered(Location(str(restored)), fail_on_data_loss=True)
     assert target.offsets("t")[0].count == 60
     DeltaTable(table(restored)).restore(1)
     with pytest.raises(DataLossError, match="was taken back to version 1"):
@@ -86,7 +87,7 @@ def test_a_restore_is_noticed_and_undone_by_another(spark, restored):
 def test_a_table_that_cannot_be_mended_is_followed_by_a_new_one(spark, restored, tmp_path):
     retention.run(spark, path=str(restored))  # the first to notice
     assert told(restored) == 0
-    (note,) = (restored / delta_table.NOTES).glob("*.json")
+    (note,) = (restored / NOTES).glob("*.json")
     note.unlink()
     assert tier(spark, restored, table=str(tmp_path / "new" / "{topic}"))["t", 0] == "tiered: "
     assert places(tmp_path / "new" / "t") == [(0, offset) for offset in range(40)]

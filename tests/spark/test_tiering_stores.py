@@ -12,9 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import logstore
 from datasource.delta import table as delta_table
+from datasource.delta.owner import NOTES
 from datasource.delta.tiered_topics import reading_tiered
 from datasource.errors import DataLossError
 from datasource.jobs import retention, schedule, tiering
+from datasource.locations import Location
 from logstore import StoreError
 from tests.spark.test_tiering import places
 
@@ -89,7 +91,7 @@ def test_a_table_elsewhere_is_that_of_one_store_and_a_moved_store_is_told_how_to
         why = tier(spark, copy, **options)["t", 0]
         assert why.startswith(f"failed: {tmp_path}/lake/t is a table of the store {store}, not of {copy}")
     with pytest.raises(StoreError, match="is a table of the store"):
-        reading_tiered(str(late), fail_on_data_loss=True).offsets("t")
+        reading_tiered(Location(str(late)), fail_on_data_loss=True).offsets("t")
     assert places(tmp_path / "lake" / "t") == [(0, offset) for offset in range(20)]
 
     retention.run(spark, path=str(store))
@@ -128,7 +130,7 @@ def test_a_table_that_is_gone_is_told_and_not_recreated(spark, store):
         assert why.startswith(f"failed: {store}/tiered/t cannot be read as a Delta table")
         assert not (store / "tiered" / "t").exists()
     with pytest.raises(StoreError, match="cannot be read as a Delta table"):
-        reading_tiered(str(store), fail_on_data_loss=True).offsets("t")
+        reading_tiered(Location(str(store)), fail_on_data_loss=True).offsets("t")
 
 
 def test_records_that_neither_the_table_nor_the_log_has_are_missed(spark, store):
@@ -137,7 +139,7 @@ def test_records_that_neither_the_table_nor_the_log_has_are_missed(spark, store)
         opened.alter_topic("t", partitions=2)
         opened.append("t", pa.table({"value": named("b", 9), "partition": pa.array([1] * 9, pa.int32())}))
         opened.delete_records("t", {1: 4})
-    target = reading_tiered(str(store), fail_on_data_loss=True)
+    target = reading_tiered(Location(str(store)), fail_on_data_loss=True)
     assert target.offsets("t")[1] == logstore.OffsetRange(0, 9)
     with pytest.raises(DataLossError, match=r"t-1 \[0, 4\) is lost"):
         list(target.read(tiering_range(1, 0, 9), ["value"]))
@@ -160,7 +162,7 @@ def test_what_is_wrong_with_one_topic_or_partition_keeps_no_other_from_being_tie
         for name in ("anew", "gone", "kept", "typed", "typed__dlq", "unforeseen"):
             opened.create_topic(name, partitions=2)
             opened.append(name, pa.table({"value": ['{"id": 1}'] * 4, "key": ["a", "b", "c", "d"]}))
-        note = store / delta_table.NOTES / f"{opened.topic('unforeseen').topic_id}.json"
+        note = store / NOTES / f"{opened.topic('unforeseen').topic_id}.json"
     note.parent.mkdir()
     note.write_text('{"table": "no path: \\u0000"}')
     assert tier(spark, store, topics=["typed"], schema="id bigint") == {

@@ -285,7 +285,7 @@ def test_a_missing_path_is_named(options, write):
     [("file:///a/b", "/a/b"), ("file:/a", "/a"), ("rel/a", "rel/a"), ("/a b/c", "/a b/c")],
 )
 def test_a_path_may_be_a_file_uri(path, expected):
-    assert read_options({**READ, "path": path}, streaming=False).path == expected
+    assert read_options({**READ, "path": path}, streaming=False).location.path == expected
 
 
 @pytest.mark.parametrize("path", ["s3a://bucket/log", "hdfs://host/log", "dbfs:/log"])
@@ -391,6 +391,8 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
             if name in ("kafka.bootstrap.servers", "kafka.client.rack", "shortCircuit"):
                 base = {"exactlyOnce": "false"} if use == Use.WRITE else {"subscribe": "a"}
                 base["kafka.bootstrap.servers"] = texts["kafka.bootstrap.servers"]
+            if name == "tieredTable":
+                base = {"kafka.bootstrap.servers": "one:9092", "subscribe": "a", "includeTiered": "true"}
             if name == "groupId":
                 base = {"kafka.bootstrap.servers": "one:9092", "subscribe": "a", "startingOffsets": "group"}
             given = {**base, name: texts.get(name, "1"), **together}
@@ -407,7 +409,15 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
         ({"subscribe": "a", "kafka.bootstrap.servers": "b"}, "'b' is no HOST:PORT"),
         ({"subscribe": "a", "kafka.bootstrap.servers": "b:70000"}, "'b:70000' is no HOST:PORT"),
         ({"subscribe": "a", "kafka.bootstrap.servers": " "}, "is empty"),
-        ({"subscribe": "a", "kafka.bootstrap.servers": "b:1", "includeTiered": "true"}, "needs a directory"),
+        (
+            {"subscribe": "a", "kafka.bootstrap.servers": "b:1", "includeTiered": "true"},
+            "'tieredTable' names",
+        ),
+        (
+            {"subscribe": "a", "kafka.bootstrap.servers": "b:1", "tieredTable": "/t"},
+            "needs includeTiered=true",
+        ),
+        ({"subscribe": "a", "path": "/log", "includeTiered": "true", "tieredTable": "/t"}, "remove it"),
         ({"subscribe": "a", "path": "/log", "shortCircuit": "true"}, "a directory is read directly"),
         ({"subscribe": "a", "path": "/log", "kafka.client.rack": "r"}, "a directory is read directly"),
     ],
@@ -420,6 +430,6 @@ def test_a_cluster_is_named_instead_of_a_directory(options, line):
 
 def test_a_write_to_a_cluster_is_not_exactly_once_and_says_so():
     options = {"topic": "a", "kafka.bootstrap.servers": "b:1"}
-    assert write_options({**options, "exactlyOnce": "false"}).bootstrap == "b:1"
+    assert write_options({**options, "exactlyOnce": "false"}).location.bootstrap == "b:1"
     with pytest.raises(InvalidConfigError, match="set it to false"):
         write_options(options)

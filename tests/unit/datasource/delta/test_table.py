@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 
 from datasource.delta import table as delta_table
+from datasource.delta.owner import of_store
 from datasource.delta.parquet import RAW, typed_schema
 from datasource.delta.table import TableConflictError, TopicTable
 from logstore import InvalidRequestError, StoreError
@@ -21,9 +22,9 @@ ID = "topic"
 
 def made(table: Path, schema: pa.Schema = RAW) -> TopicTable:
     """A table of a store beside it."""
-    root = table.parent / "store"
-    delta_table.create(table, str(root), "t", ID, schema)
-    return TopicTable(table, ID, str(root))
+    owner = of_store(table.parent / "store", "t", ID)
+    delta_table.create(table, owner, schema)
+    return TopicTable(table, owner)
 
 
 def added(name: str, rows: int = 1) -> AddAction:
@@ -46,12 +47,12 @@ def test_a_table_that_deltalake_cannot_write_is_no_conflict(tmp_path, feature):
     made(tmp_path / "t")
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [feature]}
     rewrite(tmp_path / "t", lambda action: action.update(protocol=protocol) if "protocol" in action else None)
-    table = TopicTable(tmp_path / "t", ID, str(tmp_path / "store"))
+    table = TopicTable(tmp_path / "t", of_store(tmp_path / "store", "t", ID))
     with pytest.raises(
         StoreError, match=r"(?i)cannot be written: .*feature.*; run the job in a session with Delta"
     ):
         table.commit([added("a")], {0: 1})
-    assert TopicTable(tmp_path / "t", ID, str(tmp_path / "store")).version == 0
+    assert TopicTable(tmp_path / "t", of_store(tmp_path / "store", "t", ID)).version == 0
 
 
 def test_a_plan_that_begins_before_the_boundary_is_a_conflict(tmp_path):
@@ -66,7 +67,7 @@ def test_a_plan_that_begins_before_the_boundary_is_a_conflict(tmp_path):
 
 def test_a_commit_after_another_one_of_the_partition_is_a_conflict(tmp_path):
     first = made(tmp_path / "t")
-    second = TopicTable(tmp_path / "t", ID, str(tmp_path / "store"))
+    second = TopicTable(tmp_path / "t", of_store(tmp_path / "store", "t", ID))
     first.commit([added("a")], {0: 1})
     with pytest.raises(TableConflictError, match="the next run of the job goes on"):
         second.commit([added("b")], {0: 2})
@@ -109,7 +110,7 @@ def test_a_path_that_deltalake_would_take_for_another_is_refused(tmp_path, name)
         made(tmp_path / name)
     assert not (tmp_path / name).exists()
     with pytest.raises(InvalidRequestError, match="cannot use a directory with"):
-        TopicTable(tmp_path / name, ID, str(tmp_path / "store"))
+        TopicTable(tmp_path / name, of_store(tmp_path / "store", "t", ID))
 
 
 @pytest.mark.parametrize("name", ["a b", "50%", "a#b?c", "ü+&"])

@@ -1,0 +1,59 @@
+"""Where topics live: in a directory (option `path`), or on the brokers of a cluster (`kafka.bootstrap.servers`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from datasource.topics import ReadableTopics, WritableTopics, reading, writing
+from logstore.errors import InvalidConfigError
+
+if TYPE_CHECKING:
+    from datasource.cluster_topics import ClusterTopics, GroupPositions
+    from logstore.log.isolation import Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A directory, or the addresses of a cluster: the other one is "". `rack` is the reader's, "" for none."""
+
+    path: str = ""
+    bootstrap: str = ""
+    rack: str = ""
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The option that names it to Spark."""
+        return {"path": self.path} if self.path else {"kafka.bootstrap.servers": self.bootstrap}
+
+    def read(self, isolation: Isolation = "read_committed", *, short_circuit: bool = False) -> ReadableTopics:
+        """The topics, to read. Raises: NotAStoreError; InvalidConfigError: what a cluster needs is not installed."""
+        if self.path:
+            return reading(self.path, isolation=isolation)
+        return self.cluster(isolation, short_circuit=short_circuit)
+
+    def write(self) -> WritableTopics:
+        """The topics, to write. Raises: as `read`; StoreLockedError: a broker has the directory."""
+        return writing(self.path) if self.path else self.cluster()
+
+    def cluster(
+        self, isolation: Isolation = "read_committed", *, short_circuit: bool = False
+    ) -> ClusterTopics:
+        """The topics of the cluster. Raises: InvalidConfigError: what a cluster needs is not installed."""
+        try:
+            from datasource.cluster_topics import (
+                of_cluster,
+            )  # loads the protocol, which a directory needs not
+        except ModuleNotFoundError as error:
+            raise InvalidConfigError(
+                f"option 'kafka.bootstrap.servers' needs the package {error.name}: pip install "
+                "'pyspark-pylog[cluster]' on every machine of Spark",
+                option="kafka.bootstrap.servers",
+            ) from error
+        return of_cluster(self.bootstrap, isolation=isolation, short_circuit=short_circuit, rack=self.rack)
+
+    def group(self, name: str) -> GroupPositions:
+        """A consumer group of the cluster."""
+        from datasource.cluster_topics import GroupPositions, client_of
+
+        return GroupPositions(client_of(self.bootstrap), name)
