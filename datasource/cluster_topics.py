@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-
 from datasource.topics import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange
 from logstore import InvalidRequestError, OffsetRange, TopicInfo
 from logstore.config import INT64_MAX
@@ -231,13 +229,9 @@ def client_of(bootstrap: str, rack: str = "") -> KafkaClient:
 
 def _damage(part: memoryview, where: str) -> Place | None:
     """What is wrong with these batches, first."""
-    last = -1
     try:
-        for rows in decode_pieces(part, start=0, end=INT64_MAX, columns=["offset"], where=(where, 0)):
-            offsets = rows["offset"].to_numpy()
-            if (np.diff(offsets, prepend=last) <= 0).any():
-                return where, 0, "its offsets do not ascend"
-            last = offsets[-1] if len(offsets) else last
+        for _ in decode_pieces(part, start=0, end=INT64_MAX, columns=["offset"], where=(where, 0)):
+            pass
     except CorruptLogError as error:
         return error.path, error.position, error.reason
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -9,21 +10,24 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 import logstore
-from datasource import lag, lag_of_group
+from datasource import cluster_topics, lag, lag_of_group
+from datasource.delta.owner import noted, owner_of
+from datasource.delta.tiering import ReportRow, goal, plan, prepare
+from datasource.delta.topic_tables import find, table_of
+from datasource.jobs import compaction, retention, tasks, tiering, verify
+from datasource.locations import Location
+from logstore import InvalidRequestError
+from logstore.progress import no_progress
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
 from replication.model.cluster import TopicPartition
-from tests.integration.cluster.conftest import running
+from tests.integration.cluster.test_damage import flip, log_of, until_flushed
+from tests.spark.test_tiering import places
 
 TIMEOUT_S = 60
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with running(directory=tmp_path_factory.mktemp("cluster")) as tested:
-        yield tested
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +201,89 @@ def test_a_stream_commits_to_its_group_and_another_one_goes_on_there(
     assert again.load().count() == 0
 
 
-def test_what_cannot_be_read_or_written_is_one_clear_line(spark, over, topic):
+# ------------------------------------------------------------------------------------------------- the jobs
+
+
+def test_what_brokers_deleted_is_read_from_the_table_though_a_run_died_behind_its_commit(
+    spark, client, over, cluster, tmp_path
+):
+    """Every record is in the table once, and in table and log together."""
+    bootstrap, table = over["kafka.bootstrap.servers"], str(tmp_path / "lake" / "{topic}")
+    topic = cluster.create((1, 2, 3), (2, 3, 1), segment_bytes=500)
+    location = Location(bootstrap=bootstrap)
+
+    def run():
+        rows = tiering.run(spark, bootstrap=bootstrap, topics=topic, table=table).collect()
+        assert all(row["note"] is None for row in rows)
+        return {row["status"] for row in rows}
+
+    def append(begin):
+        for n in range(begin, begin + 200, 20):  # batches, so that there are segments
+            client.append(topic, pa.table(columns(20, n)))
+
+    append(0)
+    directory = table_of(topic, table)
+    owner = owner_of(location, location.read().topic(topic), directory)
+    task, lines = (
+        prepare(find(location, owner, directory, None)),
+        {p: ReportRow(topic=topic, partition=p) for p in (0, 1)},
+    )
+    tiering.through_package(
+        spark, task, plan(task, goal(task, lines), lines), no_progress
+    )  # and here it dies
+    assert noted(owner).tiered == {}
+    assert run() == {"nothing to do"}
+    ends = {p: extent.end for p, extent in client.extents(topic).items()}
+    assert noted(owner).tiered == ends
+    append(200)
+    assert run() == {"tiered"}
+
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[
+        ConfigEntry("retention.bytes", "500", incremental_operation=AlterConfigOpType.SET)
+    ])  # fmt: skip
+    cluster.administer("incremental_alter_configs", [resource])
+    cluster.until(lambda: all(extent.start for extent in client.extents(topic).values()), TIMEOUT_S)
+    append(400)
+    read = spark.read.format("pylog").options(**over, subscribe=topic)
+    assert read.load().count() < 600
+    union = read.options(includeTiered=True, tieredTable=table).load()
+    assert sorted(bytes(row.value) for row in union.collect()) == sorted(b"v%d" % n for n in range(600))
+    assert run() == {"tiered"}
+    assert places(directory) == [(p, n) for p, e in client.extents(topic).items() for n in range(e.end)]
+
+
+def test_verify_tells_damage_from_what_a_leader_refuses(spark, client, over, cluster, topic, monkeypatch):
+    bootstrap = over["kafka.bootstrap.servers"]
+    alone = cluster.create((3,), flush_messages=1)
+    for value in ("first", "second", "third"):
+        client.append(alone, pa.table({"value": [value]}))
+    client.append(topic, pa.table(columns(300)))
+    until_flushed(cluster, 3, alone, 3)
+    flip(log_of(cluster, 3, alone), "second")
+
+    rows = verify.run(spark, bootstrap=bootstrap, topics=[topic, alone]).collect()
+    assert {(row.topic, row.status) for row in rows} == {(topic, "sound"), (alone, "damaged")}
+    assert all(row.bytes > 0 for row in rows)
+    ((damage,),) = [row.damage for row in rows if row.damage]
+    assert damage.file == f"{alone}-0 as its leader sends it from offset 0 on"
+    assert "CRC" in damage.reason
+
+    cluster.running.kill(3)
+    cluster.running.restart(3)  # it reads what it has, and serves no damage from then on
+    cluster.until(lambda: cluster.states(alone)[0][0] == 3)
+    impatient = KafkaClient(bootstrap, timeout_ms=1500)
+    monkeypatch.setitem(cluster_topics._clients, (os.getpid(), bootstrap), impatient)
+    monkeypatch.setattr(
+        tasks, "run_tasks", lambda _, items, work, __: [tasks._guarded(work, i) for i in items]
+    )
+    (row,) = verify.run(spark, bootstrap=bootstrap, topics=alone).collect()
+    assert (row.status, row.damage) == ("failed", [])
+    assert row.note.startswith(f"fetch of {alone}-0 at offset 1 did not succeed")
+    assert "kafka storage error" in row.note
+    impatient.close()
+
+
+def test_what_cannot_be_read_or_written_is_one_clear_line(spark, over, topic, tmp_path):
     def message(work):
         with pytest.raises(Exception) as caught:  # noqa: PT011  Spark wraps it, in its own ways
             work()
@@ -212,4 +298,11 @@ def test_what_cannot_be_read_or_written_is_one_clear_line(spark, over, topic):
     assert "leave one away" in message(lambda: load(**over, path="/tmp", subscribe=topic))
     assert "no HOST:PORT" in message(lambda: load(subscribe=topic, **{"kafka.bootstrap.servers": "nowhere"}))
     assert "commits nothing" in message(load(**over, subscribe=topic, groupId="g").collect)
-    assert "needs a directory" in message(lambda: load(**over, subscribe=topic, includeTiered=True))
+    union = {**over, "subscribe": topic, "includeTiered": True}
+    assert "option 'tieredTable' names" in message(lambda: load(**union))
+    assert "cannot be read as a Delta table" in message(load(**union, tieredTable=str(tmp_path)).collect)
+    for job in (retention, compaction):
+        with pytest.raises(InvalidRequestError, match=r"the brokers of a cluster apply .* by themselves"):
+            job.run(spark, bootstrap=over["kafka.bootstrap.servers"])
+    with pytest.raises(InvalidRequestError, match=r"over a cluster --table \(table=\) names the directory"):
+        tiering.run(spark, bootstrap=over["kafka.bootstrap.servers"])
