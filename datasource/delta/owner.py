@@ -79,14 +79,15 @@ class TierConfig:
     """The note of a topic's table: where it is, and its declared schema as DDL ("": values are bytes).
 
     The history of the table is checked and on disk up to `version`, that of the table of bad rows up to `bad_version`.
-    `tiered` is how far the partitions of a cluster were on disk then; a store notes that in its logs.
+    `tiered` is how far the partitions of a cluster were on disk then (a store notes that in its logs), each with the
+    epoch of the leader that named this offset.
     """
 
     table: Path
     schema: str = ""
     version: int = -1
     bad_version: int = -1
-    tiered: Mapping[int, int] = field(default_factory=dict)
+    tiered: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def tables(self) -> list[tuple[Path, int]]:
@@ -108,7 +109,7 @@ def noted(owner: Owner) -> TierConfig | None:
             schema=str(note.get("schema", "")),
             version=int(note.get("version", -1)),
             bad_version=int(note.get("dlqVersion", -1)),
-            tiered={int(p): int(offset) for p, offset in note.get("tiered", {}).items()},
+            tiered={int(p): (int(end), int(epoch)) for p, (end, epoch) in note.get("tiered", {}).items()},
         )
     except FileNotFoundError:
         return None

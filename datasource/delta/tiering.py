@@ -23,7 +23,7 @@ from datasource.delta.table import RestoredError, TopicTable
 from datasource.delta.topic_tables import TieringTask
 from datasource.errors import reason
 from datasource.locations import Location
-from datasource.topics import NO_EPOCH, LedRange, PartitionRange
+from datasource.topics import NO_EPOCH, LedRange, PartitionRange, ReadableTopics
 from logstore import OffsetRange
 from logstore.env import SYSTEM
 from logstore.errors import PylogError, StoreError
@@ -55,9 +55,12 @@ class ReportRow:
     bytes: int = 0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    leader_epoch: int = NO_EPOCH  # of the leader whose log was looked at
 
     def values(self) -> dict[str, Any]:
-        named = {name: getattr(self, name) for name in self.__slots__ if name != "notes"}
+        named = {
+            name: getattr(self, name) for name in self.__slots__ if name not in ("notes", "leader_epoch")
+        }
         return named | {"seconds": round(self.seconds, 3), "note": "; ".join(self.notes) or None}
 
     def note(self, text: str) -> None:
@@ -128,7 +131,11 @@ def plan(task: TieringTask, goal: Mapping[int, int], report: Report) -> list[Off
     def piece(partition: int) -> OffsetSlice | None:
         boundary = main.boundary(partition) if main else None
         extent = target.extent(task.topic, partition)
+        if task.noted and partition in task.noted.tiered:
+            check_not_cut(target, task, partition, extent)
         start = _start(extent, boundary, report[partition])
+        if report[partition].leader_epoch == NO_EPOCH:  # no record below the goal has a later one
+            report[partition].leader_epoch = epoch_of(extent)
         if start >= goal[partition]:
             return None
         wanted = PartitionRange(task.topic, partition, start, goal[partition])
@@ -139,7 +146,7 @@ def plan(task: TieringTask, goal: Mapping[int, int], report: Report) -> list[Off
             partition=partition,
             start=start,
             end=wanted.end if is_small else min(wanted.end, target.offset_after_bytes(wanted, PIECE_BYTES)),
-            leader_epoch=extent.leader_epoch if isinstance(extent, LedRange) else NO_EPOCH,
+            leader_epoch=report[partition].leader_epoch,
             table=str(task.table),
             fields=task.fields,
             bad_table=str(task.bad_table),
@@ -155,6 +162,24 @@ def preview(task: TieringTask, report: Report) -> None:
         row = report[piece.partition]
         row.status, row.end = WOULD, ends[piece.partition]
         row.bytes = target.size_bytes(PartitionRange(piece.topic, piece.partition, piece.start, row.end))
+
+
+def epoch_of(extent: OffsetRange) -> int:
+    return extent.leader_epoch if isinstance(extent, LedRange) else NO_EPOCH
+
+
+def check_not_cut(target: ReadableTopics, task: TieringTask, partition: int, extent: OffsetRange) -> None:
+    """Raise StoreError if an unclean leader election has cut records from the log that the table holds."""
+    assert task.noted is not None, task
+    tiered, epoch = task.noted.tiered[partition]
+    if NO_EPOCH in (epoch, epoch_of(extent)) or epoch_of(extent) == epoch:
+        return
+    kept = target.epoch_ends(task.topic, {partition: epoch})[partition]
+    if kept < tiered:
+        raise StoreError(
+            f"an unclean leader election has cut the log at offset {max(0, kept)}, and {task.table} holds records up "
+            f"to {tiered}: give another directory with --table (table=): a new table begins with what the log has"
+        )
 
 
 def _start(extent: OffsetRange, boundary: int | None, row: ReportRow) -> int:
@@ -228,12 +253,19 @@ def tell_log(task: TieringTask, report: Report) -> TieringTask:
     assert task.noted is not None, task
     table = task.open_table()
     partitions = [p for p, row in report.items() if row.status != FAILED]
-    told = {p: task.noted.tiered.get(p, 0) for p in partitions}
+    told = {p: task.noted.tiered.get(p, (0, NO_EPOCH))[0] for p in partitions}
     if task.owner.is_store:
         with logstore.open(task.location.path, mode="r", create=False) as store:
             told = each(report, partitions, lambda p: _told(store.log(task.topic, p), table.boundary(p) or 0))
     new = [(p, start, end) for p, start in told.items() if (end := table.boundary(p) or 0) > start]
-    task = replace(task, noted=_make_durable(task, task.noted, table, new))
+    noted = _make_durable(task, task.noted, table, new)
+    if not task.owner.is_store:
+        noted = replace(
+            noted, tiered={**noted.tiered, **{p: (end, report[p].leader_epoch) for p, _, end in new}}
+        )
+    if noted != task.noted:
+        write_note(task.owner, noted)
+    task = replace(task, noted=noted)
     if new and task.owner.is_store:
         with logstore.open(task.location.path, create=False) as store:
 
@@ -270,12 +302,7 @@ def _make_durable(
             if files or found.version > since:
                 found.make_durable(since=since, files=files)
         versions.append(found.version if found else since)
-    note = replace(noted, version=versions[0], bad_version=versions[1])
-    if not task.owner.is_store:
-        note = replace(note, tiered={**noted.tiered, **{p: end for p, _, end in new}})
-    if note != noted:
-        write_note(task.owner, note)
-    return note
+    return replace(noted, version=versions[0], bad_version=versions[1])
 
 
 def distrust(location: Location, topic: str) -> None:

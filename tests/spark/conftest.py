@@ -160,7 +160,7 @@ class TopicsOfCluster:
 
     def tiered_offsets(self, topic: str) -> list[int]:
         note = noted(self.owner(topic))
-        return [offset for _, offset in sorted(note.tiered.items())] if note else []
+        return [offset for _, (offset, _) in sorted(note.tiered.items())] if note else []
 
     def owner(self, topic: str) -> Owner:
         topics = self.location.read()

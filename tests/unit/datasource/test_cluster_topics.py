@@ -1,4 +1,4 @@
-"""What a verification over a cluster makes of answers that no sound broker gives."""
+"""What verification and tiering over a cluster make of answers that no sound cluster gives."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from datasource.cluster_topics import ClusterTopics
+from datasource.delta.owner import Owner, TierConfig, noted, owner_of, write_note
+from datasource.delta.tiering import check_not_cut
+from datasource.delta.topic_tables import TieringTask
+from datasource.locations import Location
+from datasource.topics import LedRange
+from logstore import StoreError, TopicInfo
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError
 from logstore.records.batch import Record, build
 from replication.client.fetching import Fetched
@@ -74,3 +80,52 @@ def test_what_retention_deletes_meanwhile_is_no_damage():
 def test_a_leader_that_denies_its_own_offsets_is_told():
     with pytest.raises(OffsetOutOfRangeError):
         verified(OffsetOutOfRangeError(0, 0, 2, "t-0"), end=2)
+
+
+class Leader:
+    """Of an epoch, whose log has these records of earlier ones."""
+
+    def __init__(self, ends: dict[int, int]) -> None:
+        self.ends = ends
+
+    def epoch_ends(self, topic: str, epochs: dict[int, int]) -> dict[int, int]:
+        return {p: self.ends[epoch] for p, epoch in epochs.items()}
+
+
+@pytest.mark.parametrize(
+    ("noted_epoch", "epoch", "kept", "is_cut"),
+    [
+        (3, 3, 0, False),
+        (3, 5, 100, False),
+        (3, 5, 99, True),
+        (3, 5, -1, True),
+        (-1, 5, 0, False),
+        (3, -1, 0, False),
+    ],
+)
+def test_a_log_that_lost_what_the_table_holds_is_told_by_its_leader_epochs(
+    tmp_path, noted_epoch, epoch, kept, is_cut
+):
+    owner = Owner("kafka:c", "t", "id", tmp_path, "_pylog")
+    note = TierConfig(tmp_path, tiered={0: (100, noted_epoch)})
+    write_note(owner, note)
+    assert noted(owner) == note
+    task = TieringTask(location=Location(bootstrap="a:1"), owner=owner, table=tmp_path, noted=note)
+    if is_cut:
+        with pytest.raises(
+            StoreError, match=f"cut the log at offset {max(0, kept)}.* holds records up to 100"
+        ):
+            check_not_cut(Leader({3: kept}), task, 0, LedRange(0, 200, epoch))
+    else:
+        check_not_cut(Leader({3: kept}), task, 0, LedRange(0, 200, epoch))
+
+
+def test_a_topic_of_a_kafka_without_topic_ids_is_named_by_its_cluster(monkeypatch, tmp_path):
+    class Named:
+        identity = "kafka:abc"
+
+    monkeypatch.setattr(Location, "read", lambda self: Named)
+    for topic_id, wanted in (("uuid", "uuid"), ("", "abc.t")):
+        found = owner_of(Location(bootstrap="a:1"), TopicInfo.of("t", topic_id, 1, {}), tmp_path / "t")
+        assert (found.name, found.topic_id) == ("kafka:abc", wanted)
+        assert found.note == tmp_path / "t" / "_pylog" / f"{wanted}.json"
