@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[2]
 PRODUCT = {"tests.spark.test_batch", "tests.spark.test_stream", "tests.spark.test_tiering"}
 BROKERS = {
     "log.retention.check.interval.ms": 300,
+    "log.retention.ms": -1,  # records of tests are of any time
     "log.flush.offset.checkpoint.interval.ms": 200,
 }
 

@@ -238,11 +238,15 @@ def test_what_brokers_deleted_is_read_from_the_table_though_a_run_died_behind_it
     append(200)
     assert run() == {"tiered"}
 
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[
-        ConfigEntry("retention.bytes", "500", incremental_operation=AlterConfigOpType.SET)
-    ])  # fmt: skip
-    cluster.administer("incremental_alter_configs", [resource])
+    def keep(retention_bytes):
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[
+            ConfigEntry("retention.bytes", retention_bytes, incremental_operation=AlterConfigOpType.SET)
+        ])  # fmt: skip
+        cluster.administer("incremental_alter_configs", [resource])
+
+    keep("500")
     cluster.until(lambda: all(extent.start for extent in client.extents(topic).values()), TIMEOUT_S)
+    keep("-1")
     append(400)
     read = spark.read.format("pylog").options(**over, subscribe=topic)
     assert read.load().count() < 600
@@ -278,7 +282,7 @@ def test_verify_tells_damage_from_what_a_leader_refuses(spark, client, over, clu
     )
     (row,) = verify.run(spark, bootstrap=bootstrap, topics=alone).collect()
     assert (row.status, row.damage) == ("failed", [])
-    assert row.note.startswith(f"fetch of {alone}-0 at offset 1 did not succeed")
+    assert f"fetch of {alone}-0 at offset 1 did not succeed" in row.note
     assert "kafka storage error" in row.note
     impatient.close()
 
