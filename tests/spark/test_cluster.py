@@ -276,7 +276,7 @@ def test_verify_tells_damage_from_what_a_leader_refuses(spark, client, over, clu
     cluster.running.restart(3)  # it reads what it has, and serves no damage from then on
     cluster.until(lambda: cluster.states(alone)[0][0] == 3)
     impatient = KafkaClient(bootstrap, timeout_ms=1500)
-    monkeypatch.setitem(cluster_topics._clients, (os.getpid(), bootstrap), impatient)
+    monkeypatch.setitem(cluster_topics._clients, (os.getpid(), bootstrap, ""), impatient)
     monkeypatch.setattr(
         tasks, "run_tasks", lambda _, items, work, __: [tasks._guarded(work, i) for i in items]
     )
