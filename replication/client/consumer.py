@@ -152,8 +152,8 @@ class AsyncConsumer:
         Columns: topic, partition, and those of `RECORD_SCHEMA`. What was handed out before counts as done.
 
         Raises: OffsetOutOfRangeError (auto_offset_reset=none), CorruptLogError, KafkaError (it cannot be a member, a
-        partition may not be read); InvalidRequestError: it is closed. TruncatedError: an unclean leader election has
-        cut records [start, end) of `tp`, which were read; each poll raises it until `seek`.
+        partition may not be read); InvalidRequestError: it is closed. TruncatedError: an unclean leader election, or
+        the end of their topic, took records [start, end) of `tp` that were read; each poll raises it until `seek`.
         """
         loop = asyncio.get_running_loop()
         if self._beating is None and self._error is None:

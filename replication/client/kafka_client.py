@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import closing
 from typing import Any, NamedTuple, TypeVar
 
@@ -75,7 +75,10 @@ class KafkaClient(Closing):
         self._is_closed = False
 
     def close(self) -> None:
-        """End every connection. What was sent and not acknowledged may be appended, or not."""
+        """End every connection. What was sent and not acknowledged may be appended, or not.
+
+        Calls of other threads that wait raise InvalidRequestError.
+        """
         if not self._is_closed:
             self._is_closed = True
             asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
@@ -232,7 +235,7 @@ class KafkaClient(Closing):
         coming = ask(start, min(FIRST_FETCH_BYTES, fetch_bytes)) if start < end else None
         try:
             while coming is not None:
-                found = coming.result()
+                found = self._result(coming)
                 coming = ask(found.next_offset, fetch_bytes) if found.next_offset < end else None
                 yield found
         finally:
@@ -307,6 +310,10 @@ class KafkaClient(Closing):
         for end in self._endings:
             await end()
         self._cluster.close()
+        waiting = asyncio.all_tasks() - {asyncio.current_task()}  # calls of other threads
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
         await asyncio.get_running_loop().shutdown_default_executor()
 
     async def _append(
@@ -339,5 +346,14 @@ class KafkaClient(Closing):
     def _run(self, what: Coroutine[Any, Any, Found]) -> Found:
         if self._is_closed:
             what.close()
-            raise InvalidRequestError(f"the client of {self.where} is closed")
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result()
+            raise self._closed()
+        return self._result(asyncio.run_coroutine_threadsafe(what, self._loop))
+
+    def _result(self, future: Future[Found]) -> Found:
+        try:
+            return future.result()
+        except CancelledError:
+            raise self._closed() from None
+
+    def _closed(self) -> InvalidRequestError:
+        return InvalidRequestError(f"the client of {self.where} is closed")

@@ -84,6 +84,7 @@ class PartitionReader:
         self._fetch_bytes: dict[TopicPartition, int] = {}
         self._not_before: dict[TopicPartition, float] = {}
         self._agreed: dict[TopicPartition, int] = {}  # the leader epoch in which the position was found right
+        self._ids: dict[TopicPartition, str] = {}  # of the topic in which the position is
         self._cut: dict[TopicPartition, TruncatedError] = {}
         self._asked: dict[int, asyncio.Task[None]] = {}  # by leader
         self._fetching: set[TopicPartition] = set()
@@ -118,8 +119,8 @@ class PartitionReader:
         self.paused &= self.positions.keys()
 
     def _forget(self, tp: TopicPartition) -> None:
-        self._agreed.pop(tp, None)
-        self._cut.pop(tp, None)
+        for known in (self._agreed, self._cut, self._ids):
+            known.pop(tp, None)
 
     def look(self) -> None:
         """Something was resumed."""
@@ -174,27 +175,16 @@ class PartitionReader:
         while True:
             self._wanted.clear()
             shares: dict[int, dict[TopicPartition, FetchPartition]] = {}
-            now = asyncio.get_running_loop().time()
             for tp in tuple(self.positions):
-                is_full = len(self._ahead.get(tp, ())) >= AHEAD or tp in self.paused or tp in self._fetching
-                if is_full or tp in self._cut or self._not_before.get(tp, 0.0) > now:
+                if not self._may_fetch(tp):
                     continue
-                self._not_before.pop(tp, None)
                 try:
-                    leader = await self._cluster.leader(tp)
+                    planned = await self._planned(tp)
                 except PylogError as error:
                     self._tell(error, tp)
                     continue
-                position = self._next(tp)
-                if leader.broker == NO_LEADER:
-                    self._later(tp)
-                elif position is not None:
-                    size = self._fetch_bytes.get(tp, FETCH_BYTES)
-                    wanted = FetchPartition(tp.partition, position.offset, size, leader.epoch)
-                    is_in_doubt = self._is_in_doubt(tp, wanted)
-                    broker = leader.broker if is_in_doubt else self._cluster.read_replicas.of(tp, leader)
-                    if broker not in self._asked:
-                        shares.setdefault(broker, {})[tp] = wanted
+                if planned is not None and planned[0] not in self._asked:
+                    shares.setdefault(planned[0], {})[tp] = planned[1]
             for broker, share in shares.items():
                 self._fetching |= share.keys()
                 task = asyncio.create_task(self._fetch(broker, share))
@@ -205,6 +195,31 @@ class PartitionReader:
                     await self._wanted.wait()
             except TimeoutError:
                 pass
+
+    def _may_fetch(self, tp: TopicPartition) -> bool:
+        is_full = len(self._ahead.get(tp, ())) >= AHEAD or tp in self.paused or tp in self._fetching
+        if is_full or tp in self._cut or self._not_before.get(tp, 0.0) > asyncio.get_running_loop().time():
+            return False
+        self._not_before.pop(tp, None)
+        return True
+
+    async def _planned(self, tp: TopicPartition) -> tuple[int, FetchPartition] | None:
+        """Which broker to ask for what, if there is one now. Raises: as `Cluster.leader`."""
+        leader = await self._cluster.leader(tp)
+        topic_id = (await self._cluster.topic(tp.topic)).id
+        if tp in self.positions and self._ids.setdefault(tp, topic_id) != topic_id:
+            self._made_again(tp, topic_id)
+        position = self._next(tp)
+        if leader.broker == NO_LEADER:
+            self._later(tp)
+            return None
+        if position is None or tp in self._cut:
+            return None
+        size = self._fetch_bytes.get(tp, FETCH_BYTES)
+        wanted = FetchPartition(tp.partition, position.offset, size, leader.epoch)
+        is_in_doubt = self._is_in_doubt(tp, wanted)
+        broker = leader.broker if is_in_doubt else self._cluster.read_replicas.of(tp, leader)
+        return broker, wanted
 
     async def _fetch(self, broker: int, share: Mapping[TopicPartition, FetchPartition]) -> None:
         try:
@@ -280,6 +295,21 @@ class PartitionReader:
             "to read what stands there now",
             tp=tp,
             start=end,
+            end=offset,
+        )
+        self._changed.set()
+
+    def _made_again(self, tp: TopicPartition, topic_id: str) -> None:
+        """What was read is gone with its topic, and another one has its name."""
+        self._ids[tp] = topic_id
+        self._ahead[tp].clear()
+        offset = self.positions[tp].offset
+        if not offset:
+            return
+        self._cut[tp] = TruncatedError(
+            f"{tp} [0, {offset}) was read, and the topic was deleted and made again: seek to 0 to read what is new",
+            tp=tp,
+            start=0,
             end=offset,
         )
         self._changed.set()

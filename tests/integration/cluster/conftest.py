@@ -105,11 +105,11 @@ class Tested:
 
 
 @contextmanager
-def running(brokers=3, directory=None, coordination=None, racks=None, **settings):
-    """A cluster of its own; `racks`: of its brokers."""
+def running(brokers=3, directory=None, coordination=None, own=None, **settings):
+    """A cluster of its own; `own`: settings of single brokers."""
     made = LocalCluster(brokers, directory, {**SETTINGS, **settings}, coordination=coordination)
-    for broker, rack in (racks or {}).items():
-        made._of(broker).settings["broker.rack"] = rack
+    for broker, its in (own or {}).items():
+        made._of(broker).settings.update(its)
     with made as started:
         yield Tested(started)
 

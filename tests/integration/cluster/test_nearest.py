@@ -18,17 +18,20 @@ SIZE = 1000
 
 @pytest.fixture(scope="module")
 def racks(tmp_path_factory):
-    (port,) = free_ports(1)
-    given = {"replica.selector.class": RACK_AWARE_SELECTOR, "metrics.port": port}
-    places = {LEADER: "far", FOLLOWER: "near"}
-    with running(2, tmp_path_factory.mktemp("racks"), racks=places, **given) as tested:
-        tested.port = port
+    ports = free_ports(2)
+    own = {
+        broker: {"broker.rack": rack, "metrics.port": str(port)}
+        for broker, rack, port in zip((LEADER, FOLLOWER), ("far", "near"), ports, strict=True)
+    }
+    selector = {"replica.selector.class": RACK_AWARE_SELECTOR}
+    with running(2, tmp_path_factory.mktemp("racks"), own=own, **selector) as tested:
+        tested.ports = ports
         yield tested
 
 
 def sent(racks):
     """The bytes that the leader and the follower have sent to consumers."""
-    found = [samples(racks.port + broker) for broker in (0, 1)]
+    found = [samples(port) for port in racks.ports]
     return [each[("kafka_server_brokertopicmetrics_bytesout_total",)] for each in found]
 
 

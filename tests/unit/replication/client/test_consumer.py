@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -88,6 +89,18 @@ def test_a_slip_between_polls_is_told(bootstrap, monkeypatch):
                 await consumer.poll(10_000)
 
     asyncio.run(consume())
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.05, 0.5])
+def test_a_poll_that_waits_ends_when_its_client_is_closed(bootstrap, wait_s):
+    with KafkaClient(bootstrap) as client:
+        consumer = client.consumer("t", f"closed-{wait_s}", auto_offset_reset="latest")
+        with ThreadPoolExecutor(1) as pool:
+            polling = pool.submit(consumer.poll, 60_000)
+            time.sleep(wait_s)
+            client.close()
+            with pytest.raises(InvalidRequestError, match="is closed"):
+                polling.result(20)
 
 
 @pytest.mark.parametrize(

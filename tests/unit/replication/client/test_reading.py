@@ -1,6 +1,7 @@
 """Positions and leader epochs: a leader in this loop whose log another one has cut, or not."""
 
 import asyncio
+import uuid
 
 import pytest
 
@@ -14,7 +15,7 @@ from replication.protocol.messages import FetchResponse, Isolation, PartitionFet
 from tests.support.peer import run, serving, until
 
 T0 = TopicPartition("t", 0)
-FENCED, OUT_OF_RANGE = 74, 1
+FENCED, OUT_OF_RANGE, UNKNOWN_TOPIC_ID = 74, 1, 100
 
 
 class Leader:
@@ -23,6 +24,7 @@ class Leader:
     def __init__(self, epoch, start, end, part):
         self.epoch, self.start, self.end, self.part = epoch, start, end, part
         self.port, self.asked = 0, []
+        self.topic_id = uuid.UUID(int=1)
 
     def handlers(self):
         return {
@@ -39,7 +41,7 @@ class Leader:
         topic = {
             "error_code": 0,
             "name": "t",
-            "topic_id": None,
+            "topic_id": self.topic_id,
             "is_internal": False,
             "partitions": [row | nodes],
         }
@@ -65,9 +67,11 @@ class Leader:
         return {"topics": [{"topic": "t", "partitions": [row]}]}
 
     async def fetch(self, context, body):
-        ((_, _, (asked,)),) = body.topics
+        ((_, topic_id, (asked,)),) = body.topics
         found, at = PartitionFetched(0, 0, self.end), asked.fetch_offset
-        if asked.current_leader_epoch != self.epoch:
+        if topic_id != self.topic_id:
+            found = PartitionFetched(0, UNKNOWN_TOPIC_ID)
+        elif asked.current_leader_epoch != self.epoch:
             found = PartitionFetched(0, FENCED)
         elif not self.start <= at <= self.end:
             found = PartitionFetched(0, OUT_OF_RANGE)
@@ -171,3 +175,16 @@ def test_what_was_fetched_ahead_and_not_handed_out_is_fetched_again(begin, lost)
     _, (found, error) = reading(leader, begin, elect, is_ahead=True)
     assert (error and (error.start, error.end)) == lost
     assert found == ([] if lost else list(range(3, 12)))
+
+
+@pytest.mark.parametrize("end", [0, 10])
+def test_a_topic_that_was_made_again_is_told_if_something_was_read(end):
+    leader = Leader(3, 0, end, 0)
+
+    def make_again(reader):
+        leader.topic_id, leader.epoch, leader.end = uuid.UUID(int=2), 0, 20
+
+    (before, _), (after, error) = reading(leader, Position(0), make_again)
+    assert before == list(range(end))
+    assert (error and (error.start, error.end)) == ((0, 10) if end else None)
+    assert after == ([] if end else list(range(20)))
