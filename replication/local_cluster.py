@@ -26,7 +26,7 @@ from logstore.errors import InvalidConfigError, PylogError
 from logstore.store.log_dir import BROKER, CLEAN_MARKER, META
 from replication.client.cluster import brokers_known_at
 from replication.config.broker import BrokerConfig
-from replication.coordination import cluster, nodes, open_tree
+from replication.coordination import cluster, open_tree
 from replication.coordination.tree import Tree
 from replication.model.cluster import BrokerId, ClusterState
 from replication.replica.storage.log_dir import SERVER_LOG, check_directory
@@ -268,12 +268,6 @@ class LocalCluster:
             )
         return self._brokers[broker]
 
-    def pause(self, broker: BrokerId) -> None:
-        self._of(broker).send(signal.SIGSTOP)
-
-    def resume(self, broker: BrokerId) -> None:
-        self._of(broker).send(signal.SIGCONT)
-
     def close(self) -> None:
         """Stop everything; remove the directory if it was created for this cluster."""
         self.stop()
@@ -296,11 +290,6 @@ class LocalCluster:
         found = [each.address for each in self._brokers.values()]
         return ",".join(f"{address[0]}:{address[1]}" for address in found if address is not None)
 
-    def address(self, broker: BrokerId) -> str:
-        address = self._of(broker).address
-        assert address is not None, f"broker {broker} was never up"
-        return f"{address[0]}:{address[1]}"
-
     def pid(self, broker: BrokerId) -> int:
         process = self._of(broker).process
         assert process is not None, f"broker {broker} is not up"
@@ -315,10 +304,6 @@ class LocalCluster:
 
     def describe(self) -> ClusterState:
         return _in_thread(self._read(cluster.read_cluster))
-
-    def controller(self) -> BrokerId | None:
-        found = _in_thread(self._read(lambda tree: tree.get(nodes.CONTROLLER)))
-        return None if found is None else nodes.decode_controller(found.data)
 
     def missing(self) -> list[BrokerId]:
         """Return the brokers with partitions that are neither in this cluster nor, started elsewhere, up."""

@@ -10,10 +10,10 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from replication.groups.machine.records import partition_of
-from replication.local_cluster import LocalCluster
 from replication.model.cluster import OFFSETS_TOPIC
 from replication.model.cluster import TopicPartition as Partition
 from tests.conformance.clients.members import CLIENTS, until
+from tests.support.tried_cluster import TriedCluster
 
 PARTITIONS = 6
 PAUSE_S = 0.01  # between requests: without it three threads and a broker are busy with nothing else
@@ -35,7 +35,7 @@ def cluster():
         "group.min.session.timeout.ms": 1000,
         "min.insync.replicas": 2,
     }
-    with LocalCluster(3, settings=settings) as cluster:
+    with TriedCluster(3, settings=settings) as cluster:
         yield cluster
 
 

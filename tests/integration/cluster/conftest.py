@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from replication.local_cluster import LocalCluster
 from replication.model.cluster import TopicPartition
+from tests.support.tried_cluster import TriedCluster
 
 SESSION_TIMEOUT_MS = 3000
 SETTINGS = {
@@ -107,7 +107,7 @@ class Tested:
 @contextmanager
 def running(brokers=3, directory=None, coordination=None, own=None, **settings):
     """A cluster of its own; `own`: settings of single brokers."""
-    made = LocalCluster(brokers, directory, {**SETTINGS, **settings}, coordination=coordination)
+    made = TriedCluster(brokers, directory, {**SETTINGS, **settings}, coordination=coordination)
     for broker, its in (own or {}).items():
         made._of(broker).settings.update(its)
     with made as started:
