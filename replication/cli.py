@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,10 +85,8 @@ def start_broker(
     $ pylog broker start --config conf/server.properties
     $ pylog broker start --set broker.id=2 --set log.dirs=/data/2 --coordination sqlite:/data/cluster.db
     """
-    try:
+    with _told_what_is_lacking():
         from replication.broker.process import run
-    except ModuleNotFoundError as error:
-        raise _lacking(error) from error
     given = _properties_in(file) if file is not None else {}
     if coordination is not None:
         given["coordination"] = coordination
@@ -97,8 +95,12 @@ def start_broker(
     run(BrokerConfig.from_properties({**given, **settings}), click.echo)
 
 
-def _lacking(error: ModuleNotFoundError) -> Failure:
-    return Failure(f'brokers need {error.name}: pip install "pyspark-pylog[cluster]"')
+@contextmanager
+def _told_what_is_lacking() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise Failure(f'clusters need {error.name}: pip install "pyspark-pylog[cluster]"') from error
 
 
 def _properties_in(file: Path) -> dict[str, str]:
@@ -151,11 +153,8 @@ def start_cluster(
     $ pylog cluster start --brokers 3 --dir /tmp/cluster
     $ pylog cluster start --brokers 1 --set auto.create.topics.enable=false
     """
-    try:
+    with _told_what_is_lacking():
         from replication.local_cluster import LocalCluster
-    except ModuleNotFoundError as error:
-        raise _lacking(error) from error
-
     if copy_to is not None:
         settings[COPY_DIR] = copy_to
     is_over = _end_of_signals()
@@ -283,14 +282,14 @@ def _end_of_signals() -> threading.Event:
     return is_over
 
 
-def _property_option(client: str) -> Callable[[Any], Any]:
+def _property_option(client: str, settings: str) -> Callable[[Any], Any]:
     return click.option(
         f"--{client}-property",
         f"{client}_properties",
         multiple=True,
         callback=_pairs,
         metavar="KEY=VALUE",
-        help=f"A setting of librdkafka for the {client} (TLS, passwords, …); may be given more than once.",
+        help=f"A setting of the {client}: {settings}; may be given more than once.",
     )
 
 
@@ -307,8 +306,8 @@ def _property_option(client: str) -> Callable[[Any], Any]:
     help="All topics whose whole name matches, except those that begin with __.",
 )
 @click.option("--follow", is_flag=True, help="Go on with what comes, until SIGTERM or Ctrl-C.")
-@_property_option("consumer")
-@_property_option("producer")
+@_property_option("consumer", "default.api.timeout.ms")
+@_property_option("producer", "default.api.timeout.ms, compression.type")
 @output_option
 def mirror(
     source: str,
@@ -324,8 +323,8 @@ def mirror(
 
     Keys, values, headers, timestamps and partitions stay; offsets may differ. It creates missing topics with
     the settings of the source, and ends where the topics ended when it began. Run it again, after whatever end, and it
-    continues: no record is missing, none is there twice. Nobody else should write to the copies. Needs
-    confluent-kafka.
+    continues: no record is missing, none is there twice. Nobody else should write to the copies. The source is a
+    Kafka of 1.0 or later. TLS and SASL are not supported.
 
     \b
     $ pylog mirror --from kafka:9092 --topics orders,payments --to data
@@ -333,10 +332,8 @@ def mirror(
     """
     if (topics is None) == (pattern is None):
         raise click.UsageError("give --topics or --topics-regex")
-    try:
+    with _told_what_is_lacking():
         from replication.tools import mirror as mirroring
-    except ModuleNotFoundError as error:
-        raise Failure('mirror needs confluent-kafka: pip install "pyspark-pylog[mirror]"') from error
     stop = _end_of_signals()
     with progress_bar("copying") as progress:
         copied = mirroring.mirror(

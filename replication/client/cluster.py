@@ -99,10 +99,11 @@ class Cluster:
 
     # ------------------------------------------------------------------ metadata
 
-    async def topics(self) -> Mapping[str, TopicMetadata]:
-        """Every topic of the cluster that may be seen."""
+    async def describe(self) -> ClusterMetadata:
+        """The cluster, with every topic that may be seen."""
         answer = await self._ask_metadata(None)
-        return {name: topic for name, topic in answer.topics.items() if topic.error is ErrorCode.NONE}
+        seen = {name: topic for name, topic in answer.topics.items() if topic.error is ErrorCode.NONE}
+        return answer._replace(topics=seen)
 
     async def topic(self, name: str, *, is_fresh: bool = False) -> TopicMetadata:
         """One topic; asked again if what is known is old, or `is_fresh`.
@@ -124,7 +125,7 @@ class Cluster:
             late = patience if known is not None else now
             is_late = asyncio.get_running_loop().time() >= late and self._is_informed
             if is_unknown and (is_late or backoff.is_over):
-                raise UnknownTopicError(name, (await self.topics()).keys(), f"the cluster at {self.where}")
+                raise UnknownTopicError(name, (await self.describe()).topics, f"the cluster at {self.where}")
             if not is_unknown and (not error.is_retriable or backoff.is_over):
                 raise KafkaError(error, f"topic {name!r} at {self.where}")
             await backoff.wait()

@@ -36,10 +36,10 @@ from replication.client.fetching import (
 )
 from replication.client.groups import Committed, commit, committed
 from replication.client.local_replicas import local_replica
-from replication.client.metadata import NO_EPOCH, TopicMetadata
+from replication.client.metadata import NO_EPOCH, ClusterMetadata, TopicMetadata
 from replication.client.producer import AsyncProducer, Extent, ProducerSettings
-from replication.client.settings import settings_of
-from replication.client.topics import BROKERS_DEFAULT, create_topic
+from replication.client.settings import settings_of, topic_overrides
+from replication.client.topics import BROKERS_DEFAULT, add_partitions, create_topic
 from replication.model.cluster import TopicPartition
 from replication.protocol.messages import Isolation
 
@@ -93,9 +93,13 @@ class KafkaClient(Closing):
 
     # ---------------------------------------------------------------- metadata
 
+    def describe(self) -> ClusterMetadata:
+        """The cluster as it is now, with every topic that may be seen. Raises: UnreachableError."""
+        return self._run(self._cluster.describe())
+
     def topics(self) -> dict[str, TopicMetadata]:
         """Every topic that may be seen, by name. Raises: UnreachableError."""
-        return dict(self._run(self._cluster.topics()))
+        return dict(self.describe().topics)
 
     def topic(self, name: str) -> TopicMetadata:
         """One topic as it is now. Raises: UnknownTopicError, UnreachableError."""
@@ -114,6 +118,14 @@ class KafkaClient(Closing):
             self.topics()
         assert self._cluster.metadata is not None  # somebody has answered
         return self._cluster.metadata.cluster_id
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """As `topics.add_partitions`."""
+        self._run(add_partitions(self._cluster, name, partitions))
+
+    def overrides(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """As `settings.topic_overrides`."""
+        return self._run(topic_overrides(self._cluster, topics))
 
     def extents(
         self,

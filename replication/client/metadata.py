@@ -28,6 +28,7 @@ class TopicMetadata(NamedTuple):
     leaders: Mapping[int, PartitionLeader]
     error: ErrorCode = ErrorCode.NONE
     is_internal: bool = False
+    replicas: int = 0  # of the partition that has most
 
 
 class ClusterMetadata(NamedTuple):
@@ -81,4 +82,5 @@ def _topic(topic: Any) -> TopicMetadata:
         dict(sorted(leaders.items())),
         ErrorCode(topic.error_code.value),
         getattr(topic, "is_internal", False),
+        max((len(p.replica_nodes) for p in topic.partitions), default=0),
     )

@@ -1,8 +1,8 @@
-"""The settings of a topic that decide what may be sent to it; those of producers and consumers by their names."""
+"""The settings of topics: those that decide what may be sent, and a topic's own; those of producers and consumers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,6 +13,7 @@ from replication.errors import ErrorCode
 from replication.protocol.apis import ApiKey
 
 TOPIC_RESOURCE = 2
+_OF_THE_TOPIC = 1  # DescribeConfigs: where a value is from
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's default of max.message.bytes
 
 Settings = TypeVar("Settings")
@@ -41,21 +42,42 @@ async def topic_settings(cluster: Cluster, topic: str) -> TopicSettings:
 
     Raises: UnreachableError.
     """
-    names = ["max.message.bytes", "cleanup.policy"]
-    resource = {"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configuration_keys": names}
-    request = {"resources": [resource], "include_synonyms": False, "include_documentation": False}
-    try:
-        answer = (await cluster.call_any(ApiKey.DESCRIBE_CONFIGS, request)).body
-    except UnsupportedVersionError:
-        return TopicSettings()
-    found = next((result for result in answer.results if result.resource_name == topic), None)
-    if found is None or found.error_code.value != ErrorCode.NONE:
-        return TopicSettings()
-    values = {row.name: row.value for row in found.configs}
+    rows = (await _describe(cluster, [topic], ["max.message.bytes", "cleanup.policy"])).get(topic, ())
+    values = {row.name: row.value for row in rows}
     return TopicSettings(
         int(values.get("max.message.bytes") or MAX_MESSAGE_BYTES),
         "compact" in (values.get("cleanup.policy") or "").split(","),
     )
+
+
+async def topic_overrides(cluster: Cluster, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    """What each of these topics has set for itself; one whose settings may not be seen is left out.
+
+    Raises: UnreachableError.
+    """
+    return {
+        topic: {row.name: row.value for row in rows if row.config_source == _OF_THE_TOPIC}
+        for topic, rows in (await _describe(cluster, topics, None)).items()
+    }
+
+
+async def _describe(
+    cluster: Cluster, topics: Sequence[str], keys: Sequence[str] | None
+) -> dict[str, Sequence[Any]]:
+    resources = [
+        {"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configuration_keys": keys}
+        for topic in topics
+    ]
+    request = {"resources": resources, "include_synonyms": False, "include_documentation": False}
+    try:
+        answer = (await cluster.call_any(ApiKey.DESCRIBE_CONFIGS, request)).body
+    except UnsupportedVersionError:
+        return {}
+    return {
+        result.resource_name: result.configs
+        for result in answer.results
+        if result.error_code.value == ErrorCode.NONE
+    }
 
 
 def settings_of(kind: type[Settings], given: Mapping[str, Any]) -> Settings:

@@ -7,72 +7,39 @@ checkpoints; the records behind it are compared with those that come again.
 
 from __future__ import annotations
 
-import logging
 import uuid
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 import logstore
 from logstore.env import SYSTEM
 from logstore.errors import PylogError, UnknownTopicError
+from logstore.store.reading import schema_of
+from replication.client.fetching import LATEST
+from replication.client.groups import Committed
+from replication.client.kafka_client import KafkaClient
+from replication.model.cluster import TopicPartition
+from replication.protocol.messages import Isolation
 
-logger = logging.getLogger(__name__)
-
-Partition = tuple[str, int]
-
-TIMEOUT_S = 30.0
 SETTLE_MS = 1000  # until records in flight from a killed run are appended, or lost with its connection
-RETRY_MS = 100
-LARGEST_MESSAGE_BYTES = 100_000_000
-
-_PASSING = (
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-)
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+COPIED_COLUMNS = ["key", "value", "headers", "timestamp"]
+_TIMEOUT, _COMPRESSION = "default.api.timeout.ms", "compression.type"
+_TIMEOUT_MS = "60000"
 
 
 class MirrorError(PylogError):
     """Copying cannot go on; the copied records stay, and the next run continues behind them."""
 
 
-class Record(NamedTuple):
-    """The copied parts of a record. `timestamp_ms` None: it has none."""
+class Unit(NamedTuple):
+    """Records of a partition, in `COPIED_COLUMNS`, and the source's next offset behind them. There is at least one."""
 
-    offset: int
-    timestamp_ms: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
-
-    @classmethod
-    def of(cls, message: Message) -> Record:
-        _, timestamp_ms = message.timestamp()
-        offset = message.offset()
-        assert offset is not None, "it was fetched"
-        headers: Any = message.headers() or ()
-        if isinstance(headers, Mapping):
-            headers = headers.items()
-        value: Any = message.value()
-        key: Any = message.key()
-        return cls(offset, timestamp_ms if timestamp_ms >= 0 else None, key, value, tuple(headers))
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.key or b"") + len(self.value or b"") + sum(len(v or b"") for _, v in self.headers)
-
-    def is_copied_as(self, copy: Record) -> bool:
-        """Return whether the other record is its copy; a record without a timestamp was given one."""
-        return self[2:] == copy[2:] and self.timestamp_ms in {None, 0, copy.timestamp_ms}
+    rows: pa.Table
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +55,28 @@ class MirrorTarget(Protocol):
         """Make sure that the topic has at least this many partitions; True if it was created."""
         ...
 
-    def positions(self, starts: Mapping[Partition, int]) -> dict[Partition, int]:
+    def positions(self, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return the next offset of the source per partition; the given one where nothing was copied."""
         ...
 
-    def append(self, records: Mapping[Partition, Sequence[Record]]) -> None:
+    def append(self, units: Mapping[TopicPartition, Unit]) -> None:
         """Append these behind the former ones; on return they are durable, and never requested again."""
         ...
 
     def close(self) -> None: ...
+
+
+def client_of(bootstrap: str, properties: Mapping[str, str], *, more: tuple[str, ...] = ()) -> KafkaClient:
+    """A client with these properties of Kafka's clients. Raises: MirrorError: one of them is not known here."""
+    known = (_TIMEOUT, *more)
+    for key in properties.keys() - set(known):
+        raise MirrorError(
+            f"{key} is not known: {' and '.join(known)} can be set. TLS and SASL are not there; name a listener that "
+            "needs neither"
+        )
+    if not (timeout := properties.get(_TIMEOUT, _TIMEOUT_MS)).isdecimal():
+        raise MirrorError(f"{_TIMEOUT}={timeout}: a number of milliseconds is wanted")
+    return KafkaClient(bootstrap, client_id="pylog-mirror", timeout_ms=int(timeout))
 
 
 class DirectoryTarget:
@@ -109,7 +89,7 @@ class DirectoryTarget:
         self._store = logstore.open(path)
         self._source = source
         self._run = uuid.uuid4().hex
-        self._positions: dict[Partition, int | None] = {}
+        self._positions: dict[TopicPartition, int | None] = {}
 
     def prepare(self, topic: SourceTopic) -> bool:
         try:
@@ -121,40 +101,29 @@ class DirectoryTarget:
             self._store.alter_topic(topic.name, partitions=topic.partitions)
         return False
 
-    def positions(self, starts: Mapping[Partition, int]) -> dict[Partition, int]:
-        self._positions = {p: self._store.transactions.last_batch(self._name(p)) for p in starts}
-        return {p: starts[p] if known is None else known for p, known in self._positions.items()}
+    def positions(self, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        self._positions = {tp: self._store.transactions.last_batch(self._name(tp)) for tp in starts}
+        return {tp: starts[tp] if known is None else known for tp, known in self._positions.items()}
 
-    def append(self, records: Mapping[Partition, Sequence[Record]]) -> None:
-        for partition, rows in records.items():
-            name, end = self._name(partition), rows[-1].offset + 1
+    def append(self, units: Mapping[TopicPartition, Unit]) -> None:
+        for tp, (rows, end) in units.items():
+            name = self._name(tp)
             with self._store.transactions.begin(name, end, run=self._run) as transaction:
-                self._store.append(partition[0], _table(rows, partition[1]), transaction=transaction)
+                self._store.append(tp.topic, _placed(rows, tp.partition), transaction=transaction)
                 # A run that registers later ends this transaction, so none can come between this check and its commit.
-                if self._store.transactions.last_batch(name) != self._positions[partition]:
-                    raise MirrorError(f"{partition[0]}-{partition[1]} is copied here by another run, too")
-            self._positions[partition] = end
+                if self._store.transactions.last_batch(name) != self._positions[tp]:
+                    raise MirrorError(f"{tp} is copied here by another run, too")
+            self._positions[tp] = end
 
     def close(self) -> None:
         self._store.close()
 
-    def _name(self, partition: Partition) -> str:
-        topic, number = partition
-        return f"mirror {self._source} {topic}-{number} {self._store.topic(topic).topic_id}"
+    def _name(self, tp: TopicPartition) -> str:
+        return f"mirror {self._source} {tp} {self._store.topic(tp.topic).topic_id}"
 
 
-def _table(records: Sequence[Record], partition: int) -> pa.Table:
-    return pa.table(
-        {
-            "key": pa.array([r.key for r in records], pa.binary()),
-            "value": pa.array([r.value for r in records], pa.binary()),
-            "timestamp": pa.array([r.timestamp_ms for r in records], pa.int64()),
-            "headers": pa.array(
-                [[{"key": k, "value": v} for k, v in r.headers] or None for r in records], _HEADERS
-            ),
-            "partition": pa.array([partition] * len(records), pa.int32()),
-        }
-    )
+def _placed(rows: pa.Table, partition: int) -> pa.Table:
+    return rows.append_column("partition", pa.repeat(pa.scalar(partition, pa.int32()), len(rows)))
 
 
 class ClusterTarget:
@@ -166,155 +135,85 @@ class ClusterTarget:
 
     def __init__(self, bootstrap: str, source: str, properties: Mapping[str, str]) -> None:
         self._source = source
-        shared: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0, **properties}
-        produce = {"acks": "all", "enable.idempotence": True, "message.max.bytes": LARGEST_MESSAGE_BYTES}
-        self._producer = Producer({**produce, **shared})
-        names = {"group.id": f"pylog-mirror-{source}", "enable.auto.commit": False}
-        self._group: dict[str, Any] = {
-            **shared,
-            **names,
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-        }
-        self._consumer = Consumer(self._group)
-        self._admin = AdminClient(shared)
-        self._ends: dict[Partition, int] = {}
-        self._ahead: dict[Partition, deque[Record]] = {}
-        self._errors: list[str] = []
+        self._client = client_of(bootstrap, properties, more=(_COMPRESSION,))
+        self._compression = properties.get(_COMPRESSION)
+        self._group = f"pylog-mirror-{source}"
+        self._ends: dict[TopicPartition, int] = {}
+        self._ahead: dict[TopicPartition, pa.Table] = {}
 
     def prepare(self, topic: SourceTopic) -> bool:
-        known = self._admin.list_topics(timeout=TIMEOUT_S)
-        if getattr(known, "cluster_id", None) == self._source:
+        cluster = self._client.describe()
+        if cluster.cluster_id == self._source:
             raise MirrorError(
-                f"{self._group['bootstrap.servers']} is the cluster that is copied: name another one, or a directory"
+                f"{self._client.where} is the cluster that is copied: name another one, or a directory"
             )
-        found = known.topics.get(topic.name)
+        found = cluster.topics.get(topic.name)
         if found is None:
-            replicas = min(topic.replicas, len(known.brokers))
+            replicas = min(topic.replicas, len(cluster.brokers))
             settings = dict(topic.settings)
             if int(settings.get("min.insync.replicas", 1)) > replicas:
                 del settings["min.insync.replicas"]
-            wanted = NewTopic(topic.name, topic.partitions, replicas, config=settings)
-            _wait(self._admin.create_topics([wanted], operation_timeout=TIMEOUT_S))
+            self._client.create_topic(topic.name, partitions=topic.partitions, replicas=replicas, **settings)
             return True
-        if len(found.partitions) < topic.partitions:
-            _wait(self._admin.create_partitions([NewPartitions(topic.name, topic.partitions)]))
+        if len(found.leaders) < topic.partitions:
+            self._client.add_partitions(topic.name, topic.partitions)
         return False
 
-    def positions(self, starts: Mapping[Partition, int]) -> dict[Partition, int]:
+    def positions(self, starts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         SYSTEM.clock.sleep_ms(SETTLE_MS)
-        found = {}
-        for known in self._consumer.committed([TopicPartition(*p) for p in starts], timeout=TIMEOUT_S):
-            partition = known.topic, known.partition
-            self._ends[partition] = end = extent(self._consumer, known)[1]
-            if known.offset < 0:
-                found[partition] = starts[partition]
-                continue
-            if known.offset > end:
+        copied = self._client.committed(self._group, starts)
+        for tp, end in self._client.offsets(dict.fromkeys(starts, LATEST)).items():
+            known = copied.get(tp, Committed(end.offset))
+            if known.offset > end.offset:
                 raise MirrorError(
-                    f"{known.topic}-{known.partition} ends at {end} in the target, and the last copy ended at "
-                    f"{known.offset}: it was recreated; delete the group {self._group['group.id']!r} to begin again"
+                    f"{tp} ends at {end.offset} in the target, and the last copy ended at {known.offset}: it was "
+                    f"recreated; delete the group {self._group!r} to begin again"
                 )
-            found[partition] = int(known.metadata or 0)
-            self._ahead[partition] = deque(self._tail(known, end))
-        fresh = [p for p in found if not self._ahead.get(p)]
-        self._checkpoint({p: found[p] for p in fresh})
+            self._ends[tp] = end.offset
+            self._ahead[tp] = self._read(tp, known.offset, end.offset)
+        found = {tp: int(copied[tp].metadata or 0) if tp in copied else starts[tp] for tp in starts}
+        self._checkpoint({tp: found[tp] for tp in starts if not len(self._ahead[tp])})
         return found
 
-    def _tail(self, start: TopicPartition, end: int) -> Iterable[Record]:
-        if start.offset >= end:
-            return
-        with closing(Consumer(self._group)) as consumer:
-            consumer.assign([start])
-            while True:
-                message = consumer.poll(TIMEOUT_S)
-                if message is None:
-                    raise MirrorError(f"{start.topic}-{start.partition}: the target does not answer")
-                if (error := message.error()) is not None:
-                    if error.code() == KafkaError._PARTITION_EOF:
-                        return
-                    raise MirrorError(f"{start.topic}-{start.partition}: {error.str()}")
-                record = Record.of(message)
-                yield record
-                if record.offset >= end - 1:
-                    return
+    def _read(self, tp: TopicPartition, start: int, end: int) -> pa.Table:
+        isolation = Isolation.READ_UNCOMMITTED
+        rows = self._client.read(*tp, start, end, columns=COPIED_COLUMNS, isolation=isolation)
+        return pa.Table.from_batches(rows, schema_of(COPIED_COLUMNS))
 
-    def append(self, records: Mapping[Partition, Sequence[Record]]) -> None:
-        for partition, rows in records.items():
-            for record in rows:
-                if not self._is_there(partition, record):
-                    self._produce(partition, record)
-        left = self._producer.flush(TIMEOUT_S * 10)
-        if self._errors or left:
-            raise MirrorError(self._errors[0] if self._errors else f"{left} records were not acknowledged")
-        # Until all records of the last run have come again, the checkpoint of that run holds.
-        met = {p: rows[-1].offset + 1 for p, rows in records.items() if not self._ahead.get(p)}
-        self._ends |= {p: extent(self._consumer, TopicPartition(*p))[1] for p in met}
-        self._checkpoint(met)
-
-    def _is_there(self, partition: Partition, record: Record) -> bool:
-        ahead = self._ahead.get(partition)
-        if not ahead:
-            return False
-        if not record.is_copied_as(ahead.popleft()):
-            raise MirrorError(
-                f"{partition[0]}-{partition[1]}: the target has records that were not copied from offset "
-                f"{record.offset}; others may not write there"
-            )
-        return True
-
-    def _produce(self, partition: Partition, record: Record) -> None:
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                self._errors.append(f"{partition[0]}-{partition[1]}: {error.str()}")
-
-        while True:
+    def append(self, units: Mapping[TopicPartition, Unit]) -> None:
+        left: dict[str, list[pa.Table]] = {}
+        for tp, unit in units.items():
+            if len(rows := self._missing(tp, unit)):
+                left.setdefault(tp.topic, []).append(_placed(rows, tp.partition))
+        for topic, tables in left.items():
             try:
-                self._producer.produce(
-                    partition[0], record.value, record.key, partition[1],
-                    on_delivery=delivered, timestamp=record.timestamp_ms or 0, headers=list(record.headers),
-                )  # fmt: skip
-            except BufferError:
-                self._producer.poll(1)
-            else:
-                self._producer.poll(0)
-                return
+                extents = self._client.append(topic, pa.concat_tables(tables), compression=self._compression)
+            except PylogError as error:
+                raise MirrorError(f"the target: {error}") from error
+            self._ends |= {TopicPartition(topic, p): extent.end for p, extent in extents.items()}
+        # Until all records of the last run have come again, the checkpoint of that run holds.
+        self._checkpoint({tp: unit.end for tp, unit in units.items() if not len(self._ahead[tp])})
 
-    def _checkpoint(self, copied: Mapping[Partition, int]) -> None:
-        offsets = [
-            TopicPartition(topic, number, self._ends[topic, number], str(position))
-            for (topic, number), position in copied.items()
-        ]
-        if not offsets:
-            return
-        for committed in self._consumer.commit(offsets=offsets, asynchronous=False) or ():
-            if committed.error is not None:
-                raise MirrorError(f"the position of the copy is not kept: {committed.error.str()}")
+    def _missing(self, tp: TopicPartition, unit: Unit) -> pa.Table:
+        """Return the records that are not there yet. Raises: MirrorError: others are."""
+        ahead = self._ahead[tp]
+        count = min(len(ahead), len(unit.rows))
+        if not unit.rows.slice(0, count).equals(ahead.slice(0, count)):
+            raise MirrorError(
+                f"{tp}: the target has records that were not copied among the last {len(ahead)} before offset "
+                f"{self._ends[tp]}; others may not write there"
+            )
+        self._ahead[tp] = ahead.slice(count)
+        return unit.rows.slice(count)
+
+    def _checkpoint(self, copied: Mapping[TopicPartition, int]) -> None:
+        try:
+            self._client.commit(
+                self._group,
+                {tp: Committed(self._ends[tp], metadata=str(position)) for tp, position in copied.items()},
+            )
+        except PylogError as error:
+            raise MirrorError(f"the position of the copy is not kept: {error}") from error
 
     def close(self) -> None:
-        self._consumer.close()
-
-
-def _wait(asked: Mapping[str, Any]) -> None:
-    for name, future in asked.items():
-        try:
-            future.result(TIMEOUT_S)
-        except KafkaException as error:
-            raise MirrorError(f"topic {name!r}: {said(error)}") from error
-
-
-def said(error: KafkaException) -> str:
-    cause = error.args[0] if error.args else error
-    return cause.str() if isinstance(cause, KafkaError) else str(cause)
-
-
-def extent(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
-    """Return the first offset and the end of a partition; waits for a new topic to be known, or for a leader."""
-    until_ms = SYSTEM.clock.monotonic_ms() + TIMEOUT_S * 1000
-    while True:
-        try:
-            return consumer.get_watermark_offsets(partition, timeout=TIMEOUT_S)
-        except KafkaException as error:
-            if error.args[0].code() not in _PASSING or SYSTEM.clock.monotonic_ms() > until_ms:
-                raise
-            SYSTEM.clock.sleep_ms(RETRY_MS)
+        self._client.close()

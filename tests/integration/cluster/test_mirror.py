@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,8 +19,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 import logstore
 from logstore.cli import cli as pylog
 from logstore.errors import PylogError
+from logstore.records.batch import batches
+from logstore.records.compression import Codec
+from logstore.store.reading import schema_of
+from replication.model.cluster import TopicPartition as Tp
 from replication.tools.mirror import MirrorError, mirror
-from replication.tools.mirror_targets import DirectoryTarget, Record, SourceTopic, extent
+from replication.tools.mirror_targets import COPIED_COLUMNS, DirectoryTarget, SourceTopic, Unit
 from tests.support.repeats import times
 
 from .conftest import running
@@ -43,7 +48,7 @@ def topic(source):
 
 
 def send(tested, topic, count, start=0):
-    """Records with everything that a record may have, and without."""
+    """Records with everything that a record may have, and without, ten in a batch at most."""
     producer = Producer({"bootstrap.servers": tested.running.bootstrap, "log_level": 0})
     for i in range(start, start + count):
         producer.produce(
@@ -51,6 +56,8 @@ def send(tested, topic, count, start=0):
             partition=i % PARTITIONS, timestamp=BASE_MS + i,
             headers=[("trace", b"%d" % i), ("none", None), ("trace", b"again")] if i % 2 else None,
         )  # fmt: skip
+        if i % (10 * PARTITIONS) == 0:
+            producer.flush(30)
     assert producer.flush(30) == 0
 
 
@@ -107,6 +114,17 @@ def in_cluster(tested, topic):
         consumer.close()
 
 
+def end_of(tested, topic):
+    """The sum of the ends of its partitions; 0 if there is none."""
+    with closing(
+        Consumer({"bootstrap.servers": tested.running.bootstrap, "group.id": "-", "log_level": 0})
+    ) as looking:
+        if topic not in looking.list_topics(timeout=10).topics:
+            return 0
+        numbers = range(PARTITIONS)
+        return sum(looking.get_watermark_offsets(TopicPartition(topic, p), timeout=20)[1] for p in numbers)
+
+
 def copy(tested, target, **options):
     return mirror(tested.running.bootstrap, str(target), **options)
 
@@ -138,11 +156,14 @@ def altered(topic, key, value):
 def test_a_copy_in_another_cluster_has_everything_of_a_record(source, cluster, topic):
     send(source, topic, 200)
 
-    (copied,) = copy(source, cluster.running.bootstrap, topics=[topic])
+    smaller = {"compression.type": "lz4"}
+    (copied,) = copy(source, cluster.running.bootstrap, topics=[topic], producer_properties=smaller)
 
     assert copied.created
     assert copied.records == 200
     assert in_cluster(cluster, topic) == expected(200)
+    (log,) = cluster.running.directory.glob(f"broker-*/{topic}-0/*.log")
+    assert {header.codec for _, header in batches(log.read_bytes())} == {Codec.LZ4}
 
 
 def test_a_second_run_copies_what_came_since_and_partitions_that_were_added(source, topic, tmp_path):
@@ -184,7 +205,7 @@ def test_a_topic_that_ends_in_a_marker_of_a_transaction_is_copied_to_its_end(tmp
 # How it goes on.
 
 
-SMALL = "from replication import cli; from replication.tools import mirror; mirror.BATCH_RECORDS = 30; cli.mirror()"
+SMALL = "from replication import cli; from replication.tools import mirror; mirror.BATCH_BYTES = 1000; cli.mirror()"
 
 
 def start(source, target, *options):
@@ -224,25 +245,16 @@ def test_a_copy_in_a_directory_that_is_killed_goes_on_without_a_gap_or_a_double(
 
 def test_a_copy_in_a_cluster_that_is_killed_goes_on_without_a_gap_or_a_double(source, cluster, topic):
     send(source, topic, 600)
-    with closing(
-        Consumer({"bootstrap.servers": cluster.running.bootstrap, "group.id": "-", "log_level": 0})
-    ) as looking:
-
-        def ends():
-            known = looking.list_topics(timeout=10).topics
-            return (
-                sum(extent(looking, TopicPartition(topic, p))[1] for p in range(PARTITIONS))
-                if topic in known
-                else 0
-            )
-
-        assert kill_again_and_again(source, cluster.running.bootstrap, topic, ends) < 600
+    ends = partial(end_of, cluster, topic)
+    assert kill_again_and_again(source, cluster.running.bootstrap, topic, ends) < 600
     assert in_cluster(cluster, topic) == expected(600)
 
 
 def test_what_others_wrote_behind_a_copy_is_noticed_and_nothing_is_skipped_for_it(source, cluster, topic):
     send(source, topic, 30)
-    copy(source, cluster.running.bootstrap, topics=[topic])
+    cluster.create([1], name=topic)  # with one partition: it gets the others
+    assert [c.records for c in copy(source, cluster.running.bootstrap, topics=[topic])] == [30]
+    assert in_cluster(cluster, topic) == expected(30)
     cluster.produce(topic, ["foreign"], partition=1)
     send(source, topic, 30, start=30)
     with pytest.raises(MirrorError, match=f"{topic}-1: the target has records that were not copied"):
@@ -251,14 +263,17 @@ def test_what_others_wrote_behind_a_copy_is_noticed_and_nothing_is_skipped_for_i
 
 def test_two_runs_at_once_do_not_copy_twice(tmp_path):
     topic = SourceTopic(name="orders", partitions=1, replicas=1)
-    rows = [Record(offset, BASE_MS, None, b"%d" % offset, ()) for offset in range(20)]
+    rows = pa.table(
+        [[None] * 20, [b"%d" % n for n in range(20)], [None] * 20, [BASE_MS] * 20],
+        schema=schema_of(COPIED_COLUMNS),
+    )
     first, second = DirectoryTarget(tmp_path, "one"), DirectoryTarget(tmp_path, "one")
     for target in (first, second):
         target.prepare(topic)
-        assert target.positions({("orders", 0): 0}) == {("orders", 0): 0}
-    first.append({("orders", 0): rows[:10]})
+        assert target.positions({Tp("orders", 0): 0}) == {("orders", 0): 0}
+    first.append({Tp("orders", 0): Unit(rows[:10], 10)})
     with pytest.raises(MirrorError, match="by another run"):
-        second.append({("orders", 0): rows})
+        second.append({Tp("orders", 0): Unit(rows, 20)})
     first.close()
     second.close()
     assert len(in_directory(tmp_path, "orders")[0]) == 10
@@ -277,9 +292,12 @@ def test_a_source_that_was_recreated_is_not_taken_for_the_old_one(source, topic,
 # How it is asked for.
 
 
-def test_with_follow_it_copies_what_comes_until_it_is_told_to_end(source, topic, tmp_path):
+def test_with_follow_it_copies_what_comes_until_it_is_told_to_end_also_from_a_source_that_was_away(
+    source, topic, tmp_path
+):
     send(source, topic, 30)
-    process = start(source, tmp_path, "--topics", topic, "--follow", "--output", "json")
+    impatient = ["--consumer-property", "default.api.timeout.ms=1000"]
+    process = start(source, tmp_path, "--topics", topic, "--follow", "--output", "json", *impatient)
     try:
         until = time.monotonic() + 60
         for count in (30, 60):
@@ -288,6 +306,9 @@ def test_with_follow_it_copies_what_comes_until_it_is_told_to_end(source, topic,
                 assert time.monotonic() < until
                 time.sleep(0.1)
             if count == 30:
+                source.running.kill(1)
+                warning = process.stderr.readline()
+                source.running.restart(1)
                 send(source, topic, 30, start=30)
         process.send_signal(signal.SIGTERM)
         said, errors = process.communicate(timeout=30)
@@ -297,16 +318,15 @@ def test_with_follow_it_copies_what_comes_until_it_is_told_to_end(source, topic,
     (row,) = json.loads(said)
     assert row.pop("bytes") > 60 * len("value-1")
     assert row == {"topic": topic, "partitions": PARTITIONS, "created": True, "records": 60}
-    assert errors.strip() == "copied 60 records"
+    assert "no Kafka broker answered within 1 s" in warning
+    assert errors.splitlines()[-1] == "copied 60 records"
 
 
 def test_a_cluster_is_not_copied_onto_itself(source, topic):
     send(source, topic, 12)
     with pytest.raises(MirrorError, match="is the cluster that is copied"):
         mirror(source.running.bootstrap, source.running.bootstrap, topics=[topic])
-    numbers = range(PARTITIONS)
-    with closing(Consumer({"bootstrap.servers": source.running.bootstrap, "group.id": "-"})) as consumer:
-        assert sum(extent(consumer, TopicPartition(topic, number))[1] for number in numbers) == 12
+    assert end_of(source, topic) == 12
     with pytest.raises(PylogError):  # whose directory a broker has
         mirror(source.running.bootstrap, str(source.running.log_dir(1)), topics=[topic])
 
@@ -337,10 +357,14 @@ def test_wrong_words_are_answered_in_one_line(source, tmp_path, monkeypatch):
     assert "no topic 'ordres' in the source" in says(here, "--topics", "ordres")
     assert "'(' is not a regular expression: missing )" in says(here, "--topics-regex", "(")
     assert "no topic of the source fits 'none.*'" in says(here, "--topics-regex", "none.*")
-    monkeypatch.setattr("replication.tools.mirror.TIMEOUT_S", 1.0)
-    assert "127.0.0.1:1" in says("127.0.0.1:1", "--topics", "orders")
-    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    monkeypatch.delitem(sys.modules, "replication.tools.mirror")
-    monkeypatch.delitem(sys.modules, "replication.tools.mirror_targets")
-    monkeypatch.delattr("replication.tools.mirror")
-    assert 'pip install "pyspark-pylog[mirror]"' in says(here, "--topics", "orders")
+    quick = ["--topics", "orders", "--consumer-property"]
+    assert "127.0.0.1:1" in says("127.0.0.1:1", *quick, "default.api.timeout.ms=500")
+    assert "default.api.timeout.ms=soon: a number of milliseconds" in says(
+        here, *quick, "default.api.timeout.ms=soon"
+    )
+    assert "TLS and SASL are not there" in says(here, *quick, "security.protocol=SSL")
+    assert "compression.type is not known: default.api.timeout.ms can" in says(
+        here, *quick, "compression.type=lz4"
+    )
+    monkeypatch.setitem(sys.modules, "replication.tools", None)
+    assert 'pip install "pyspark-pylog[cluster]"' in says(here, "--topics", "orders")

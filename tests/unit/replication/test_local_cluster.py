@@ -116,7 +116,7 @@ def test_without_the_libraries_of_a_cluster_the_extra_is_named(command, monkeypa
         return real(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", lacking)
-    hint = 'pylog: brokers need kio: pip install "pyspark-pylog[cluster]"'
+    hint = 'pylog: clusters need kio: pip install "pyspark-pylog[cluster]"'
     assert command("cluster", "start") == hint
     assert command("broker", "start") == hint
 

@@ -263,8 +263,8 @@ def test_what_an_old_cluster_lacks_is_told_once(monkeypatch, caplog):
     async def main():
         async with serving({ApiKey.METADATA: metadata}) as (_, port):
             cluster = Cluster(f"127.0.0.1:{port}")
-            await cluster.topics()
-            await cluster.topics()
+            await cluster.describe()
+            await cluster.describe()
             cluster.close()
 
     told = []
