@@ -23,7 +23,7 @@ from replication.coordination import nodes, topics
 from replication.coordination.placements import Placements
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError
-from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, Assignment, BrokerInfo, TopicPartition
+from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, Assignment, TopicPartition
 from replication.model.metadata import Metadata, TopicMetadata
 
 PARTITIONS_MAX = 100_000  # of one topic
@@ -102,7 +102,7 @@ class TopicAdmin:
     def _place(
         self, count: int, factor: int, first: int = 0, start: int | None = None
     ) -> dict[int, Assignment]:
-        brokers = self._brokers()
+        brokers = self._metadata.brokers().values()
         if not 1 <= factor <= len(brokers):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -116,9 +116,6 @@ class TopicAdmin:
             first_partition=first,
             rack_aware=all(broker.rack for broker in brokers),
         )
-
-    def _brokers(self) -> list[BrokerInfo]:
-        return [BrokerInfo(b.id, -1, b.host, b.port, b.rack) for b in self._metadata.brokers().values()]
 
     def _checked(self, topic: NewTopic) -> dict[int, Assignment]:
         found = dict(topic.assignment)

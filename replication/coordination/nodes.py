@@ -271,13 +271,10 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def settings_of(topic: str, node: Node | None) -> dict[str, str]:
-    """Return the overrides in the config node of a topic; none if there is no node."""
-    return decode_config(topic, node.data) if node is not None and node.data else {}
-
-
-def decode_config(topic: str, data: bytes) -> dict[str, str]:
-    """Return the overrides of one topic; every value as text, whatever JSON type it has."""
-    at = _Reader(topic_config_path(topic), data)
+    """Return the overrides in the config node of a topic; every value as text, whatever JSON type it has."""
+    if node is None or not node.data:
+        return {}
+    at = _Reader(topic_config_path(topic), node.data)
     return {key: str(value) for key, value in at.typed("config", dict).items()}
 
 

@@ -194,9 +194,7 @@ async def _read_copy(copy: Path, cluster_id: str, env: Env) -> tuple[ClusterStat
             scratch, on_session=lambda event: None, session_timeout_ms=SESSION_MS, env=env
         )
         try:
-            node = await tree.get(nodes.CONTROLLER_EPOCH)
-            epoch = 0 if node is None else nodes.decode_controller_epoch(node.data)
-            return await cluster.read_cluster(tree), epoch
+            return await cluster.read_cluster(tree), await cluster.read_controller_epoch(tree)
         finally:
             await tree.close()
     finally:

@@ -14,7 +14,8 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from logstore.errors import InvalidRequestError, PylogError
-from replication.model.cluster import Assignment, BrokerId, BrokerInfo, LeaderAndIsr, ids_of
+from replication.model.cluster import Assignment, BrokerId, LeaderAndIsr, ids_of
+from replication.model.metadata import BrokerAddress
 
 
 class ElectionError(PylogError):
@@ -37,7 +38,7 @@ class Choice(NamedTuple):
 
 
 def place(
-    brokers: Iterable[BrokerInfo],
+    brokers: Iterable[BrokerAddress],
     *,
     partitions: int,
     replication_factor: int,
@@ -65,7 +66,7 @@ def place(
     }
 
 
-def _racks_in_turn(brokers: Sequence[BrokerInfo]) -> list[BrokerInfo]:
+def _racks_in_turn(brokers: Sequence[BrokerAddress]) -> list[BrokerAddress]:
     """Order the brokers so that neighbours are on different racks, as far as possible."""
     without = [broker.id for broker in brokers if broker.rack is None]
     if without:
@@ -77,13 +78,13 @@ def _racks_in_turn(brokers: Sequence[BrokerInfo]) -> list[BrokerInfo]:
     return [broker for turn in zip_longest(*rows) for broker in turn if broker is not None]
 
 
-def _replicas(row: Sequence[BrokerInfo], first: int, count: int, *, rack_aware: bool) -> Assignment:
+def _replicas(row: Sequence[BrokerAddress], first: int, count: int, *, rack_aware: bool) -> Assignment:
     turn = [row[(first + j) % len(row)] for j in range(len(row))]
     if not rack_aware:
         return tuple(broker.id for broker in turn[:count])
     seen: set[str | None] = set()
-    fresh: list[BrokerInfo] = []
-    others: list[BrokerInfo] = []
+    fresh: list[BrokerAddress] = []
+    others: list[BrokerAddress] = []
     for broker in turn:
         (others if broker.rack in seen else fresh).append(broker)
         seen.add(broker.rack)

@@ -93,7 +93,7 @@ def test_what_is_written_is_read_back():
     assert nodes.decode_partitions("/x", nodes.encode_partitions(plan)) == tuple(plan)
     many = {partition: (partition, 1) for partition in range(12)}
     assert nodes.decode_topic("t", nodes.encode_topic(many)) == many
-    assert nodes.decode_config("t", nodes.encode_config({"a": "ü"})) == {"a": "ü"}
+    assert nodes.settings_of("t", Node(nodes.encode_config({"a": "ü"}), 0, 1)) == {"a": "ü"}
     assert nodes.decode_config_change("/x", nodes.encode_config_change("t")) == "t"
     assert nodes.decode_controller(nodes.encode_controller(8, 5)) == 8
     assert nodes.decode_controller_epoch(b"29") == 29
