@@ -55,7 +55,7 @@ PRAGMA user_version = {FORMAT};
 """
 
 
-class SessionRow(NamedTuple):
+class Seen(NamedTuple):
     """What a watch compares: the creation of a node, and its version or the last change of its children."""
 
     creation: int
@@ -86,10 +86,10 @@ class NodeTable:
         found = self._db.execute("SELECT path FROM node WHERE parent = ?", (path,))
         return tuple(sorted(child.rpartition("/")[2] for (child,) in found))
 
-    def look(self, path: str, *, children: bool) -> SessionRow | None:
+    def look(self, path: str, *, children: bool) -> Seen | None:
         column = "children_changed" if children else "version"
         found = self._db.execute(f"SELECT creation, {column} FROM node WHERE path = ?", (path,)).fetchone()
-        return None if found is None else SessionRow(*found)
+        return None if found is None else Seen(*found)
 
     # ------------------------------------------------------------- writing
 
@@ -227,7 +227,7 @@ class NodeWatches:
 
     def __init__(self) -> None:
         self.seen_number = -1  # of the last change that they were compared with
-        self._seen: dict[tuple[str, bool, Watch], SessionRow | None] = {}
+        self._seen: dict[tuple[str, bool, Watch], Seen | None] = {}
 
     def add(self, table: NodeTable, path: str, watch: Watch | None, *, children: bool) -> None:
         if watch is not None:
