@@ -3,7 +3,8 @@
 python tests/benchmarks/bench_client.py [--rounds 5] [--megabytes 200] [--path DIR]
 
 confluent-kafka takes and hands over one Python object a record; what is compared is the CPU time of the process that
-holds the client, its threads and system calls included, and not of the broker. Both sides take turns.
+holds the client, its threads and system calls included, and not of the broker. Both sides take turns. `mirror` copies
+the topic to a directory, fsynced; a copy through confluent-kafka would at least consume it and produce it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from harness import show
 
 from replication.client.kafka_client import KafkaClient
 from replication.local_cluster import LocalCluster
+from replication.tools.mirror import mirror
 
 PARTITIONS = 3
 CHUNK_ROWS = 100_000
@@ -102,6 +104,12 @@ def produce_messages(bootstrap: str, topic: str, keys: list[bytes], value: bytes
     return count
 
 
+def copy(bootstrap: str, topic: str) -> int:
+    """Every record in a directory."""
+    with tempfile.TemporaryDirectory(prefix="pylog-bench-") as directory:
+        return sum(copied.records for copied in mirror(bootstrap, directory, topics=[topic]))
+
+
 def measure(bootstrap: str, value_bytes: int, megabytes: int, rounds: int) -> list[list[str]]:
     """The rows of one size of values."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -118,7 +126,7 @@ def measure(bootstrap: str, value_bytes: int, megabytes: int, rounds: int) -> li
         for at in range(0, count, CHUNK_ROWS)
     ]
     sides: dict[str, list[float]] = {
-        name: [] for name in ("append", "send", "produce", "read", "poll", "consume")
+        name: [] for name in ("append", "send", "produce", "read", "poll", "consume", "mirror")
     }
     with KafkaClient(bootstrap) as client:
         for number in range(rounds + 1):  # the first one warms up
@@ -135,6 +143,7 @@ def measure(bootstrap: str, value_bytes: int, megabytes: int, rounds: int) -> li
                 "poll": cpu_s(lambda ours=ours: consume_arrow(client, ours, count)),
                 "read": cpu_s(lambda ours=ours: read_arrow(client, ours)),
                 "consume": cpu_s(lambda ours=ours: read_messages(bootstrap, ours, count)),
+                "mirror": cpu_s(lambda ours=ours: copy(bootstrap, ours)),
             }
             assert all(done == count for done, _ in found.values()), found
             if number:
@@ -144,16 +153,18 @@ def measure(bootstrap: str, value_bytes: int, megabytes: int, rounds: int) -> li
                 future.result()
     rows = []
     for ours, theirs, goal in (
-        ("read", "consume", (8, 2.5)),
-        ("poll", "consume", (8, 2.5)),
-        ("append", "produce", (8, 2.5)),
-        ("send", "produce", (8, 2.5)),
+        ("read", ("consume",), (8, 2.5)),
+        ("poll", ("consume",), (8, 2.5)),
+        ("append", ("produce",), (8, 2.5)),
+        ("send", ("produce",), (8, 2.5)),
+        ("mirror", ("consume", "produce"), (4, 2)),
     ):
-        own, peer = statistics.median(sides[ours]), statistics.median(sides[theirs])
-        spread = max(sides[theirs]) / min(sides[theirs])
+        taken = [sum(seconds) for seconds in zip(*(sides[name] for name in theirs), strict=True)]
+        own, peer = statistics.median(sides[ours]), statistics.median(taken)
+        spread = max(taken) / min(taken)
         rows.append(
             [
-                f"{ours} ({theirs}), {value_bytes} B",
+                f"{ours} ({' + '.join(theirs)}), {value_bytes} B",
                 f"{count / own / 1e6:.2f} M/CPU s",
                 f"{count / peer / 1e6:.2f} M/CPU s",
                 f"{peer / own:.1f}",
