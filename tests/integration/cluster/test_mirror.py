@@ -24,7 +24,7 @@ from logstore.records.compression import Codec
 from logstore.store.reading import schema_of
 from replication.model.cluster import TopicPartition as Tp
 from replication.tools.mirror import MirrorError, mirror
-from replication.tools.mirror_targets import COPIED_COLUMNS, DirectoryTarget, SourceTopic, Unit
+from replication.tools.mirror_targets import COPIED_COLUMNS, ClusterTarget, DirectoryTarget, SourceTopic, Unit
 from tests.support.repeats import times
 
 from .conftest import running
@@ -248,6 +248,28 @@ def test_a_copy_in_a_cluster_that_is_killed_goes_on_without_a_gap_or_a_double(so
     ends = partial(end_of, cluster, topic)
     assert kill_again_and_again(source, cluster.running.bootstrap, topic, ends) < 600
     assert in_cluster(cluster, topic) == expected(600)
+
+
+def test_what_was_appended_after_the_last_checkpoint_is_not_appended_again(
+    source, cluster, topic, monkeypatch
+):
+    send(source, topic, 200)
+    keep, kept = ClusterTarget._checkpoint, []
+
+    def checkpoint(target, copied):
+        kept.append(copied)
+        if len(kept) == 4:
+            raise MirrorError("killed here")
+        keep(target, copied)
+
+    with monkeypatch.context() as small:
+        small.setattr("replication.tools.mirror.BATCH_BYTES", 1000)
+        small.setattr(ClusterTarget, "_checkpoint", checkpoint)
+        with pytest.raises(MirrorError, match="killed here"):
+            copy(source, cluster.running.bootstrap, topics=[topic])
+    (copied,) = copy(source, cluster.running.bootstrap, topics=[topic])
+    assert 0 < copied.records < 200
+    assert in_cluster(cluster, topic) == expected(200)
 
 
 def test_what_others_wrote_behind_a_copy_is_noticed_and_nothing_is_skipped_for_it(source, cluster, topic):
