@@ -150,6 +150,11 @@ class TopicsOfCluster:
 
     def grow(self, topic: str, partitions: int) -> None:
         self.cluster.administer("create_partitions", [NewPartitions(topic, partitions)], operation_timeout=20)
+        self.cluster.until(
+            lambda: (
+                sum(known.broker >= 0 for known in self.client.topic(topic).leaders.values()) == partitions
+            )
+        )
 
     def delete(self, topic: str) -> None:
         self.cluster.administer("delete_topics", [topic], operation_timeout=20)
@@ -199,7 +204,7 @@ def topics(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Topics | 
 def read(spark: SparkSession, topics: Topics):
     def load(schema: str | None = None, **options: object) -> DataFrame:
         tables = {"tieredTable": topics.table["table"]} if "includeTiered" in options and topics.table else {}
-        reader = spark.read.format("pylog").options(**topics.options, **tables, **options)
+        reader = spark.read.format("pylog").options(**topics.options | tables | options)
         return (reader.schema(schema) if schema else reader).load()
 
     return load

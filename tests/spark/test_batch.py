@@ -251,7 +251,10 @@ def test_a_created_table_says_that_spark_drops_its_options(spark, orders):
     [
         ({"subscribe": "order"}, "no topic 'order' in .*did you mean 'orders'"),
         ({"subscribe": "orders", "startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
-        ({"subscribe": "orders", "kafka.bootstrap.servers": "h:1"}, "are both given: leave one away"),
+        (
+            {"subscribe": "orders", "path": "/", "kafka.bootstrap.servers": "h:1"},
+            "are both given: leave one away",
+        ),
         ({"subscribe": "orders", "startingOffsets": '{"orders":{"0":1}}'}, "does not mention orders-1"),
         (
             {"subscribe": "orders", "startingOffsets": '{"orders":{"0":9,"1":0}}'},
