@@ -239,11 +239,15 @@ class Cluster:
         Raises: UnreachableError, UnsupportedVersionError, ProtocolError.
         """
         backoff = backoff or self.backoff()
+        attempt_s = bounds.get("timeout_ms", self._request_timeout_ms) / 1000
         failed: dict[str, str] = {}
         while True:
             for host, port in self._candidates():
+                attempt_by = (
+                    asyncio.get_running_loop().time() + attempt_s
+                )  # with the opening of the connection
                 try:
-                    async with asyncio.timeout_at(backoff.deadline):
+                    async with asyncio.timeout_at(min(backoff.deadline, attempt_by)):
                         return await self._at(host, port).call(key, request, **bounds)
                 except (*LOST, ProtocolError) as error:
                     failed[f"{host}:{port}"] = reason_of(error)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 import time
 
 import pytest
@@ -136,6 +137,23 @@ def test_a_call_ends_at_its_deadline_also_when_its_last_attempt_hangs(kind):
 
     run(main())
     assert elapsed_s[0] < 1.5 * timeout_ms / 1000
+
+
+def test_a_broker_that_takes_a_connection_and_says_nothing_costs_one_attempt(monkeypatch):
+    async def metadata(context, body):
+        return {"cluster_id": "c", "controller_id": 1, "brokers": [], "topics": []}
+
+    async def main():
+        monkeypatch.setattr("replication.client.cluster.METADATA_TIMEOUT_MS", 1000)
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            async with serving({ApiKey.METADATA: metadata}) as (_, port):
+                cluster = Cluster(f"127.0.0.1:{mute.getsockname()[1]},127.0.0.1:{port}", timeout_ms=15_000)
+                begin = time.monotonic()
+                assert (await cluster.describe()).topics == {}
+                cluster.close()
+                return time.monotonic() - begin
+
+    assert run(main()) < 12
 
 
 def test_a_coordinator_that_hangs_is_given_up_when_another_one_keeps_the_group():
