@@ -22,9 +22,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from confluent_kafka.admin import AdminClient
 from harness import AGAIN, interleave, ratio, show
-from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 HERE = Path(__file__).parent
 # Spark's workers import this directory's peers, and pylog itself where it is not installed.
@@ -207,10 +206,8 @@ def compared(
 
 
 def bench_cluster(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
-    """A cluster against a directory: a read of the files of one broker, over it and as they are; a plain write."""
-    numbers = iter(range(1_000_000))
+    """A cluster of one broker against a directory: a read of the same records."""
     with LocalCluster(1, root / "one") as brokers, KafkaClient(brokers.bootstrap) as client:
-        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
         for value_bytes, rows in SHAPES:
             topic = f"cluster-{value_bytes}"
             client.create_topic(topic, partitions=TASKS)
@@ -218,10 +215,11 @@ def bench_cluster(spark: SparkSession, root: Path, rounds: int) -> Iterator[list
             for partition in range(TASKS):
                 column = pa.repeat(pa.scalar(partition, pa.int32()), data.num_rows)
                 client.append(topic, data.append_column("partition", column))
+            fill(root / "beside", topic, rows, value_bytes)
             over = {"kafka.bootstrap.servers": brokers.bootstrap}
             local, remote = (
                 spark.read.format("pylog").options(**place, subscribe=topic)
-                for place in ({"path": str(brokers.log_dir(1))}, over)
+                for place in ({"path": str(root / "beside")}, over)
             )
             works = {
                 "ours": lambda remote=remote: consume(remote.load()),
@@ -229,30 +227,6 @@ def bench_cluster(spark: SparkSession, root: Path, rounds: int) -> Iterator[list
                 AGAIN: lambda local=local: consume(local.load()),
             }
             yield against_directory("batch read, 1 broker", value_bytes, rows, works, rounds)
-
-            frame = local.option("columns", "key,value").load().cache()
-            frame.count()
-
-            def write(frame: DataFrame = frame, over: dict[str, str] = over) -> None:
-                topic = f"sink-{next(numbers)}"
-                client.create_topic(topic, partitions=6)
-                plain(frame).options(**over, topic=topic).save()
-                admin.delete_topics([topic])[topic].result()
-
-            def write_directory(frame: DataFrame = frame) -> None:
-                path = root / f"plain-{next(numbers)}"
-                with logstore.open(path) as store:
-                    store.create_topic("t", partitions=6)
-                plain(frame).options(path=str(path), topic="t").save()
-                shutil.rmtree(path)
-
-            works = {"ours": write, "directory": write_directory, AGAIN: write_directory}
-            yield against_directory("batch write, plain, 1 broker", value_bytes, rows, works, rounds)
-            frame.unpersist()
-
-
-def plain(frame: DataFrame) -> DataFrameWriter:
-    return frame.write.format("pylog").mode("append").option("exactlyOnce", "false")
 
 
 def against_directory(
@@ -262,42 +236,6 @@ def against_directory(
     speed = f"{rows / statistics.median(seconds['ours']) / 1e6:.2f} M rows/s"
     noise = ratio(seconds[AGAIN], seconds["directory"])
     return [what, f"{value_bytes} B", speed, "directory", ratio(seconds["ours"], seconds["directory"]), noise]
-
-
-def bench_micro_batches(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
-    """What a micro-batch of 1,000 rows takes, from three brokers and from a directory."""
-    rows, batches = values(1000, 100), 20
-    numbers = iter(range(1_000_000))
-    with LocalCluster(3, root / "three") as brokers, KafkaClient(brokers.bootstrap) as client:
-        client.create_topic("t", partitions=6, replicas=3)
-        with logstore.open(root / "micro") as store:
-            store.create_topic("t", partitions=6)
-            for _ in range(batches):
-                store.append("t", rows)
-                client.append("t", rows)
-        places = {"ours": {"kafka.bootstrap.servers": brokers.bootstrap}}
-        places |= {name: {"path": str(root / "micro")} for name in ("directory", AGAIN)}
-        took_ms: dict[str, list[float]] = {name: [] for name in places}
-        for turn in range(rounds + 1):  # the first one warms up
-            for name, place in places.items():
-                stream = spark.readStream.format("pylog").options(**place, subscribe="t")
-                stream = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger=1000)
-                sink = stream.load().writeStream.format("noop").trigger(availableNow=True)
-                query = sink.option("checkpointLocation", str(root / f"micro-{next(numbers)}")).start()
-                query.awaitTermination()
-                done = [p for p in query.recentProgress if p["numInputRows"]]
-                assert sum(p["numInputRows"] for p in done) == batches * 1000
-                if turn:
-                    took_ms[name] += [p["durationMs"]["triggerExecution"] for p in done[1:]]
-    middle = {name: statistics.median(each) for name, each in took_ms.items()}
-    yield [
-        "micro-batch of 1,000 rows, 3 brokers, p50",
-        "100 B",
-        f"{middle['ours']:.0f} ms",
-        f"directory, {middle['directory']:.0f} ms",
-        f"{middle['directory'] / middle['ours']:.2f}",
-        f"{middle['directory'] / middle[AGAIN]:.2f}",
-    ]
 
 
 def bench_markers(root: Path, rounds: int) -> Iterator[list[object]]:
@@ -414,7 +352,6 @@ def main() -> None:
             rows += bench_exactly_once(spark, root, asked.rounds)
         if asked.only in (None, "cluster"):
             rows += bench_cluster(spark, root, asked.rounds)
-            rows += bench_micro_batches(spark, root, asked.rounds)
         if asked.only in (None, "memory"):
             rows += bench_memory(spark, root, asked.gigabytes)
     spark.stop()
