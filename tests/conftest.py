@@ -13,11 +13,11 @@ from xdist.scheduler import LoadFileScheduling
 from tests.support import repeats
 
 # Sessions of tests are short: a JVM that optimises less has done more by the end (by a third of the CPU time), and
-# workers are forked from a process that has loaded pylog: each would spend a second on that.
-JVM = os.environ.setdefault(
-    "SPARK_SUBMIT_OPTS",
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.python.daemon.module=tests.spark.daemon",
-)
+# Python workers are forked from a process that has loaded pylog (tests/spark/preload).
+JVM = os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+PRELOAD = str(Path(__file__).parent / "spark" / "preload")
+if PRELOAD not in os.environ.get("PYTHONPATH", ""):
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PRELOAD, os.environ.get("PYTHONPATH")]))
 # The files whose tests share a Spark session, in two halves. tests/spark/test_exactly_once_kills.py starts its own.
 SESSIONS = dict.fromkeys(
     ("batch", "cluster", "stream", "jobs", "session", "delta_jar"), "reads and jobs"

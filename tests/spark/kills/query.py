@@ -12,7 +12,6 @@ from pathlib import Path
 
 # Spark and its workers are started again and again: a JVM that compiles little, plans that are not compiled at all.
 QUICK = {
-    "spark.python.daemon.module": "tests.spark.daemon",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": False,
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
