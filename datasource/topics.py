@@ -112,8 +112,8 @@ class ReadableTopics(Protocol):
         """Return what `look` finds while no transaction is decided: it sees all of a transaction, or nothing."""
 
 
-class WritableTopics(ReadableTopics, Protocol):
-    """Topics to write."""
+class WritableTopics(Protocol):
+    """Topics to write. A `LogStore` is them for a directory."""
 
     @property
     def transactions(self) -> Transactions:
@@ -122,7 +122,8 @@ class WritableTopics(ReadableTopics, Protocol):
     def append(
         self,
         topic: str,
-        rows: pa.Table,
+        data: pa.Table,
+        /,
         *,
         partitioner: str,
         compression: str | None,
@@ -137,7 +138,7 @@ class WritableTopics(ReadableTopics, Protocol):
 class DirectoryTopics:
     """The topics of one directory on this machine (or on a file system that all executors share).
 
-    The Protocols above say what the methods do.
+    `ReadableTopics` says what the methods do.
     """
 
     def __init__(self, store: LogStore, isolation: Isolation = "read_committed") -> None:
@@ -205,26 +206,6 @@ class DirectoryTopics:
         except PylogError as error:
             logger.warning("path=%s transactions of dead writers are not ended: %s", path, error)
 
-    @property
-    def transactions(self) -> Transactions:
-        return self._store.transactions
-
-    def append(
-        self,
-        topic: str,
-        rows: pa.Table,
-        *,
-        partitioner: str,
-        compression: str | None,
-        transaction: Transaction | None,
-    ) -> dict[int, OffsetRange]:
-        return self._store.append(
-            topic, rows, partitioner=partitioner, compression=compression, transaction=transaction
-        )
-
-    def flush(self) -> None:
-        self._store.flush()
-
 
 _stores: dict[tuple[str, str], tuple[tuple[int, int], LogStore]] = {}
 _mutex = threading.Lock()
@@ -243,7 +224,7 @@ def writing(path: str) -> WritableTopics:
 
     Raises: NotAStoreError, StoreLockedError: a broker has it.
     """
-    return DirectoryTopics(_open(path, "auto"))
+    return _open(path, "auto")
 
 
 def _open(path: str, mode: Literal["auto", "r"]) -> LogStore:

@@ -84,47 +84,46 @@ class _Appender:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
         """Append the rows; on return they are on disk."""
-        target = self._options.location.write()
+        options = self._options
+        target = options.location.write()
+        ranges: list[PartitionRange] = []
+        with self._begun(target) as transaction:
+            for batches in _portions(iterator):
+                rows = rows_to_append(batches, with_headers=options.include_headers)
+                for topic, part in _by_topic(rows, options.topic):
+                    done = target.append(
+                        topic,
+                        part,
+                        partitioner=options.partitioner,
+                        compression=options.compression,
+                        transaction=transaction,
+                    )
+                    ranges += [PartitionRange(topic, p, new.start, new.end) for p, new in done.items()]
+            if transaction is not None:
+                return Appended(tuple(merged(ranges)), transaction.prepare())
+        target.flush()
+        return Appended(tuple(merged(ranges)))
+
+    @contextmanager
+    def _begun(self, target: WritableTopics) -> Iterator[Transaction | None]:
+        """The transaction of this task, which an error aborts; None: none is asked for."""
         if not self._options.exactly_once:
-            ranges = self._append(target, iterator, None)
-            target.flush()
-            return Appended(ranges)
-        transaction = self._begin(target)
+            yield None
+            return
+        name, batch_id, run = self._batch()
+        task = TaskContext.get()
+        label = "" if task is None else f"task {task.partitionId()} attempt {task.attemptNumber()}"
+        owner = TransactionOwner(driver=self._driver, timeout_ms=self._options.transaction_timeout_ms)
+        transaction = target.transactions.begin(
+            name, batch_id, run=run, task=label, owner=owner, once=self._is_once
+        )
         with target.transactions.at_work(transaction):
             try:
-                ranges = self._append(target, iterator, transaction)
-                return Appended(ranges, transaction.prepare())
+                yield transaction
             except BaseException as error:
                 with _quietly():
                     transaction.abort(f"its task failed: {type(error).__name__}")
                 raise
-
-    def _append(
-        self, target: WritableTopics, iterator: Iterator[pa.RecordBatch], transaction: Transaction | None
-    ) -> tuple[PartitionRange, ...]:
-        ranges: list[PartitionRange] = []
-        for batches in _portions(iterator):
-            rows = rows_to_append(batches, with_headers=self._options.include_headers)
-            for topic, part in _by_topic(rows, self._options.topic):
-                done = target.append(
-                    topic,
-                    part,
-                    partitioner=self._options.partitioner,
-                    compression=self._options.compression,
-                    transaction=transaction,
-                )
-                ranges += [PartitionRange(topic, p, extent.start, extent.end) for p, extent in done.items()]
-        return tuple(merged(ranges))
-
-    def _begin(self, target: WritableTopics) -> Transaction:
-        name, batch_id, run = self._batch()
-        task = TaskContext.get()
-        label = "" if task is None else f"task {task.partitionId()} attempt {task.attemptNumber()}"
-        owner = TransactionOwner(
-            driver=self._driver,
-            timeout_ms=self._options.transaction_timeout_ms,
-        )
-        return target.transactions.begin(name, batch_id, run=run, task=label, owner=owner, once=self._is_once)
 
     def _batch(self) -> tuple[str, int, str]:
         """Return the transaction's name, the batch's number, and the run that writes it."""
