@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from logstore.errors import TopicExistsError
+from logstore.errors import TopicExistsError, UnknownTopicError
 from replication.client.cluster import Cluster
-from replication.client.metadata import NO_LEADER
+from replication.client.metadata import NO_LEADER, PartitionLeader
 from replication.errors import ErrorCode, KafkaError, error_of
 from replication.protocol.apis import ApiKey
 
@@ -53,9 +54,11 @@ async def _change(cluster: Cluster, key: ApiKey, topic: Mapping[str, Any]) -> No
         raise TopicExistsError(name)
     if code is not ErrorCode.NONE:
         raise error_of(code, f"topic {name!r}: {answer.error_message or ''}")
-    backoff, partitions = cluster.backoff(), topic.get("count", 0)
+    backoff, partitions = cluster.backoff(), topic.get("count", 1)
     while True:
-        leaders = (await cluster.topic(name, is_fresh=True)).leaders
+        leaders: Mapping[int, PartitionLeader] = {}
+        with contextlib.suppress(UnknownTopicError):  # whoever was asked has not heard of it yet
+            leaders = (await cluster.topic(name, is_fresh=True)).leaders
         if len(leaders) >= partitions and all(each.broker != NO_LEADER for each in leaders.values()):
             return
         if backoff.is_over:

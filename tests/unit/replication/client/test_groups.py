@@ -274,6 +274,34 @@ def test_a_broker_that_has_heard_of_no_controller_yet_is_not_believed_about_topi
     assert len(asked) == 4
 
 
+def test_a_new_topic_is_waited_for_where_the_broker_that_is_asked_has_not_heard_of_it():
+    asked = []
+
+    async def metadata(context, body):
+        asked.append(body.topics)
+        here = {"node_id": 1, "host": "127.0.0.1", "port": ports[0], "rack": None}
+        led = {"error_code": 0, "partition_index": 0, "leader_id": 1, "leader_epoch": 0, "replica_nodes": [1]}
+        part = {**led, "isr_nodes": [1], "offline_replicas": []}
+        row = {"error_code": 0, "topic_id": None, "name": "t", "is_internal": False, "partitions": [part]}
+        topics = [row] if len(asked) > 5 else []
+        return {"cluster_id": "c", "controller_id": 1, "brokers": [here], "topics": topics}
+
+    async def create_topics(context, body):
+        row = {"name": "t", "topic_id": None, "error_code": 0, "error_message": None}
+        return {"topics": [row | {"num_partitions": 1, "replication_factor": 1, "configs": []}]}
+
+    async def main():
+        async with serving({ApiKey.METADATA: metadata, ApiKey.CREATE_TOPICS: create_topics}) as (_, port):
+            ports.append(port)
+            cluster = Cluster(f"127.0.0.1:{port}", timeout_ms=5000)
+            await create_topic(cluster, "t", partitions=1, settings={})
+            cluster.close()
+
+    ports = []
+    run(main())
+    assert len(asked) > 5
+
+
 def test_what_an_old_cluster_lacks_is_told_once(monkeypatch, caplog):
     async def metadata(context, body):
         return {"cluster_id": "c", "controller_id": 1, "brokers": [], "topics": []}
