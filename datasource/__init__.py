@@ -8,9 +8,8 @@
     spark.read.format("pylog").option("path", "data").option("subscribe", "orders").load()
 
 From the ground up: `errors`, lost records and lines of reports; `schema`, the columns; `topics`, those of a directory
-and what is asked of any; `cluster_topics`, those of a cluster; `locations`, which of the two;
-`delta`, the Delta tables of tiered topics; `connector`, what Spark drives; `session`, spark_session(); `jobs`,
-maintenance as Spark jobs; `demo`.
+or of a cluster; `delta`, the Delta tables of tiered topics; `connector`, what Spark drives; `session`, spark_session();
+`jobs`, maintenance as Spark jobs; `demo`.
 
 Spark finds the format by itself through the package `pyspark_pylog`; `register(spark)` makes it known where that
 package cannot be seen.

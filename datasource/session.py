@@ -204,7 +204,7 @@ def lag_of_group(bootstrap: str, group: str) -> dict[str, float]:
 
     Raises: InvalidConfigError: `bootstrap` is not HOST:PORT,…; UnreachableError, KafkaError.
     """
-    from datasource.cluster_topics import GroupPositions, client_of
+    from datasource.topics.cluster import GroupPositions, client_of
 
     behind_of_topics = GroupPositions(client_of(bootstrap), group).behind()
     return _summary(count for parts in behind_of_topics.values() for count in parts.values())

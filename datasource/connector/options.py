@@ -23,8 +23,8 @@ from datasource.connector.places import (
     starting,
     topics_of,
 )
-from datasource.locations import Location
 from datasource.schema import COLUMNS, HEADERS
+from datasource.topics.locations import Location
 from logstore.errors import InvalidConfigError
 from logstore.log.isolation import Isolation
 from logstore.records.compression import Codec

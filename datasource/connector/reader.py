@@ -48,14 +48,14 @@ from datasource.connector.planning import Bounds, Filter, is_worth_a_batch, limi
 from datasource.delta.tiered_topics import reading_tiered
 from datasource.errors import report
 from datasource.schema import Shape
-from datasource.topics import PartitionRange, ReadableTopics
+from datasource.topics.directory import PartitionRange, ReadableTopics
 from logstore import InvalidRequestError, PylogError, StorageError
 from logstore.env import SYSTEM
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from datasource.cluster_topics import GroupPositions
+    from datasource.topics.cluster import GroupPositions
 
 # Spark asks an idle source a hundred times a second. This wait delays records by a twentieth of a second at most.
 IDLE_WAIT_MS = 50

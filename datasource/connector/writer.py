@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 from datasource.connector.options import WriteOptions
 from datasource.schema import check_write_schema, rows_to_append
-from datasource.topics import PartitionRange, WritableTopics
+from datasource.topics.directory import PartitionRange, WritableTopics
 from logstore import InvalidRecordError, InvalidRequestError, PylogError
 from logstore.env import SYSTEM
 from logstore.store.transactions.coordinator import Transactions

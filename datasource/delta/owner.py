@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from datasource.locations import Location
+from datasource.topics.locations import Location
 from logstore import TopicInfo
 from logstore.checkpoint import write_atomic
 from logstore.env import SYSTEM

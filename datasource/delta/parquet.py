@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from datasource.delta.conversion import is_supported, parse
 from datasource.delta.table import DATE, OUR_SUFFIX
-from datasource.locations import Location
 from datasource.schema import microseconds
-from datasource.topics import NO_EPOCH, PartitionRange
+from datasource.topics.directory import NO_EPOCH, PartitionRange
+from datasource.topics.locations import Location
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError
 

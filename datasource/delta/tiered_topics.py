@@ -15,8 +15,8 @@ from datasource.delta.owner import TierConfig, noted, owner_of
 from datasource.delta.table import RestoredError, TableFile, TopicTable
 from datasource.delta.topic_tables import table_of
 from datasource.errors import report
-from datasource.locations import Location
-from datasource.topics import Found, PartitionRange, ReadableTopics
+from datasource.topics.directory import Found, PartitionRange, ReadableTopics
+from datasource.topics.locations import Location
 from logstore import InvalidRequestError, OffsetOutOfRangeError, OffsetRange, StorageError, TopicInfo
 
 if TYPE_CHECKING:

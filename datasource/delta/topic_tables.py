@@ -10,7 +10,7 @@ from datasource.delta import table as delta_table
 from datasource.delta.owner import TABLES, Owner, TierConfig, bad_table, noted
 from datasource.delta.parquet import BAD, RAW, typed_schema
 from datasource.delta.table import TopicTable
-from datasource.locations import Location
+from datasource.topics.locations import Location
 from logstore.errors import InvalidRequestError, StoreError
 
 if TYPE_CHECKING:

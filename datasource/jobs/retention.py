@@ -19,7 +19,7 @@ from datasource.delta.topic_tables import check_histories
 from datasource.errors import reason
 from datasource.jobs import tasks
 from datasource.jobs.tasks import NOTHING, Done, PartitionPlace, Row
-from datasource.locations import Location
+from datasource.topics.locations import Location
 from logstore.errors import PylogError
 from logstore.maintenance.retention import RetentionReport
 from logstore.progress import Progress, no_progress

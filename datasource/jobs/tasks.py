@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from datasource.errors import reason
-from datasource.locations import Location
 from datasource.session import watching
+from datasource.topics.locations import Location
 from logstore import TopicInfo
 from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError, UnknownTopicError

@@ -40,10 +40,13 @@ from replication.client.metadata import NO_EPOCH, ClusterMetadata, TopicMetadata
 from replication.client.producer import AsyncProducer, Extent, ProducerSettings
 from replication.client.settings import settings_of, topic_overrides
 from replication.client.topics import BROKERS_DEFAULT, add_partitions, create_topic
+from replication.errors import KafkaError
 from replication.model.cluster import TopicPartition
 from replication.protocol.messages import Isolation
 
 Found = TypeVar("Found")
+__all__ = ["Isolation", "KafkaClient", "KafkaError", "Sample"]
+
 logger = logging.getLogger(__name__)
 
 

@@ -23,10 +23,8 @@ from logstore.errors import did_you_mean
 from logstore.progress import Progress, no_progress
 from replication.client.connection import UnreachableError
 from replication.client.fetching import EARLIEST, FETCH_BYTES, LATEST
-from replication.client.kafka_client import KafkaClient
-from replication.errors import KafkaError
+from replication.client.kafka_client import Isolation, KafkaClient, KafkaError
 from replication.model.cluster import TopicPartition
-from replication.protocol.messages import Isolation
 from replication.tools.mirror_targets import (
     COPIED_COLUMNS,
     ClusterTarget,

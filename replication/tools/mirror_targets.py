@@ -21,9 +21,8 @@ from logstore.errors import PylogError, UnknownTopicError
 from logstore.store.reading import schema_of
 from replication.client.fetching import LATEST
 from replication.client.groups import Committed
-from replication.client.kafka_client import KafkaClient
+from replication.client.kafka_client import Isolation, KafkaClient
 from replication.model.cluster import TopicPartition
-from replication.protocol.messages import Isolation
 
 SETTLE_MS = 1000  # until records in flight from a killed run are appended, or lost with its connection
 COPIED_COLUMNS = ["key", "value", "headers", "timestamp"]

@@ -20,7 +20,7 @@ import logstore
 from datasource import spark_session
 from datasource.delta.owner import Owner, noted, of_store, owner_of
 from datasource.delta.topic_tables import table_of
-from datasource.locations import Location
+from datasource.topics.locations import Location
 from replication.client.kafka_client import KafkaClient
 from tests.integration.cluster.conftest import Tested, running
 from tests.support.repeats import times

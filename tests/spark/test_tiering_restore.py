@@ -13,7 +13,7 @@ from datasource.delta.owner import NOTES
 from datasource.delta.tiered_topics import reading_tiered
 from datasource.errors import DataLossError
 from datasource.jobs import retention
-from datasource.locations import Location
+from datasource.topics.locations import Location
 from tests.spark.test_tiering import places
 from tests.spark.test_tiering_stores import TIERED, append, named, tier, tiering_range, union, values
 

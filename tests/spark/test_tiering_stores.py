@@ -16,7 +16,7 @@ from datasource.delta.owner import NOTES
 from datasource.delta.tiered_topics import reading_tiered
 from datasource.errors import DataLossError
 from datasource.jobs import retention, schedule, tiering
-from datasource.locations import Location
+from datasource.topics.locations import Location
 from logstore import StoreError
 from tests.spark.test_tiering import places
 
@@ -149,7 +149,7 @@ def test_records_that_neither_the_table_nor_the_log_has_are_missed(spark, store)
 
 
 def tiering_range(partition: int, start: int, end: int):
-    from datasource.topics import PartitionRange
+    from datasource.topics.directory import PartitionRange
 
     return PartitionRange("t", partition, start, end)
 

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 import logstore
-from datasource import topics
 from datasource.connector.source import PylogDataSource
+from datasource.topics import directory as topics
 from logstore.store.transactions.state import TransactionOwner
 from tests.support.ddl import schema
 

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 import logstore
-from datasource import topics
 from datasource.connector.reader import StreamReader
 from datasource.connector.source import PylogDataSource
 from datasource.connector.writer import merged
-from datasource.topics import PartitionRange
+from datasource.topics import directory as topics
+from datasource.topics.directory import PartitionRange
 from logstore import InvalidConfigError, NotAStoreError, ReadOnlyStoreError, UnknownTopicError
 from tests.support.ddl import schema
 

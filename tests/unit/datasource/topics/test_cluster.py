@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from datasource.cluster_topics import ClusterTopics
 from datasource.delta.owner import Owner, TierConfig, noted, owner_of, write_note
 from datasource.delta.tiering import check_not_cut
 from datasource.delta.topic_tables import TieringTask
-from datasource.locations import Location
-from datasource.topics import LedRange
+from datasource.topics.cluster import ClusterTopics
+from datasource.topics.directory import LedRange
+from datasource.topics.locations import Location
 from logstore import StoreError, TopicInfo
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError
 from logstore.records.batch import Record, build

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from datasource.topics import ReadableTopics, WritableTopics, reading, writing
+from datasource.topics.directory import ReadableTopics, WritableTopics, reading, writing
 from logstore.errors import InvalidConfigError
 
 if TYPE_CHECKING:
-    from datasource.cluster_topics import ClusterTopics, GroupPositions
+    from datasource.topics.cluster import ClusterTopics, GroupPositions
     from logstore.log.isolation import Isolation
 
 
@@ -41,7 +41,7 @@ class Location:
     ) -> ClusterTopics:
         """The topics of the cluster. Raises: InvalidConfigError: what a cluster needs is not installed."""
         try:
-            from datasource.cluster_topics import (
+            from datasource.topics.cluster import (
                 of_cluster,
             )  # loads the protocol, which a directory needs not
         except ModuleNotFoundError as error:
@@ -54,6 +54,6 @@ class Location:
 
     def group(self, name: str) -> GroupPositions:
         """A consumer group of the cluster."""
-        from datasource.cluster_topics import GroupPositions, client_of
+        from datasource.topics.cluster import GroupPositions, client_of
 
         return GroupPositions(client_of(self.bootstrap), name)

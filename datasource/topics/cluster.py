@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from datasource.topics import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange
+from datasource.topics.directory import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange
 from logstore import InvalidRequestError, OffsetRange, TopicInfo
 from logstore.config import INT64_MAX
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError
