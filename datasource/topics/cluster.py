@@ -21,7 +21,7 @@ from logstore.store.transactions.transaction import Transaction
 from logstore.tools.verify import Place
 from replication.client.fetching import LATEST
 from replication.client.groups import Committed
-from replication.client.kafka_client import KafkaClient
+from replication.client.kafka_client import KafkaClient, Sample
 from replication.client.metadata import TopicMetadata
 from replication.model.cluster import TopicPartition
 from replication.protocol.messages import Isolation as Level
@@ -87,16 +87,24 @@ class ClusterTopics:
 
     def size_bytes(self, r: PartitionRange) -> int:
         """Size as stored, by the size of its first batches."""
-        stored = self._client.sample(r.topic, r.partition, r.start, r.end, max_bytes=SAMPLE_BYTES)
+        stored = self._sample(r)
         return round(stored.size_bytes / max(1, stored.offsets) * r.count)
 
     def offset_after_bytes(self, r: PartitionRange, max_bytes: int) -> int:
         """End of about `max_bytes` from the start of `r`, by the size of its first batches; beyond one batch."""
-        stored = self._client.sample(r.topic, r.partition, r.start, r.end, max_bytes=SAMPLE_BYTES)
+        stored = self._sample(r)
         if not stored.size_bytes:
             return r.end
         count = max(stored.first_batch_offsets, max_bytes * stored.offsets // stored.size_bytes)
         return min(r.end, r.start + count)
+
+    def _sample(self, r: PartitionRange) -> Sample:
+        """The first batches of what is there of a range. Who reads it is told of what is not."""
+        try:
+            return self._client.sample(r.topic, r.partition, r.start, r.end, max_bytes=SAMPLE_BYTES)
+        except OffsetOutOfRangeError:
+            start = max(r.start, min(r.end, self.extent(r.topic, r.partition).start))
+            return self._client.sample(r.topic, r.partition, start, r.end, max_bytes=SAMPLE_BYTES)
 
     def read(self, r: PartitionRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The records of `r`, a few MiB at a time."""

@@ -211,13 +211,16 @@ class Sender:
 
     def _may_send(self, state: _Partition, now: float) -> bool:
         """Is there something to send, in its turn? What is late fails first."""
-        limit = IN_FLIGHT if state.is_known else 1
-        if state.is_rewinding or len(state.sent) >= limit:
+        if state.is_rewinding:
             return False
         while state.waiting and state.waiting[0].deadline <= now:
             batch = state.waiting.popleft()
             self._tell(batch, _late(state.tp, batch))
-        return bool(state.waiting)
+        if not state.waiting:
+            return False
+        # One that is sent again goes alone: brokers know the last five batches again, and no older ones.
+        is_again = any(batch.error is not None for batch in (*state.sent, state.waiting[0]))
+        return len(state.sent) < (IN_FLIGHT if state.is_known and not is_again else 1)
 
     async def _leader(self, state: _Partition) -> int | None:
         """Who leads the partition; None if nobody does, or it is not to be had: then all that waits has failed."""
@@ -304,7 +307,6 @@ class Sender:
     def _appended(self, state: _Partition, batch: _Batch, base_offset: int) -> None:
         state.sent.remove(batch)
         state.backoff_s = 0.0
-        # One that has to be sent again goes alone: brokers know the last five batches again, and no older ones.
         state.is_known = self._producer is not None and not state.is_rewinding
         self._tell(batch, base_offset)
         self._rewind(state)

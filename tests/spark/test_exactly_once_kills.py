@@ -1,7 +1,7 @@
 """The sink is exactly once under SIGKILLs, and beside another driver: queries in processes of their own.
 
-By default a worker and, in the middle of a commit, a driver are killed; with --long then each kind of kill; in the
-long form also many more times, at random:
+By default a worker and, in the middle of a commit, a driver are killed; with --long four others,
+too; each kind and many more by hand:
 
     python -m tests.spark.kills.killer --kills 200
 
@@ -17,7 +17,6 @@ import pytest
 
 from tests.spark.kills.killer import (
     IN_COMMIT,
-    KINDS,
     OF_WORKERS,
     FaultError,
     Run,
@@ -34,7 +33,7 @@ from tests.support.repeats import times
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-KILLS = times(2, 2 + len(KINDS), "PYLOG_KILLS")
+KILLS = times(2, 6, "PYLOG_KILLS")
 SEED = int(os.environ.get("PYLOG_SEED", str(random.SystemRandom().randrange(10_000))))
 
 

@@ -225,6 +225,7 @@ def test_a_wrong_stream_says_what_to_do(topics, query, options, line):
         query.run(**options)
 
 
+@pytest.mark.directory  # each is refused before the place matters
 @pytest.mark.parametrize(
     ("options", "line"),
     [

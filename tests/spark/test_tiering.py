@@ -102,6 +102,7 @@ def refused(row: dict[str, object]) -> str:
 # ---------------------------------------------------------------------------------------------- what is there
 
 
+@pytest.mark.directory  # writes nulls and bytes, by the library
 def test_a_table_has_every_record_as_it_is_with_its_day(topics, tier):
     topics.create("t")
     header = pa.array([[("h", b"1")], None], pa.map_(pa.string(), pa.binary()))
@@ -459,6 +460,7 @@ def test_ranges_of_offsets_and_time_reach_into_the_table(half_gone, read, topics
     assert read(subscribe="t", includeTiered=True, startingTimestamp=since).count() == expected > 0
 
 
+@pytest.mark.directory  # over a cluster the table has to be there
 def test_a_reader_between_whose_batches_records_are_tiered_and_deleted_misses_none(topics, tier):
     topics.create("t", segment_bytes="400000")
     for _ in range(6):

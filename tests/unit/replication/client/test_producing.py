@@ -11,7 +11,7 @@ import pytest
 from logstore.env import Env
 from logstore.errors import PylogError
 from logstore.records.arrow import encode
-from logstore.records.batch import batches
+from logstore.records.batch import batches, header_at
 from logstore.records.rows import Rows
 from replication.client import producing
 from replication.client.metadata import PartitionLeader
@@ -36,6 +36,7 @@ class Leaders:
         self.comes_late = False  # what was sent over the connection that was lost last
         self.weights = chance.choice([(70, 10, 10, 10), (40, 30, 25, 5)])
         self.cut_off, self.tasks = set(), []
+        self.seen, self.under_way, self.crowded = set(), [], []
 
     async def leader(self, tp):
         return PartitionLeader(self.number % 3)
@@ -45,6 +46,19 @@ class Leaders:
 
     async def call_leader(self, leader, topics, key, request):
         ((_, (row,)),) = request.topics
+        header = header_at(row.records)
+        stamp = header.producer_epoch, header.base_sequence
+        is_again = stamp in self.seen
+        self.seen.add(stamp)
+        self.under_way.append(is_again)
+        if len(self.under_way) > 1 and any(self.under_way):
+            self.crowded.append(stamp)
+        try:
+            return await self.fate(leader, row)
+        finally:
+            self.under_way.remove(is_again)
+
+    async def fate(self, leader, row):
         number, connection = self.number, self.connection
         async with self.order:
             await self.turns(6)
@@ -126,6 +140,7 @@ def test_what_unclean_elections_cut_is_all_that_is_missing_and_nothing_is_double
         asyncio.run(main(leaders))
         found = [int(value) for _, value in contents(log)]
     assert found == sorted(set(found))
+    assert leaders.crowded == []  # brokers know few batches again: what is sent again is sent alone
     assert set(range(SENDS)) - set(found) <= {int(value) for value in leaders.cut_off}
     assert all(isinstance(outcome, int) for outcome in outcomes.values())
     assert len(outcomes) == SENDS
