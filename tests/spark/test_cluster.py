@@ -13,12 +13,12 @@ from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 import logstore
+from datasource import lag, lag_of_group
 from datasource.delta.owner import noted, owner_of
 from datasource.delta.tiering import ReportRow, goal, plan, prepare
 from datasource.delta.topic_tables import find, table_of
 from datasource.jobs import compaction, retention, tasks, tiering, verify
 from datasource.topics import cluster as cluster_topics
-from datasource.topics import lag, lag_of_group
 from datasource.topics.locations import Location
 from logstore import InvalidRequestError
 from logstore.progress import no_progress
