@@ -58,7 +58,7 @@ ROOT = Path(__file__).parents[1]
 EXPLAINED = Path(__file__).with_name("mutants_explained.json")
 SCRIPTS = "tests/transcripts/test_transcripts.py"
 CONTROLLER = ("tests/unit/replication/controller/test_machine.py", SCRIPTS)
-GROUPS = ("tests/unit/replication/groups", SCRIPTS)
+GROUPS = ("tests/unit/replication/coordinators", SCRIPTS)
 LOG = ("tests/unit/logstore/log/test_log.py", "tests/model/test_log_model.py")
 RECOVERY = ("tests/unit/logstore/log/test_faults.py", "tests/unit/logstore/log/test_recovery_cost.py", *LOG)
 # What is changed, and the tests that should notice.
@@ -76,8 +76,14 @@ TARGETS: dict[str, tuple[str, ...]] = {
         for name in ("deletion", "draft", "elections", "reassignment", "rebalance", "step")
     },
     **{
-        f"replication/groups/machine/{name}.py": GROUPS
+        f"replication/coordinators/groups/machine/{name}.py": GROUPS
         for name in ("commits", "draft", "joining", "records", "step")
+    },
+    **{
+        f"replication/coordinators/transactions/machine/{name}.py": (
+            f"tests/unit/replication/coordinators/test_transaction_{tests}.py",
+        )
+        for name, tests in (("records", "records"), ("step", "laws"))
     },
     "logstore/log/holes.py": ("tests/unit/logstore/log/test_holes.py",),
     "logstore/log/validation.py": ("tests/unit/logstore/log/test_validation.py", *LOG),

@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeAlias
 
 from replication.broker.loop_watch import LoopWatch
 from replication.controller.driver import ControllerLoop
+from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.groups.machine.state import Group
 from replication.errors import KafkaError
-from replication.groups.coordinator import GroupCoordinator
-from replication.groups.machine.state import Group
 from replication.model.cluster import NO_LEADER, TopicPartition
 from replication.model.metadata import Metadata
 from replication.protocol.apis import ApiKey

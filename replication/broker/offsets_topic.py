@@ -14,9 +14,9 @@ from typing import TypeAlias
 from logstore.env import SYSTEM, Env
 from logstore.records import batch
 from replication.config.broker import BrokerConfig
+from replication.coordinators.groups.coordinator import GroupCoordinator, Written
+from replication.coordinators.groups.machine.records import Loaded
 from replication.errors import ErrorCode, KafkaError
-from replication.groups.coordinator import GroupCoordinator, Written
-from replication.groups.machine.records import Loaded
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.protocol.messages import FetchPartition
 from replication.replica.leader.leader import Leader
@@ -35,7 +35,7 @@ DAMAGE_RETRY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class _Leadership:
-    """See `replication.groups.coordinator.Leadership`. Equal if they are the same role."""
+    """See `replication.coordinators.groups.coordinator.Leadership`. Equal if they are the same role."""
 
     role: Leader
 

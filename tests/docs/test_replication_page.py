@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from replication.controller.machine import events as controller
-from replication.groups.machine import events as groups
+from replication.coordinators.groups.machine import events as groups
 from replication.replica.machine import follower, isr
 
 PAGE = (Path(__file__).parents[2] / "docs" / "replication.md").read_text()

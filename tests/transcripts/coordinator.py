@@ -23,10 +23,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from replication.errors import ErrorCode
-from replication.groups.machine import events
-from replication.groups.machine.records import Loaded, records_of
-from replication.groups.machine.state import (
+from replication.coordinators.groups.machine import events
+from replication.coordinators.groups.machine.records import Loaded, records_of
+from replication.coordinators.groups.machine.state import (
     NO_GENERATION,
     NO_TIME,
     Committed,
@@ -35,7 +34,8 @@ from replication.groups.machine.state import (
     Now,
     Phase,
 )
-from replication.groups.machine.step import resume, step
+from replication.coordinators.groups.machine.step import resume, step
+from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 
 WALL_MS = 1_700_000_000_000

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from logstore.env import Clock
+from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.groups.machine import events
+from replication.coordinators.groups.machine.state import NO_TIME, Committed, Group
 from replication.errors import ErrorCode, KafkaError
-from replication.groups.coordinator import GroupCoordinator
-from replication.groups.machine import events
-from replication.groups.machine.state import NO_TIME, Committed, Group
 from replication.model.cluster import TopicPartition
 from replication.model.metadata import Metadata
 from replication.network.steps import in_steps, step

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from logstore.errors import PylogError
 from replication.broker.topic_admin import NewTopic, TopicAdmin
 from replication.config.broker import BrokerConfig
+from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.groups.machine import events
+from replication.coordinators.groups.machine.state import Group, Phase
 from replication.errors import ErrorCode, KafkaError
-from replication.groups.coordinator import GroupCoordinator
-from replication.groups.machine import events
-from replication.groups.machine.state import Group, Phase
 from replication.model.cluster import OFFSETS_TOPIC
 from replication.model.metadata import BrokerAddress, Metadata
 from replication.network.steps import all_of, in_steps

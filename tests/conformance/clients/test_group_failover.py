@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from replication.groups.machine.records import partition_of
+from replication.coordinators.binary import partition_of
 from replication.model.cluster import OFFSETS_TOPIC
 from replication.model.cluster import TopicPartition as Partition
 from tests.conformance.clients.members import CLIENTS, until

@@ -8,10 +8,10 @@ import pytest
 
 from logstore.records.batch import Record, build
 from replication.broker.offsets_topic import group_coordinator
+from replication.coordinators.groups.machine import events
+from replication.coordinators.groups.machine.records import offset_key, offset_value
+from replication.coordinators.groups.machine.state import Committed, Phase
 from replication.errors import ErrorCode, KafkaError
-from replication.groups.machine import events
-from replication.groups.machine.records import offset_key, offset_value
-from replication.groups.machine.state import Committed, Phase
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.model.metadata import BrokerAddress, PartitionMetadata, PartitionUpdate
 from tests.support.site import Site, on_loop, until

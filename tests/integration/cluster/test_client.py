@@ -21,8 +21,8 @@ from replication.client.fetching import TruncatedError
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient
 from replication.client.local_replicas import local_replica
+from replication.coordinators.binary import partition_of
 from replication.errors import KafkaError
-from replication.groups.machine.records import partition_of
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.protocol.messages import Isolation
 from tests.integration.cluster.conftest import running

@@ -6,12 +6,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from replication.coordinators.groups.machine import events
+from replication.coordinators.groups.machine.events import NewOffsets
+from replication.coordinators.groups.machine.records import Loaded, records_of
+from replication.coordinators.groups.machine.state import (
+    Committed,
+    Group,
+    GroupSettings,
+    Now,
+    Phase,
+    deadline_ms,
+)
+from replication.coordinators.groups.machine.step import resume, step
 from replication.errors import ErrorCode
-from replication.groups.machine import events
-from replication.groups.machine.events import NewOffsets
-from replication.groups.machine.records import Loaded, records_of
-from replication.groups.machine.state import Committed, Group, GroupSettings, Now, Phase, deadline_ms
-from replication.groups.machine.step import resume, step
 from replication.model.cluster import TopicPartition
 from tests.support.repeats import times
 from tests.transcripts.coordinator import subscription
@@ -271,7 +278,7 @@ class GroupMachine(RuleBasedStateMachine):
         }
         if self.group.phase is Phase.STABLE:
             assert stored.generation == self.group.generation
-            assert {m.id: m.assignment for m in stored.members} == {
+            assert {m.id: m.assignment for m in stored.members.values()} == {
                 m.id: m.assignment for m in self.group.members.values()
             }
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from replication.coordinators.groups.machine.draft import WorkingState
+from replication.coordinators.groups.machine.events import Append, Appended, Join, Joined, NewStaticId
+from replication.coordinators.groups.machine.state import Member, Phase, subscribed_topics
 from replication.errors import ErrorCode
-from replication.groups.machine.draft import WorkingState
-from replication.groups.machine.events import Append, Appended, Join, Joined, NewStaticId
-from replication.groups.machine.state import Member, Phase, subscribed_topics
 
 
 def join(draft: WorkingState, event: Join) -> None:

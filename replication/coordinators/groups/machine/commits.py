@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from replication.coordinators.groups.machine import events
+from replication.coordinators.groups.machine.draft import WorkingState
+from replication.coordinators.groups.machine.joining import who_is
+from replication.coordinators.groups.machine.state import NO_TIME, Committed, Phase
 from replication.errors import ErrorCode
-from replication.groups.machine import events
-from replication.groups.machine.draft import WorkingState
-from replication.groups.machine.joining import who_is
-from replication.groups.machine.state import NO_TIME, Committed, Phase
 from replication.model.cluster import TopicPartition
 
 

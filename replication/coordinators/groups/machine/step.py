@@ -21,11 +21,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from replication.coordinators.groups.machine import commits, events
+from replication.coordinators.groups.machine.draft import WorkingState
+from replication.coordinators.groups.machine.joining import join, static_id_stored, who_is
+from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
 from replication.errors import ErrorCode
-from replication.groups.machine import commits, events
-from replication.groups.machine.draft import WorkingState
-from replication.groups.machine.joining import join, static_id_stored, who_is
-from replication.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
 from replication.model.cluster import TopicPartition
 
 Step: TypeAlias = tuple[Group, tuple[events.Effect, ...]]

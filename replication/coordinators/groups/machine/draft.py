@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from replication.errors import ErrorCode
-from replication.groups.machine.events import (
+from replication.coordinators.groups.machine.events import (
     Answer,
     Append,
     Body,
@@ -18,7 +17,8 @@ from replication.groups.machine.events import (
     Joined,
     Synced,
 )
-from replication.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
+from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
+from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
 from replication.model.edit import freeze, thaw
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from replication.coordination import topics
 from replication.coordination.nodes import GroupPartitions
 from replication.coordination.tree import CoordinationError, Tree
+from replication.coordinators.binary import partition_of
 from replication.errors import ErrorCode, KafkaError
-from replication.groups.machine.records import partition_of
 from replication.model.cluster import OFFSETS_TOPIC
 from replication.model.metadata import Metadata
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from replication.coordinators.groups.machine.state import NO_GENERATION, Committed, Group, Member
 from replication.errors import ErrorCode
-from replication.groups.machine.state import NO_GENERATION, Committed, Group, Member
 from replication.model.cluster import TopicPartition
 
 # -------------------------------------------------------------------- events

@@ -1,8 +1,8 @@
 """GroupCoordinator: the consumer groups whose partition of `__consumer_offsets` this broker leads.
 
 Invariant: it answers for a group only in the term of leadership in which it loaded the partition, and appends only in
-that term; so two brokers never decide about a group. It drives `replication.groups.machine`: one event at a time, the
-new state first, then the effects. Belongs to the event loop.
+that term; so two brokers never decide about a group. It drives the machine beside it: one event at a time, the new
+state first, then the effects. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from logstore.env import SYSTEM, Env
 from logstore.records import batch
 from replication.config.broker import BrokerConfig
 from replication.coordination.tree import Tree
+from replication.coordinators.groups.machine import events
+from replication.coordinators.groups.machine.records import Loaded, records_of
+from replication.coordinators.groups.machine.state import Group, GroupSettings, Now, deadline_ms
+from replication.coordinators.groups.machine.step import resume, step
+from replication.coordinators.partitioning import GroupMapping
 from replication.errors import ErrorCode, KafkaError
-from replication.groups.machine import events
-from replication.groups.machine.records import Loaded, records_of
-from replication.groups.machine.state import Group, GroupSettings, Now, deadline_ms
-from replication.groups.machine.step import resume, step
-from replication.groups.partitioning import GroupMapping
 from replication.model.cluster import OFFSETS_TOPIC
 from replication.model.metadata import Metadata
 

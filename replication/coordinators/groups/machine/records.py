@@ -16,12 +16,15 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from replication.groups.machine.events import Append
-from replication.groups.machine.state import NO_TIME, Committed, Group, Member, Phase
+from replication.coordinators.binary import INT, LONG, SHORT, Cursor, UnknownRecordError, nullable, string
+from replication.coordinators.groups.machine.events import Append
+from replication.coordinators.groups.machine.state import NO_TIME, Committed, Group, Member, Phase
 from replication.model.cluster import TopicPartition
 
 OFFSET_KEY, GROUP_KEY = 1, 2  # the versions of keys that are written
 OFFSET_VERSION, EXPIRING_OFFSET_VERSION, GROUP_VERSION = 3, 1, 3
+
+_OFFSET_HEAD = struct.Struct(">hqi")
 
 
 class OffsetKey(NamedTuple):
@@ -34,19 +37,6 @@ class GroupKey(NamedTuple):
 
 
 Key: TypeAlias = OffsetKey | GroupKey
-
-
-class UnknownRecordError(ValueError): ...
-
-
-def partition_of(group: str, partitions: int) -> int:
-    """Return the partition of the offsets topic that keeps this group: Java's hash of the name, as in Kafka."""
-    units = group.encode("utf-16-be", "surrogatepass")
-    code = 0
-    for at in range(0, len(units), 2):
-        code = (31 * code + int.from_bytes(units[at : at + 2], "big")) & 0xFFFFFFFF
-    signed = code - 2**32 if code >= 2**31 else code
-    return (0 if signed == -(2**31) else abs(signed)) % partitions
 
 
 def records_of(group: str, append: Append) -> list[tuple[bytes, bytes | None]]:
@@ -102,15 +92,15 @@ class Loaded:
 
 
 def offset_key(group: str, tp: TopicPartition) -> bytes:
-    return _SHORT.pack(OFFSET_KEY) + _string(group) + _string(tp.topic) + _INT.pack(tp.partition)
+    return SHORT.pack(OFFSET_KEY) + string(group) + string(tp.topic) + INT.pack(tp.partition)
 
 
 def group_key(group: str) -> bytes:
-    return _SHORT.pack(GROUP_KEY) + _string(group)
+    return SHORT.pack(GROUP_KEY) + string(group)
 
 
 def read_key(data: bytes) -> Key:
-    at = _Cursor(data)
+    at = Cursor(data)
     version = at.take_short()
     if version not in (0, OFFSET_KEY, GROUP_KEY):
         raise UnknownRecordError(f"key version {version}")
@@ -126,16 +116,16 @@ def read_key(data: bytes) -> Key:
 
 
 def offset_value(stored: Committed) -> bytes:
-    text = _string(stored.metadata)
+    text = string(stored.metadata)
     if stored.expire_ms != NO_TIME:
-        head = _SHORT.pack(EXPIRING_OFFSET_VERSION) + _LONG.pack(stored.offset)
-        return head + text + _LONG.pack(stored.commit_ms) + _LONG.pack(stored.expire_ms)
+        head = SHORT.pack(EXPIRING_OFFSET_VERSION) + LONG.pack(stored.offset)
+        return head + text + LONG.pack(stored.commit_ms) + LONG.pack(stored.expire_ms)
     head = _OFFSET_HEAD.pack(OFFSET_VERSION, stored.offset, stored.leader_epoch)
-    return head + text + _LONG.pack(stored.commit_ms)
+    return head + text + LONG.pack(stored.commit_ms)
 
 
 def read_offset(data: bytes, position: int) -> Committed:
-    at = _Cursor(data)
+    at = Cursor(data)
     version = at.take_short()
     if not 0 <= version <= OFFSET_VERSION:
         raise UnknownRecordError(f"offset version {version}")
@@ -148,32 +138,32 @@ def read_offset(data: bytes, position: int) -> Committed:
 
 def group_value(group: Group) -> bytes:
     parts = [
-        _SHORT.pack(GROUP_VERSION),
-        _string(group.protocol_type or ""),
-        _INT.pack(group.generation),
-        _nullable(group.protocol),
-        _nullable(group.leader),
-        _LONG.pack(group.since_ms),
-        _INT.pack(len(group.members)),
+        SHORT.pack(GROUP_VERSION),
+        string(group.protocol_type or ""),
+        INT.pack(group.generation),
+        nullable(group.protocol),
+        nullable(group.leader),
+        LONG.pack(group.since_ms),
+        INT.pack(len(group.members)),
     ]
     for member in group.members.values():
         subscription = member.metadata(group.protocol or "")
         parts += (
-            _string(member.id),
-            _nullable(member.instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
-            _INT.pack(member.rebalance_timeout_ms),
-            _INT.pack(member.session_timeout_ms),
-            _INT.pack(len(subscription)) + subscription,
-            _INT.pack(len(member.assignment)) + member.assignment,
+            string(member.id),
+            nullable(member.instance_id),
+            string(member.client_id),
+            string(member.client_host),
+            INT.pack(member.rebalance_timeout_ms),
+            INT.pack(member.session_timeout_ms),
+            INT.pack(len(subscription)) + subscription,
+            INT.pack(len(member.assignment)) + member.assignment,
         )
     return b"".join(parts)
 
 
 def read_group(group: str, data: bytes) -> Group:
     """Return the group without its offsets; `resume` begins the sessions of its members."""
-    at = _Cursor(data)
+    at = Cursor(data)
     version = at.take_short()
     if not 0 <= version <= GROUP_VERSION:
         raise UnknownRecordError(f"group version {version}")
@@ -193,7 +183,7 @@ def read_group(group: str, data: bytes) -> Group:
     )
 
 
-def _read_member(at: _Cursor, version: int, protocol: str) -> Member:
+def _read_member(at: Cursor, version: int, protocol: str) -> Member:
     member_id = at.take_string()
     instance_id = at.take_nullable() if version >= 3 else None
     client_id, client_host = at.take_string(), at.take_string()
@@ -210,59 +200,3 @@ def _read_member(at: _Cursor, version: int, protocol: str) -> Member:
         deadline_ms=0,
         assignment=at.take_bytes(),
     )
-
-
-_SHORT, _INT, _LONG = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
-_OFFSET_HEAD = struct.Struct(">hqi")
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return _SHORT.pack(len(data)) + data
-
-
-def _nullable(text: str | None) -> bytes:
-    return _SHORT.pack(-1) if text is None else _string(text)
-
-
-class _Cursor:
-    """Reads one field after the other. Raises UnknownRecordError beyond the end."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def _take(self, size: int) -> bytes:
-        end = self._at + size
-        if size < 0 or end > len(self._data):
-            raise UnknownRecordError(f"{size} bytes at byte {self._at} of {len(self._data)}")
-        piece = self._data[self._at : end]
-        self._at = end
-        return piece
-
-    def take_short(self) -> int:
-        return int.from_bytes(self._take(2), "big", signed=True)
-
-    def take_int(self) -> int:
-        return int.from_bytes(self._take(4), "big", signed=True)
-
-    def take_long(self) -> int:
-        return int.from_bytes(self._take(8), "big", signed=True)
-
-    def take_bytes(self) -> bytes:
-        return self._take(self.take_int())
-
-    def take_string(self) -> str:
-        text = self.take_nullable()
-        if text is None:
-            raise UnknownRecordError("a string is null")
-        return text
-
-    def take_nullable(self) -> str | None:
-        size = self.take_short()
-        if size == -1:
-            return None
-        try:
-            return self._take(size).decode()
-        except UnicodeDecodeError as exc:
-            raise UnknownRecordError("a string is not UTF-8") from exc

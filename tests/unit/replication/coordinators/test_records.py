@@ -4,23 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.groups.machine.events import Append, EmptyGroup
-from replication.groups.machine.records import (
+from replication.coordinators.binary import UnknownRecordError, partition_of
+from replication.coordinators.groups.machine.events import Append, EmptyGroup
+from replication.coordinators.groups.machine.records import (
     GroupKey,
     Loaded,
     OffsetKey,
-    UnknownRecordError,
     group_key,
     group_value,
     offset_key,
     offset_value,
-    partition_of,
     read_group,
     read_key,
     read_offset,
     records_of,
 )
-from replication.groups.machine.state import Committed, Group, Member, Phase
+from replication.coordinators.groups.machine.state import Committed, Group, Member, Phase
 from replication.model.cluster import TopicPartition
 
 TP = TopicPartition("orders", 7)

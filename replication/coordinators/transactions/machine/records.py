@@ -1,0 +1,140 @@
+"""The records of `__transaction_state`: Kafka's binary keys and values, byte for byte.
+
+A key is version 0 and the transactional id. A value is written as version 1, whose strings and arrays are compact and
+whose structs end with tagged fields (`previous_producer_id` 0, `next_producer_id` 1, `version` 2,
+`next_producer_epoch` 3, and `ended_producer_epoch` 10000, which Kafka skips:
+left out at their defaults); version 0, of earlier brokers, is read, too::
+
+    producer id int64, epoch int16, timeout int32 ms, phase int8, [topic, [partition int32]], updated int64,
+    started int64
+
+A record without a value deletes the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from replication.coordinators.binary import INT, LONG, SHORT, Cursor, UnknownRecordError, string, varint
+from replication.coordinators.transactions.machine.state import DECIDED, NO_EPOCH, NO_ID, Phase, Transaction
+from replication.model.cluster import TopicPartition
+
+KEY_VERSION, VALUE_VERSION = 0, 1
+ENDED_EPOCH_TAG = 10_000
+_PHASES = tuple(Phase)  # Kafka numbers them in this order
+
+
+class Loaded:
+    """The transactions of a partition; the last value of a key counts, an unknown one as deleted."""
+
+    def __init__(self) -> None:
+        self.transactions: dict[str, Transaction] = {}
+        self.unknown = 0
+
+    def apply(self, position: int, key: bytes | None, value: bytes | None) -> None:
+        try:
+            name = read_key(key or b"")
+            self.transactions.pop(name, None)
+            if value is not None:
+                self.transactions[name] = read_value(name, value)
+        except UnknownRecordError:
+            self.unknown += 1
+
+
+def key_of(transactional_id: str) -> bytes:
+    return SHORT.pack(KEY_VERSION) + string(transactional_id)
+
+
+def read_key(data: bytes) -> str:
+    at = Cursor(data)
+    version = at.take_short()
+    if version != KEY_VERSION:
+        raise UnknownRecordError(f"key version {version}")
+    return at.take_string()
+
+
+def value_of(found: Transaction) -> bytes:
+    topics: dict[str, list[int]] = {}
+    for tp in sorted(found.partitions):
+        topics.setdefault(tp.topic, []).append(tp.partition)
+    parts = [
+        SHORT.pack(VALUE_VERSION),
+        LONG.pack(found.producer_id),
+        SHORT.pack(found.producer_epoch),
+        INT.pack(found.timeout_ms),
+        bytes((_PHASES.index(found.phase),)),
+        varint(len(topics) + 1) if found.phase is not Phase.EMPTY else varint(0),
+    ]
+    for topic, numbers in topics.items():
+        name = topic.encode()
+        parts += (varint(len(name) + 1), name, varint(len(numbers) + 1), *map(INT.pack, numbers), varint(0))
+    tags = [
+        (tag, data)
+        for tag, value, default, data in (
+            (0, found.previous_producer_id, NO_ID, LONG.pack(found.previous_producer_id)),
+            (1, found.next_producer_id, NO_ID, LONG.pack(found.next_producer_id)),
+            (2, found.version, 0, SHORT.pack(found.version)),
+            (3, found.next_producer_epoch, NO_EPOCH, SHORT.pack(found.next_producer_epoch)),
+            (ENDED_EPOCH_TAG, found.ended_producer_epoch, NO_EPOCH, SHORT.pack(found.ended_producer_epoch)),
+        )
+        if value != default
+    ]
+    parts += (LONG.pack(found.updated_ms), LONG.pack(found.started_ms), varint(len(tags)))
+    for tag, data in tags:
+        parts += (varint(tag), varint(len(data)), data)
+    return b"".join(parts)
+
+
+def read_value(transactional_id: str, data: bytes) -> Transaction:
+    """Return the transaction; one that is decided has no markers yet, as far as is known."""
+    at = Cursor(data)
+    version = at.take_short()
+    if not 0 <= version <= VALUE_VERSION:
+        raise UnknownRecordError(f"value version {version}")
+    producer_id, producer_epoch, timeout_ms = at.take_long(), at.take_short(), at.take_int()
+    number = at.take_byte()
+    if number >= len(_PHASES):
+        raise UnknownRecordError(f"phase {number}")
+    phase = _PHASES[number]
+    partitions = frozenset(_read_partitions(at) if version else _read_old_partitions(at))
+    updated_ms, started_ms = at.take_long(), at.take_long()
+    tags = _read_tags(at) if version else {}
+    return Transaction(
+        id=transactional_id,
+        phase=phase,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        timeout_ms=timeout_ms,
+        partitions=partitions,
+        updated_ms=updated_ms,
+        started_ms=started_ms,
+        previous_producer_id=_number(tags, 0, NO_ID),
+        next_producer_id=_number(tags, 1, NO_ID),
+        version=_number(tags, 2, 0),
+        next_producer_epoch=_number(tags, 3, NO_EPOCH),
+        ended_producer_epoch=_number(tags, ENDED_EPOCH_TAG, NO_EPOCH),
+        unmarked=partitions if phase in DECIDED else frozenset(),
+    )
+
+
+def _read_partitions(at: Cursor) -> Iterator[TopicPartition]:
+    for _ in range(at.take_varint() - 1):
+        topic = at.take_text(at.take_varint() - 1)
+        for _ in range(at.take_varint() - 1):
+            yield TopicPartition(topic, at.take_int())
+        _read_tags(at)
+
+
+def _read_old_partitions(at: Cursor) -> Iterator[TopicPartition]:
+    for _ in range(at.take_int()):
+        topic = at.take_string()
+        for _ in range(at.take_int()):
+            yield TopicPartition(topic, at.take_int())
+
+
+def _read_tags(at: Cursor) -> dict[int, bytes]:
+    return {at.take_varint(): at.take(at.take_varint()) for _ in range(at.take_varint())}
+
+
+def _number(tags: dict[int, bytes], tag: int, default: int) -> int:
+    return int.from_bytes(tags[tag], "big", signed=True) if tag in tags else default

@@ -1,6 +1,0 @@
-"""Consumer groups: those whose partition of `__consumer_offsets` this broker leads.
-
-`machine` decides what becomes of a group; `partitioning` says which partition keeps it; `coordinator` drives the
-machine, and answers a decision only after it is committed in that partition. It reaches partitions through two
-Protocols, which `replication.broker.offsets_topic` implements.
-"""
