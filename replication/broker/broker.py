@@ -98,8 +98,6 @@ class Broker:
         self._has_logs = False
         self.replicas.metadata.listen(self._note_metadata)
 
-    # --------------------------------------------------------------------- life
-
     async def start(self) -> Endpoint:
         """Begin to serve; return the address.
 

@@ -68,8 +68,6 @@ class NodeTable:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
-    # ------------------------------------------------------------- reading
-
     def number(self) -> int:
         return self._one("SELECT number FROM counter")
 
@@ -90,8 +88,6 @@ class NodeTable:
         column = "children_changed" if children else "version"
         found = self._db.execute(f"SELECT creation, {column} FROM node WHERE path = ?", (path,)).fetchone()
         return None if found is None else Seen(*found)
-
-    # ------------------------------------------------------------- writing
 
     def apply(self, steps: Sequence[Step], session: int) -> tuple[Done, ...]:
         """Do the steps of one multi. After a RefusedError the caller rolls back."""
@@ -174,8 +170,6 @@ class NodeTable:
     def _next_number(self) -> int:
         self._db.execute("UPDATE counter SET number = number + 1")
         return self.number()
-
-    # ------------------------------------------------------------ sessions
 
     def open_session(self, session: int, timeout_ms: int) -> None:
         self._db.execute("INSERT INTO session VALUES (?, ?, 0)", (session, timeout_ms))

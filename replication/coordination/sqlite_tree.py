@@ -43,21 +43,18 @@ from replication.coordination.sqlite_file import (
 from replication.coordination.sqlite_sync import Answer, Syncer
 from replication.coordination.sqlite_table import NodeTable, NodeWatches, connect
 from replication.coordination.tree import (
-    ANY_VERSION,
     SESSION_TIMEOUT_MS,
     BatchResult,
     ConnectionLossError,
     CoordinationError,
-    Create,
-    Delete,
     Done,
     Node,
     OnSession,
     RefusedError,
     SessionEvent,
     SessionExpiredError,
-    SetData,
     Step,
+    Tree,
     Watch,
     check_path,
     check_steps,
@@ -84,7 +81,7 @@ class _Job:
     future: asyncio.Future[Any]
 
 
-class SqliteTree:
+class SqliteTree(Tree):
     def __init__(
         self,
         path: Path,
@@ -109,6 +106,7 @@ class SqliteTree:
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._closed = False
         self.session = env.random.getrandbits(62) + 1
+        self.token = b"%d" % self.session
         self.lease_end_ms = 0
         # The rest belongs to the thread.
         self._db: sqlite3.Connection
@@ -143,25 +141,10 @@ class SqliteTree:
         await tree._started
         return tree
 
-    @property
-    def token(self) -> bytes:
-        return b"%d" % self.session
-
     # --------------------------------------------------- calls, in the loop
 
     def excuse(self, stands_for_a_reason: Callable[[], bool]) -> None:
         self._turns.excuse = stands_for_a_reason
-
-    async def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
-    ) -> str:
-        return (await self.multi([Create(path, data, ephemeral, sequence)]))[0].path
-
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        return (await self.multi([SetData(path, data, version)]))[0].version
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        await self.multi([Delete(path, version)])
 
     async def multi(self, steps: Sequence[Step]) -> tuple[Done, ...]:
         checked = check_steps(steps)

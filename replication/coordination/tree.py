@@ -147,15 +147,15 @@ BatchResult: TypeAlias = tuple[Done, ...] | RefusedError
 
 
 class Tree(Protocol):
-    """One session with the store. The module says what all of it promises."""
+    """One session with the store. The module says what all of it promises.
 
-    @property
-    def session(self) -> int:
-        """The number of the session: `Node.owner` of its ephemeral nodes."""
+    `session` is the `Node.owner` of its ephemeral nodes, `token` the secret that `end_session` needs. It lives until
+    `lease_end_ms` of the monotonic clock, unless `end_session` ends it.
+    """
 
-    @property
-    def token(self) -> bytes:
-        """The secret that `end_session` needs, for a later life of this process."""
+    session: int
+    token: bytes
+    lease_end_ms: int
 
     def excuse(self, stands_for_a_reason: Callable[[], bool]) -> None:
         """Keep the session while the event loop turns, or while `stands_for_a_reason` says that it may stand.
@@ -163,23 +163,22 @@ class Tree(Protocol):
         It is called in another thread.
         """
 
-    @property
-    def lease_end_ms(self) -> int:
-        """The session lives until this time of the monotonic clock, unless `end_session` ends it."""
-
     async def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
     ) -> str:
         """Create a node; return its path. Raises: NodeExistsError, NoNodeError, EphemeralParentError."""
+        return (await self.multi([Create(path, data, ephemeral, sequence)]))[0].path
 
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
         """Return the node, or None. `watch` is called at its next change or its creation."""
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         """Write a node's data; return its new version. Raises: NoNodeError, BadVersionError."""
+        return (await self.multi([SetData(path, data, version)]))[0].version
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """Delete a node. Raises: NoNodeError, BadVersionError, NotEmptyError."""
+        await self.multi([Delete(path, version)])
 
     async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...]:
         """Return the names of the children, sorted; `watch` is called when one comes or goes. Raises: NoNodeError."""

@@ -22,7 +22,6 @@ from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEve
 
 from logstore.env import Env
 from replication.coordination.tree import (
-    ANY_VERSION,
     NO_VERSION,
     SESSION_TIMEOUT_MS,
     BadVersionError,
@@ -44,6 +43,7 @@ from replication.coordination.tree import (
     SessionExpiredError,
     SetData,
     Step,
+    Tree,
     Watch,
     check_path,
     check_steps,
@@ -83,7 +83,7 @@ class _InOrder(SequentialThreadingHandler):  # type: ignore[misc]
         callback.func(*callback.args)
 
 
-class ZooKeeperTree:
+class ZooKeeperTree(Tree):
     def __init__(self, hosts: str, session_timeout_ms: int, on_session: OnSession, env: Env) -> None:
         self._hosts = hosts
         self._on_session = on_session
@@ -140,15 +140,6 @@ class ZooKeeperTree:
     def excuse(self, stands_for_a_reason: Callable[[], bool]) -> None:
         self._turns.excuse = stands_for_a_reason
 
-    async def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
-    ) -> str:
-        check_steps([Create(path, data)])
-        made: str = await self._call(
-            path, lambda client: client.create_async(path, data, ephemeral=ephemeral, sequence=sequence)
-        )
-        return made
-
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
         check_path(path)
         adapter = self._adapter(path, watch)
@@ -162,15 +153,6 @@ class ZooKeeperTree:
             # Only `exists` can watch a missing node. If it was created meanwhile, begin again.
             if await self._call(path, lambda client: client.exists_async(path, watch=adapter)) is None:
                 return None
-
-    async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
-        check_steps([SetData(path, data)])
-        stat = await self._call(path, lambda client: client.set_async(path, data, version))
-        return int(stat.version)
-
-    async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        check_path(path)
-        await self._call(path, lambda client: client.delete_async(path, version))
 
     async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...]:
         check_path(path)

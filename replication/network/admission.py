@@ -143,8 +143,6 @@ class Admission:
         for connection in sending:
             connection.send()
 
-    # ---------------------------------------------------------------- requests
-
     @property
     def has_room(self) -> bool:
         return self.in_work < self.limits.queued_max_requests
@@ -173,8 +171,6 @@ class Admission:
             if connection in self._for_bytes:
                 self._for_bytes.move_to_end(connection, last=False)
                 return
-
-    # ------------------------------------------------------------------- bytes
 
     def may_hold(self, size: int) -> bool:
         """Is there room for so many more bytes? One request is always let in, however large."""

@@ -120,8 +120,6 @@ class Connection(asyncio.BufferedProtocol):
             if not call.answer.done():
                 call.answer.set_exception(error)
 
-    # ------------------------------------------------------------------- transport
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 

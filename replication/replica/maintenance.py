@@ -1,8 +1,7 @@
 """Maintenance: scheduled work on the logs of a broker: checkpoints, flushes, retention, compaction, scrub.
 
-One background thread does one thing at a time (the scrub has its own), so that clients keep the other threads.
-Nothing above a partition's high watermark is removed. A failure is logged, and the work repeated the next time.
-Belongs to the event loop.
+One background thread does one thing at a time (the scrub has its own). Nothing above a partition's high watermark is
+removed. A failure is logged, and the work repeated the next time. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -79,8 +78,6 @@ class Maintenance:
                     self._replicas.disk_failed.set()
                     return
 
-    # --------------------------------------------------------- high watermarks
-
     async def _checkpoint(self) -> None:
         """Store high watermarks. Not in the thread: a compaction may take minutes."""
         while True:
@@ -99,8 +96,6 @@ class Maintenance:
                         return
                 else:
                     self._noted = offsets
-
-    # ----------------------------------------------------------- in the thread
 
     def _flush(self) -> None:
         """Flush what is not noted as flushed: an append or a retention may have flushed it, and notes nothing."""

@@ -30,13 +30,7 @@ from replication.replica.leader.bystander import Bystander
 from replication.replica.leader.isr_writer import IsrWriter
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.purgatory import PendingProduce
-from replication.replica.leader.results import (
-    ALL_IN_SYNC,
-    EXAMINER,
-    AppendResult,
-    FetchTerms,
-    unlimited,
-)
+from replication.replica.leader.results import ALL_IN_SYNC, EXAMINER, AppendResult, FetchTerms, unlimited
 from replication.replica.machine import isr
 from replication.replica.maintenance import Maintenance
 from replication.replica.partition import Partition
@@ -69,8 +63,6 @@ class ReplicaManager:
         self._lives = BrokerEpochs()
         self._maintenance = Maintenance(config, env, self._set)
         self._ticker: asyncio.Task[None] | None = None
-
-    # -------------------------------------------------------------------- life
 
     async def open(self, tree: Tree) -> Sequence[TopicInfo]:
         """Take the directory, and mend what a crash left; the settings of topics come from the tree.
@@ -123,7 +115,6 @@ class ReplicaManager:
             leader.step(isr.Suspended())
 
     def resume(self) -> None:
-        """It answers again, and the session has lived on."""
         for leader in self._set.leaders():
             leader.step(isr.Resumed())
 
@@ -150,8 +141,6 @@ class ReplicaManager:
                 for leader in leaders:
                     leader.tick()
             await asyncio.sleep(self.config.replica_lag_time_max_ms / 4000)
-
-    # -------------------------------------------------------------- looking up
 
     def partitions(self) -> Mapping[TopicPartition, Partition]:
         return self._set.partitions
@@ -197,8 +186,6 @@ class ReplicaManager:
         found = self._set.partitions.get(tp)
         role = found.role if found is not None else None
         return nearest.ShownFollower(role) if isinstance(role, Follower) else self.leader(tp)
-
-    # -------------------------------------------------------------- data plane
 
     def produce(
         self, records: Mapping[TopicPartition, Buffer], request: PendingProduce, *, acks: int

@@ -51,12 +51,10 @@ class Partition:
             role.leave()
 
     def forget_recent(self) -> None:
-        """Clear the batches in memory, since the log was compacted."""
         if isinstance(self.role, Leader):
             self.role.recent.clear()
 
     def note_cut(self) -> None:
-        """Note that the damaged log was cut while it had no role."""
         self._idle_high_watermark = min(self._idle_high_watermark, self.replica.end)
 
     async def lead(self, stored: LeaderAndIsr, replicas: Assignment) -> None:

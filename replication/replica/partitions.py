@@ -46,7 +46,7 @@ class Partitions:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.broken: dict[TopicPartition, PylogError] = {}
         self.tree: Tree | None = None
-        self.look: Callable[[], None] = _nothing  # see `Host`
+        self.look: Callable[[], None] = lambda: None  # see `Host`; the broker sets it
         self.disk_failed = asyncio.Event()
         self._config = config
         self._env = env
@@ -102,7 +102,6 @@ class Partitions:
 
     @property
     def has_lost_writes(self) -> bool:
-        """Return whether unflushed writes, or a replica that an ISR counts on, may be missing."""
         return self.dir.has_lost_writes
 
     async def _find_losses(self, tree: Tree) -> None:
@@ -153,7 +152,6 @@ class Partitions:
         await asyncio.to_thread(self.dir.close, logs)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """Return those of all replicas whose log's end is sound."""
         return {tp: p.high_watermark for tp, p in self.partitions.items() if not p.replica.ends_early}
 
     def leaders(self) -> list[Leader]:
@@ -162,8 +160,6 @@ class Partitions:
     def _add(self, tp: TopicPartition, log: Log) -> None:
         high_watermark = self.dir.high_watermarks.get(tp, 0)
         self.partitions[tp] = Partition(self._host, self._asking, tp, log, high_watermark)
-
-    # ---------------------------------------------------------------- settings
 
     def config_of(self, topic: str) -> LogConfig:
         return self._topic_configs.get(topic) or self._config.log_config({})
@@ -186,8 +182,6 @@ class Partitions:
                     self.configure(topic, NO_EFFECT if overrides is None else overrides)
                 except InvalidConfigError:
                     self.configure(topic, NO_EFFECT)
-
-    # ------------------------------------------------------------- come and go
 
     def is_on_disk(self, tp: TopicPartition, topic_id: str) -> bool:
         """Return whether there is a whole replica of this topic, and not of another topic of its name."""
@@ -236,7 +230,3 @@ class Partitions:
         await asyncio.to_thread(self.dir.delete, tp, self.config_of(tp.topic).file_delete_delay_ms)
         if not any(other.topic == tp.topic for other in self.partitions):
             self._topic_configs.pop(tp.topic, None)
-
-
-def _nothing() -> None:
-    """Used until the broker sets `look`."""

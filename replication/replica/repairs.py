@@ -1,9 +1,8 @@
 """Repairs: damaged replicas of this broker, from the first doubt until they are copied from their leaders, or filled.
 
-Whoever reads a log and meets something odd calls `suspect`; it counts once a second look, while nobody writes, shows
-the same. `replication.replica.machine.repair` decides what follows; this does it, and logs a line for each step.
-Belongs to the event
-loop, but for `suspect`.
+Whoever reads something odd in a log calls `suspect`; it counts once a second look, while nobody writes, shows the
+same. `machine.repair` decides what follows; this does it, and logs a line for each step. Belongs to the event loop,
+but for `suspect`.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ CALM_S = 60.0  # a file that was found sound is not looked through again so soon
 
 
 class Repairs:
-    """See the module. `states` are the machine's, per damaged replica.
-
-    `unshown` are those that are not mended, since nobody has shown what is damaged: why.
-    """
+    """`states` are the machine's, per damaged replica; `unshown`: why some are not mended."""
 
     def __init__(
         self, dir_: ReplicaLogDir, partitions: Mapping[TopicPartition, Partition], asking: Asking
@@ -80,12 +76,11 @@ class Repairs:
     # ------------------------------------------------------------------ events
 
     def suspect(self, tp: TopicPartition, error: BaseException) -> None:
-        """Something read in this log is not what was written, it seems. From any thread."""
+        """If the error says that the log is damaged, look into that. From any thread."""
         if isinstance(error, CorruptLogError):
             self._host.disk.loop.call_soon_threadsafe(self._look, tp, error.path)
 
     def told(self, tp: TopicPartition, stored: LeaderAndIsr, replicas: Assignment) -> None:
-        """A controller has said who leads, who is in the ISR, and who has a replica."""
         self._stored[tp] = stored
         self._replicas[tp] = replicas
         self._step(tp, repair.Told(stored))
@@ -184,7 +179,6 @@ class Repairs:
     async def _read_leader(
         self, tp: TopicPartition, leader: BrokerId, leader_epoch: int, offset: int | None
     ) -> None:
-        """Only what the leader has shown is cut; what is asked for is what is on its disk."""
         partition = self._partitions[tp]
         try:
             begin = await self._shown_from(partition, leader, leader_epoch, offset)

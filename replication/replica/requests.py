@@ -1,7 +1,7 @@
 """ControllerRequests: obeys LeaderAndIsr, StopReplica and UpdateMetadata, one after the other.
 
-A request is obeyed only if it names the present life of this broker and the controller epoch in the tree. Per partition
-only a greater leader epoch counts. Every transition is a line of state-change.log. Belongs to the event loop.
+Per partition only a greater leader epoch counts. Every transition is a line of state-change.log. Belongs to the event
+loop.
 """
 
 from __future__ import annotations

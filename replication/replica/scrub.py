@@ -1,8 +1,8 @@
 """Scrub: every byte of every log is read and checked once per `log.scrub.interval.ms`, in one background thread.
 
-A pass goes over all logs in their order, as slowly as fits into the interval, and never takes more than a tenth of the
-thread's time; where that is too slow, a line says so. What was read of closed segments comes from the disk, not from
-the cache. Where a pass is, is noted now and then, and at the end: a restart goes on from there.
+A pass goes over all logs in their order, as slowly as fits into the interval, and takes at most a tenth of the thread's
+time; if that is too slow, a line says so. Closed segments are read from the disk, not from the cache. A restart goes on
+where the pass was.
 
 ::
 
@@ -52,7 +52,6 @@ def pause_s(size_bytes: int, spent_s: float, rate: float) -> float:
 
 
 def left_of(tps: Iterable[TopicPartition], progress: Progress) -> list[TopicPartition]:
-    """The partitions that a pass has still to see, in its order."""
     return sorted(tp for tp in tps if progress.tp is None or tp >= progress.tp)
 
 
@@ -127,8 +126,6 @@ class Scrub:
             if self._env.clock.monotonic_ms() - self._saved_ms >= SAVE_MS:
                 self._save(self._next)
 
-    # -------------------------------------------------------------------- pace
-
     def _pace(self, size_bytes: int) -> None:
         self._replicas.counters.scrubbed_bytes += size_bytes
         now_ms = self._env.clock.monotonic_ms()
@@ -138,8 +135,6 @@ class Scrub:
     def _wait(self, seconds: float) -> None:
         if self._ending.wait(min(seconds, threading.TIMEOUT_MAX)):
             raise _EndedError
-
-    # ---------------------------------------------------------------- progress
 
     def _load(self) -> Progress:
         now_ms = self._env.clock.now_ms()

@@ -1,7 +1,7 @@
 """Whether the leader has what a damaged replica would cut: read from it, batch by batch, and checked here.
 
-It is read as Kafka's debugging consumer reads: from the leader's disk, up to the end of its log, and without a word
-that would let the leader take this replica for one that follows. A MiB or so is held at a time, and read slowly.
+It is read as Kafka's debugging consumer reads: up to the end of the leader's log, and without a word that would let
+the leader take this replica for a follower. A MiB or so is held at a time, and read slowly.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 POLL_MS = 200
 WRITE_FAILS = 0.03  # of a follower's appends and cuts
-FOLLOWER_LIMITS = follower.FollowerSettings(replica_fetch_backoff_ms=40)
+FOLLOWER_BACKOFF_MS = 40
 LEADER_LIMITS = isr.IsrSettings(replica_lag_time_max_ms=400)
 
 
@@ -228,25 +228,27 @@ class Partition:
     def follow_on(self, event: follower.Event, epoch: int | None = None) -> None:
         if not isinstance(self.role, follower.FollowerState) or epoch not in (None, self.role.leader_epoch):
             return
-        self.role, effects = follower.step(self.role, event, FOLLOWER_LIMITS)
+        self.role, effects = follower.step(self.role, event)
         if effects:
             self._perform_following(effects)
 
     def _perform_following(self, effects: tuple[follower.Effect, ...]) -> None:
         for effect in effects:
             match effect:
-                case follower.Fetch(leader, epoch, offset):
-                    self._fetch(leader, epoch, offset)
+                case follower.Fetch():
+                    self._fetch(effect)
                 case follower.Append(records, leader_high_watermark):
                     self._append(bytes(records), leader_high_watermark)
-                case follower.AskEpochEnd(leader, epoch, asked):
-                    self._ask_epoch_end(leader, epoch, asked)
+                case follower.AskEpochEnd():
+                    self._ask_epoch_end(effect)
                 case follower.TruncateTo(offset) | follower.StartAnew(offset):
                     self._truncate(offset)
                 case follower.ReportLostRecords():
                     self.broker.watcher.lost(self, effect)
                 case follower.MoveLogStart():
                     pass
+                case follower.Pause():
+                    self._later(partial(self.follow_on, follower.PauseOver(), self.role.leader_epoch))
 
     def _append(self, records: bytes, leader_high_watermark: int) -> None:
         """Some time later, as a disk does it; not at all if the role was left before."""
@@ -268,11 +270,12 @@ class Partition:
         else:
             append()
 
-    def _fetch(self, leader: int, epoch: int, offset: int) -> None:
+    def _fetch(self, question: follower.Fetch) -> None:
         world, broker = self.broker.world, self.broker
         if self.is_offline:
-            self._failed(epoch)
+            self._failed(question)
             return
+        leader, epoch, offset = question.leader, question.leader_epoch, question.offset
         target, me, mine = broker.peers[leader], broker.id, broker.epoch
 
         def handle(reply: Callable[[Any], None]) -> None:
@@ -282,23 +285,24 @@ class Partition:
             else:
                 there.serve_fetch(me, mine, epoch, offset, reply, may_park=True)
 
-        world.call(broker, target, handle, partial(self._on_fetched, epoch, offset), POLL_MS + 200)
+        world.call(broker, target, handle, partial(self._on_fetched, question), POLL_MS + 200)
 
-    def _on_fetched(self, epoch: int, offset: int, answer: Any) -> None:
+    def _on_fetched(self, question: follower.Fetch, answer: Any) -> None:
+        epoch, offset = question.leader_epoch, question.offset
         match answer:
             case (bytes() as data, int() as high_watermark, int() as start):
                 self.follow_on(follower.RecordsFetched(epoch, offset, data, high_watermark, start), epoch)
             case (int() as start, int() as end):
                 self.follow_on(follower.OutOfRange(epoch, offset, start, end), epoch)
             case _:
-                self._failed(epoch)
+                self._failed(question)
 
-    def _ask_epoch_end(self, leader: int, epoch: int, asked: int) -> None:
+    def _ask_epoch_end(self, question: follower.AskEpochEnd) -> None:
         broker = self.broker
         if self.is_offline:
-            self._failed(epoch)
+            self._failed(question)
             return
-        target = broker.peers[leader]
+        epoch, asked, target = question.leader_epoch, question.epoch, broker.peers[question.leader]
 
         def handle(reply: Callable[[Any], None]) -> None:
             there = target.partitions.get(self.tp)
@@ -309,31 +313,28 @@ class Partition:
                 case (int() as found, int() as end):
                     self.follow_on(follower.EpochEndAnswered(epoch, asked, found, end), epoch)
                 case _:
-                    self._failed(epoch)
+                    self._failed(question)
 
         broker.world.call(broker, target, handle, answered)
 
-    def _failed(self, epoch: int) -> None:
-        self.follow_on(follower.Failed(epoch, self.broker.world.now_ms), epoch)
-        self._resume_later(epoch)
+    def _failed(self, question: follower.Fetch | follower.AskEpochEnd) -> None:
+        """Ask the same again later, as the driver does: the machine does not see it."""
+
+        def again() -> None:
+            role = self.role
+            is_following = isinstance(role, follower.FollowerState) and role.is_asking
+            if is_following and role.leader_epoch == question.leader_epoch:
+                self._perform_following((question,))
+
+        self._later(again)
 
     def _write_failed(self) -> None:
         """The disk is out of order for a moment."""
-        assert isinstance(self.role, follower.FollowerState)
-        epoch, log = self.role.leader_epoch, self.log
-        self.follow_on(
-            follower.WriteFailed(
-                log.log_start_offset, log.log_end_offset, _starts(log), self.broker.world.now_ms
-            )
-        )
-        self._resume_later(epoch)
+        log = self.log
+        self.follow_on(follower.WriteFailed(log.log_start_offset, log.log_end_offset, _starts(log)))
 
-    def _resume_later(self, epoch: int) -> None:
-        self.broker.world.timer(
-            self.broker,
-            FOLLOWER_LIMITS.replica_fetch_backoff_ms,
-            lambda: self.follow_on(follower.Ticked(self.broker.world.now_ms), epoch),
-        )
+    def _later(self, act: Callable[[], None]) -> None:
+        self.broker.world.timer(self.broker, FOLLOWER_BACKOFF_MS, act)
 
     def _truncate(self, offset: int) -> None:
         """The checkpoints of recovery point and HW go down first."""

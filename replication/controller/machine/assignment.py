@@ -34,9 +34,6 @@ class Choice(NamedTuple):
     is_unclean: bool = False
 
 
-# ------------------------------------------------------------------ placement
-
-
 def place(
     brokers: Iterable[BrokerAddress],
     *,
@@ -89,9 +86,6 @@ def _replicas(row: Sequence[BrokerAddress], first: int, count: int, *, rack_awar
         (others if broker.rack in seen else fresh).append(broker)
         seen.add(broker.rack)
     return tuple(broker.id for broker in (fresh + others)[:count])
-
-
-# ------------------------------------------------------------------ selectors
 
 
 def elect_offline(

@@ -89,8 +89,6 @@ class WorkingState:
             effects.append(WriteStates(self.epoch, tuple(self._writes)))
         return state, (*effects, *self._others)
 
-    # ------------------------------------------------------------- looking up
-
     def partitions(self) -> Iterable[tuple[TopicPartition, Assignment]]:
         for name, topic in self.topics.items():
             for number, replicas in topic.partitions.items():
@@ -110,8 +108,6 @@ class WorkingState:
         """Return who may be elected: alive, not offline, not shutting down, not about to leave this ISR."""
         gone = self.removals.get(tp, frozenset()) | self.offline_of(tp)
         return frozenset(self.brokers) - self.shutting_down - gone
-
-    # --------------------------------------------------------------- changing
 
     def log(self, change: StateChange) -> None:
         self._log.append(change)
@@ -186,8 +182,6 @@ class WorkingState:
         write = StateWrite(tp, state, selector)
         self.pending[tp] = Pending(write, reason, removing, is_unclean)
         self._writes.append(write)
-
-    # ---------------------------------------------------------------- telling
 
     def tell_replicas(
         self, tp: TopicPartition, receivers: Iterable[BrokerId] | None = None, *, is_new: bool = False

@@ -86,9 +86,6 @@ def written(draft: WorkingState, event: ReassignmentWritten) -> None:
         draft.moves[tp] = Move(event.plan, replicas)
 
 
-# ------------------------------------------------------------------- what is next
-
-
 def proceed(draft: WorkingState, tp: TopicPartition) -> None:
     """Take the next step that concerns no leader: begin the move, delete old replicas, or end it."""
     move = draft.moves.get(tp)
@@ -138,9 +135,6 @@ def accepted(draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr, reas
         draft.moves[tp] = replace(move, is_leaving=True)
     else:
         draft.moves[tp] = replace(move, is_announced=True)
-
-
-# ------------------------------------------------------------------------- parts
 
 
 def _reason_to_refuse(draft: WorkingState, tp: TopicPartition, move: Move, joining: Assignment) -> str:

@@ -1,5 +1,4 @@
 """The role of a replica that follows, for one leader epoch.
 
-`follower` drives `machine.follower` and changes the log: it truncates what the leader does not have before it
-fetches. `fetcher` sends the requests of many followers to one leader together.
+`follower` drives `machine.follower` and changes the log. `fetcher` sends the requests of many followers to one leader.
 """

@@ -1,19 +1,19 @@
 """Fetchers: send the requests of this broker's followers to their leaders, many partitions in one request.
 
-There are `num.replica.fetchers` connections per leader, and a spare one. Each takes all waiting requests; after an
-answer it lets the followers append first, so that they go together again. A request of a follower is on one
-connection only.
+There are `num.replica.fetchers` connections per leader, and a spare one. Each takes all waiting requests, and lets the
+followers append an answer before it asks again, so that they go together. A follower is on one connection only.
 
-While all other connections wait at the leader for records, the spare one takes new requests. It waits for moments
-only, so that a later request is not delayed by an earlier one, and gives its followers away as soon as another
-connection is back. Belongs to the event loop.
+While all other connections wait at the leader for records, the spare one takes new requests, so that those are not
+delayed. It waits for moments only, and gives its followers away once another connection is back. Belongs to the event
+loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, ProtocolError
@@ -212,11 +212,8 @@ class _Connection:
         """Wait until the followers have appended the answers; slow ones go alone."""
         if self._is_appending:
             self._all_appended.clear()
-            try:
-                async with asyncio.timeout(APPEND_S):
-                    await self._all_appended.wait()
-            except TimeoutError:
-                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_appended.wait(), APPEND_S)
 
     async def _ask_all(self, questions: _Questions) -> None:
         """Send the requests, and pass the answers to the roles; answered ones are removed from `questions`."""
@@ -251,17 +248,7 @@ class _Connection:
         """Return where these epochs (leader epoch, epoch in question) end; those that failed are left out."""
         roles = {role.replica.tp: role for role in asked}
         topics = [
-            {
-                "topic": name,
-                "partitions": [
-                    {
-                        "partition": role.replica.tp.partition,
-                        "current_leader_epoch": asked[role][0],
-                        "leader_epoch": asked[role][1],
-                    }
-                    for role in group
-                ],
-            }
+            {"topic": name, "partitions": [_epoch_question(role, *asked[role]) for role in group]}
             for name, group in _by_topic(asked).items()
         ]
         request = {"replica_id": self._fetchers.config.broker_id, "topics": topics}
@@ -303,8 +290,13 @@ class _Connection:
                         row.high_watermark,
                         row.log_start_offset,
                     )
-        for code, tps in refused.items():
-            self._tell_refused(code, tps)
+        for code, tps in refused.items():  # in one line: while leaderships move, there may be thousands
+            logger.info(
+                "leader=%d refuses to be followed: error=%d partitions=%s",
+                self._owner.leader,
+                code,
+                names_of(tps),
+            )
         if beyond:
             await self._find_extent(client, fetches, beyond, questions)
 
@@ -348,25 +340,13 @@ class _Connection:
         beyond: Mapping[Follower, PartitionFetched],
         questions: _Questions,
     ) -> None:
-        """The leader lacks the requested offsets: tell the roles the extent of its log.
-
-        The current epoch ends where the log does.
-        """
+        """The leader lacks the requested offsets: tell the roles the extent of its log."""
         asked = {role: (fetches[role].leader_epoch, fetches[role].leader_epoch) for role in beyond}
         for role, (_, end_offset) in (await self._ends(client, asked)).items():
             question = fetches[role]
             del questions[role]
             start = beyond[role].log_start_offset
             role.step(OutOfRange(question.leader_epoch, question.offset, start, max(start, end_offset)))
-
-    def _tell_refused(self, code: int, tps: Sequence[TopicPartition]) -> None:
-        """Log refusals in one line: while leaderships move, there may be thousands, again and again."""
-        logger.info(
-            "leader=%d refuses to be followed: error=%d partitions=%s",
-            self._owner.leader,
-            code,
-            names_of(tps),
-        )
 
 
 def _ask_later(questions: _Questions) -> None:
@@ -382,6 +362,14 @@ def _ask_later(questions: _Questions) -> None:
 def _ask_again(questions: _Questions) -> None:
     for role, question in questions.items():
         role.ask_again(question)
+
+
+def _epoch_question(role: Follower, leader_epoch: int, epoch: int) -> dict[str, int]:
+    return {
+        "partition": role.replica.tp.partition,
+        "current_leader_epoch": leader_epoch,
+        "leader_epoch": epoch,
+    }
 
 
 def _by_topic(roles: Iterable[Follower]) -> dict[str, list[Follower]]:

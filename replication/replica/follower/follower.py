@@ -1,4 +1,4 @@
-"""Follower: the role of a replica that follows, for one leader epoch. It drives `follower`, and changes the log.
+"""Follower: the role of a replica that follows, for one leader epoch. It drives the machine, and changes the log.
 
 At most one request to the leader is open, and one append is queued. Results are dropped once the role is over.
 Belongs to the event loop.
@@ -6,9 +6,9 @@ Belongs to the event loop.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from logstore.errors import DiskFullError, PylogError
@@ -81,7 +81,6 @@ class Follower:
         self.jobs = 0
         self._asking = asking
         self._start_wanted = -1
-        self._timer: asyncio.TimerHandle | None = None
         self._pause_ms = FIRST_PAUSE_MS
         self.state, effects = follower.follow(
             stored.leader,
@@ -106,15 +105,13 @@ class Follower:
         self.is_over = True
         self.replica.wake_consumers()
         self._asking.forget(self)
-        if self._timer is not None:
-            self._timer.cancel()
 
     # ----------------------------------------------------------------- answers
 
     def step(self, event: follower.Event) -> None:
         if not self.is_over:
-            limits, high_watermark = follower.FollowerSettings(self._pause_ms), self.state.high_watermark
-            self.state, effects = follower.step(self.state, event, limits)
+            high_watermark = self.state.high_watermark
+            self.state, effects = follower.step(self.state, event)
             if self.state.high_watermark > high_watermark:
                 self.replica.wake_consumers()
             if effects:
@@ -143,14 +140,16 @@ class Follower:
     def failed(self, question: follower.AskEpochEnd | follower.Fetch) -> int | None:
         """Without an answer, or after an error that time cures: how many ms later to `ask_again`; None if it is void.
 
-        The pause grows. The machine does not see it: its question stays open. Thousands of partitions may fail
-        together, again and again.
+        The machine does not see it: thousands of partitions may fail together, again and again.
         """
         if not self._is_open(question):
             return None
-        host, pause_ms = self.replica.host, self._pause_ms
-        host.counters.failed_fetches += 1
-        self._pause_ms = min(2 * pause_ms, host.config.replica_fetch_backoff_ms)
+        self.replica.host.counters.failed_fetches += 1
+        return self._next_pause_ms()
+
+    def _next_pause_ms(self) -> int:
+        pause_ms = self._pause_ms
+        self._pause_ms = min(2 * pause_ms, self.replica.host.config.replica_fetch_backoff_ms)
         return pause_ms
 
     def ask_again(self, question: follower.AskEpochEnd | follower.Fetch) -> None:
@@ -168,21 +167,12 @@ class Follower:
 
     def _ask(self, question: follower.Fetch | follower.AskEpochEnd) -> None:
         if self.is_offline:
-            self._pause(follower.Failed(question.leader_epoch, self.replica.host.clock.monotonic_ms()))
+            self._after_pause(partial(self.ask_again, question))
         else:
             self._asking.ask(self, question)
 
-    def _pause(self, event: follower.Failed | follower.WriteFailed) -> None:
-        host = self.replica.host
-        self.step(event)
-        self._timer = host.disk.loop.call_later(self._pause_ms / 1000, self._resume)
-        self._pause_ms = min(2 * self._pause_ms, host.config.replica_fetch_backoff_ms)
-
-    def _resume(self) -> None:
-        """Continue after a pause; the clock may be a moment behind the timer."""
-        resume_ms = self.state.resume_ms
-        if resume_ms is not None:
-            self.step(follower.Ticked(max(resume_ms, self.replica.host.clock.monotonic_ms())))
+    def _after_pause(self, act: Callable[[], None]) -> None:
+        self.replica.host.disk.loop.call_later(self._next_pause_ms() / 1000, act)
 
     # ----------------------------------------------------------------- effects
 
@@ -201,6 +191,8 @@ class Follower:
                     self._report(effect)
                 case follower.MoveLogStart(offset):
                     self._move_start(offset)
+                case follower.Pause():
+                    self._after_pause(partial(self.step, follower.PauseOver()))
 
     def _append(self, records: Buffer, leader_high_watermark: int) -> None:
         replica = self.replica
@@ -253,9 +245,8 @@ class Follower:
         self.step(follower.Truncated(self.replica.start, self.replica.end, write.epochs))
 
     def _write_failed(self, write: _Write) -> None:
-        replica, now_ms = self.replica, self.replica.host.clock.monotonic_ms()
-        replica.host.counters.failed_fetches += 1
-        self._pause(follower.WriteFailed(replica.start, replica.end, write.epochs, now_ms))
+        self.replica.host.counters.failed_fetches += 1
+        self.step(follower.WriteFailed(self.replica.start, self.replica.end, write.epochs))
 
     def _report(self, lost: follower.ReportLostRecords) -> None:
         self.replica.host.counters.lost_records += lost.end - lost.start

@@ -1,8 +1,8 @@
-"""BrokerEpochs: in which epochs the other brokers live, as the tree says. A follower is believed if it names its own.
+"""BrokerEpochs: the epochs in which the other brokers live. A follower is believed if it names its own.
 
-What a follower asks for says what it has, and moves the high watermark: so nobody but it may ask in its name. Its epoch
-is a secret between it and the tree. One that is not known is looked up there; who asks meanwhile waits for the same
-look, and looks follow each other in LOOK_PAUSE_S, however many ask. Belongs to the event loop.
+What a follower asks for says what it has, and moves the high watermark, so nobody else may ask in its name: its epoch
+is a secret between it and the tree. An unknown one is looked up there, every LOOK_PAUSE_S at most. Belongs to the event
+loop.
 """
 
 from __future__ import annotations

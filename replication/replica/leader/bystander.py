@@ -11,7 +11,7 @@ from replication.replica.storage.replica_log import ReplicaLog
 
 
 class Bystander:
-    """See the module. For one fetch, which waits for nothing; `leader_epoch` is the one that the replica was told."""
+    """For one fetch, which waits for nothing; `leader_epoch` is the one that the replica was told."""
 
     is_over = False
 

@@ -112,7 +112,6 @@ class _Reading:
             replica.suspect(error)
 
     def answer(self, terms: FetchTerms) -> PartitionFetched:
-        """What was found, as the loop knows the partition now; its bytes count as gone out."""
         leader = self.leader
         if leader.is_over:
             return PartitionFetched(self.tp.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -1,9 +1,9 @@
 """IsrWriter: the ISRs of the partitions that this broker leads, written to the tree, and the controller told of them.
 
-Laws: a change is written in one step, if the node has the version that the leader knows and who joins is registered
-in the life that was seen. What comes while a write is under way goes together, next. Its outcome is told only for
-certain: after a lost connection the nodes are read. A node that another leader epoch has written since tells nothing
-of ours: then the leader is not answered, and waits for its controller. Belongs to the event loop.
+A change is written in one step, if the node has the version that the leader knows, and who joins is registered in the
+life that was seen. What comes while a write is under way goes together, next. An outcome is told only for certain:
+after a lost connection the nodes are read. If another leader epoch has written since, the leader is not answered, and
+waits for its controller. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Write:
 
 
 class IsrWriter:
-    """See the module. `connect` and `disconnect` frame a session with the store."""
+    """`connect` and `disconnect` frame a session with the store."""
 
     def __init__(self, broker: BrokerId, controller_epoch: Callable[[], int]) -> None:
         self._broker = broker
@@ -58,7 +58,7 @@ class IsrWriter:
         ]
 
     def disconnect(self) -> None:
-        """The session is over, and with it everything that waits here: the roles are over, too."""
+        """Drop everything that waits: the roles are over, too."""
         for task in self._tasks:
             task.cancel()
         self._tasks, self._writes, self._reads, self._changed = [], [], [], {}
@@ -75,8 +75,6 @@ class IsrWriter:
     def changed(self, tp: TopicPartition) -> None:
         self._changed[tp] = None
         self._has_news.set()
-
-    # ------------------------------------------------------------------- tasks
 
     async def _write_all(self, tree: Tree) -> None:
         while True:
@@ -117,7 +115,7 @@ class IsrWriter:
         )
 
     async def _find_out(self, tree: Tree, writes: Sequence[_Write]) -> None:
-        """What became of these, now that the store can be reached again."""
+        """Read what became of these writes."""
         found = await self._stored(tree, [write.tp for write in writes])
         for write in writes:
             stored = found[write.tp]

@@ -1,7 +1,7 @@
 """Leader: the role of a replica that leads, for one leader epoch. It drives `isr`, takes records, and serves fetches.
 
-Whoever comes after the role was left is told NOT_LEADER_OR_FOLLOWER. Belongs to the event loop; the log is written in
-its queue, where the appends that wait for it go together, under one lock.
+Whoever comes after the role was left is told NOT_LEADER_OR_FOLLOWER. Belongs to the event loop. Appends that wait for
+the log's queue go to it together, under one lock.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ EXPANDED_BYTES_MAX = 20 * 1024 * 1024
 
 # What the event loop writes itself, if nothing stands in the way: more belongs to a thread.
 PROMPT_BYTES_MAX = 32 * 1024
-
-
 Outcome: TypeAlias = AppendInfo | Exception  # of an append
 
 
@@ -133,7 +131,6 @@ class Leader:
         return self.state.high_watermark
 
     def leave(self) -> None:
-        """The role is over: nobody waits here any more."""
         self.is_over = True
         for wait in self._waits.all():
             wait.request.settle(self.replica.tp, NOT_LEADER)
@@ -225,7 +222,6 @@ class Leader:
             host.disk.loop.call_soon(self._advance)
 
     def seal(self, group: _AppendGroup) -> None:
-        """The group goes to the log now: what comes next is another one."""
         if self._group is group:
             self._group = None
 
@@ -348,12 +344,8 @@ class Leader:
             self.step(event)
 
     def refused(self, code: ErrorCode) -> PartitionFetched:
-        return PartitionFetched(
-            self.replica.tp.partition,
-            code,
-            high_watermark=self.high_watermark,
-            log_start_offset=self.replica.start,
-        )
+        tp, start = self.replica.tp, self.replica.start
+        return PartitionFetched(tp.partition, code, self.high_watermark, log_start_offset=start)
 
     def has_news(self, follower: int) -> bool:
         """Must a follower hear of the high watermark at once, for the consumers that it serves?"""
@@ -366,7 +358,6 @@ class Leader:
         self._told[follower] = self.high_watermark
 
     def readable_end(self, terms: FetchTerms) -> int:
-        """Up to where this reader may read; transactions are looked at when it does."""
         return self.state.log_end_offset if terms.reads_all else self.high_watermark
 
     def judge_epoch(self, asked: int) -> ErrorCode:

@@ -1,8 +1,4 @@
-"""Purgatory: who waits until something is committed, or until time is over.
-
-`PendingProduce` is one request; `PendingProduces` are the appends of one partition that requests wait for, in the
-order of their offsets.
-"""
+"""Purgatory: requests that wait until their appends are committed, or their time is over."""
 
 from __future__ import annotations
 
@@ -80,6 +76,8 @@ class CommitWait(NamedTuple):
 
 
 class PendingProduces:
+    """The waits of one partition, in the order of their offsets."""
+
     def __init__(self) -> None:
         self._waits: deque[CommitWait] = deque()
 
@@ -87,7 +85,6 @@ class PendingProduces:
         return len(self._waits)
 
     def add(self, wait: CommitWait) -> None:
-        """Wait. Offsets only grow from one to the next."""
         self._waits.append(wait)
 
     def reached(self, offset: int) -> list[CommitWait]:

@@ -42,12 +42,12 @@ class FetchTerms(NamedTuple):
 
     @property
     def is_follower(self) -> bool:
-        """Does a follower ask? What it asks for tells what it has."""
+        """What a follower asks for tells what it has."""
         return self.replica_id >= 0
 
     @property
     def reads_all(self) -> bool:
-        """Does it read up to the log's end, and nothing that is damaged: to copy it, or to know that it could?"""
+        """It reads up to the log's end, and nothing that is damaged."""
         return self.is_follower or self.replica_id == EXAMINER
 
 

@@ -1,12 +1,12 @@
-"""The machine of a follower: truncate what the leader does not have, then fetch; pause after errors.
+"""The machine of a follower: truncate what the leader does not have, then fetch; pause after a failed write.
 
-`step(state, event, limits) -> (state, effects)`. Laws:
+`step(state, event) -> (state, effects)`. Laws:
 
 - Every leader epoch begins with a reconciliation, even under the same leader: the follower asks where its newest
   epoch ends in the leader's log (OffsetsForLeaderEpoch), and truncates there; if the leader does not know that epoch,
   it asks again with the next older one. It never truncates to a high watermark.
 - One request is open at a time. An answer counts only for the open request: of this leader epoch, and for a fetch of
-  this offset. So every append begins at the log's end.
+  this offset. So every append begins at the log's end. A request without an answer stays open: the driver repeats it.
 - The HW is at most the leader's and at most the log's end. It moves after an append, and goes back before a
   truncation.
 - A truncation below the HW is reported, with its extent, before it is done.
@@ -15,9 +15,8 @@
 
     AskEpochEnd ──> Truncating ──TruncateTo──> Fetching ──Append──┐
         ^               │ asked epoch unknown     │  ^────────────┘
-        └───────────────┘                         │ error, no answer
-        ^                                         v
-        └── the leader's log ends before ours     pause, then repeat the request
+        └───────────────┘                         │
+        └──────── the leader's log ends before ours
 """
 
 from __future__ import annotations
@@ -34,11 +33,6 @@ from replication.model.cluster import NO_EPOCH, BrokerId
 EpochStarts: TypeAlias = tuple[tuple[int, int], ...]  # (epoch, offset of its first record), both increasing
 
 
-@dataclass(frozen=True, slots=True)
-class FollowerSettings:
-    replica_fetch_backoff_ms: int = 1_000
-
-
 class Phase(enum.StrEnum):
     TRUNCATING = "Truncating"
     FETCHING = "Fetching"
@@ -48,8 +42,7 @@ class Phase(enum.StrEnum):
 class FollowerState:
     """One leader epoch of a partition, seen by a follower.
 
-    Invariant: high_watermark <= log_end_offset. `asked` is the epoch in question while truncating; `is_asking`: a
-    request is open; `resume_ms` is when it is repeated after an error.
+    Invariant: high_watermark <= log_end_offset. `asked` is the epoch in question while truncating.
     """
 
     leader: BrokerId
@@ -60,8 +53,8 @@ class FollowerState:
     epochs: EpochStarts
     high_watermark: int
     asked: int = NO_EPOCH
-    is_asking: bool = False
-    resume_ms: int | None = None
+    is_asking: bool = False  # a request is open
+    is_paused: bool = False  # after a failed write
 
 
 # -------------------------------------------------------------------- events
@@ -114,7 +107,6 @@ class WriteFailed:
     log_start_offset: int
     log_end_offset: int
     epochs: EpochStarts
-    now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +125,7 @@ class OutOfRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """No answer, or an error that time or a newer leader epoch cures (not leader, fenced, unknown epoch)."""
-
-    leader_epoch: int
-    now_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ticked:
-    now_ms: int
+class PauseOver: ...
 
 
 Event: TypeAlias = (
@@ -153,8 +136,7 @@ Event: TypeAlias = (
     | WriteFailed
     | LogStartMoved
     | OutOfRange
-    | Failed
-    | Ticked
+    | PauseOver
 )
 
 
@@ -163,7 +145,7 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class AskEpochEnd:
-    """Ask the leader where this epoch ends. Answer: EpochEndAnswered or Failed."""
+    """Ask the leader where this epoch ends. Answer: EpochEndAnswered."""
 
     leader: BrokerId
     leader_epoch: int
@@ -198,7 +180,7 @@ class StartAnew:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Fetch records from `offset` on. Answer: RecordsFetched, OutOfRange or Failed."""
+    """Fetch records from `offset` on. Answer: RecordsFetched or OutOfRange."""
 
     leader: BrokerId
     leader_epoch: int
@@ -220,7 +202,14 @@ class MoveLogStart:
     log_start_offset: int
 
 
-Effect: TypeAlias = AskEpochEnd | ReportLostRecords | TruncateTo | StartAnew | Fetch | Append | MoveLogStart
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing can be written now. Answer: PauseOver, after a while."""
+
+
+Effect: TypeAlias = (
+    AskEpochEnd | ReportLostRecords | TruncateTo | StartAnew | Fetch | Append | MoveLogStart | Pause
+)
 Step: TypeAlias = tuple[FollowerState, tuple[Effect, ...]]
 
 
@@ -249,7 +238,7 @@ def follow(
     return _reconcile(state)
 
 
-def step(state: FollowerState, event: Event, limits: FollowerSettings) -> Step:
+def step(state: FollowerState, event: Event) -> Step:
     match event:
         case RecordsFetched():
             return _fetched(state, event)
@@ -263,11 +252,10 @@ def step(state: FollowerState, event: Event, limits: FollowerSettings) -> Step:
             return _truncated(state, event)
         case OutOfRange():
             return _out_of_range(state, event)
-        case Failed() | WriteFailed():
-            return _failed(state, event, limits)
-        case Ticked(now_ms):
-            is_due = state.resume_ms is not None and now_ms >= state.resume_ms
-            return _ask(state) if is_due else (state, ())
+        case WriteFailed():
+            return _write_failed(state, event)
+        case PauseOver():
+            return _ask(state) if state.is_paused else (state, ())
         case _:
             assert_never(event)
 
@@ -291,23 +279,15 @@ def _ask(state: FollowerState) -> Step:
         question = AskEpochEnd(state.leader, state.leader_epoch, state.asked)
     else:
         question = Fetch(state.leader, state.leader_epoch, state.log_end_offset)
-    return replace(state, is_asking=True, resume_ms=None), (question,)
+    return replace(state, is_asking=True, is_paused=False), (question,)
 
 
-def _failed(state: FollowerState, event: Failed | WriteFailed, limits: FollowerSettings) -> Step:
-    if isinstance(event, WriteFailed):
-        return _write_failed(state, event, limits)
-    if event.leader_epoch != state.leader_epoch or not state.is_asking:  # it comes late
-        return state, ()
-    return _pause(state, event.now_ms, limits)
-
-
-def _write_failed(state: FollowerState, event: WriteFailed, limits: FollowerSettings) -> Step:
+def _write_failed(state: FollowerState, event: WriteFailed) -> Step:
     """Continue with the present log. A truncation that failed is found again by asking."""
     state = _with_log(state, event)
     if state.phase is Phase.TRUNCATING:
         state = _from_newest(state)
-    return _pause(state, event.now_ms, limits)
+    return replace(state, is_asking=False, is_paused=True), (Pause(),)
 
 
 def _with_log(state: FollowerState, event: Truncated | WriteFailed) -> FollowerState:
@@ -318,10 +298,6 @@ def _with_log(state: FollowerState, event: Truncated | WriteFailed) -> FollowerS
         epochs=event.epochs,
         high_watermark=min(state.high_watermark, event.log_end_offset),
     )
-
-
-def _pause(state: FollowerState, now_ms: int, limits: FollowerSettings) -> Step:
-    return replace(state, is_asking=False, resume_ms=now_ms + limits.replica_fetch_backoff_ms), ()
 
 
 def _answered(state: FollowerState, event: EpochEndAnswered) -> Step:

@@ -47,9 +47,6 @@ class Damaged:
     is_busy: bool = False
 
 
-# -------------------------------------------------------------------- events
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """There is damage, at this offset or (None) somewhere. `stored`: what a controller has said in this session."""
@@ -89,7 +86,7 @@ class WasCut:
 
 @dataclass(frozen=True, slots=True)
 class NotCut:
-    """That failed, and nobody knows how far it came."""
+    """The cut failed, and nobody knows how far it came."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +103,6 @@ class Ticked:
 
 
 Event: TypeAlias = Found | Noted | Told | Untold | LeaderRead | WasCut | NotCut | Filled | Ticked
-
-
-# ------------------------------------------------------------------- effects
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Adoption: a stand-alone directory becomes a broker's; its topics are created in the cluster with this one replica.
 
-It happens once, when a broker first opens a directory without an owner; after a crash it is repeated. From then on
-the library may read the directory while the broker is down, but not write to it: its appends could not be told from
-those of a leader of another epoch. Topics keep their ids and settings, and unlimited retention stays unlimited.
+It happens once, when a broker first opens a directory without an owner; after a crash it is repeated. From then on the
+library may only read the directory: its appends could not be told from those of a leader of another epoch. Topics keep
+their ids and settings.
 """
 
 from __future__ import annotations

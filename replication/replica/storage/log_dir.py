@@ -373,8 +373,8 @@ class ReplicaLogDir:
     def close(self, logs: Mapping[TopicPartition, Log]) -> None:
         """Flush everything, note a clean end, and release the directory.
 
-        The clean marker covers everything but noted damage, so damage that could not be noted prevents it. So does a
-        power failure that no controller has decided about yet: the next life must report it.
+        Damage that could not be noted prevents the clean marker. So does a power failure that no controller has
+        decided about yet: the next life must report it.
         """
         try:
             is_done = self.flush(logs.items())

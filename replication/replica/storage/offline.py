@@ -1,10 +1,9 @@
 """OfflineReplicas: the replicas that this broker cannot serve or write now, with the reasons, written to the tree.
 
-The controller removes an offline replica from the ISR, elects another member in its place, and does not elect it; but
-the last member of an ISR stays, and leads: nobody else has the committed records. An offline replica *does not fetch*
-(`follower.follower`), so that no leader admits it to the ISR again. When LeaderAndIsr makes it a follower outside the
-ISR, its leaving is committed. It clears its entry before it fetches again; then it joins as any follower does, and
-leads again where it is the preferred replica.
+The controller removes an offline replica from the ISR, and elects another member in its place; but the last member of
+an ISR stays, and leads: nobody else has the committed records. An offline replica does not fetch, so that no leader
+admits it to the ISR again. It clears its entry once LeaderAndIsr has made it a follower outside the ISR; then it joins
+as any follower does.
 
 Marks outlive sessions: they are written with the registration, and again in each session. Belongs to the event loop.
 """
@@ -45,8 +44,6 @@ class OfflineReplicas:
         if self._task is not None:
             self._task.cancel()
             self._task, self._told = None, None
-
-    # ------------------------------------------------------------------- state
 
     def mark(self, tp: TopicPartition, reason: str) -> None:
         if self.reasons.get(tp) != reason:
@@ -89,8 +86,6 @@ class OfflineReplicas:
             return Offline(self.everything or f"{len(self.reasons)} replicas are offline")
         named = {tp: reason[:REASON_MAX] for tp, reason in self.reasons.items()}
         return Offline(self.everything, named)
-
-    # ------------------------------------------------------------------- tree
 
     async def _write_all(self, tree: Tree) -> None:
         while True:

@@ -141,7 +141,6 @@ class ReplicaLog:
         return tuple(Aborted(transaction.producer_id, transaction.first_offset) for transaction in found)
 
     def suspect(self, error: BaseException) -> None:
-        """If it says that the log is damaged, that is looked into. From any thread."""
         self.host.suspect(self.tp, error)
 
     def wake_followers(self) -> None:

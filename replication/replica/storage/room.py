@@ -1,10 +1,9 @@
 """Room: whether the disk of a broker is full, noticed by writes to it.
 
 The first write that finds the disk full marks all replicas of the broker as offline (see `offline`): leadership moves
-to brokers with room, and nobody waits for this one. A replica that is the last of its ISR is still read, and refuses
-records. From then on the disk is checked every second; when more than the reserve is free, the marks are cleared. If
-the disk is full again soon after that (an invisible quota, for example), it is checked less and less often, so that
-leadership does not go to and fro. Each change is one line in the log. Belongs to the event loop.
+to brokers with room. A replica that is the last of its ISR is still read, and refuses records. From then on the disk is
+checked every second; when more than the reserve is free, the marks are cleared. After a relapse it is checked less and
+less often, so that leadership does not go to and fro. Belongs to the event loop.
 """
 
 from __future__ import annotations

@@ -10,25 +10,22 @@ from replication.replica.machine.follower import (
     Appended,
     AskEpochEnd,
     EpochEndAnswered,
-    Failed,
     Fetch,
-    FollowerSettings,
     LogStartMoved,
     MoveLogStart,
     OutOfRange,
+    Pause,
+    PauseOver,
     Phase,
     RecordsFetched,
     ReportLostRecords,
     StartAnew,
-    Ticked,
     Truncated,
     TruncateTo,
     WriteFailed,
     follow,
     step,
 )
-
-LIMITS = FollowerSettings(replica_fetch_backoff_ms=100)
 
 
 def starts(log):
@@ -55,7 +52,7 @@ class Follower:
 
     def on(self, *events):
         for event in events:
-            self.state, self.effects = step(self.state, event, LIMITS)
+            self.state, self.effects = step(self.state, event)
         return self.effects
 
     def follow_through(self, leader, leader_hw=0, batch=3):
@@ -196,7 +193,6 @@ def test_the_hw_follows_the_log_and_the_leader():
         answer(5, 10, 0),
         OutOfRange(8, 0, 3, 5),
         EpochEndAnswered(9, 1, 1, 0),
-        Failed(8, 0),
     ],
 )
 def test_an_answer_to_another_question_is_dropped(late):
@@ -215,29 +211,23 @@ def test_an_answer_counts_once():
     assert follower.on(fetched) == ()
 
 
-def test_after_an_error_it_waits_then_asks_the_same_again():
-    follower = Follower([1])
-    assert follower.on(Failed(9, 1000)) == follower.on(Ticked(1099)) == ()
-    assert follower.on(EpochEndAnswered(9, 1, 1, 0)) == ()  # late: given up already
-    assert follower.on(Ticked(1100)) == (AskEpochEnd(1, 9, 1),)
-
-
-def test_a_cut_that_failed_is_asked_for_again_and_no_other_is_made():
+def test_a_cut_that_failed_is_asked_for_again_after_a_pause_and_no_other_is_made():
     follower = Follower([1, 1, 1, 1], hw=2)
-    for now_ms in (1000, 2000):
+    for _ in range(2):
         assert follower.on(EpochEndAnswered(9, 1, 1, 3)) == (TruncateTo(3),)
-        assert follower.on(Failed(9, now_ms), Ticked(now_ms + 100)) == ()  # of a question that is long over
-        assert follower.on(WriteFailed(0, 4, ((1, 0),), now_ms)) == ()
-        assert follower.on(Ticked(now_ms + 100)) == (AskEpochEnd(1, 9, 1),)
+        assert follower.on(PauseOver()) == ()  # of an earlier write
+        assert follower.on(WriteFailed(0, 4, ((1, 0),))) == (Pause(),)
+        assert follower.on(EpochEndAnswered(9, 1, 1, 3)) == ()  # late: nothing was asked since
+        assert follower.on(PauseOver()) == (AskEpochEnd(1, 9, 1),)
 
 
 def test_after_a_failed_write_it_goes_on_from_the_log_as_it_is():
     follower = Follower([])
     follower.on(OutOfRange(9, 0, 7, 20))
-    assert follower.on(WriteFailed(0, 0, (), 1000), Ticked(1100)) == (Fetch(1, 9, 0),)
+    assert follower.on(WriteFailed(0, 0, ()), PauseOver()) == (Fetch(1, 9, 0),)
     assert follower.state.high_watermark == 0
     follower.on(answer(0, 10, 50))
-    assert follower.on(WriteFailed(0, 4, ((9, 0),), 2000), Ticked(2100)) == (Fetch(1, 9, 4),)
+    assert follower.on(WriteFailed(0, 4, ((9, 0),)), PauseOver()) == (Fetch(1, 9, 4),)
 
 
 def test_behind_the_leaders_start_it_begins_anew_there():
