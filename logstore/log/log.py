@@ -92,7 +92,7 @@ class Log:
         """
         log = cls(directory, topic_id=topic_id, config=config, env=env, read_only=read_only)
         log.recovery_point = recovery_point
-        log.files.list_segments()
+        log.files.read_names()
         return log
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -108,7 +108,6 @@ class Log:
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that may be read."""
         return self.point.view().start
 
     @property
@@ -118,7 +117,6 @@ class Log:
 
     @property
     def recovery_point(self) -> int:
-        """Everything below it is on disk."""
         return self.point.offset
 
     @recovery_point.setter
@@ -140,8 +138,11 @@ class Log:
             if is_outermost:
                 check_mark(self.env, self._root)
                 self._catch_up()
-            with self.files.confirmed():
+            try:
                 yield
+            except FileNotFoundError:
+                self.files.check_topic()
+                raise
             self._is_caught_up = is_outermost
 
     def _catch_up(self) -> None:
@@ -152,7 +153,7 @@ class Log:
             view = self.point.view()
         if view.active is not None and view.tail.position < view.active.size:
             # Two changes within one time stamp look alike: read the file itself before anything is cut.
-            view = self.point.view(relist=True)
+            view = self.point.view(reread=True)
         if view.active is None:
             return
         tail, active = view.tail, self.files.segment(view.bases[-1])
@@ -229,7 +230,7 @@ class Log:
             self._is_caught_up = True
             return done
         finally:
-            self.files.let_go()
+            self.files.release()
 
     def append_marker(
         self,
@@ -353,7 +354,7 @@ class Log:
         with self.files.hold(), marking_failure(self.env, self._root):
             self._is_caught_up = False
             yield
-            self.files.relist()
+            self.files.reread()
             self._tracker.forget()
 
     # ----------------------------------------------------- log start, tiered end
@@ -371,23 +372,23 @@ class Log:
                     self.flush()
                 with marking_failure(self.env, self._root):
                     offset_checkpoints.write(self.env, self.files.path, offset_checkpoints.LOG_START, offset)
-                self.files.relist()
+                self.files.reread()
             view = self.files.view
             below = [base for base, end in pairwise(view.bases) if end <= view.start]
             for base in below:  # the oldest first: whatever is left is a log
                 delete_later(self.env, self.files.segment(base), self.env.clock.now_ms())
             if below:
-                self.files.relist()
+                self.files.reread()
             return self.files.view.start
 
     def finish_swaps(self) -> None:
         """Under the lock: put rewritten segments in the place of those that they replace."""
         with marking_failure(self.env, self._root):
-            names = self.files.relist().aside
+            names = self.files.reread().aside
             done = finish_swaps(self.env, self.files.path, names, self.env.clock.now_ms())
         for path in done:
             logger.info("path=%s rewritten", path)
-        self.files.relist()
+        self.files.reread()
 
     @property
     def tiered_offset(self) -> int:
@@ -415,7 +416,7 @@ class Log:
         with self.files.hold(), marking_failure(self.env, self._root):
             self._is_caught_up = False
             report = Recovery(self.files, self.epochs, self.config, self.recovery_point, on_damage).run()
-            self.files.relist()
+            self.files.reread()
         self.recovery_point = min(self.recovery_point, report.log_end_offset)
         return report
 

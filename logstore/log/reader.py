@@ -47,7 +47,7 @@ class LogReader:
         try:
             return self._read_in(view, request, upper)
         except (CorruptLogError, FileNotFoundError):
-            return self._point.look_up(lambda view: self._read_in(view, request, upper), relist=True)
+            return self._point.look_up(lambda view: self._read_in(view, request, upper), reread=True)
 
     def _read_in(self, view: DirectoryView, request: Request, upper: int | None) -> ReadResult:
         offset = request.offset
@@ -57,7 +57,7 @@ class LogReader:
         if offset >= request.upper:
             return ReadResult(NOTHING, self._files.path, 0, offset)
         found = self._read_segment(view, request)
-        self._files.confirm()
+        self._files.check_topic()
         return found
 
     def _read_segment(self, view: DirectoryView, request: Request) -> ReadResult:

@@ -82,7 +82,7 @@ class RecoveryReport:
 
 def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
     """Read everything, change nothing, and yield what is damaged: at most one place per segment and index."""
-    view, has_producers = files.relist(), False
+    view, has_producers = files.reread(), False
     epochs = EpochCheck(files)
     for number, base in enumerate(view.bases):
         segment = files.segment(base)
@@ -106,7 +106,7 @@ def verify(files: PartitionDirectory, config: LogConfig) -> Iterator[Damage]:
             yield Damage(segment.path, size_bytes, reason)
         if not indexes.fit(size_bytes, config):
             yield Damage(segment.index.path, 0, "does not fit its log: reads are slow, and right")
-    if reason := epochs.wrong(lambda: files.relist().end):
+    if reason := epochs.wrong(lambda: files.reread().end):
         yield Damage(epochs.path, 0, f"{reason}; run `pylog recover`")
     for path, reason in recovery.wrong_files(files, view, has_producers=has_producers):
         yield Damage(path, 0, reason)
@@ -177,7 +177,7 @@ class Recovery:
         Raises: CorruptLogError: damage below the recovery point; with `on_damage`, only such as hides what follows.
         """
         ignored = self._sweep()
-        view = self._files.relist()
+        view = self._files.reread()
         # What lay below the log's end was flushed before the mark of its start was set.
         self._recovery_point = max(self._recovery_point, view.start_mark)
         self._bases = self._without_deleted(list(view.bases), view.start_mark)
@@ -351,7 +351,7 @@ class Recovery:
 
         The last batch was read. An epoch may have none any more. Below the recovery point only these are read.
         """
-        view, begins = self._files.relist(), {s.start_offset for s in (*starts, *self._epoch_starts)}
+        view, begins = self._files.reread(), {s.start_offset for s in (*starts, *self._epoch_starts)}
         for offset in {view.start, *begins, *(begin - 1 for begin in begins)}:
             try:
                 found = place_of(self._files, view, offset)

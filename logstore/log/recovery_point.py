@@ -36,19 +36,19 @@ class RecoveryPoint:
         self._cuts, self._cut_at, self._mutex = 0, INT64_MAX, threading.Lock()
         self._durable_names: object = None  # of files whose directory entries are known to be on disk
 
-    def view(self, *, relist: bool = False) -> DirectoryView:
-        """Return the log as it is now: two stats if nothing changed. `relist`: trust nothing that is remembered.
+    def view(self, *, reread: bool = False) -> DirectoryView:
+        """Return the log as it is now: two stats if nothing changed. `reread`: trust nothing that is remembered.
 
         Raises: CorruptLogError: what was flushed is missing.
         """
         flushed = self.offset  # before the look: other threads append and flush meanwhile, or cut
-        view = self._files.relist() if relist else self._files.refresh()
+        view = self._files.reread() if reread else self._files.refresh()
         if view.end < min(flushed, self.offset):
             raise CorruptLogError(*cut_short(self._files, view.bases, view.tail, flushed))
         return view
 
     def look_up(
-        self, find: Callable[[DirectoryView], Found], *, with_names: bool = False, relist: bool = False
+        self, find: Callable[[DirectoryView], Found], *, with_names: bool = False, reread: bool = False
     ) -> Found:
         """Return what `find` finds in a view; `with_names`: in one with every transaction index below its end.
 
@@ -56,14 +56,14 @@ class RecoveryPoint:
         then under a shared lock, before it counts as damage.
         """
 
-        def found(is_relisted: bool) -> Found:
-            view = self.view(relist=is_relisted)
-            return find(self._files.current(view) if with_names else view)
+        def found(is_reread: bool) -> Found:
+            view = self.view(reread=is_reread)
+            return find(self._files.refresh_names(view) if with_names else view)
 
-        for is_second in (False, True)[relist:]:
+        for is_second in (False, True)[reread:]:
             with suppress(CorruptLogError, FileNotFoundError):
                 return found(is_second)
-        with self._files.hold_still():
+        with self._files.hold_shared():
             return found(True)
 
     def flush(self) -> int:

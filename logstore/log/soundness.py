@@ -178,7 +178,7 @@ def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAsid
             )
         if found is not None:  # before a recovery might cut it
             aside = _keep(files, found) or aside
-            files.relist()
+            files.reread()
         if whole or (found is not None and found.offset < view.start):
             with cutting(0):
                 log.cut_damage(view.start_mark, None)  # whatever a crash has left of it
@@ -191,10 +191,10 @@ def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAsid
 
 def settled(log: Log) -> DirectoryView:
     """The log as the disk shows it, with replacements finished."""
-    view = log.files.relist()
+    view = log.files.reread()
     if view.is_swapping:
         log.finish_swaps()
-        view = log.files.relist()
+        view = log.files.reread()
     return view
 
 

@@ -226,7 +226,7 @@ class LogWriter:
             files.segment(base).remove()
         if place is None:
             self._env.files.unlink(f"{files.path}/{offset_checkpoints.LOG_START}")
-            files.relist()
+            files.reread()
             files.publish((), SegmentEnd(0, offset))
             self._add_segment(offset)
         else:

@@ -362,7 +362,7 @@ def _cleaning(log: Log) -> Iterator[bool]:
 def _remove_leftovers(log: Log) -> None:
     """Remove what a killed compaction left. Only inside `_cleaning`."""
     with log.lock():  # swaps that were decided are finished on entry
-        for name in log.files.relist().aside:
+        for name in log.files.reread().aside:
             if name.endswith(CLEANED_SUFFIX):
                 log.env.files.unlink(log.directory / name)
 

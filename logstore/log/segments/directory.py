@@ -147,7 +147,7 @@ class PartitionDirectory:
                 lock.release()
 
     @contextmanager
-    def hold_still(self) -> Iterator[None]:
+    def hold_shared(self) -> Iterator[None]:
         """Keep the log from being changed, for readers; may be nested in `hold`.
 
         Where there is no lock file and none can be made, nobody changes anything.
@@ -164,7 +164,7 @@ class PartitionDirectory:
                     lock.release()
 
     def try_hold(self) -> bool:
-        """Keep other threads out, if that takes no waiting; `let_go` must follow. For the owner of the directory."""
+        """Keep other threads out, if that takes no waiting; `release` must follow. For the owner of the directory."""
         if not self._mutex.acquire(blocking=False):
             return False
         if self._is_locked:  # by this thread itself
@@ -173,11 +173,11 @@ class PartitionDirectory:
         self._is_alone = True
         return True
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._is_alone = False
         self._mutex.release()
 
-    def list_segments(self) -> None:
+    def read_names(self) -> None:
         """Read the names only: cheap, for opening many logs."""
         self.view = self._list()
 
@@ -186,7 +186,7 @@ class PartitionDirectory:
         known = self.view
         return self._publish(known, self._look(known))
 
-    def current(self, view: DirectoryView) -> DirectoryView:
+    def refresh_names(self, view: DirectoryView) -> DirectoryView:
         """Return `view`, just refreshed, or a newer one whose names were listed after its end was found.
 
         Writers make a transaction index before they write the first transactional batch into a segment: a reader who
@@ -199,28 +199,19 @@ class PartitionDirectory:
             if (after.bases, after.transactional) == (view.bases, view.transactional):
                 return view
             view = self.refresh()
-        with self.hold_still():
+        with self.hold_shared():
             return self.refresh()
 
-    def relist(self) -> DirectoryView:
+    def reread(self) -> DirectoryView:
         """Return the log as the disk shows it, trusting nothing that is remembered."""
         self.env.files.forget(self.path + "/")
         return self._publish(self.view, self._look(NOTHING))
 
-    def confirm(self) -> None:
+    def check_topic(self) -> None:
         """Raise StaleLogError if the directory belongs to another topic by now."""
         directory = self.view.directory
         if directory is None or self.env.files.stat(self.path) != directory:
-            self._check_topic()
-
-    @contextmanager
-    def confirmed(self) -> Iterator[None]:
-        """Around reads: if a file is missing because the topic was recreated, raise StaleLogError."""
-        try:
-            yield
-        except FileNotFoundError:
-            self.confirm()
-            raise
+            self._check_id()
 
     def publish(self, bases: tuple[int, ...], tail: SegmentEnd) -> None:
         """Under the lock: this thread has made the log so."""
@@ -236,17 +227,8 @@ class PartitionDirectory:
             if bases != view.bases:  # a new segment has no index yet, whatever one of its name had
                 directory = None
                 transactional = tuple(b for b in transactional if b in bases and b in view.bases)
-            self.view = DirectoryView(
-                directory,
-                bases,
-                active,
-                tail,
-                view.start_mark,
-                view.aside,
-                view.snapshots,
-                transactional,
-                view.was_compacted,
-            )
+            rest = view.start_mark, view.aside, view.snapshots, transactional, view.was_compacted
+            self.view = DirectoryView(directory, bases, active, tail, *rest)
 
     def publish_names(self, *, snapshots: Iterable[int], transactional: Iterable[int]) -> None:
         """Under the lock: this thread has made these snapshots and transaction indexes, or removed others."""
@@ -272,7 +254,7 @@ class PartitionDirectory:
             with suppress(FileNotFoundError):  # another process removed it between listing and stat
                 return self._look_once(known)
             known = NOTHING
-        with self.hold_still():
+        with self.hold_shared():
             return self._look_once(NOTHING)
 
     def _look_once(self, known: DirectoryView) -> DirectoryView:
@@ -306,7 +288,7 @@ class PartitionDirectory:
             listing = self.env.files.list(self.path)
         except FileNotFoundError:
             raise self._stale() from None
-        self._check_topic()
+        self._check_id()
         self.env.files.forget(self.path + "/")  # a name may stand for another file now
         bases, snapshots, transactional = (
             tuple(sorted({int(name[:20]) for name in listing.names if pattern.fullmatch(name)}))
@@ -323,7 +305,7 @@ class PartitionDirectory:
         compacted = offset_checkpoints.CLEANED in listing.names
         return DirectoryView(directory, bases, None, tail, mark, aside, snapshots, transactional, compacted)
 
-    def _check_topic(self) -> None:
+    def _check_id(self) -> None:
         if topic_id_of(self.path, self.env) != self._topic_id:
             raise self._stale()
 

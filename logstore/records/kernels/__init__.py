@@ -4,7 +4,7 @@ Kernels take plain addresses and sizes (int64) and return plain numbers: nothing
 microsecond, and the GIL is free while they run. Python callers keep the memory alive. What `decode` reads may be
 anything: every length is checked against the end of its section before it is used.
 
-From the ground up: `native` (how they are compiled, loads and stores), `varints`, `folding` and `crc`, `hashing`,
+From the ground up: `native` (how they are compiled, loads and stores), `varints`, `crc`, `hashing`,
 `headers`, `decoding`, `encoding`, `contents` (a sum over rows in any order), `offset_map` (keys to their last
 offset), `compacting`.
 

@@ -1,4 +1,4 @@
-"""CRC-32C inside kernels: by folding, by the CPU's own instruction in three lanes, or by table."""
+"""CRC-32C inside kernels: by the CPU's own instruction in three lanes, or by table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from logstore.records.kernels import folding
 from logstore.records.kernels.native import I64, i64, inner, kernel, u8
 
 _POLYNOMIAL = 0x82F63B78  # reflected
@@ -101,38 +100,16 @@ def _lanes(tables: Any, lane: int, crc: int, at: int) -> Any:
 
 
 @inner
-def _by_lanes(crc: int, at: int, end: int) -> tuple[int, int]:
-    """(CRC, what is left begins there) after most of the bytes in [at, end)."""
+def crc_of(at: int, size: int) -> int:
+    """The CRC-32C of `size` bytes, for other kernels."""
+    end = at + size
+    crc: int = 0xFFFFFFFF
     while end - at >= 3 * _LONG:
         crc = _lanes(_LONG_SHIFT, _LONG, crc, at)
         at += 3 * _LONG
     while end - at >= 3 * _SHORT:
         crc = _lanes(_SHORT_SHIFT, _SHORT, crc, at)
         at += 3 * _SHORT
-    return crc, at
-
-
-_fold: Any = folding.folded(_POLYNOMIAL)
-
-
-@inner
-def _by_folding(crc: int, at: int, end: int) -> tuple[int, int]:
-    """(CRC, what is left begins there) after most of the bytes in [at, end)."""
-    size = (end - at) // folding.STEP_BYTES * folding.STEP_BYTES
-    if size > folding.STEP_BYTES:
-        return _fold(crc, at, at + size), at + size
-    return crc, at
-
-
-_most: Any = _by_folding if _INSTRUCTION and folding.is_possible() else _by_lanes
-
-
-@inner
-def crc_of(at: int, size: int) -> int:
-    """The CRC-32C of `size` bytes, for other kernels."""
-    end = at + size
-    crc: int
-    crc, at = _most(0xFFFFFFFF, at, end)
     while end - at >= 8:
         crc = _step(crc, i64(at))
         at += 8

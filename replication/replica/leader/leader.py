@@ -105,7 +105,6 @@ class Leader:
     ) -> None:
         self.replica = replica
         self.recent = BatchCache()
-        self._quiet: dict[int, isr.Fetched] = {}
         self.starts: dict[int, int] = {}  # follower -> its log start
         self._told: dict[int, int] = {}  # follower -> the high watermark that it was told last
         self._start_waits: list[asyncio.Future[None]] = []
@@ -141,10 +140,6 @@ class Leader:
     # ----------------------------------------------------------------- machine
 
     def step(self, event: isr.Event) -> None:
-        if self._quiet and isinstance(event, isr.Appended | isr.Ticked):
-            quiet, self._quiet = self._quiet, {}
-            for fetch in quiet.values():  # as it was when they asked
-                self.step(fetch)
         if not self.is_over:
             self.state, effects = isr.step(self.state, event, self._limits)
             if effects:
@@ -213,7 +208,7 @@ class Leader:
         if self.is_over:  # that is what the look has shown
             request.settle(tp, NOT_LEADER)
             return
-        is_alone = self.state.is_alone and not (self._waits or self._quiet)
+        is_alone = self.state.is_alone and not self._waits
         if is_alone:
             self.state = isr.append_alone(self.state, max(replica.end, self.state.log_end_offset))
         self._settle(records, acks, request, outcome, is_committed=is_alone)
@@ -329,19 +324,9 @@ class Leader:
             return self.refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         if terms.is_follower:
             self._note_start(terms.replica_id, asked.log_start_offset)
-            self._fetched(terms, asked.fetch_offset)
+            now_ms = self.replica.host.clock.monotonic_ms()
+            self.step(isr.Fetched(terms.replica_id, asked.fetch_offset, now_ms, terms.replica_epoch))
         return None
-
-    def _fetched(self, terms: FetchTerms, offset: int) -> None:
-        """Note what a follower has. One in sync that only asks again at the end is noted before that moves."""
-        replica, state = terms.replica_id, self.state
-        known = state.followers[replica]
-        event = isr.Fetched(replica, offset, self.replica.host.clock.monotonic_ms(), terms.replica_epoch)
-        is_same = (known.log_end_offset, known.broker_epoch) == (offset, terms.replica_epoch)
-        if is_same and offset == state.log_end_offset == state.high_watermark and replica in state.isr:
-            self._quiet[replica] = event
-        else:
-            self.step(event)
 
     def refused(self, code: ErrorCode) -> PartitionFetched:
         tp, start = self.replica.tp, self.replica.start

@@ -156,7 +156,7 @@ class ReplicaLogDir:
             note = None
         log = self._log(tp, topic_id, config)
         try:
-            log.files.list_segments()
+            log.files.read_names()
             if note is not None or not is_clean:
                 self.log_dir.reserve.despite_full_disk(
                     lambda: log.recover(lambda error: damage.append(str(error)))
@@ -229,7 +229,7 @@ class ReplicaLogDir:
 
     def open_log(self, tp: TopicPartition, topic_id: str, config: LogConfig) -> Log:
         log = self._log(tp, topic_id, config)
-        log.files.list_segments()
+        log.files.read_names()
         _settle(log)
         return log
 

@@ -30,7 +30,7 @@ def damage(disk, log, offset, at=65):
 
 
 def all_holes(log):
-    return [hole for base in log.files.relist().bases for hole in holes.find(log, base)]
+    return [hole for base in log.files.reread().bases for hole in holes.find(log, base)]
 
 
 def fill(log, other, *, put=True):

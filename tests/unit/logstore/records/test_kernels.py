@@ -85,15 +85,6 @@ def test_tables_do_what_the_instruction_does(before, word):
     assert after ^ 0xFFFFFFFF == crc32c(word, before ^ 0xFFFFFFFF)
 
 
-@given(st.binary(max_size=2000), st.integers(1, 20))
-def test_lanes_do_what_folding_does(data, times):
-    array = np.frombuffer(data * times + bytes(16), dtype=np.uint8)
-    start = array.ctypes.data
-    after, left_at = crc._by_lanes(0xFFFFFFFF, start, start + len(array))
-    assert len(array) - (left_at - start) < 3 * crc._SHORT
-    assert after ^ 0xFFFFFFFF == crc32c(array[: left_at - start])
-
-
 @pytest.mark.parametrize("setting", ["CPU_NAME", "CPU_FEATURES"])
 def test_a_cpu_that_numba_was_told_is_not_taken_for_this_one(setting, monkeypatch):
     monkeypatch.setattr(numba.config, setting, "generic")
