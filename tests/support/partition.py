@@ -61,3 +61,31 @@ def append(log, data, *, as_owner=False):
         if done is not None:
             return done
     return log.append_as_leader(data)
+
+
+SMALL = {"segment_bytes": 400, "index_interval_bytes": 100, "max_message_bytes": 400}
+
+
+def filled(root, env, count=12, **settings):
+    """A log of `count` one-record batches in several segments, flushed."""
+    log = make(root, env, **(SMALL | settings))
+    for number in range(count):
+        log.append_as_leader(batch(b"value %d" % number, timestamp=1000 * number))
+    log.flush()
+    return log
+
+
+def rows(count, start=0):
+    return [(number, b"value %d" % number) for number in range(start, count)]
+
+
+def recovered(log, env, recovery_point):
+    return reopen(log.directory, env, recovery_point=recovery_point, **SMALL)
+
+
+def flip(disk, path, position, bit=0x10):
+    disk.names[str(path)].data[position] ^= bit
+
+
+def append_bytes(disk, path, data):
+    disk.write(path, len(disk.names[str(path)].data), data)

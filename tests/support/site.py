@@ -249,3 +249,13 @@ class Site:
 
     async def stored(self, tp=T0):
         return (await cluster.read_states(self.tree, [tp]))[tp]
+
+
+# What has to wait until a follower asks again takes longer than a test.
+PATIENT = {"replica_fetch_wait_max_ms": 60_000, "replica_lag_time_max_ms": 120_000}
+
+
+async def with_three(site, **config):
+    brokers = await site.start(1, 2, 3)
+    await site.create(replicas=(1, 2, 3), config=config)
+    return brokers
