@@ -197,16 +197,20 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, float]:
     )
 
 
-def lag_of_group(bootstrap: str, group: str) -> dict[str, float]:
+def lag_of_group(
+    bootstrap: str, group: str, *, security: Mapping[str, str] | None = None
+) -> dict[str, float]:
     """Return how many records a consumer group is behind, as `lag`: a query with this `groupId`, or any other group.
 
-    Only partitions with a committed offset count. Needs no Spark.
+    Only partitions with a committed offset count. Needs no Spark. `security`: as of `KafkaClient`.
 
-    Raises: InvalidConfigError: `bootstrap` is not HOST:PORT,…; UnreachableError, KafkaError.
+    Raises: InvalidConfigError: `bootstrap` is not HOST:PORT,…; UnreachableError, AuthenticationError, KafkaError.
     """
     from datasource.topics.cluster import GroupPositions, client_of
+    from replication.client.security import security_of
 
-    behind_of_topics = GroupPositions(client_of(bootstrap), group).behind()
+    client = client_of(bootstrap, security=security_of(security or {}))
+    behind_of_topics = GroupPositions(client, group).behind()
     return _summary(count for parts in behind_of_topics.values() for count in parts.values())
 
 

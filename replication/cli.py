@@ -87,7 +87,7 @@ def start_broker(
     """
     with _told_what_is_lacking():
         from replication.broker.process import run
-    given = _properties_in(file) if file is not None else {}
+    given = _properties_in(file)
     if coordination is not None:
         given["coordination"] = coordination
     if copy_to is not None:
@@ -103,7 +103,9 @@ def _told_what_is_lacking() -> Iterator[None]:
         raise Failure(f'clusters need {error.name}: pip install "pyspark-pylog[cluster]"') from error
 
 
-def _properties_in(file: Path) -> dict[str, str]:
+def _properties_in(file: Path | None) -> dict[str, str]:
+    if file is None:
+        return {}
     try:
         return properties_of(file.read_text(encoding="utf-8"), str(file))
     except UnicodeDecodeError as error:
@@ -282,15 +284,23 @@ def _end_of_signals() -> threading.Event:
     return is_over
 
 
-def _property_option(client: str, settings: str) -> Callable[[Any], Any]:
-    return click.option(
+def _client_options(client: str, settings: str) -> Callable[[Any], Any]:
+    of_file = click.option(
+        f"--{client}-config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help=f"Settings of the {client}, a line each: the place for passwords.",
+    )
+    single = click.option(
         f"--{client}-property",
         f"{client}_properties",
         multiple=True,
         callback=_pairs,
         metavar="KEY=VALUE",
-        help=f"A setting of the {client}: {settings}; may be given more than once.",
+        help=f"A setting of the {client}: {settings}, and those of TLS and SASL (docs/client.md); may be given more "
+        "than once.",
     )
+    return lambda function: of_file(single(function))
 
 
 @click.command()
@@ -306,8 +316,8 @@ def _property_option(client: str, settings: str) -> Callable[[Any], Any]:
     help="All topics whose whole name matches, except those that begin with __.",
 )
 @click.option("--follow", is_flag=True, help="Go on with what comes, until SIGTERM or Ctrl-C.")
-@_property_option("consumer", "default.api.timeout.ms")
-@_property_option("producer", "default.api.timeout.ms, compression.type")
+@_client_options("consumer", "default.api.timeout.ms")
+@_client_options("producer", "default.api.timeout.ms, compression.type")
 @output_option
 def mirror(
     source: str,
@@ -315,7 +325,9 @@ def mirror(
     topics: str | None,
     pattern: str | None,
     follow: bool,
+    consumer_config: Path | None,
     consumer_properties: dict[str, str],
+    producer_config: Path | None,
     producer_properties: dict[str, str],
     output: str,
 ) -> None:
@@ -324,11 +336,12 @@ def mirror(
     Keys, values, headers, timestamps and partitions stay; offsets may differ. It creates missing topics with
     the settings of the source, and ends where the topics ended when it began. Run it again, after whatever end, and it
     continues: no record is missing, none is there twice. Nobody else should write to the copies. The source is a
-    Kafka of 1.0 or later. TLS and SASL are not supported.
+    Kafka of 1.0 or later.
 
     \b
     $ pylog mirror --from kafka:9092 --topics orders,payments --to data
     $ pylog mirror --from kafka:9092 --topics-regex 'shop\\..*' --to 127.0.0.1:19092 --follow
+    $ pylog mirror --from kafka:9093 --consumer-config tls.properties --topics orders --to data
     """
     if (topics is None) == (pattern is None):
         raise click.UsageError("give --topics or --topics-regex")
@@ -344,8 +357,8 @@ def mirror(
             follow=follow,
             stop=stop,
             progress=progress,
-            consumer_properties=consumer_properties,
-            producer_properties=producer_properties,
+            consumer_properties=_properties_in(consumer_config) | consumer_properties,
+            producer_properties=_properties_in(producer_config) | producer_properties,
         )
     talk(f"copied {counted(sum(each.records for each in copied), 'record')}")
     show(map(asdict, copied), ["topic", "partitions", "created", "records", "bytes"], output)

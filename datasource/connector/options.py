@@ -30,6 +30,7 @@ from logstore.log.isolation import Isolation
 from logstore.records.compression import Codec
 from logstore.records.partitioner import PARTITIONERS
 from replication.client.addresses import addresses_of
+from replication.client.security import SETTINGS, hint_of, security_of
 
 ISOLATIONS: tuple[str, ...] = get_args(Isolation)
 COMPRESSIONS = tuple(codec.name.lower() for codec in Codec)
@@ -85,6 +86,7 @@ OPTIONS: dict[str, Uses] = {
     "txnId": _WRITE,
     "txnVersion": _WRITE,
     "transaction.timeout.ms": _WRITE,
+    **{f"kafka.{name}": _READ | _WRITE for name in sorted(SETTINGS)},
     # Spark adds these two by itself to what a stream writer gets.
     "checkpointLocation": _WRITE,
     "queryName": _WRITE,
@@ -358,9 +360,10 @@ def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
     if hint := _NO_MEANING.get(name):
         return f"option {name!r} has no meaning for pylog: {hint}"
     if name.startswith("kafka."):
-        hint = _KAFKA_HINTS.get(
-            name,
-            "of Kafka's settings only 'kafka.bootstrap.servers' and 'kafka.client.rack' are taken; remove it",
+        hint = (
+            _KAFKA_HINTS.get(name)
+            or hint_of(name.removeprefix("kafka."))
+            or "of Kafka's settings only those of addresses, rack, TLS and SASL are taken; remove it"
         )
         return f"option {name!r} has no meaning for pylog: {hint}"
     here = [lower for lower, full in names.items() if uses & OPTIONS[full]]
@@ -371,7 +374,16 @@ def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
 
 def _location(given: Mapping[str, str]) -> Location:
     bootstrap = given.get("kafka.bootstrap.servers", "").strip()
+    secured = {
+        name.removeprefix("kafka."): value
+        for name, value in given.items()
+        if name.removeprefix("kafka.") in SETTINGS
+    }
     if "kafka.bootstrap.servers" not in given:
+        for name in secured:
+            raise InvalidConfigError(
+                f"option 'kafka.{name}' needs a cluster: a directory is read directly", option=name
+            )
         return Location(path=_path(given))
     if "path" in given:
         raise InvalidConfigError(
@@ -379,7 +391,7 @@ def _location(given: Mapping[str, str]) -> Location:
             option="path",
         )
     addresses_of(bootstrap)
-    return Location(bootstrap=bootstrap)
+    return Location(bootstrap=bootstrap, security=security_of(secured, "kafka."))
 
 
 def _check_table(given: Mapping[str, str], location: Location, *, include_tiered: bool) -> None:

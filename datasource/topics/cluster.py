@@ -23,6 +23,7 @@ from replication.client.fetching import LATEST
 from replication.client.groups import Committed
 from replication.client.kafka_client import KafkaClient, Sample
 from replication.client.metadata import TopicMetadata
+from replication.client.security import PLAINTEXT, Security
 from replication.model.cluster import TopicPartition
 from replication.protocol.messages import Isolation as Level
 
@@ -213,22 +214,17 @@ class GroupPositions:
         }
 
 
-_clients: dict[tuple[int, str, str], KafkaClient] = {}
+_clients: dict[tuple[int, str, str, Security], KafkaClient] = {}
 _mutex = threading.Lock()
 
 
-def of_cluster(
-    bootstrap: str, *, isolation: Isolation = "read_committed", short_circuit: bool = False, rack: str = ""
-) -> ClusterTopics:
-    """Return the topics of the cluster at these addresses. Raises: InvalidConfigError: they are no addresses."""
-    return ClusterTopics(client_of(bootstrap, rack), isolation, short_circuit=short_circuit)
-
-
-def client_of(bootstrap: str, rack: str = "") -> KafkaClient:
+def client_of(bootstrap: str, rack: str = "", security: Security = PLAINTEXT) -> KafkaClient:
     """Return this process's client of the cluster. Raises: InvalidConfigError."""
-    key = os.getpid(), bootstrap, rack
+    key = os.getpid(), bootstrap, rack, security
     with _mutex:
-        client = _clients.pop(key, None) or KafkaClient(bootstrap, client_id="pylog-spark", rack=rack)
+        client = _clients.pop(key, None) or KafkaClient(
+            bootstrap, client_id="pylog-spark", rack=rack, security=security
+        )
         _clients[key] = client
         while len(_clients) > CLIENTS_MAX:
             _clients.pop(next(iter(_clients))).close()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from datasource.topics.directory import ReadableTopics, WritableTopics, reading, writing
 from logstore.errors import InvalidConfigError
+from replication.client.security import PLAINTEXT, Security
 
 if TYPE_CHECKING:
     from datasource.topics.cluster import ClusterTopics, GroupPositions
@@ -20,11 +21,15 @@ class Location:
     path: str = ""
     bootstrap: str = ""
     rack: str = ""
+    security: Security = PLAINTEXT
 
     @property
     def options(self) -> dict[str, str]:
-        """The option that names it to Spark."""
-        return {"path": self.path} if self.path else {"kafka.bootstrap.servers": self.bootstrap}
+        """The options that name it to Spark, passwords included."""
+        if self.path:
+            return {"path": self.path}
+        named = {"bootstrap.servers": self.bootstrap, **self.security.settings}
+        return {f"kafka.{name}": value for name, value in named.items()}
 
     def read(self, isolation: Isolation = "read_committed", *, short_circuit: bool = False) -> ReadableTopics:
         """The topics, to read. Raises: NotAStoreError; InvalidConfigError: what a cluster needs is not installed."""
@@ -41,19 +46,19 @@ class Location:
     ) -> ClusterTopics:
         """The topics of the cluster. Raises: InvalidConfigError: what a cluster needs is not installed."""
         try:
-            from datasource.topics.cluster import (
-                of_cluster,
-            )  # loads the protocol, which a directory needs not
+            # Loads the protocol, which a directory needs not.
+            from datasource.topics.cluster import ClusterTopics, client_of
         except ModuleNotFoundError as error:
             raise InvalidConfigError(
                 f"option 'kafka.bootstrap.servers' needs the package {error.name}: pip install "
                 "'pyspark-pylog[cluster]' on every machine of Spark",
                 option="kafka.bootstrap.servers",
             ) from error
-        return of_cluster(self.bootstrap, isolation=isolation, short_circuit=short_circuit, rack=self.rack)
+        client = client_of(self.bootstrap, self.rack, self.security)
+        return ClusterTopics(client, isolation, short_circuit=short_circuit)
 
     def group(self, name: str) -> GroupPositions:
         """A consumer group of the cluster."""
         from datasource.topics.cluster import GroupPositions, client_of
 
-        return GroupPositions(client_of(self.bootstrap), name)
+        return GroupPositions(client_of(self.bootstrap, self.rack, self.security), name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -27,6 +28,7 @@ from replication.client.metadata import (
     newer,
 )
 from replication.client.nearest import ReadReplicas
+from replication.client.security import PLAINTEXT, Security
 from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
@@ -57,7 +59,10 @@ _ASK_AGAIN = _MOVED | {
 
 
 class Cluster:
-    """See the module. `timeout_ms` bounds a call with all its attempts; `rack`: see `nearest`."""
+    """See the module. `timeout_ms` bounds a call with all its attempts; `rack`: see `nearest`.
+
+    Every connection raises AuthenticationError, which ends the call at once.
+    """
 
     def __init__(
         self,
@@ -67,11 +72,14 @@ class Cluster:
         timeout_ms: int = 60_000,
         metadata_max_age_ms: int = 300_000,
         rack: str = "",
+        security: Security = PLAINTEXT,
     ) -> None:
         self._bootstrap = addresses_of(bootstrap)
-        self._client_id = client_id
         self.timeout_s = timeout_ms / 1000
         self._request_timeout_ms = min(REQUEST_TIMEOUT_MS, timeout_ms)
+        self._connect = partial(
+            BrokerConnection, client_id=client_id, timeout_ms=self._request_timeout_ms, security=security
+        )
         self.read_replicas = ReadReplicas(rack)
         self._max_age_s = metadata_max_age_ms / 1000
         self._connections: dict[tuple[str, int], BrokerConnection] = {}
@@ -236,21 +244,21 @@ class Cluster:
 
         `backoff` is that of the call that this is a part of.
 
-        Raises: UnreachableError, UnsupportedVersionError, ProtocolError.
+        Raises: UnreachableError, UnsupportedVersionError, AuthenticationError.
         """
         backoff = backoff or self.backoff()
         attempt_s = bounds.get("timeout_ms", self._request_timeout_ms) / 1000
         failed: dict[str, str] = {}
         while True:
             for host, port in self._candidates():
-                attempt_by = (
-                    asyncio.get_running_loop().time() + attempt_s
-                )  # with the opening of the connection
+                by = asyncio.get_running_loop().time() + attempt_s  # with the opening of the connection
                 try:
-                    async with asyncio.timeout_at(min(backoff.deadline, attempt_by)):
+                    async with asyncio.timeout_at(min(backoff.deadline, by)):
                         return await self._at(host, port).call(key, request, **bounds)
                 except (*LOST, ProtocolError) as error:
-                    failed[f"{host}:{port}"] = reason_of(error)
+                    where, reason = f"{host}:{port}", reason_of(error)
+                    # The attempt that the deadline cuts short knows less than an earlier one.
+                    failed[where] = failed.get(where, reason) if backoff.is_over else reason
                 if backoff.is_over:
                     break
             await backoff.wait()
@@ -258,7 +266,7 @@ class Cluster:
                 tried = "; ".join(f"{address}: {reason}" for address, reason in failed.items())
                 raise UnreachableError(
                     f"no Kafka broker answered within {self.timeout_s:g} s: {tried}. Check "
-                    "kafka.bootstrap.servers, and that the brokers listen there",
+                    "kafka.bootstrap.servers, that the brokers listen there, and security.protocol",
                     addresses=list(failed),
                 )
 
@@ -344,7 +352,7 @@ class Cluster:
             found = await self._find_coordinator(group, backoff)
             if isinstance(found, ErrorCode):
                 return found
-            made = BrokerConnection(*found, self._client_id, timeout_ms=self._request_timeout_ms)
+            made = self._connect(*found)
             self._coordinators.setdefault(group, made)  # another call may have been quicker
         return self._coordinators[group]
 
@@ -436,8 +444,7 @@ class Cluster:
     def _at(self, host: str, port: int) -> BrokerConnection:
         connection = self._connections.get((host, port))
         if connection is None:
-            connection = BrokerConnection(host, port, self._client_id, timeout_ms=self._request_timeout_ms)
-            self._connections[host, port] = connection
+            connection = self._connections[host, port] = self._connect(host, port)
         return connection
 
     def _candidates(self) -> list[tuple[str, int]]:

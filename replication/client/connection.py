@@ -6,13 +6,17 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from logstore.env import SYSTEM
 from logstore.errors import PylogError
-from replication.errors import ErrorCode, KafkaError
+from replication.client.authentication import authenticate, refusal, tls_context
+from replication.client.security import PLAINTEXT, Security
+from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.network.client import Connection, connect
 from replication.protocol.apis import SERVED, ApiKey, Versions
 
 # Far above any answer that was asked for, and below what the first bytes of other protocols read as.
 ANSWER_BYTES_MAX = 512 * 1024 * 1024
+RENEWED_AFTER = (0.85, 0.95)  # of the time for which an authentication holds; not all clients at once
 
 
 class UnreachableError(PylogError):
@@ -33,11 +37,15 @@ class Answer(NamedTuple):
 class BrokerConnection:
     """Opens itself at the first call, and again at the next one after it was lost. Belongs to its event loop."""
 
-    def __init__(self, host: str, port: int, client_id: str, *, timeout_ms: int) -> None:
+    def __init__(
+        self, host: str, port: int, client_id: str, *, timeout_ms: int, security: Security = PLAINTEXT
+    ) -> None:
         self.address = f"{host}:{port}"
         self._where = host, port
         self._client_id = client_id
         self._timeout_s = timeout_ms / 1000
+        self._security = security
+        self._renew_at = float("inf")  # its authentication is about to end then
         self._connection: Connection | None = None
         self._opening: Connection | None = None  # its versions are not known yet
         self._connecting = asyncio.Lock()
@@ -53,7 +61,7 @@ class BrokerConnection:
         `timeout_ms` bounds the answer (by default that of the connection); `version_max` the version.
 
         Raises: OSError (no connection, or it was lost), TimeoutError, ProtocolError (not a Kafka broker),
-        UnsupportedVersionError.
+        UnsupportedVersionError, AuthenticationError; InvalidConfigError: a file of certificates cannot be used.
         """
         connection = await self.connected()
         version = self.version(key, version_max)
@@ -67,16 +75,27 @@ class BrokerConnection:
         connection.tell(key, self.version(key), self._client_id, request)
 
     async def connected(self) -> Connection:
-        """The open connection. Raises: as `call`."""
-        if self._connection is None or self._connection.is_over:
-            async with self._connecting:
-                if self._connection is None or self._connection.is_over:
-                    self._connection = await self._open()
-        return self._connection
+        """The open connection: another one after it was lost, or when its authentication is about to end.
+
+        Whoever comes first gets it first. The answers of the old one come before anything is sent on the new one.
+
+        Raises: as `call`.
+        """
+        async with self._connecting:
+            known = self._connection
+            if (
+                known is not None
+                and not known.is_over
+                and asyncio.get_running_loop().time() >= self._renew_at
+            ):
+                await known.drain()
+            if known is None or known.is_over:
+                self._connection = known = await self._open()
+            return known
 
     def version(self, key: ApiKey, version_max: int | None = None) -> int:
         """The version that a request of this kind is sent in. Raises: UnsupportedVersionError."""
-        ours, theirs = SERVED[key], self._versions.get(key)
+        ours, theirs = SERVED.get(key, key.versions), self._versions.get(key)
         last = ours.last if version_max is None else min(ours.last, version_max)
         if theirs is None:
             raise UnsupportedVersionError(
@@ -96,20 +115,39 @@ class BrokerConnection:
                 connection.end(ConnectionAbortedError(f"the connection to {self.address} was closed"))
 
     async def _open(self) -> Connection:
-        connection = await connect(*self._where, timeout_s=self._timeout_s, answer_bytes_max=ANSWER_BYTES_MAX)
-        self._opening = connection
-        # Version 0: every broker answers it, whatever it knows.
-        asked = connection.send(ApiKey.API_VERSIONS, 0, self._client_id, {})
+        tls = tls_context(self._security)
         try:
-            answer = await self._in_time(connection, asked, ApiKey.API_VERSIONS, self._timeout_s)
-        except asyncio.CancelledError:  # nobody else knows of it
-            connection.end(ConnectionAbortedError("nobody waits for it any more"))
-            raise
+            self._opening = opening = await connect(
+                *self._where, timeout_s=self._timeout_s, answer_bytes_max=ANSWER_BYTES_MAX, tls=tls
+            )
+            # Version 0: every broker answers it, whatever it knows.
+            answer = await self._ask(ApiKey.API_VERSIONS, {}, version=0)
+        except (OSError, ProtocolError) as error:
+            raise await refusal(*self._where, self._security, error) from error
         if answer.error_code.value:
-            connection.end(ConnectionAbortedError("its versions are not known"))
+            opening.end(ConnectionAbortedError("its versions are not known"))
             raise KafkaError(ErrorCode(answer.error_code.value), f"{self.address} does not tell its versions")
         self._versions = {row.api_key: Versions(row.min_version, row.max_version) for row in answer.api_keys}
-        return connection
+        try:
+            holds_s = await authenticate(self._security, self.address, self._versions, self._ask)
+        except PylogError:
+            opening.end(ConnectionAbortedError("it does not know who we are"))
+            raise
+        share = SYSTEM.random.uniform(*RENEWED_AFTER)
+        self._renew_at = asyncio.get_running_loop().time() + share * holds_s if holds_s else float("inf")
+        return opening
+
+    async def _ask(self, key: ApiKey, request: Any, *, version: int | None = None) -> Any:
+        """One request on the connection that is being opened; it ends if nobody waits for the answer any more."""
+        assert self._opening is not None, "it is being opened"
+        opening = self._opening
+        version = self.version(key) if version is None else version
+        asked = opening.send(key, version, self._client_id, request)
+        try:
+            return await self._in_time(opening, asked, key, self._timeout_s)
+        except asyncio.CancelledError:  # nobody else knows of it
+            opening.end(ConnectionAbortedError("nobody waits for it any more"))
+            raise
 
     @property
     def silent_s(self) -> float:

@@ -38,6 +38,7 @@ from replication.client.cluster import Cluster
 from replication.client.membership import Membership, Phase, Tps
 from replication.client.metadata import NO_EPOCH
 from replication.client.reading import PartitionReader, Position
+from replication.client.security import PLAINTEXT, Security
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
@@ -108,13 +109,17 @@ class AsyncConsumer:
         *,
         on_assign: Told | None = None,
         on_revoke: Told | None = None,
+        security: Security = PLAINTEXT,
     ) -> None:
         self._topics = tuple(sorted(set(topics)))
         self._settings = settings
         self._on_assign, self._on_revoke = on_assign or apart(None), on_revoke or apart(None)
         # Of its own: a join that waits must not hold up another member's.
         self._cluster = Cluster(
-            bootstrap, metadata_max_age_ms=settings.metadata_max_age_ms, rack=settings.rack
+            bootstrap,
+            metadata_max_age_ms=settings.metadata_max_age_ms,
+            rack=settings.rack,
+            security=security,
         )
         is_committed = settings.isolation_level == "read_committed"
         isolation = Isolation.READ_COMMITTED if is_committed else Isolation.READ_UNCOMMITTED

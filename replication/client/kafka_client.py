@@ -38,6 +38,7 @@ from replication.client.groups import Committed, commit, committed
 from replication.client.local_replicas import local_replica
 from replication.client.metadata import NO_EPOCH, ClusterMetadata, TopicMetadata
 from replication.client.producer import AsyncProducer, Extent, ProducerSettings
+from replication.client.security import PLAINTEXT, Security, security_of
 from replication.client.settings import settings_of, topic_overrides
 from replication.client.topics import BROKERS_DEFAULT, add_partitions, create_topic
 from replication.errors import KafkaError
@@ -61,13 +62,24 @@ class Sample(NamedTuple):
 class KafkaClient(Closing):
     """See the module. Close it, or use it in a `with` block. With `rack` (client.rack) it reads near replicas.
 
-    Raises: InvalidConfigError: the addresses are none. No broker is asked before the first call.
+    `security`: TLS and SASL, by the settings of `security.SETTINGS`. What fails there is an AuthenticationError.
+
+    Raises: InvalidConfigError: the addresses or `security` are wrong. No broker is asked before the first call.
     """
 
     def __init__(
-        self, bootstrap: str, *, client_id: str = "pylog", timeout_ms: int = 60_000, rack: str = ""
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "pylog",
+        timeout_ms: int = 60_000,
+        rack: str = "",
+        security: Security | Mapping[str, str] = PLAINTEXT,
     ) -> None:
-        self._cluster = Cluster(bootstrap, client_id=client_id, timeout_ms=timeout_ms, rack=rack)
+        self._security = security if isinstance(security, Security) else security_of(security)
+        self._cluster = Cluster(
+            bootstrap, client_id=client_id, timeout_ms=timeout_ms, rack=rack, security=self._security
+        )
         self._rack = rack
         self._timeout_ms = timeout_ms
         self._loop = asyncio.new_event_loop()
@@ -313,6 +325,7 @@ class KafkaClient(Closing):
                 settings_of(ConsumerSettings, {"group_id": group_id, "rack": self._rack, **settings}),
                 on_assign=apart(on_assign),
                 on_revoke=apart(on_revoke),
+                security=self._security,
             )
 
         consumer = self._run(made())

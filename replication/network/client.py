@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
 from typing import Any, NamedTuple, cast
 
@@ -81,12 +82,19 @@ class Client:
 
 
 async def connect(
-    host: str, port: int, *, timeout_s: float, answer_bytes_max: int = FRAME_BYTES_MAX
+    host: str,
+    port: int,
+    *,
+    timeout_s: float,
+    answer_bytes_max: int = FRAME_BYTES_MAX,
+    tls: ssl.SSLContext | None = None,
 ) -> Connection:
-    """Open a connection. Raises: OSError, TimeoutError."""
+    """Open a connection, over TLS if its context is given. Raises: OSError (ssl.SSLError), TimeoutError."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(min(CONNECT_TIMEOUT_S, timeout_s)):
-        _, connection = await loop.create_connection(lambda: Connection(answer_bytes_max), host, port)
+        _, connection = await loop.create_connection(
+            lambda: Connection(answer_bytes_max), host, port, ssl=tls, server_hostname=host if tls else None
+        )
     return connection
 
 
@@ -120,11 +128,21 @@ class Connection(asyncio.BufferedProtocol):
             if not call.answer.done():
                 call.answer.set_exception(error)
 
+    async def drain(self) -> None:
+        """Close it when every call is answered, or has failed; what was told leaves before."""
+        if answers := [call.answer for call in self._calls]:
+            await asyncio.wait(answers)
+        if not self.is_over:
+            self.is_over = True
+            self._transport.close()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.end(ConnectionResetError(f"the connection has ended: {exc or 'the other side closed it'}"))
+        lost = ConnectionResetError(f"the connection has ended: {exc or 'the other side closed it'}")
+        lost.__cause__ = exc
+        self.end(lost)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         room = self._frames.room()

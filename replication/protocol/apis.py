@@ -78,6 +78,7 @@ class ApiKey(enum.IntEnum):
     SYNC_GROUP = 14, 0, 5, Bound(16 * MIB, 10_000)
     DESCRIBE_GROUPS = 15, 0, 5, _NAMES
     LIST_GROUPS = 16, 0, 4, _SMALL
+    SASL_HANDSHAKE = 17, 1, 1, _SMALL
     API_VERSIONS = 18, 0, 4, _SMALL
     CREATE_TOPICS = 19, 2, 7, _PARTITIONS
     DELETE_TOPICS = 20, 1, 6, Bound(8 * MIB, 20_000)
@@ -87,6 +88,7 @@ class ApiKey(enum.IntEnum):
     DESCRIBE_CONFIGS = 32, 1, 4, _CONFIGS
     ALTER_CONFIGS = 33, 0, 2, _CONFIGS
     DESCRIBE_LOG_DIRS = 35, 1, 4, _PARTITIONS
+    SASL_AUTHENTICATE = 36, 0, 2, _SMALL
     CREATE_PARTITIONS = 37, 0, 3, _PARTITIONS
     DELETE_GROUPS = 42, 0, 2, _NAMES
     ELECT_LEADERS = 43, 0, 2, _PARTITIONS
@@ -97,7 +99,8 @@ class ApiKey(enum.IntEnum):
     DESCRIBE_CLUSTER = 60, 0, 1, _SMALL
 
 
-SERVED: Mapping[ApiKey, Versions] = {key: key.versions for key in ApiKey}
+_ASKED = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})  # of other Kafkas, by our client
+SERVED: Mapping[ApiKey, Versions] = {key: key.versions for key in ApiKey if key not in _ASKED}
 INTERBROKER = frozenset(ApiKey(key) for key in interbroker.MESSAGES)
 # librdkafka below 2.1 compresses only if Produce begins at 0, although it sends version 3 or later.
 _ADVERTISED_FIRST = {ApiKey.PRODUCE: 0}
@@ -256,7 +259,7 @@ def _sized(header: bytes, body: list[Buffer]) -> list[Buffer]:
 
 def advertised(keys: Collection[ApiKey]) -> tuple[tuple[int, int, int], ...]:
     """Return (key, first, last) of the APIs that clients see: those of `keys` that are not between brokers only."""
-    shown = {*keys, ApiKey.API_VERSIONS} - INTERBROKER
+    shown = ({*keys, ApiKey.API_VERSIONS} & SERVED.keys()) - INTERBROKER
     return tuple(
         (key, _ADVERTISED_FIRST.get(key, SERVED[key].first), SERVED[key].last) for key in sorted(shown)
     )

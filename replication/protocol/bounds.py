@@ -18,7 +18,7 @@ from replication.protocol.apis import ApiKey, Bound, Request
 # cost 1 to 2 µs each, others up to 5.
 SHORT_PARTITIONS, SHORT_ITEMS, SHORT_BYTES = 1000, 500, 64 * 1024
 
-BOUNDS: Mapping[ApiKey, Bound] = {key: key.bound for key in ApiKey}
+BOUNDS: Mapping[ApiKey, Bound] = {key: key.bound for key in apis.SERVED}
 
 
 class LongRequest(Exception):  # noqa: N818  (an event, not an error)

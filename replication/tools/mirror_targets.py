@@ -22,6 +22,7 @@ from logstore.store.reading import schema_of
 from replication.client.fetching import LATEST
 from replication.client.groups import Committed
 from replication.client.kafka_client import Isolation, KafkaClient
+from replication.client.security import SETTINGS, hint_of, security_of
 from replication.model.cluster import TopicPartition
 
 SETTLE_MS = 1000  # until records in flight from a killed run are appended, or lost with its connection
@@ -66,16 +67,19 @@ class MirrorTarget(Protocol):
 
 
 def client_of(bootstrap: str, properties: Mapping[str, str], *, more: tuple[str, ...] = ()) -> KafkaClient:
-    """A client with these properties of Kafka's clients. Raises: MirrorError: one of them is not known here."""
+    """A client with these properties of Kafka's clients.
+
+    Raises: MirrorError: one of them is not known here; InvalidConfigError: those of TLS and SASL are wrong.
+    """
     known = (_TIMEOUT, *more)
-    for key in properties.keys() - set(known):
-        raise MirrorError(
-            f"{key} is not known: {' and '.join(known)} can be set. TLS and SASL are not there; name a listener that "
-            "needs neither"
-        )
+    secured = {key: value for key, value in properties.items() if key in SETTINGS}
+    for key in properties.keys() - {*known, *secured}:
+        hint = hint_of(key) or f"{', '.join(known)}, and those of TLS and SASL can be set"
+        raise MirrorError(f"{key}: {hint}")
     if not (timeout := properties.get(_TIMEOUT, _TIMEOUT_MS)).isdecimal():
         raise MirrorError(f"{_TIMEOUT}={timeout}: a number of milliseconds is wanted")
-    return KafkaClient(bootstrap, client_id="pylog-mirror", timeout_ms=int(timeout))
+    security = security_of(secured)
+    return KafkaClient(bootstrap, client_id="pylog-mirror", timeout_ms=int(timeout), security=security)
 
 
 class DirectoryTarget:

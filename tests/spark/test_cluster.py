@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -27,6 +28,7 @@ from replication.client.kafka_client import KafkaClient
 from replication.model.cluster import TopicPartition
 from tests.integration.cluster.test_damage import flip, log_of, until_flushed
 from tests.spark.test_tiering import places
+from tests.support.secured import PASSWORD, USER, secured_broker
 
 TIMEOUT_S = 60
 
@@ -68,6 +70,51 @@ def test_a_frame_written_to_a_cluster_is_read_back(spark, client, over, topic):
     assert {p: e.end for p, e in client.extents(topic).items()} == {
         p: sum(row.partition == p for row in rows) for p in range(3)
     }
+
+
+def test_a_secured_cluster_is_written_and_read_and_nothing_shows_a_password(spark, tmp_path):
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    with secured_broker(tmp_path / "secured") as (listener, certificates):
+        jaas = f"{module} required username={USER} password={json.dumps(PASSWORD, ensure_ascii=False)};"
+        security = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.jaas.config": jaas,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": certificates / "ca.pem",
+        }
+        with KafkaClient(listener.address, security=security) as client:
+            client.create_topic("t", partitions=2)
+        over = {f"kafka.{name}": value for name, value in security.items()}
+        over["kafka.bootstrap.servers"] = listener.address
+        frame = spark.range(200).selectExpr("concat('v', id) value")
+        frame.write.format("pylog").options(**over, topic="t", exactlyOnce=False).mode("append").save()
+        found = spark.read.format("pylog").options(**over, subscribe="t").load()
+        assert sorted(bytes(row.value).decode() for row in found.collect()) == sorted(
+            f"v{n}" for n in range(200)
+        )
+        stream = spark.readStream.format("pylog").options(**over, subscribe="t", groupId="g")
+        query = stream.option("startingOffsets", "earliest").load().writeStream.format("noop")
+        query = (
+            query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert lag_of_group(listener.address, "g", security=security)["offsetsBehindLatest"] == 0
+        shown = [found._jdf.queryExecution().toString(), str(query.lastProgress), repr(found)]
+        shown += [
+            file.read_text()
+            for file in (tmp_path / "checkpoint").rglob("*")
+            if file.is_file() and file.suffix != ".crc"
+        ]
+        assert len(shown) > 4
+        assert not [text for text in shown if "word" in text or PASSWORD in text]
+        wrong = over | {"kafka.sasl.jaas.config": f"{module} required username=ada password=hidden;"}
+        refusing = spark.read.format("pylog").options(**wrong, subscribe="t").load()
+        with pytest.raises(Exception, match="user or password is wrong") as refused:
+            refusing.collect()
+        assert "hidden" not in str(refused.value)
 
 
 def test_keys_go_to_the_partitions_where_a_directory_has_them(spark, client, over, topic, tmp_path):

@@ -26,6 +26,7 @@ from datasource.connector.places import (
 )
 from datasource.schema import COLUMNS
 from logstore import InvalidConfigError
+from replication.client.security import security_of
 
 READ = {"path": "/log", "subscribe": "orders"}
 WRITE = {"path": "/log", "topic": "orders"}
@@ -210,7 +211,9 @@ def test_an_unknown_option_is_answered_by_the_list():
     ("name", "hint"),
     [
         ("kafka.group.id", "groupId"),
-        ("kafka.security.protocol", "only 'kafka.bootstrap.servers'"),
+        ("kafka.max.poll.records", "only those of addresses, rack, TLS and SASL"),
+        ("kafka.ssl.truststore.password", "a PEM file has none"),
+        ("kafka.sasl.mechansim", "did you mean 'sasl.mechanism'"),
         ("groupIdPrefix", "groupId"),
         ("kafkaConsumer.pollTimeoutMs", "remove it"),
         ("bootstrap.servers", "'kafka.bootstrap.servers'"),
@@ -373,6 +376,35 @@ def test_a_stream_may_be_named():
     assert (options.transaction, options.batch_id, options.transaction_timeout_ms) == ("a", None, 60_000)
 
 
+SASL_SSL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+USER = SASL_SSL | {"sasl.username": "a", "sasl.password": "b"}
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+JAAS = SASL_SSL | {"sasl.jaas.config": f"{MODULE} required username=a password=b;"}
+FILES = {
+    "ssl.ca.location": "a",
+    "ssl.certificate.location": "b",
+    "ssl.key.location": "c",
+    "ssl.key.password": "d",
+}
+FILES |= {"ssl.endpoint.identification.algorithm": ""}
+PEM = {"type": "PEM", "location": "a"}
+STORES = {f"ssl.{kind}store.{name}": value for kind in ("key", "trust") for name, value in PEM.items()}
+
+
+def test_a_cluster_is_met_as_the_options_say_and_a_directory_is_not():
+    options = {f"kafka.{name}": value for name, value in (JAAS | FILES).items()}
+    found = read_options({"kafka.bootstrap.servers": "a:1", "subscribe": "t", **options}, streaming=True)
+    assert found.location.security == security_of(USER | FILES)
+    assert (
+        read_options({"subscribe": "t", **found.location.options}, streaming=True).location == found.location
+    )
+    assert "password" not in repr(found).replace("checks", "")
+    for options in ({"path": "/log"}, {"kafka.bootstrap.servers": "a:1"}):
+        with pytest.raises(InvalidConfigError, match=r"kafka\.ssl\.ca\.location") as caught:
+            write_options({"exactlyOnce": "false", "kafka.ssl.ca.location": "a", **options})
+        assert ("needs a cluster" in str(caught.value)) == ("path" in options)
+
+
 def test_every_option_of_the_table_is_accepted_where_it_acts():
     texts = {
         "path": "/log", "assign": '{"a":[0]}', "subscribe": "a", "subscribePattern": "a", "columns": "value",
@@ -388,7 +420,11 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
         for use in uses:
             base = {"path": "/log"} if use == Use.WRITE or name in ("assign", "subscribePattern") else READ
             together = {"txnId": "a", "txnVersion": "1"} if name.startswith("txn") else {}
-            if name in ("kafka.bootstrap.servers", "kafka.client.rack", "shortCircuit"):
+            if name.startswith(("kafka.security", "kafka.sasl", "kafka.ssl")):
+                secured = JAAS if name == "kafka.sasl.jaas.config" else USER
+                secured = secured | (STORES if "store" in name else FILES)
+                together = {f"kafka.{each}": value for each, value in secured.items()}
+            if name.startswith("kafka.") or name == "shortCircuit":
                 base = {"exactlyOnce": "false"} if use == Use.WRITE else {"subscribe": "a"}
                 base["kafka.bootstrap.servers"] = texts["kafka.bootstrap.servers"]
             if name == "tieredTable":
@@ -396,6 +432,7 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
             if name == "groupId":
                 base = {"kafka.bootstrap.servers": "one:9092", "subscribe": "a", "startingOffsets": "group"}
             given = {**base, name: texts.get(name, "1"), **together}
+            assert name.lower() in {each.lower() for each in given}
             if use == Use.WRITE:
                 write_options(given)
             else:

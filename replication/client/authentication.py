@@ -1,0 +1,177 @@
+"""What a connection needs before its first request, as `Security` says: TLS, and SASL.
+
+Laws: what no repetition mends is an AuthenticationError, of one line, which shows no password. Certificates are always
+checked, host names unless it was said otherwise. The server's SCRAM signature is checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from logstore.env import SYSTEM
+from logstore.errors import InvalidConfigError, PylogError
+from replication.client.scram import Exchange, ScramError
+from replication.client.security import Security
+from replication.errors import ProtocolError
+from replication.network.client import connect
+from replication.protocol.apis import ApiKey, Versions
+
+PROBE_S = 2.0  # a look at what a port speaks
+_NONCE_BITS = 192
+_NONE, _UNSUPPORTED_MECHANISM, _ILLEGAL_STATE = 0, 33, 34
+_NAMES, _EXPIRED = (62, 64), 10  # OpenSSL's codes: another name, another address; its time is over
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")  # what came is no TLS
+Ask = Callable[[ApiKey, Any], Awaitable[Any]]  # sends one request, and returns its answer
+
+
+class AuthenticationError(PylogError):
+    """A broker was reached, and TLS or SASL failed: to repeat it does not help."""
+
+
+def tls_context(security: Security) -> ssl.SSLContext | None:
+    """The client's side of TLS; None: without. Raises: InvalidConfigError: a file cannot be used."""
+    if not security.has_tls:
+        return None
+    setting, file = "ssl.ca.location", security.ca_file
+    try:
+        context = ssl.create_default_context(cafile=file or None)
+        if security.certificate_file:
+            setting, file = "ssl.certificate.location", security.certificate_file
+            # Without a function OpenSSL would ask the terminal for the password.
+            context.load_cert_chain(file, security.key_file or None, lambda: security.key_password)
+    except OSError as error:  # SSLError is one
+        why = (
+            error.strerror
+            if not isinstance(error, ssl.SSLError)
+            else "it holds none in PEM, or no key that fits"
+        )
+        if isinstance(error, ssl.SSLError) and security.certificate_file == file:
+            why = "certificate and key cannot be read or do not fit; an encrypted key needs ssl.key.password"
+        raise InvalidConfigError(f"{setting}={file}: {why}", option=setting) from None
+    context.check_hostname = security.checks_host_name
+    return context
+
+
+async def authenticate(
+    security: Security, where: str, versions: Mapping[int, Versions], ask: Ask
+) -> float | None:
+    """Say who we are; return for how many seconds that holds, None: as long as the connection.
+
+    Raises: AuthenticationError; as `ask`.
+    """
+    if not security.mechanism:
+        return None
+    answer = None
+    if ApiKey.SASL_HANDSHAKE in versions:
+        answer = await ask(ApiKey.SASL_HANDSHAKE, {"mechanism": security.mechanism})
+    if answer is None or answer.error_code.value == _ILLEGAL_STATE:
+        remedy = "SSL" if security.has_tls else "PLAINTEXT"
+        raise AuthenticationError(f"{where} asks nobody for a name: set security.protocol={remedy}")
+    if answer.error_code.value == _UNSUPPORTED_MECHANISM:
+        raise AuthenticationError(
+            f"{where} does not offer {security.mechanism}: set sasl.mechanism to one of its own, "
+            f"{', '.join(answer.mechanisms)}"
+        )
+    if answer.error_code.value != _NONE:
+        raise AuthenticationError(f"{where} refuses {security.mechanism} with code {answer.error_code.value}")
+
+    async def say(message: bytes) -> Any:
+        answer = await ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": message})
+        if answer.error_code.value != _NONE:
+            said = f": {' '.join(answer.error_message.split())}" if answer.error_message else ""
+            raise AuthenticationError(
+                f"{where} refuses user {security.username!r} by {security.mechanism}: user or password is wrong{said}"
+            )
+        return answer
+
+    last = await _converse(security, where, say)
+    lifetime = getattr(last, "session_lifetime", None)
+    return lifetime.total_seconds() or None if lifetime is not None else None
+
+
+async def _converse(security: Security, where: str, say: Callable[[bytes], Awaitable[Any]]) -> Any:
+    """Prove the password; return the last answer. Raises: as `authenticate`."""
+    if security.mechanism == "PLAIN":
+        return await say(f"\0{security.username}\0{security.password}".encode())
+    nonce = f"{SYSTEM.random.getrandbits(_NONCE_BITS):x}"
+    exchange = Exchange(security.mechanism, security.username, security.password, nonce)
+    try:
+        answer = await say(exchange.first)
+        last = await say(exchange.final(answer.auth_bytes))
+        exchange.check(last.auth_bytes)
+    except ScramError as error:
+        raise AuthenticationError(f"{where} is not to be believed: {error}") from None
+    return last
+
+
+async def refusal(host: str, port: int, security: Security, error: Exception) -> Exception:
+    """Why a connection was not made, or ended before its first answer: `error`, or an AuthenticationError.
+
+    When the other side has closed it, a second connection shows whether the port speaks TLS.
+    """
+    where, cause = f"{host}:{port}", error.__cause__ if isinstance(error.__cause__, ssl.SSLError) else error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return AuthenticationError(_distrust(where, cause))
+    sasl = "SASL_" if security.mechanism else ""
+    if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+        if cause.reason in _NO_TLS:
+            return AuthenticationError(f"{where} speaks no TLS: set security.protocol={sasl}PLAINTEXT")
+        return AuthenticationError(
+            f"{where} breaks TLS off: {_words(cause.reason)}{_certificate_hint(security)}"
+        )
+    if not isinstance(cause, (ConnectionError, ssl.SSLError, ProtocolError)) or isinstance(
+        cause, ConnectionRefusedError
+    ):
+        return error
+    if await _answers(host, port, has_tls=not security.has_tls):
+        if security.has_tls:
+            return AuthenticationError(f"{where} speaks no TLS: set security.protocol={sasl}PLAINTEXT")
+        return AuthenticationError(f"{where} speaks TLS: set security.protocol={sasl}SSL")
+    if security.has_tls:
+        return ConnectionResetError(f"it closed the connection as TLS began{_certificate_hint(security)}")
+    return error
+
+
+def _distrust(where: str, error: ssl.SSLCertVerificationError) -> str:
+    said = f"the certificate of {where} is not believed: {error.verify_message.rstrip('.')}"
+    if error.verify_code in _NAMES:
+        return (
+            f"{said}; name the broker as its certificate does, or set ssl.endpoint.identification.algorithm to an "
+            "empty text"
+        )
+    if error.verify_code == _EXPIRED:
+        return f"{said}; the broker needs a new one (or the clock here is wrong)"
+    return f"{said}; name the authority that signed it by ssl.ca.location"
+
+
+def _certificate_hint(security: Security) -> str:
+    return (
+        "" if security.certificate_file else "; if it wants a client's certificate: ssl.certificate.location"
+    )
+
+
+def _words(reason: str | None) -> str:
+    return (reason or "without a reason").lower().replace("_", " ")
+
+
+async def _answers(host: str, port: int, *, has_tls: bool) -> bool:
+    """Does the port speak TLS; or, without, Kafka's protocol?"""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if has_tls else None
+    if tls is not None:  # nothing is said over it
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    try:
+        connection = await connect(host, port, timeout_s=PROBE_S, tls=tls)
+    except OSError:
+        return False
+    try:
+        async with asyncio.timeout(PROBE_S):
+            if not has_tls:
+                await connection.send(ApiKey.API_VERSIONS, 0, "pylog", {})
+        return True
+    except (OSError, ProtocolError):
+        return False
+    finally:
+        connection.end(ConnectionAbortedError("it was looked at"))

@@ -1,0 +1,217 @@
+"""Security: whether brokers are met with TLS and SASL, and as whom, out of settings by Kafka's names and librdkafka's.
+
+Values only: files are read, and passwords are sent, in `authentication`. No error and no repr shows a password.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from logstore.errors import InvalidConfigError, did_you_mean
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_PEM = "PEM"
+
+# Every setting that is taken; docs/client.md has them with their meanings, and a test compares.
+SETTINGS = frozenset(
+    {
+        "security.protocol",
+        "sasl.jaas.config",
+        "sasl.mechanism",
+        "sasl.password",
+        "sasl.username",
+        "ssl.ca.location",
+        "ssl.certificate.location",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.keystore.location",
+        "ssl.keystore.type",
+        "ssl.truststore.location",
+        "ssl.truststore.type",
+    }
+)
+_NO_PASSWORD = "a PEM file has none: remove it; that of the key in it is ssl.key.password"
+_HINTS = {
+    "sasl.mechanisms": "here it is sasl.mechanism",
+    "ssl.keystore.password": _NO_PASSWORD,
+    "ssl.truststore.password": _NO_PASSWORD,
+    "enable.ssl.certificate.verification": "certificates are always checked: name their authority by ssl.ca.location",
+}
+_REMEDIES = {  # of stores that are no PEM files; the store is the first word of the setting
+    "truststore": "make a PEM file of it: keytool -exportcert -rfc -alias CA -keystore STORE -file ca.pem",
+    "keystore": "make a PEM file of it: keytool -importkeystore -srckeystore STORE -destkeystore s.p12 -deststoretype "
+    "PKCS12, then openssl pkcs12 -in s.p12 -out client.pem",
+}
+# A login module of Java, by the last part of its name, and the mechanisms that it serves.
+_MODULES = {"PlainLoginModule": MECHANISMS[:1], "ScramLoginModule": MECHANISMS[1:]}
+_JAAS = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*);\s*", re.DOTALL)
+_JAAS_PAIR = re.compile(r"""\s*([\w.$-]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"';]+)""", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """How brokers are met. Files are PEM files on the machine that connects.
+
+    ca_file: whose certificates are believed; "": those that the machine believes. certificate_file: the client's own,
+    with its key unless key_file has it; "": none. mechanism: of SASL; "": none.
+    """
+
+    has_tls: bool = False
+    ca_file: str = ""
+    certificate_file: str = ""
+    key_file: str = ""
+    key_password: str = field(default="", repr=False)
+    checks_host_name: bool = True
+    mechanism: str = ""
+    username: str = ""
+    password: str = field(default="", repr=False)
+
+    @property
+    def protocol(self) -> str:
+        """The value of security.protocol."""
+        return _PROTOCOLS[self.has_tls + 2 * bool(self.mechanism)]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings that `security_of` makes it from, passwords included."""
+        named = {
+            "security.protocol": self.protocol,
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": self.username,
+            "sasl.password": self.password,
+            "ssl.ca.location": self.ca_file,
+            "ssl.certificate.location": self.certificate_file,
+            "ssl.key.location": self.key_file,
+            "ssl.key.password": self.key_password,
+        }
+        check = {} if self.checks_host_name else {"ssl.endpoint.identification.algorithm": ""}
+        return {name: value for name, value in named.items() if value} | check if self != PLAINTEXT else {}
+
+
+PLAINTEXT = Security()
+
+
+def security_of(given: Mapping[str, str], prefix: str = "") -> Security:
+    """What these settings say; none of them: PLAINTEXT. `prefix` stands before their names in errors.
+
+    Raises: InvalidConfigError: one is unknown, not spoken here, or means nothing beside the others.
+    """
+    try:
+        return _security_of({name: value.strip() for name, value in given.items()})
+    except InvalidConfigError as error:
+        raise InvalidConfigError(f"{prefix}{error}", option=error.option) from None  # type: ignore[attr-defined]
+
+
+def hint_of(name: str) -> str:
+    """What to write for a setting of this name that is not taken; "" if it is none of TLS or SASL."""
+    if name in _HINTS:
+        return _HINTS[name]
+    if name.startswith(("ssl.", "sasl.", "security.")):
+        return f"it is not known{did_you_mean(name, SETTINGS)}"
+    return ""
+
+
+def _security_of(given: Mapping[str, str]) -> Security:
+    for name in sorted(given.keys() - SETTINGS):
+        raise _wrong(name, hint_of(name) or f"it is not known{did_you_mean(name, SETTINGS)}")
+    protocol = given.get("security.protocol", _PROTOCOLS[0]).upper()
+    if protocol not in _PROTOCOLS:
+        raise _wrong("security.protocol", f"one of {', '.join(_PROTOCOLS)}")
+    has_tls, has_sasl = protocol.endswith("SSL"), protocol.startswith("SASL")
+    for name in sorted(given):
+        if name.startswith("ssl.") and not has_tls:
+            raise _wrong(name, f"it needs security.protocol=SSL or SASL_SSL, and that is {protocol}")
+        if name.startswith("sasl.") and not has_sasl:
+            raise _wrong(
+                name, f"it needs security.protocol=SASL_SSL or SASL_PLAINTEXT, and that is {protocol}"
+            )
+    mechanism = _mechanism(given) if has_sasl else ""
+    username, password = _credentials(given, mechanism) if mechanism else ("", "")
+    certificate_file = _file(given, "ssl.certificate.location", "ssl.keystore.location")
+    for name in ("ssl.key.location", "ssl.key.password"):
+        if given.get(name) and not certificate_file:
+            raise _wrong(
+                name, "it needs the certificate, in ssl.certificate.location or ssl.keystore.location"
+            )
+    return Security(
+        has_tls=has_tls,
+        ca_file=_file(given, "ssl.ca.location", "ssl.truststore.location"),
+        certificate_file=certificate_file,
+        key_file=given.get("ssl.key.location", ""),
+        key_password=given.get("ssl.key.password", ""),
+        checks_host_name=_checks_host_name(given.get("ssl.endpoint.identification.algorithm", "https")),
+        mechanism=mechanism,
+        username=username,
+        password=password,
+    )
+
+
+def _file(given: Mapping[str, str], pem: str, store: str) -> str:
+    """The PEM file under either name."""
+    kind = store.replace("location", "type")
+    if given.get(kind, _PEM).upper() != _PEM or (store in given and kind not in given):
+        remedy = _REMEDIES[store.split(".")[1]]
+        raise _wrong(kind, f"only PEM is read, and Kafka's default is JKS: set it to PEM; {remedy}")
+    _one_of(given, pem, store)
+    return given.get(pem, "") or given.get(store, "")
+
+
+def _one_of(given: Mapping[str, str], one: str, other: str) -> None:
+    if one in given and other in given:
+        raise _wrong(one, f"{other} says the same: leave one away")
+
+
+def _checks_host_name(text: str) -> bool:
+    if text.lower() not in ("https", "none", ""):
+        raise _wrong("ssl.endpoint.identification.algorithm", "https, or empty: the host name is not checked")
+    return text.lower() == "https"
+
+
+def _mechanism(given: Mapping[str, str]) -> str:
+    found = given.get("sasl.mechanism", "GSSAPI").upper()  # Kafka's default
+    if found not in MECHANISMS:
+        raise _wrong(
+            "sasl.mechanism", f"{found} is not spoken here: set it to one of {', '.join(MECHANISMS)}"
+        )
+    return found
+
+
+def _credentials(given: Mapping[str, str], mechanism: str) -> tuple[str, str]:
+    """User and password, from either way to give them."""
+    for name in ("sasl.username", "sasl.password"):
+        _one_of(given, name, "sasl.jaas.config")
+    if "sasl.jaas.config" in given:
+        return _of_jaas(given["sasl.jaas.config"], mechanism)
+    for name in ("sasl.username", "sasl.password"):
+        if not given.get(name):
+            raise _wrong(name, f"{mechanism} needs it, or sasl.jaas.config")
+    return given["sasl.username"], given["sasl.password"]
+
+
+def _of_jaas(text: str, mechanism: str) -> tuple[str, str]:
+    """User and password of a login module's line, which is not shown."""
+    found = _JAAS.fullmatch(text)
+    wanted = next(module for module, served in _MODULES.items() if mechanism in served)
+    if found is None or found[1].rpartition(".")[2] != wanted:
+        raise _wrong("sasl.jaas.config", f"{mechanism} needs {_example(wanted)}")
+    pairs = {pair[1]: pair[2] for pair in _JAAS_PAIR.finditer(found[2])}
+    if _JAAS_PAIR.sub("", found[2]).strip() or pairs.keys() != {"username", "password"}:
+        raise _wrong("sasl.jaas.config", f"username and password are read, each once: {_example(wanted)}")
+    return _unquoted(pairs["username"]), _unquoted(pairs["password"])
+
+
+def _example(module: str) -> str:
+    package = module.removesuffix("LoginModule").lower()
+    return f'org.apache.kafka.common.security.{package}.{module} required username="…" password="…";'
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL) if text[0] in "\"'" else text
+
+
+def _wrong(name: str, rule: str) -> InvalidConfigError:
+    return InvalidConfigError(f"{name}: {rule}", option=name)
