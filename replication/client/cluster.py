@@ -265,8 +265,8 @@ class Cluster:
             if backoff.is_over:
                 tried = "; ".join(f"{address}: {reason}" for address, reason in failed.items())
                 raise UnreachableError(
-                    f"no Kafka broker answered within {self.timeout_s:g} s: {tried}. Check "
-                    "kafka.bootstrap.servers, that the brokers listen there, and security.protocol",
+                    f"no Kafka broker answered within {self.timeout_s:g} s: {tried}. Check the addresses, that the "
+                    "brokers listen there, and security.protocol",
                     addresses=list(failed),
                 )
 

@@ -380,12 +380,16 @@ def test_wrong_words_are_answered_in_one_line(source, tmp_path, monkeypatch):
     assert "'(' is not a regular expression: missing )" in says(here, "--topics-regex", "(")
     assert "no topic of the source fits 'none.*'" in says(here, "--topics-regex", "none.*")
     quick = ["--topics", "orders", "--consumer-property"]
-    assert "127.0.0.1:1" in says("127.0.0.1:1", *quick, "default.api.timeout.ms=500")
+    away = says("127.0.0.1:1", *quick, "default.api.timeout.ms=500")
+    assert "127.0.0.1:1" in away
+    assert "kafka.bootstrap.servers" not in away  # the command has an option of another name
     assert "default.api.timeout.ms=soon: a number of milliseconds" in says(
         here, *quick, "default.api.timeout.ms=soon"
     )
-    assert "TLS and SASL are not there" in says(here, *quick, "security.protocol=SSL")
-    assert "compression.type is not known: default.api.timeout.ms can" in says(
+    assert "speaks no TLS: set security.protocol=PLAINTEXT" in says(here, *quick, "security.protocol=SSL")
+    assert "ssl.ca.location: it needs security.protocol" in says(here, *quick, "ssl.ca.location=ca.pem")
+    assert "did you mean 'ssl.ca.location'" in says(here, *quick, "ssl.ca.loction=ca.pem")
+    assert "compression.type: default.api.timeout.ms, and those of TLS and SASL can be set" in says(
         here, *quick, "compression.type=lz4"
     )
     monkeypatch.setitem(sys.modules, "replication.tools", None)

@@ -6,7 +6,7 @@ import functools
 import pytest
 
 from replication.errors import ProtocolError
-from replication.network.client import Client, Clients
+from replication.network.client import Client, Clients, connect
 from replication.network.server import Server
 from replication.protocol.apis import ApiKey
 
@@ -49,6 +49,27 @@ async def test_calls_are_answered_in_order_and_after_a_restart_too():
     await server.start("127.0.0.1", port)
     assert (await client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_REQUEST)).topics
     client.close()
+    await server.close()
+
+
+@on_loop
+async def test_a_connection_that_is_drained_closes_behind_its_last_answer():
+    may_answer = asyncio.Event()
+
+    async def slow(context, body):
+        await may_answer.wait()
+        return answer(context, body)
+
+    server, port = await serve(slow)
+    connection = await connect("127.0.0.1", port, timeout_s=5)
+    asked = [connection.send(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, "me", EPOCH_REQUEST) for _ in range(3)]
+    draining = asyncio.create_task(connection.drain())
+    await asyncio.sleep(0)
+    assert not connection.is_over
+    may_answer.set()
+    await draining
+    assert connection.is_over
+    assert [each.result().topics[0].topic for each in asked] == ["me"] * 3
     await server.close()
 
 
