@@ -51,6 +51,7 @@ from datasource.schema import Shape
 from datasource.topics.directory import PartitionRange, ReadableTopics
 from logstore import InvalidRequestError, PylogError, StorageError
 from logstore.env import SYSTEM
+from logstore.records import compiled_code
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,9 +99,8 @@ def _load_kernels() -> None:
     Spark collects after every task and every plan. With numba's objects, which live as long as the process, that takes
     40 ms; a task may take 300.
     """
-    from logstore.records import arrow, kernels  # noqa: F401 - all that reading needs
+    from logstore.records import arrow  # noqa: F401 - all that reading needs
 
-    kernels.warm_up()
     gc.freeze()
 
 
@@ -138,8 +138,8 @@ class _Tasks:
         planned = tasks(
             ranges, self.options.tasks, floor_batch=target.floor_batch, size_bytes=target.size_bytes
         )
-        if planned:
-            _load_kernels()  # compile once here, not in every worker at once
+        if planned and not compiled_code.is_kept():
+            _load_kernels()  # compiled once here, not in every worker at once
         return [LogPartition(ranges) for ranges in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

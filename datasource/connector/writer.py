@@ -29,6 +29,7 @@ from datasource.schema import check_write_schema, rows_to_append
 from datasource.topics.directory import PartitionRange, WritableTopics
 from logstore import InvalidRecordError, InvalidRequestError, PylogError
 from logstore.env import SYSTEM
+from logstore.records import compiled_code
 from logstore.store.transactions.coordinator import Transactions
 from logstore.store.transactions.processes import driver
 from logstore.store.transactions.state import TransactionOwner
@@ -77,10 +78,8 @@ class _Appender:
         if options.topic is not None:
             target.topic(options.topic)
         self._driver = driver(SYSTEM)
-
-        from logstore.records.kernels import warm_up
-
-        warm_up()  # compiled once here, not by every worker at once
+        if not compiled_code.is_kept():
+            import logstore.records.kernels  # noqa: F401 - compiled once here, not in every worker at once
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
         """Append the rows; on return they are on disk."""

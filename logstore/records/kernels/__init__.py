@@ -8,15 +8,17 @@ From the ground up: `native` (how they are compiled, loads and stores), `varints
 `headers`, `decoding`, `encoding`, `contents` (a sum over rows in any order), `offset_map` (keys to their last
 offset), `compacting`.
 
-Signatures are explicit, so importing compiles, or loads what an earlier import compiled (see `native`).
+Signatures are explicit, so importing compiles, or loads what an earlier import compiled (see `records.compiled_code`).
 """
 
+from logstore.records.compiled_code import note_done
 from logstore.records.kernels.contents import digest
 from logstore.records.kernels.crc import crc32c
 from logstore.records.kernels.decoding import REASONS, Columns, Decoded, Source, decode, scan, walk
 from logstore.records.kernels.encoding import Encoded, Rows, encode
 from logstore.records.kernels.hashing import partitions_of
 from logstore.records.kernels.headers import HeaderColumns, decode_headers
+from logstore.records.kernels.native import CACHE_DIR
 
 __all__ = [
     "REASONS",
@@ -34,9 +36,6 @@ __all__ = [
     "partitions_of",
     "scan",
     "walk",
-    "warm_up",
 ]
 
-
-def warm_up() -> None:
-    """Return when all kernels are ready here and cached for other processes: the import did the work."""
+note_done(CACHE_DIR)

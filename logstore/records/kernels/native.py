@@ -1,19 +1,8 @@
-"""How kernels are compiled and where the result is kept; loads and stores at plain addresses.
-
-Compiled code is kept where NUMBA_CACHE_DIR says, or beside the sources, or in the user's cache directory, or,
-where none of these may be written, in a private directory under the system's temporary directory; in a
-directory of its own for each state of the sources, because numba looks only at the file of a kernel itself.
-Processes that compile at once do the work twice and keep one result.
-"""
+"""How kernels are compiled (what comes of it is kept: `compiled_code`); loads and stores at plain addresses."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import stat
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
@@ -21,63 +10,26 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from logstore.records.compiled_code import directory
+
 F = TypeVar("F", bound=Callable[..., Any])
 I64: Any = types.int64
 VOID: Any = types.void
 PAIR: Any = types.UniTuple(I64, 2)  # type: ignore[no-untyped-call]
 
-_HERE = Path(__file__).parent
 _config: Any = numba.config
 
 
-def _private_directory() -> Path | None:
-    """A directory of this user alone, or None: what is loaded from it is executed."""
-    path = Path(tempfile.gettempdir()) / f"pylog-numba-{os.getuid()}"
-    try:
-        path.mkdir(mode=0o700, exist_ok=True)
-        status = path.lstat()
-    except OSError:
-        return None
-    mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
-    return path if mine else None
-
-
-def _places() -> Iterator[Path | None]:
-    if _config.CACHE_DIR:
-        yield Path(_config.CACHE_DIR)
-    yield _HERE / "__pycache__"
-    yield Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "pylog"  # noqa: PTH111 - never raises
-    yield _private_directory()
-
-
-def _cache_dir() -> str | None:
-    """The first place that can be written, for the sources as they are; None: nothing can be kept."""
-    states = [
-        (file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(_HERE.glob("*.py"))
-    ]
-    state = hashlib.sha256(repr(states).encode()).hexdigest()[:16]
-    for place in _places():
-        if place is not None:
-            path = place / state
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-                tempfile.TemporaryFile(dir=path).close()
-            except OSError:
-                continue
-            return str(path)
-    return None
-
-
-_CACHE_DIR = _cache_dir()
+CACHE_DIR = directory()
 
 
 def kernel(signature: Any) -> Callable[[F], F]:
     """Compile now, or load."""
 
     def compiled(function: F) -> F:
-        before, _config.CACHE_DIR = _config.CACHE_DIR, _CACHE_DIR or ""
+        before, _config.CACHE_DIR = _config.CACHE_DIR, str(CACHE_DIR or "")
         try:
-            result = numba.njit(signature, nogil=True, error_model="numpy", cache=_CACHE_DIR is not None)(
+            result = numba.njit(signature, nogil=True, error_model="numpy", cache=CACHE_DIR is not None)(
                 function
             )
         finally:

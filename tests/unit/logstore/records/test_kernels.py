@@ -16,8 +16,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logstore.records import kernels
-from logstore.records.kernels import crc, native
+from logstore.records import compiled_code, kernels
+from logstore.records.kernels import crc
 
 ROOT = Path(__file__).parents[4]
 
@@ -92,19 +92,19 @@ def test_a_cpu_that_numba_was_told_is_not_taken_for_this_one(setting, monkeypatc
 
 
 def test_a_change_in_any_file_of_the_kernels_compiles_anew(monkeypatch, tmp_path):
-    monkeypatch.setattr(native._config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     shutil.copytree(ROOT / "logstore/records/kernels", tmp_path / "kernels")
-    monkeypatch.setattr(native, "_HERE", tmp_path / "kernels")
-    before = native._cache_dir()
-    assert native._cache_dir() == before
+    monkeypatch.setattr(compiled_code, "_SOURCES", tmp_path / "kernels")
+    before = compiled_code.directory()
+    assert compiled_code.directory() == before
     with (tmp_path / "kernels/varints.py").open("a") as file:
         file.write("# changed")
-    assert native._cache_dir() != before
+    assert compiled_code.directory() != before
 
 
 def test_compiled_code_is_kept_beside_the_sources(monkeypatch):
-    monkeypatch.setattr(native._config, "CACHE_DIR", "")
-    assert Path(native._cache_dir()).parent == ROOT / "logstore/records/kernels/__pycache__"
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    assert compiled_code.directory().parent == ROOT / "logstore/records/kernels/__pycache__"
 
 
 @pytest.fixture
@@ -114,19 +114,27 @@ def private(tmp_path, monkeypatch):
 
 
 def test_code_is_kept_in_a_directory_of_this_user_alone(private):
-    assert native._private_directory() == private
-    assert native._private_directory() == private
+    assert compiled_code._private_directory() == private
+    assert compiled_code._private_directory() == private
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
 
 
 def test_code_is_not_loaded_from_a_directory_that_others_may_write(private, tmp_path):
     private.mkdir()
     private.chmod(0o777)
-    assert native._private_directory() is None
+    assert compiled_code._private_directory() is None
     private.rmdir()
     (tmp_path / "elsewhere").mkdir()
     private.symlink_to(tmp_path / "elsewhere")
-    assert native._private_directory() is None
+    assert compiled_code._private_directory() is None
     private.unlink()
     private.write_bytes(b"")
-    assert native._private_directory() is None
+    assert compiled_code._private_directory() is None
+
+
+def test_to_ask_whether_they_are_compiled_loads_no_numba(monkeypatch, tmp_path):
+    code = "import sys; from logstore.records.compiled_code import is_kept; print(is_kept(), 'numba' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "False"]
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    assert not compiled_code.is_kept()
