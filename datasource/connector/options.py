@@ -390,7 +390,7 @@ def _location(given: Mapping[str, str]) -> Location:
             "options 'path' (a directory) and 'kafka.bootstrap.servers' (a cluster) are both given: leave one away",
             option="path",
         )
-    addresses_of(bootstrap)
+    addresses_of(bootstrap, "kafka.bootstrap.servers")
     return Location(bootstrap=bootstrap, security=security_of(secured, "kafka."))
 
 

@@ -66,7 +66,7 @@ def located(job: str, path: str | None, bootstrap: str | None, table: str | None
     if path:
         return Location(path=str(Path(path).absolute()))  # tasks run in other directories
     assert bootstrap, "one of the two is given"
-    addresses_of(bootstrap)
+    addresses_of(bootstrap, "bootstrap")
     if settings := _OF_BROKERS.get(job):
         raise InvalidRequestError(
             f"{job} is for a directory: the brokers of a cluster apply {settings} of each topic by themselves"

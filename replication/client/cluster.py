@@ -113,8 +113,10 @@ class Cluster:
         seen = {name: topic for name, topic in answer.topics.items() if topic.error is ErrorCode.NONE}
         return answer._replace(topics=seen)
 
-    async def topic(self, name: str, *, is_fresh: bool = False) -> TopicMetadata:
-        """One topic; asked again if what is known is old, or `is_fresh`.
+    async def topic(
+        self, name: str, *, is_fresh: bool = False, backoff: Backoff | None = None
+    ) -> TopicMetadata:
+        """One topic; asked again if what is known is old, or `is_fresh`. `backoff`: as of `call_any`.
 
         Raises: UnknownTopicError, KafkaError (one that may not be seen).
         """
@@ -122,9 +124,9 @@ class Cluster:
         known = self._topics.get(name)
         if known is not None and not is_fresh and now - known[0] < self._max_age_s:
             return known[1]
-        backoff, patience = self.backoff(), now + min(UNKNOWN_TOPIC_S, self.timeout_s)
+        backoff, patience = backoff or self.backoff(), now + min(UNKNOWN_TOPIC_S, self.timeout_s)
         while True:
-            topic = (await self._ask_metadata([name])).topics.get(name)
+            topic = (await self._ask_metadata([name], backoff)).topics.get(name)
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error
             if topic is not None and error is ErrorCode.NONE:
                 return topic
@@ -153,11 +155,11 @@ class Cluster:
         """What was heard last of the cluster itself."""
         return self._cluster
 
-    async def leader(self, tp: TopicPartition) -> PartitionLeader:
+    async def leader(self, tp: TopicPartition, backoff: Backoff | None = None) -> PartitionLeader:
         """Who leads the partition, as far as is known. Raises: UnknownTopicError, UnknownPartitionError."""
-        topic = await self.topic(tp.topic)
+        topic = await self.topic(tp.topic, backoff=backoff)
         if tp.partition not in topic.leaders:
-            topic = await self.topic(tp.topic, is_fresh=True)
+            topic = await self.topic(tp.topic, is_fresh=True, backoff=backoff)
         if tp.partition not in topic.leaders:
             raise UnknownPartitionError(tp.topic, tp.partition, len(topic.leaders))
         return topic.leaders[tp.partition]
@@ -389,7 +391,7 @@ class Cluster:
         done: dict[TopicPartition, Found] = {}
         left, backoff = dict(wanted), self.backoff()
         while True:
-            refused = await self._ask_leaders(left, ask, done)
+            refused = await self._ask_leaders(left, ask, done, backoff)
             left = {tp: wanted[tp] for tp in left if tp not in done}
             if not left:
                 return done
@@ -411,16 +413,17 @@ class Cluster:
         left: Mapping[TopicPartition, Any],
         ask: Callable[[BrokerConnection, Partitions], Awaitable[Mapping[TopicPartition, Found | ErrorCode]]],
         done: dict[TopicPartition, Found],
+        backoff: Backoff,
     ) -> dict[TopicPartition, ErrorCode | BaseException | str]:
         shares: dict[int, dict[TopicPartition, Any]] = {}
         refused: dict[TopicPartition, ErrorCode | BaseException | str] = {}
         for tp, asked in left.items():
-            leader = (await self.leader(tp)).broker
+            leader = (await self.leader(tp, backoff)).broker
             if leader == NO_LEADER:
                 refused[tp] = ErrorCode.LEADER_NOT_AVAILABLE
             else:
                 shares.setdefault(leader, {})[tp] = asked
-        answers = await asyncio.gather(*(self._share(b, share, ask) for b, share in shares.items()))
+        answers = await asyncio.gather(*(self._share(b, share, ask, backoff) for b, share in shares.items()))
         for share, answer in zip(shares.values(), answers, strict=True):
             for tp in share:
                 found = answer if isinstance(answer, BaseException) else answer.get(tp, "not answered")
@@ -435,9 +438,11 @@ class Cluster:
         broker: int,
         share: Partitions,
         ask: Callable[[BrokerConnection, Partitions], Awaitable[Mapping[TopicPartition, Any]]],
+        backoff: Backoff,
     ) -> Mapping[TopicPartition, Any] | BaseException:
         try:
-            return await ask(await self.connection(broker), share)
+            async with asyncio.timeout_at(backoff.deadline):
+                return await ask(await self.connection(broker), share)
         except (*LOST, KafkaError) as error:
             return error
 

@@ -293,7 +293,7 @@ async def _ask_broker(
         topics=tuple(FetchTopic(name, ids[name], tuple(rows)) for name, rows in topics.items()),
         max_bytes=max_bytes,
         isolation=isolation,
-        rack=cluster.read_replicas.rack,
+        rack=cluster.read_replicas.rack(share),
     )
     bounds = {"version_max": None if all(ids.values()) else TOPIC_IDS_FROM - 1}
     if is_near:

@@ -300,7 +300,7 @@ class KafkaClient(Closing):
 
     def producer(self, **settings: Any) -> Producer:
         """A producer of its own, with `ProducerSettings`. It ends with this client. Raises: InvalidConfigError."""
-        producer = AsyncProducer(self._cluster, settings_of(ProducerSettings, settings))
+        producer = AsyncProducer(self._cluster, settings_of(ProducerSettings, settings, "a producer"))
         self._endings.append(producer.close)
         return Producer(producer, self._run)
 
@@ -322,7 +322,9 @@ class KafkaClient(Closing):
             return AsyncConsumer(
                 self.where,
                 [topics] if isinstance(topics, str) else topics,
-                settings_of(ConsumerSettings, {"group_id": group_id, "rack": self._rack, **settings}),
+                settings_of(
+                    ConsumerSettings, {"group_id": group_id, "rack": self._rack, **settings}, "a consumer"
+                ),
                 on_assign=apart(on_assign),
                 on_revoke=apart(on_revoke),
                 security=self._security,

@@ -1,7 +1,7 @@
 """ReadReplicas: which replica of a partition is read: its leader, or the nearer one that the leader names (KIP-392).
 
 Laws: a leader is asked first in each of its epochs, and again after RENEW_S. When a named replica fails, its leader
-serves: for LEADERS_ONLY_S no leader hears of the rack. Belongs to one event loop.
+serves: for LEADERS_ONLY_S it hears of no rack for that partition. Belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class ReadReplicas:
     def __init__(self, rack: str = "") -> None:
         self._rack = rack
         self._named: dict[TopicPartition, _Named] = {}
-        self._leaders_until = 0.0
+        self._leaders_until: dict[TopicPartition, float] = {}
 
-    @property
-    def rack(self) -> str:
-        """What leaders are to know of the rack now."""
-        return self._rack if asyncio.get_running_loop().time() >= self._leaders_until else ""
+    def rack(self, tps: Iterable[TopicPartition]) -> str:
+        """What a request for these tells of the rack: nothing, if one of them is to come from its leader now."""
+        now = asyncio.get_running_loop().time()
+        return "" if any(self._leaders_until.get(tp, now) > now for tp in tps) else self._rack
 
     def of(self, tp: TopicPartition, leader: PartitionLeader) -> int:
         """The broker to read from."""
@@ -54,6 +54,5 @@ class ReadReplicas:
 
     def failed(self, tps: Iterable[TopicPartition]) -> None:
         """A replica that was named for these does not serve them."""
-        named = [tp for tp in tps if self._named.pop(tp, None) is not None]
-        if named:
-            self._leaders_until = asyncio.get_running_loop().time() + LEADERS_ONLY_S
+        until = asyncio.get_running_loop().time() + LEADERS_ONLY_S
+        self._leaders_until |= {tp: until for tp in tps if self._named.pop(tp, None) is not None}

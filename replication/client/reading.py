@@ -86,7 +86,8 @@ class PartitionReader:
         self._agreed: dict[TopicPartition, int] = {}  # the leader epoch in which the position was found right
         self._ids: dict[TopicPartition, str] = {}  # of the topic in which the position is
         self._cut: dict[TopicPartition, TruncatedError] = {}
-        self._asked: dict[int, asyncio.Task[None]] = {}  # by leader
+        # By broker, and what it is told of the rack: a partition that must come from its leader takes no other with it.
+        self._asked: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._fetching: set[TopicPartition] = set()
         self._fetcher: asyncio.Task[None] | None = None
         self._error: PylogError | None = None
@@ -174,7 +175,7 @@ class PartitionReader:
     async def _fetch_all(self) -> None:
         while True:
             self._wanted.clear()
-            shares: dict[int, dict[TopicPartition, FetchPartition]] = {}
+            shares: dict[tuple[int, str], dict[TopicPartition, FetchPartition]] = {}
             for tp in tuple(self.positions):
                 if not self._may_fetch(tp):
                     continue
@@ -185,10 +186,10 @@ class PartitionReader:
                     continue
                 if planned is not None and planned[0] not in self._asked:
                     shares.setdefault(planned[0], {})[tp] = planned[1]
-            for broker, share in shares.items():
+            for place, share in shares.items():
                 self._fetching |= share.keys()
-                task = asyncio.create_task(self._fetch(broker, share))
-                self._asked[broker] = task
+                task = asyncio.create_task(self._fetch(place, share))
+                self._asked[place] = task
                 task.add_done_callback(self._ended)
             try:
                 async with asyncio.timeout(RETRY_S if self._not_before else None):
@@ -203,8 +204,8 @@ class PartitionReader:
         self._not_before.pop(tp, None)
         return True
 
-    async def _planned(self, tp: TopicPartition) -> tuple[int, FetchPartition] | None:
-        """Which broker to ask for what, if there is one now. Raises: as `Cluster.leader`."""
+    async def _planned(self, tp: TopicPartition) -> tuple[tuple[int, str], FetchPartition] | None:
+        """Which broker, told of which rack, to ask for what, if there is one now. Raises: as `Cluster.leader`."""
         leader = await self._cluster.leader(tp)
         topic_id = (await self._cluster.topic(tp.topic)).id
         if tp in self.positions and self._ids.setdefault(tp, topic_id) != topic_id:
@@ -219,9 +220,10 @@ class PartitionReader:
         wanted = FetchPartition(tp.partition, position.offset, size, leader.epoch)
         is_in_doubt = self._is_in_doubt(tp, wanted)
         broker = leader.broker if is_in_doubt else self._cluster.read_replicas.of(tp, leader)
-        return broker, wanted
+        return (broker, self._cluster.read_replicas.rack([tp])), wanted
 
-    async def _fetch(self, broker: int, share: Mapping[TopicPartition, FetchPartition]) -> None:
+    async def _fetch(self, place: tuple[int, str], share: Mapping[TopicPartition, FetchPartition]) -> None:
+        broker = place[0]
         try:
             await self._agree(broker, share)
             sure = {tp: wanted for tp, wanted in share.items() if not self._is_in_doubt(tp, wanted)}
@@ -238,7 +240,7 @@ class PartitionReader:
             else:
                 self._tell(error, *share)
         finally:
-            del self._asked[broker]
+            del self._asked[place]
             self._fetching -= share.keys()
             self._wanted.set()
 

@@ -80,11 +80,11 @@ async def _describe(
     }
 
 
-def settings_of(kind: type[Settings], given: Mapping[str, Any]) -> Settings:
-    """These settings as a `kind`, which is a dataclass. Raises: InvalidConfigError: a name that is none of them."""
+def settings_of(kind: type[Settings], given: Mapping[str, Any], what: str) -> Settings:
+    """These settings of `what` as a `kind`, which is a dataclass. Raises: InvalidConfigError: an unknown name."""
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     for name in given.keys() - known:
         ours = name.replace(".", "_")
         hint = f"; {_HINTS[ours]}" if ours in _HINTS else did_you_mean(ours, known)
-        raise InvalidConfigError(f"unknown setting {name!r} of {kind.__name__}{hint}", option=name)
+        raise InvalidConfigError(f"unknown setting {name!r} of {what}{hint}", option=name)
     return kind(**given)

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from logstore.config import LogConfig
 from logstore.errors import did_you_mean
 from logstore.progress import Progress, no_progress
+from replication.client.addresses import addresses_of
 from replication.client.connection import UnreachableError
 from replication.client.fetching import EARLIEST, FETCH_BYTES, LATEST
 from replication.client.kafka_client import Isolation, KafkaClient, KafkaError
@@ -76,6 +77,7 @@ def mirror(  # noqa: PLR0913  where from, what, where to, and how long
     """
     if not _BOOTSTRAP.fullmatch(source):
         raise MirrorError(_no_address(source))
+    addresses_of(source, "--from")
     fits = None if pattern is None else _compiled(pattern)
     stop = stop or threading.Event()
     with client_of(source, consumer_properties or {}) as origin:

@@ -392,5 +392,6 @@ def test_wrong_words_are_answered_in_one_line(source, tmp_path, monkeypatch):
     assert "compression.type: default.api.timeout.ms, and those of TLS and SASL can be set" in says(
         here, *quick, "compression.type=lz4"
     )
+    assert "--from='a:99999': 'a:99999' is no HOST:PORT" in says("a:99999", "--topics", "orders")
     monkeypatch.setitem(sys.modules, "replication.tools", None)
     assert 'pip install "pyspark-pylog[cluster]"' in says(here, "--topics", "orders")

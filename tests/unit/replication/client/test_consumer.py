@@ -113,9 +113,9 @@ def test_a_poll_that_waits_ends_when_its_client_is_closed(bootstrap, wait_s):
 )
 def test_a_setting_that_is_not_there_is_told_with_the_one_that_is(bootstrap, name, hint):
     with KafkaClient(bootstrap) as client:
-        with pytest.raises(InvalidConfigError, match=f"unknown setting '{name}' of ConsumerSettings; {hint}"):
+        with pytest.raises(InvalidConfigError, match=f"unknown setting '{name}' of a consumer; {hint}"):
             client.consumer("t", "g", **{name: 5})
-        with pytest.raises(InvalidConfigError, match=r"ProducerSettings; here it is batch_bytes"):
+        with pytest.raises(InvalidConfigError, match=r"of a producer; here it is batch_bytes"):
             client.producer(**{"batch.size": 5})
 
 

@@ -1,13 +1,18 @@
 """Positions and leader epochs: a leader in this loop whose log another one has cut, or not."""
 
 import asyncio
+import contextlib
 import uuid
 
 import pytest
 
+from logstore.errors import PylogError
 from logstore.records.batch import Record, build
+from replication.client import nearest
 from replication.client.cluster import Cluster
-from replication.client.fetching import TruncatedError
+from replication.client.fetching import TruncatedError, list_offsets
+from replication.client.metadata import PartitionLeader
+from replication.client.nearest import ReadReplicas
 from replication.client.reading import PartitionReader, Position
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
@@ -16,6 +21,7 @@ from tests.support.peer import run, serving, until
 
 T0 = TopicPartition("t", 0)
 FENCED, OUT_OF_RANGE, UNKNOWN_TOPIC_ID = 74, 1, 100
+LEADER_NOT_AVAILABLE, NOT_LEADER = 5, 6
 
 
 class Leader:
@@ -188,3 +194,73 @@ def test_a_topic_that_was_made_again_is_told_if_something_was_read(end):
     assert before == list(range(end))
     assert (error and (error.start, error.end)) == ((0, 10) if end else None)
     assert after == ([] if end else list(range(20)))
+
+
+def test_only_the_partition_whose_near_replica_failed_goes_without_a_rack():
+    async def main():
+        replicas, t1, leader = ReadReplicas("near"), TopicPartition("t", 1), PartitionLeader(1, 7)
+        for tp in (T0, t1):
+            replicas.note(tp, leader, 2)
+        replicas.failed([T0])
+        assert [replicas.of(tp, leader) for tp in (T0, t1)] == [1, 2]
+        assert [replicas.rack(tps) for tps in ([T0], [t1], [t1, T0])] == ["", "near", ""]
+        replicas.failed([t1, T0])  # nothing is named for the second one: its time goes on
+        latest = asyncio.get_running_loop().time() + nearest.LEADERS_ONLY_S
+        assert replicas._leaders_until[T0] < replicas._leaders_until[t1] <= latest
+
+    run(main())
+
+
+def test_a_call_takes_no_longer_than_its_time_however_late_a_broker_stops_to_answer():
+    """For 1.2 s it refuses what may succeed later, then it hangs: the time of the last attempt is what is left."""
+
+    class Hanging(Leader):
+        async def late(self):
+            if asyncio.get_running_loop().time() - begin > 1.2:
+                await asyncio.sleep(60)
+
+        async def metadata(self, context, body):
+            found = await super().metadata(context, body)
+            if body.topics and body.topics[0].name == "electing":
+                await self.late()
+                found["topics"][0] |= {
+                    "name": "electing",
+                    "error_code": LEADER_NOT_AVAILABLE,
+                    "partitions": [],
+                }
+            return found
+
+        async def list_offsets(self, context, body):
+            context.park()
+            await self.late()
+            row = {
+                "partition_index": 0,
+                "error_code": NOT_LEADER,
+                "timestamp": -1,
+                "offset": -1,
+                "leader_epoch": 7,
+            }
+            return {"topics": [{"name": "t", "partitions": [row]}]}
+
+    async def main():
+        nonlocal begin
+        async with contextlib.AsyncExitStack() as stack:
+            calls = []
+            for ask in (lambda c: c.topic("electing"), lambda c: list_offsets(c, {T0: 5})):
+                leader = Hanging(7, 0, 10, 8)
+                _, leader.port = await stack.enter_async_context(serving(leader.handlers()))
+                cluster = await stack.enter_async_context(
+                    Cluster(f"127.0.0.1:{leader.port}", timeout_ms=2000)
+                )
+                await cluster.topic("t")
+                calls.append((ask, cluster))
+            begin = asyncio.get_running_loop().time()
+            return await asyncio.gather(*(timed(ask(c)) for ask, c in calls))
+
+    async def timed(call):
+        with pytest.raises(PylogError):
+            await call
+        return asyncio.get_running_loop().time() - begin
+
+    begin = 0.0
+    assert max(run(main())) < 2.9
