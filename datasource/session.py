@@ -156,12 +156,7 @@ def _check_worker_python(context: SparkContext) -> None:
     environment["PYTHONPATH"] = os.pathsep.join([*map(str, paths), environment.get("PYTHONPATH", "")])
     try:
         done = subprocess.run(
-            [python, "-c", _MISSING],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-            env=environment,
+            [python, "-c", _MISSING], capture_output=True, text=True, timeout=10, check=True, env=environment
         )
         problem = f"has no {missing}" if (missing := done.stdout.strip()) else ""
     except subprocess.TimeoutExpired:

@@ -178,7 +178,6 @@ class LogConfig:
 
     @property
     def expires(self) -> bool:
-        """True if retention may remove something."""
         return self.is_compacted or self.retention_ms >= 0 or self.retention_bytes >= 0
 
     @classmethod
@@ -200,7 +199,6 @@ class LogConfig:
             )
 
     def to_properties(self) -> dict[str, str]:
-        """Every setting as Kafka writes it, sorted by key."""
         return dict(sorted((f.metadata["key"], format_value(getattr(self, f.name))) for f in fields(self)))
 
 

@@ -259,7 +259,6 @@ class OsFiles:
         self.forget(path)
 
     def mkdir(self, path: StrPath) -> None:
-        """Make a directory and those above it, where they are missing."""
         try:
             os.makedirs(path, exist_ok=True)
         except OSError as error:  # also FileNotFoundError: where nobody can make anything (/proc)
@@ -330,8 +329,6 @@ class OsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Env:
-    """What the engine needs from the machine."""
-
     clock: Clock = field(default_factory=Clock)
     files: OsFiles = field(default_factory=OsFiles)
     random: Random = field(default_factory=SystemRandom)  # forked children draw different numbers

@@ -14,15 +14,7 @@ from enum import StrEnum
 from typing import cast, get_args
 
 from datasource.connector import option_parsing as parse
-from datasource.connector.places import (
-    GROUP,
-    OffsetSpec,
-    OfGroup,
-    Topics,
-    ending,
-    starting,
-    topics_of,
-)
+from datasource.connector.places import GROUP, OffsetSpec, OfGroup, Topics, ending, starting, topics_of
 from datasource.schema import COLUMNS, HEADERS
 from datasource.topics.locations import Location
 from logstore.errors import InvalidConfigError

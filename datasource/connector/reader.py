@@ -123,7 +123,6 @@ class _Tasks:
         return self.options.location.group(self.options.group) if self.options.group else None
 
     def _start(self, target: ReadableTopics, now: Extents) -> StreamOffset:
-        """Where the options let the read begin."""
         options, group, epochs = self.options, self._group(), epochs_of(now)
         if isinstance(options.starting, OfGroup):
             assert group is not None, "the options were checked"
@@ -143,7 +142,6 @@ class _Tasks:
         return [LogPartition(ranges) for ranges in planned]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of the task's ranges."""
         if not isinstance(partition, LogPartition):  # without a plan Spark starts one task all the same
             return
         _load_kernels()
@@ -341,7 +339,6 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._target().topic(topic)
 
     def _limited(self, ranges: list[PartitionRange]) -> list[PartitionRange]:
-        """Return the ranges, shortened to what this trigger may take."""
         limits = self.options.trigger
         waited_ms = SYSTEM.clock.monotonic_ms() - self._last_batch_ms
         count = sum(r.count for r in ranges)

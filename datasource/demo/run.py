@@ -244,7 +244,6 @@ _CARRIERS = """
 
 
 def _verify(path: Path, expected: pa.Table, outcome: Outcome) -> None:
-    """Compare the stored records with those written, and describe the topic."""
     import pyarrow as pa
 
     parts = []
@@ -332,7 +331,6 @@ def draw(by_hour: list[dict[str, Any]], target: Path) -> Path:
 
 @contextlib.contextmanager
 def _measured(outcome: Outcome, name: str, records: pa.Table) -> Iterator[None]:
-    """Add a step with the time that the block took."""
     start_ms = SYSTEM.clock.monotonic_ms()
     yield
     duration_s = max(1, SYSTEM.clock.monotonic_ms() - start_ms) / 1000

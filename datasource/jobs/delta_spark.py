@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 def has_delta(spark: SparkSession) -> bool:
-    """Does the session know Delta Lake?"""
     return DELTA_EXTENSION in str(spark.conf.get("spark.sql.extensions", ""))
 
 
@@ -68,7 +67,6 @@ def _write(spark: SparkSession, piece: OffsetSlice, owner: Owner) -> Written:
 
 
 def _records(spark: SparkSession, piece: OffsetSlice) -> DataFrame:
-    """Return the piece's records with the columns of RAW."""
     number = f"greatest({FIRST_DAY}, least({LAST_DAY}, floor(unix_micros(timestamp) / 86400000000)))"
     day = f"date_from_unix_date(CAST({number} AS INT)) AS date"
     place = (

@@ -24,11 +24,7 @@ JOBS: dict[str, Job] = {
 
 
 def turn(
-    spark: SparkSession,
-    jobs: Sequence[str],
-    *,
-    table: str | None = None,
-    **options: Any,
+    spark: SparkSession, jobs: Sequence[str], *, table: str | None = None, **options: Any
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Run each of `jobs` once, with options that all have, and `table` for tiering; yield its name and its rows."""
     for name, job in JOBS.items():

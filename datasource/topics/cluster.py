@@ -58,26 +58,21 @@ class ClusterTopics:
         return [_info(topic) for _, topic in sorted(self._client.topics().items()) if not topic.is_internal]
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic. Raises: UnknownTopicError."""
         return _info(self._client.topic(name))
 
     def offsets(self, topic: str) -> dict[int, LedRange]:
-        """First and next offset of every partition: below the high watermark, or the last stable offset."""
         return {p: LedRange(*e) for p, e in self._client.extents(topic, isolation=self._level).items()}
 
     def extent(self, topic: str, partition: int) -> LedRange:
-        """As `offsets`, of one partition."""
         return LedRange(
             *self._client.extents(topic, isolation=self._level, partitions=[partition])[partition]
         )
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, int]:
-        """As the leaders say."""
         asked = {TopicPartition(topic, p): epoch for p, epoch in epochs.items()}
         return {tp.partition: end for tp, end in self._client.epoch_ends(asked).items()}
 
     def offset_for_time(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Offset of the first record at or after this time."""
         tp = TopicPartition(topic, partition)
         found = self._client.offsets({tp: timestamp_ms}, isolation=self._level)[tp]
         return None if found.offset < 0 else found.offset

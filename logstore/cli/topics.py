@@ -50,7 +50,6 @@ def topic_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], C
 
 
 def settings(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Turn KEY=VALUE texts into a dict."""
     pairs = [text.partition("=") for text in given]
     for key, equals, _ in pairs:
         if not equals:
@@ -252,7 +251,6 @@ def _selected(store: LogStore, name: str | None, with_overrides: bool) -> list[T
 
 
 def _is_absent(store: LogStore, name: str) -> bool:
-    """Return true, and print so, if there is no such topic."""
     if name in (info.name for info in store.topics()):
         return False
     talk(f"there is no topic {name}")

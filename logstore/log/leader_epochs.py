@@ -24,8 +24,6 @@ FILE_NAME = "leader-epoch-checkpoint"
 
 
 class EpochStart(NamedTuple):
-    """A leader epoch and the offset of its first record."""
-
     epoch: int
     start_offset: int
 
@@ -39,8 +37,6 @@ def end_offset(starts: Sequence[tuple[int, int]], epoch: int, log_end_offset: in
 
 
 class LeaderEpochs:
-    """The leader epochs of one partition, kept in step with their file."""
-
     def __init__(self, env: Env, directory: str) -> None:
         self._env = env
         self.path = f"{directory}/{FILE_NAME}"
@@ -68,7 +64,6 @@ class LeaderEpochs:
 
     @property
     def is_damaged(self) -> bool:
-        """True if the file is garbage: it is rebuilt from the batches."""
         return not self._starts and self._is_damaged
 
     @property

@@ -96,7 +96,6 @@ class Log:
         return log
 
     def reconfigure(self, config: LogConfig) -> None:
-        """Use these settings from the next append on."""
         self.config = config
         self.files.may_have_gaps = config.is_compacted
 

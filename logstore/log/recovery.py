@@ -337,7 +337,6 @@ class Recovery:
         self._rebuilt.append(segment.index.path)
 
     def _recover_epochs(self, end: int) -> None:
-        """Make `leader-epoch-checkpoint` fit the log."""
         self._epochs.load()
         starts = [s for s in self._epochs.starts if s.start_offset < end]
         starts += [s for s in self._epoch_starts if s.epoch > self._epochs.latest]

@@ -198,7 +198,6 @@ class LogWriter:
                 epochs.assign(batch.leader_epoch, batch.base_offset)
 
     def roll(self, config: LogConfig) -> None:
-        """Close the active segment and begin a new one at the log's end; nothing happens if it is empty."""
         view = self._files.view
         if view.bases and view.tail.position:
             self._files.segment(view.bases[-1]).seal(view.tail)

@@ -107,7 +107,6 @@ class LogStore:
 
     @property
     def read_only(self) -> bool:
-        """True when nothing can be written."""
         return self._log_dir.read_only
 
     # ------------------------------------------------------------------ topics

@@ -74,7 +74,6 @@ class TopicTail:
                 clock.sleep_ms(poll_ms)
 
     def _new_in(self, partition: int) -> Iterator[pa.RecordBatch]:
-        """What was appended to this partition since the last look."""
         log, position = self._logs.log(self._topic, partition), self._positions[partition]
         if log.topic_id != self._topic_id:
             raise StaleLogError(f"topic {self._topic!r} was deleted and recreated; follow it from its start")

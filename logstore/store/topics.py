@@ -84,7 +84,6 @@ class Topics:
         return info
 
     def delete(self, name: str) -> TopicInfo:
-        """Delete a topic; return what it was."""
         with self._changing():
             info = self.catalog.topic(name)
             now_ms = self._env.clock.now_ms()
@@ -93,7 +92,6 @@ class Topics:
         return info
 
     def finish_deletions(self) -> None:
-        """Finish every deletion whose delay is over."""
         with self._changing():
             self._sweep()
 

@@ -36,7 +36,6 @@ class ConfigChanges:
         self._task = asyncio.get_running_loop().create_task(self._watch(tree))
 
     async def end(self) -> None:
-        """Stop watching: the session is over, or about to be closed."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -370,7 +370,6 @@ class BrokerConfig(_Given):
 
     @property
     def has_nearest_reads(self) -> bool:
-        """Do followers serve consumers of their rack?"""
         return self.replica_selector_class == RACK_AWARE_SELECTOR
 
     @property

@@ -192,7 +192,7 @@ class ControllerLoop:
             self._term = None
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a task of the term. After an unexpected failure another broker shall be the controller."""
+        """Run a task of the term; FencedError ends that. After an unexpected failure another broker shall lead on."""
         assert self._term is not None
         term = self._term
         task = asyncio.get_running_loop().create_task(work)
@@ -200,17 +200,15 @@ class ControllerLoop:
 
         def ended(task: asyncio.Task[None]) -> None:
             term.tasks.discard(task)
-            if (
-                task.cancelled()
-                or (error := task.exception()) is None
-                or isinstance(error, SessionExpiredError)
-            ):
+            error = None if task.cancelled() else task.exception()
+            if error is None or isinstance(error, SessionExpiredError):
                 return
-            logger.error(
-                "[Controller %d]: resigning after an unexpected failure", self.broker, exc_info=error
-            )
-            if self._term is term:
+            if not isinstance(error, cluster.FencedError):
+                logger.error(
+                    "[Controller %d]: resigning after an unexpected failure", self.broker, exc_info=error
+                )
                 self._pause_s = FAILED_PAUSE_S
+            if self._term is term:
                 self.post(events.Fenced())
 
         task.add_done_callback(ended)
@@ -369,11 +367,7 @@ class ControllerLoop:
         as requested.
         """
         writes = [(write.tp, write.state) for write in effect.writes]
-        try:
-            outcomes = await self._repeat(lambda: cluster.write_states(tree, term.term, writes))
-        except cluster.FencedError:
-            self.post(events.Fenced())
-            return
+        outcomes = await self._repeat(lambda: cluster.write_states(tree, term.term, writes))
         wanted = dict(writes)
         results = [replace(o, accepted=o.accepted or _is_written(wanted[o.tp], o.stored)) for o in outcomes]
         self._log_choices(effect, results)
@@ -408,9 +402,6 @@ class ControllerLoop:
                     self.post(done)
                     self.post(await self._repeat(term.watches.read_reassignments))
                 return
-            except cluster.FencedError:
-                self.post(events.Fenced())
-                return
             except (nodes.MalformedNodeError, InvalidRequestError) as error:
                 # Try again until the node is corrected, or has room again.
                 logger.error("[Controller %d]: %s", self.broker, error)
@@ -419,11 +410,7 @@ class ControllerLoop:
     async def _delete_topic(self, tree: Tree, term: _Term, topic: str, topic_id: str | None) -> None:
         if topic_id is None:
             topic_id = await self._repeat(lambda: cluster.read_topic_id(tree, topic))
-        try:
-            await self._repeat(lambda: cluster.delete_topic_nodes(tree, term.term, topic, topic_id))
-        except cluster.FencedError:
-            self.post(events.Fenced())
-            return
+        await self._repeat(lambda: cluster.delete_topic_nodes(tree, term.term, topic, topic_id))
         logger.info("[Controller %d]: Deletion of topic %s successfully completed", self.broker, topic)
         self.post(events.TopicNodesDeleted(topic, topic_id))
 

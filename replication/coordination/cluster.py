@@ -338,7 +338,6 @@ async def make_topic_id(tree: Tree, topic: str, new_id: str) -> str:
 
 
 async def read_topic_id(tree: Tree, topic: str) -> str | None:
-    """Return the id of the topic of this name; None if there is none."""
     found = await tree.get(nodes.topic_id_path(topic))
     return None if found is None else found.data.decode()
 

@@ -215,8 +215,6 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 class NodeWatches:
-    """The watches of one session, each with what it saw."""
-
     __slots__ = ("_seen", "seen_number")
 
     def __init__(self) -> None:

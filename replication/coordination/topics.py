@@ -169,7 +169,6 @@ async def is_electing(tree: Tree, watch: Watch) -> bool:
 
 
 async def forget_old_notices(tree: Tree, keep: int) -> None:
-    """Delete the notices of changed settings but for the last `keep`."""
     names = await tree.children(nodes.CONFIG_CHANGES)
     if len(names) > keep:
         await tree.write_batch([[Delete(f"{nodes.CONFIG_CHANGES}/{name}")] for name in names[:-keep]])

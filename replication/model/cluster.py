@@ -44,7 +44,6 @@ def topic_id_of(number: uuid.UUID | None) -> str:
 
 
 def ids_of(brokers: Iterable[BrokerId]) -> str:
-    """Return the ids of brokers for a line or a message."""
     return ",".join(map(str, brokers)) or "none"
 
 

@@ -58,7 +58,6 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 def number_of(view: DirectoryView, offset: int) -> int:
-    """The number of the segment that `offset` falls into."""
     return max(0, bisect.bisect_right(view.bases, offset) - 1)
 
 
@@ -114,13 +113,11 @@ def place_of(files: PartitionDirectory, view: DirectoryView, offset: int) -> Pla
 
 
 def floor_batch(files: PartitionDirectory, view: DirectoryView, offset: int) -> int:
-    """The base offset of that batch, or the end of the log."""
     place = place_of(files, view, offset)
     return place.batch.base_offset if place else view.end
 
 
 def bytes_between(files: PartitionDirectory, view: DirectoryView, start: int, end: int) -> int:
-    """Stored bytes from the batch that holds `start` to the one before that of `end`."""
     low, high = place_of(files, view, start), place_of(files, view, end)
     if low is None:
         return 0
@@ -130,7 +127,6 @@ def bytes_between(files: PartitionDirectory, view: DirectoryView, start: int, en
 
 
 def offset_after_bytes(files: PartitionDirectory, view: DirectoryView, start: int, max_bytes: int) -> int:
-    """The largest batch end such that [start, end) has at most `max_bytes`, or one batch."""
     place = place_of(files, view, start)
     if place is None:
         return view.end
@@ -149,7 +145,6 @@ def offset_after_bytes(files: PartitionDirectory, view: DirectoryView, start: in
 def first_since(
     files: PartitionDirectory, view: DirectoryView, timestamp_ms: int
 ) -> OffsetAndTimestamp | None:
-    """The first record that is not older than `timestamp_ms`."""
     for info in segment_infos(files, view):
         if info.max_timestamp_ms >= timestamp_ms and info.next_offset > view.start:
             segment = files.segment(info.base_offset)

@@ -47,6 +47,5 @@ def deleted_file(path: str, now_ms: int) -> str:
 
 
 def deleted_partition(root: Path, topic: str, partition: int, id: str) -> Path:
-    """The directory of a deleted partition."""
     # A file name has at most 255 bytes, and a topic name up to 249 of them.
     return root / f"{topic[:200]}-{partition}.{id}{DELETED_SUFFIX}"

@@ -50,7 +50,6 @@ def read(env: Env, directory: str, name: str) -> int:
 
 
 def write(env: Env, directory: str, name: str, offset: int) -> None:
-    """Set the mark, durably."""
     check = zlib.crc32(str(offset).encode())
     write_checkpoint(env, f"{directory}/{name}", [(offset, f"{check:08x}")])
 

@@ -94,7 +94,6 @@ class Space(NamedTuple):
     walk: Walk = whole_bytes
 
     def first(self, size_bytes: int) -> memoryview | None:
-        """The first bytes of the buffer; None if it is smaller."""
         return memoryview(self.buffer)[:size_bytes] if len(self.buffer) >= size_bytes else None
 
 
@@ -135,7 +134,6 @@ class Segment:
 
     @property
     def paths(self) -> tuple[str, str, str]:
-        """The log and its indexes."""
         return self.path, self.index.path, self.time_index.path
 
     def stat(self) -> FileStat:
@@ -146,7 +144,6 @@ class Segment:
         return stat
 
     def size_bytes(self) -> int:
-        """Size of the log file; raises as `stat`."""
         return self.stat().size
 
     def create(self) -> None:

@@ -23,22 +23,12 @@ from logstore.records.batch import (
 )
 from logstore.records.kernels.crc import crc_of
 from logstore.records.kernels.decoding import (
-    _BAD_CRC as BAD_CRC,
-)
-from logstore.records.kernels.decoding import (
-    _BAD_DELTA as BAD_DELTA,
-)
-from logstore.records.kernels.decoding import (
-    _LEFT_OVER as LEFT_OVER,
-)
-from logstore.records.kernels.decoding import (
-    _LONG_FIELD as LONG_FIELD,
-)
-from logstore.records.kernels.decoding import (
-    _LONG_RECORD as LONG_RECORD,
-)
-from logstore.records.kernels.decoding import (
-    _header_error as header_error,
+    BAD_CRC,
+    BAD_DELTA,
+    LEFT_OVER,
+    LONG_FIELD,
+    LONG_RECORD,
+    header_error,
 )
 from logstore.records.kernels.native import (
     I64,

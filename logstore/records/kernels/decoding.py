@@ -42,8 +42,8 @@ REASONS = (
     "a record does not end where it says",
     "bytes follow the last record",
 )
-_PARTIAL, _SHORT_LENGTH, _BAD_MAGIC, _BAD_OFFSETS, _BAD_COUNT, _BAD_CODEC, _BAD_CRC = range(1, 8)
-_BACKWARDS, _LONG_RECORD, _BAD_DELTA, _LONG_FIELD, _BAD_HEADERS, _BAD_END, _LEFT_OVER = range(8, 15)
+_PARTIAL, _SHORT_LENGTH, _BAD_MAGIC, _BAD_OFFSETS, _BAD_COUNT, _BAD_CODEC, BAD_CRC = range(1, 8)
+_BACKWARDS, LONG_RECORD, BAD_DELTA, LONG_FIELD, _BAD_HEADERS, _BAD_END, LEFT_OVER = range(8, 15)
 
 
 class Source(NamedTuple):
@@ -138,7 +138,7 @@ class _Record(NamedTuple):
 
 
 @inner
-def _header_error(at: int, left: int) -> int:
+def header_error(at: int, left: int) -> int:
     """Whether a batch header is at `at`, `left` bytes before the end of the data, whatever its CRC."""
     if left < HEADER_BYTES:
         return _PARTIAL
@@ -186,7 +186,7 @@ def scan(address: int, size: int, limit: int, end_offset: int, compressed: int) 
     at, stop = address, address + size
     packed = rows = total = 0
     while at < stop:
-        error = _header_error(at, stop - at)
+        error = header_error(at, stop - at)
         if error:
             return Scanned(error, at - address, packed, rows, total)
         length = be32(at + 8) + LENGTH_END
@@ -207,7 +207,7 @@ def _record(at: int, limit: int) -> _Record:
     """The record at `at`, which ends before `limit`."""
     size, at = varint(at, limit)
     if size < RECORD_BYTES_MIN - 1 or size > limit - at:
-        return _Record(_LONG_RECORD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        return _Record(LONG_RECORD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     end = at + size
     timestamp, at = varlong(at + 1, end)
     delta, at = varint(at, end)
@@ -221,7 +221,7 @@ def _record(at: int, limit: int) -> _Record:
     if count == BAD:
         error = _BAD_HEADERS
     if key_size == BAD or value_size == BAD:  # noqa: PLR1714 - numba compiles this to two compares
-        error = _LONG_FIELD
+        error = LONG_FIELD
     return _Record(
         error, end, delta, timestamp, key, key_size, value, value_size, spot, count, key_bytes, value_bytes
     )
@@ -263,7 +263,7 @@ def _records(batch: _Batch, count: int, source: Source, into: Columns, done: Dec
         if record.error:
             return _failed(record.error, position)
         if record.offset_delta <= before or record.offset_delta > batch.last_delta:
-            return _failed(_BAD_DELTA, position)
+            return _failed(BAD_DELTA, position)
         at, before = record.end, record.offset_delta
         offset = batch.base_offset + record.offset_delta
         if offset < source.start or offset >= source.end:
@@ -283,7 +283,7 @@ def _records(batch: _Batch, count: int, source: Source, into: Columns, done: Dec
             header_keys += record.header_key_bytes
             header_values += record.header_value_bytes
         row += 1
-    error = _LEFT_OVER if at != batch.end else 0
+    error = LEFT_OVER if at != batch.end else 0
     return Decoded(
         error, position, row, keys, values, key_nulls, value_nulls, headers, header_keys, header_values
     )
@@ -313,7 +313,7 @@ def decode(source: Source, into: Columns) -> Decoded:
             put32(offsets, 0)
     while at < stop:
         position = at - source.address
-        error = _header_error(at, stop - at)
+        error = header_error(at, stop - at)
         if error:
             return _failed(error, position)
         size, base = be32(at + 8) + LENGTH_END, be64(at)
@@ -328,7 +328,7 @@ def decode(source: Source, into: Columns) -> Decoded:
         else:
             first, end = at + HEADER_BYTES, at + size
             if crc_of(at + 21, size - 21) != be32(at + 17) & 0xFFFFFFFF:
-                return _failed(_BAD_CRC, position)
+                return _failed(BAD_CRC, position)
         if not attributes & 0x20 and next_offset > source.start:
             batch = _Batch(first, end, base, last_delta, be64(at + 27), be64(at + 35), (attributes >> 3) & 1)
             done = _records(batch, be32(at + 57), source, into, _moved(done, position))

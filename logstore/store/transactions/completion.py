@@ -170,7 +170,6 @@ class Completion:
             logger.warning("markers of a transaction are not flushed yet: %s", error)
 
     def _are_markers_on_disk(self, marked: Mapping[Partition, int]) -> bool:
-        """Are the markers on disk that end here?"""
         points = self._log_dir.recovery_points.read()
         return all(
             points.get((topic, partition), 0) >= end or not self._is_there(topic, topic_id)

@@ -75,7 +75,6 @@ class Holders:
         return False
 
     def sweep(self) -> None:
-        """Remove the lock files of dead processes."""
         for name in self._env.files.list(self._directory).names:
             if name.startswith(HOLDER_PREFIX):
                 self.is_held(name)

@@ -94,7 +94,6 @@ class Transaction:
         return () if self.is_replay else parts
 
     def wrote(self, info: TopicInfo, rows: Rows) -> None:
-        """All rows are appended."""
         self._broken = ""
         digest = rows.digest(info.name) if self._kept else 0  # a batch that nobody can repeat needs none
         self._content += Content(rows=rows.count, digest=digest)
@@ -141,7 +140,6 @@ class Transaction:
         self._transactions.commit([prepared])
 
     def abort(self, reason: str = "its writer gave it up") -> None:
-        """Abort it: nothing of it is ever visible."""
         self._broken = self._broken or reason
         if self.producer is not None:
             self._transactions.abort_attempt(self.producer, reason=reason)

@@ -339,7 +339,6 @@ class Leader:
         )
 
     def tell(self, follower: int) -> None:
-        """Note that a follower is told the high watermark."""
         self._told[follower] = self.high_watermark
 
     def readable_end(self, terms: FetchTerms) -> int:

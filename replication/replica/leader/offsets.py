@@ -22,8 +22,6 @@ from replication.replica.leader.results import DeletedRecords, EpochEnd, FoundOf
 
 
 class Special(enum.IntEnum):
-    """Times that stand for a place."""
-
     LATEST = -1
     EARLIEST = -2
     MAX_TIMESTAMP = -3

@@ -327,7 +327,6 @@ def _cut(state: FollowerState, offset: int) -> Step:
 
 
 def _lower(state: FollowerState, offset: int) -> Step:
-    """Lower the HW, and report what it loses."""
     if offset >= state.high_watermark:
         return state, ()
     lost = ReportLostRecords(state.leader_epoch, offset, state.high_watermark)
@@ -340,7 +339,6 @@ def _truncated(state: FollowerState, event: Truncated) -> Step:
 
 
 def _is_answer(state: FollowerState, event: RecordsFetched | OutOfRange) -> bool:
-    """Return whether it answers the open fetch, and not an earlier one."""
     return (
         state.is_asking
         and state.phase is Phase.FETCHING
