@@ -1,31 +1,7 @@
 """Everything that logstore raises on purpose.
 
-::
-
-    PylogError                         what went wrong, where, and what to do about it, in one line
-    ├── InvalidRequestError            the caller is wrong: nothing was changed
-    │   ├── InvalidConfigError         a setting that does not exist, or a value out of its range
-    │   ├── InvalidTopicError          a topic name that Kafka would refuse
-    │   ├── TopicExistsError
-    │   ├── UnknownTopicError          (lists the names that look alike)
-    │   ├── UnknownPartitionError
-    │   ├── InvalidRecordError         a record or column that cannot be stored
-    │   │   └── RecordTooLargeError    larger than max.message.bytes
-    │   ├── OffsetOutOfRangeError
-    │   ├── OutOfOrderSequenceError    a producer's batch does not follow its last one: one between them is missing
-    │   ├── ProducerFencedError        a newer epoch of the producer is known: this one is over
-    │   ├── TransactionStateError      a batch that does not fit the producer's open transaction
-    │   ├── ReadOnlyStoreError         a write to a store that was opened (or may only be) read
-    │   └── BatchConflictError         a batch of this number is committed with other content, or a later one is
-    ├── StoreError                     the directory cannot be used as it is
-    │   ├── NotAStoreError             not ours, or of a format that this version does not know
-    │   ├── StoreLockedError           held by a broker, or by `pylog recover`
-    │   └── StaleLogError              the partition was deleted (and perhaps created anew) since it was opened
-    ├── TransactionAbortedError        a transaction ended by others before it was committed: nothing of it is visible
-    ├── CorruptLogError                bytes on disk are not what was written: file, position, reason
-    └── StorageError                   the environment failed: disk, permissions
-        ├── DiskFullError              the append was undone; reads go on
-        └── FailedStoreError           an fsync failed earlier: nothing may be written until `pylog recover`
+InvalidRequestError: the caller is wrong. StoreError: the directory cannot be used as it is. CorruptLogError: bytes on
+disk are not what was written. StorageError: the environment failed.
 
 Facts are attributes; the message carries the remedy. Every class survives pickling, because Spark sends exceptions
 between processes.
@@ -165,6 +141,8 @@ class ReadOnlyStoreError(InvalidRequestError):
 
 
 class BatchConflictError(InvalidRequestError):
+    """A batch of this number is committed with other content, or a later one is."""
+
     name: str
     batch_id: int
 

@@ -119,9 +119,6 @@ _KAFKA_HINTS = {
 _CATALOG = re.compile(r"option\..*|location|provider|owner|external|is_managed_location|comment")
 
 
-# --- values ---
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerLimits:
     """How much a micro-batch takes; None: no limit."""
@@ -176,9 +173,6 @@ class WriteOptions:
     batch_id: int | None
     transaction_timeout_ms: int
     checkpoint: str | None
-
-
-# --- the whole ---
 
 
 def check_read(options: Mapping[str, str]) -> None:
@@ -309,9 +303,6 @@ def selected_columns(options: Mapping[str, str]) -> tuple[str, ...]:
     if len(set(wanted)) < len(wanted):
         raise parse.bad("columns", given["columns"], "a column is named twice")
     return tuple(names[name] for name in wanted)
-
-
-# --- single options ---
 
 
 def _lower(options: Mapping[str, str]) -> dict[str, str]:
