@@ -1,12 +1,13 @@
 """Spark reads and writes against the ceiling of Spark's own API, against Parquet, and a cluster against a directory.
 
-    python tests/benchmarks/bench_spark.py [--path DIR] [--rounds 7] [--gigabytes 10]
+    python tests/benchmarks/bench_spark.py [--path DIR] [--rounds 7] [--gigabytes 10] [--only ROW] [--share 0.1]
 
 Two tasks on two cores, in one session; every candidate once a round. `ceiling` is a Python data source that hands over
 one prebuilt Arrow batch of the same shape again and again (from the CPU's cache), `memory` the same with 128 MiB of
 different batches, `read` the same as `ceiling` that also reads as many bytes from a segment file, and drops them.
 `bytes` is a Python Arrow writer that writes the same column bytes to one file
-per task and fsyncs: what remains is what the log costs.
+per task and fsyncs: what remains is what the log costs. `CPU` is the ratio of the CPU time of all processes, those of
+Spark and of brokers: it says more than time where others use the machine, too.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+from confluent_kafka.admin import AdminClient
 from harness import AGAIN, interleave, ratio, show
 from pyspark.sql import DataFrame, SparkSession
 
@@ -42,8 +45,10 @@ from replication.local_cluster import LocalCluster  # noqa: E402
 TASKS = 2
 # More than the caches hold, so that the batches come from memory, as data does.
 DISTINCT_BYTES = 128 * 1024 * 1024
-COLUMNS = ["what", "values", "measured", "against", "ratio", "noise"]
-SHAPES = ((100, 2_000_000), (1000, 600_000))
+COLUMNS = ["what", "values", "measured", "against", "ratio", "noise", "CPU"]
+SHAPES = [(100, 2_000_000), (1000, 600_000)]
+MICRO_BATCHES, MICRO_ROWS = 20, 1000
+WARMUPS = 2
 
 
 def values(rows: int, value_bytes: int) -> pa.Table:
@@ -205,7 +210,7 @@ def compared(
     return [what, f"{value_bytes} B", speed, "plain", ratio(seconds["ours"], seconds["plain"]), noise]
 
 
-def bench_cluster(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
+def bench_cluster_read(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
     """A cluster of one broker against a directory: a read of the same records."""
     with LocalCluster(1, root / "one") as brokers, KafkaClient(brokers.bootstrap) as client:
         for value_bytes, rows in SHAPES:
@@ -224,18 +229,98 @@ def bench_cluster(spark: SparkSession, root: Path, rounds: int) -> Iterator[list
             works = {
                 "ours": lambda remote=remote: consume(remote.load()),
                 "directory": lambda local=local: consume(local.load()),
-                AGAIN: lambda local=local: consume(local.load()),
             }
             yield against_directory("batch read, 1 broker", value_bytes, rows, works, rounds)
+
+
+def bench_cluster_write(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
+    """A cluster of one broker against a directory: plain appends of a cached DataFrame to six partitions."""
+    numbers = iter(range(1_000_000))
+    with LocalCluster(1, root / "one-to-write") as brokers, KafkaClient(brokers.bootstrap) as client:
+        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+        for value_bytes, rows in SHAPES:
+            fill(root / "source", f"c{value_bytes}", rows, value_bytes)
+            source = spark.read.format("pylog").options(
+                path=str(root / "source"), subscribe=f"c{value_bytes}"
+            )
+            frame = source.option("columns", "key,value").load().cache()
+            frame.count()
+
+            def write(frame: DataFrame = frame) -> None:
+                topic = f"sink-{next(numbers)}"
+                client.create_topic(topic, partitions=6)
+                save(frame, topic, **{"kafka.bootstrap.servers": brokers.bootstrap})
+                admin.delete_topics([topic])[topic].result()
+
+            def write_directory(frame: DataFrame = frame) -> None:
+                path = root / f"plain-{next(numbers)}"
+                with logstore.open(path) as store:
+                    store.create_topic("t", partitions=6)
+                save(frame, "t", path=str(path))
+                shutil.rmtree(path)
+
+            works = {"ours": write, "directory": write_directory}
+            yield against_directory("batch write, plain, 1 broker", value_bytes, rows, works, rounds)
+            frame.unpersist()
+
+
+def save(frame: DataFrame, topic: str, **place: str) -> None:
+    frame.write.format("pylog").mode("append").options(**place, topic=topic, exactlyOnce="false").save()
 
 
 def against_directory(
     what: str, value_bytes: int, rows: int, works: dict[str, Callable[[], None]], rounds: int
 ) -> list[object]:
-    seconds = interleave(works, rounds=rounds, warmups=2)
+    cpu: dict[str, list[float]] = {}
+
+    def counted(name: str, work: Callable[[], None]) -> None:
+        before = cpu_s()
+        work()
+        cpu.setdefault(name, []).append(cpu_s() - before)
+
+    works[AGAIN] = works["directory"]
+    measured = {name: partial(counted, name, work) for name, work in works.items()}
+    seconds = interleave(measured, rounds=rounds, warmups=WARMUPS)
     speed = f"{rows / statistics.median(seconds['ours']) / 1e6:.2f} M rows/s"
     noise = ratio(seconds[AGAIN], seconds["directory"])
-    return [what, f"{value_bytes} B", speed, "directory", ratio(seconds["ours"], seconds["directory"]), noise]
+    took = ratio(seconds["ours"], seconds["directory"])
+    cost = ratio(cpu["ours"][WARMUPS:], cpu["directory"][WARMUPS:])
+    return [what, f"{value_bytes} B", speed, "directory", took, noise, cost]
+
+
+def bench_micro_batches(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
+    """What a micro-batch of 1,000 rows takes from begin to end, from three brokers and from a directory."""
+    rows = values(MICRO_ROWS, 100)
+    numbers = iter(range(1_000_000))
+    with LocalCluster(3, root / "three") as brokers, KafkaClient(brokers.bootstrap) as client:
+        client.create_topic("t", partitions=6, replicas=3)
+        with logstore.open(root / "micro") as store:
+            store.create_topic("t", partitions=6)
+            for _ in range(MICRO_BATCHES):
+                store.append("t", rows)
+                client.append("t", rows)
+        places = {"ours": {"kafka.bootstrap.servers": brokers.bootstrap}}
+        places |= {name: {"path": str(root / "micro")} for name in ("directory", AGAIN)}
+        took_ms: dict[str, list[float]] = {name: [] for name in places}
+        cpu: dict[str, list[float]] = {name: [] for name in places}
+        for turn in range(rounds + 1):  # the first one warms up
+            for name, place in places.items():
+                stream = spark.readStream.format("pylog").options(**place, subscribe="t")
+                stream = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger=MICRO_ROWS)
+                sink = stream.load().writeStream.format("noop").trigger(availableNow=True)
+                before = cpu_s()
+                query = sink.option("checkpointLocation", str(root / f"micro-{next(numbers)}")).start()
+                query.awaitTermination()
+                done = [p for p in query.recentProgress if p["numInputRows"]]
+                assert sum(p["numInputRows"] for p in done) == MICRO_BATCHES * MICRO_ROWS
+                if turn:
+                    cpu[name].append(cpu_s() - before)
+                    took_ms[name] += [p["durationMs"]["triggerExecution"] for p in done[1:]]
+    middle = {name: statistics.median(each) for name, each in took_ms.items()}
+    what = f"micro-batch of {MICRO_ROWS:,} rows, 3 brokers, p50"
+    found = f"{middle['ours']:.0f} ms", f"directory, {middle['directory']:.0f} ms"
+    times = [middle["directory"] / middle[name] for name in ("ours", AGAIN)]
+    yield [what, "100 B", *found, *times, ratio(cpu["ours"], cpu["directory"])]
 
 
 def bench_markers(root: Path, rounds: int) -> Iterator[list[object]]:
@@ -313,6 +398,25 @@ def python_workers() -> Iterable[int]:
             continue
 
 
+def cpu_s() -> float:
+    """The CPU time so far of this process and all below it, those that ended included."""
+    spent, below = dict[int, int](), dict[int, list[int]]()
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(") ")[2].split() if entry.name.isdigit() else []
+        except OSError:
+            continue
+        if fields:  # from the state on: the parent is the second, four times begin with the twelfth
+            below.setdefault(int(fields[1]), []).append(int(entry.name))
+            spent[int(entry.name)] = sum(map(int, fields[11:15]))
+    total, left = 0, [os.getpid()]
+    while left:
+        process = left.pop()
+        total += spent.get(process, 0)
+        left += below.get(process, [])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 def peak_mib(pid: int) -> float:
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -327,11 +431,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--path", help="directory on the disk to measure; default: a temporary one")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--share", type=float, default=1.0, help="of the rows, for a quick look")
     parser.add_argument(
         "--gigabytes", type=float, default=10.0, help="size of the partition for the memory row"
     )
-    parser.add_argument("--only", choices=["read", "write", "once", "markers", "cluster", "memory"])
+    parser.add_argument("--only", choices=[*BENCHES, "markers", "memory"])
     asked = parser.parse_args()
+    SHAPES[:] = [(value_bytes, int(rows * asked.share)) for value_bytes, rows in SHAPES]
     if asked.only == "markers":  # needs no Spark
         with tempfile.TemporaryDirectory(dir=asked.path, prefix="pylog-bench-") as name:
             show("Markers", COLUMNS, bench_markers(Path(name), asked.rounds))
@@ -343,19 +449,25 @@ def main() -> None:
         spark.dataSource.register(peer)
     with tempfile.TemporaryDirectory(dir=asked.path, prefix="pylog-bench-") as name:
         root, rows = Path(name), list[list[object]]()
-        if asked.only in (None, "read"):
-            rows += bench_read(spark, root, asked.rounds)
-        if asked.only in (None, "write"):
-            rows += bench_write(spark, root, asked.rounds)
-        if asked.only in (None, "once"):
+        for each, bench in BENCHES.items():
+            if asked.only in (None, each):
+                rows += bench(spark, root, asked.rounds)
+        if asked.only is None:
             rows += bench_markers(root, asked.rounds)
-            rows += bench_exactly_once(spark, root, asked.rounds)
-        if asked.only in (None, "cluster"):
-            rows += bench_cluster(spark, root, asked.rounds)
         if asked.only in (None, "memory"):
             rows += bench_memory(spark, root, asked.gigabytes)
     spark.stop()
     show("Spark", COLUMNS, rows)
+
+
+BENCHES = {
+    "read": bench_read,
+    "write": bench_write,
+    "once": bench_exactly_once,
+    "cluster-read": bench_cluster_read,
+    "cluster-write": bench_cluster_write,
+    "micro": bench_micro_batches,
+}
 
 
 if __name__ == "__main__":
