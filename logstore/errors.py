@@ -132,6 +132,10 @@ class ProducerFencedError(InvalidRequestError):
         )
 
 
+class CoordinatorFencedError(ProducerFencedError):
+    """A marker of a coordinator that another has followed."""
+
+
 class TransactionStateError(InvalidRequestError):
     """A batch that does not fit the open transaction of its producer."""
 

@@ -170,6 +170,7 @@ _CODES: tuple[tuple[type[Exception], ErrorCode], ...] = (
     (errors.InvalidRecordError, ErrorCode.INVALID_RECORD),
     (errors.OffsetOutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (errors.OutOfOrderSequenceError, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (errors.CoordinatorFencedError, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
     (errors.ProducerFencedError, ErrorCode.INVALID_PRODUCER_EPOCH),
     (errors.TransactionStateError, ErrorCode.INVALID_TXN_STATE),
     (errors.TransactionAbortedError, ErrorCode.TRANSACTION_ABORTABLE),

@@ -239,16 +239,21 @@ class Log:
         commit: bool,
         leader_epoch: int = 0,
         coordinator_epoch: int = 0,
+        is_above: bool = False,
     ) -> int | None:
         """End the open transaction of this producer here, with a control batch; return the offset of that marker.
 
         None, and nothing is written, if there is none. From then on appends and markers of an older epoch are refused.
+        `is_above`: the batches of the transaction have a lower epoch, or it is another transaction.
 
-        Raises: ProducerFencedError: a newer epoch of the producer, or of its coordinator, is known; as `lock`.
+        Raises: ProducerFencedError, CoordinatorFencedError: a newer epoch is known; as `lock`.
         """
         with self.lock():
             if not self.files.view.snapshots or not self._tracker.ask(
-                self.files.view, lambda known: known.may_end(producer_id, producer_epoch, coordinator_epoch)
+                self.files.view,
+                lambda known: known.may_end(
+                    producer_id, producer_epoch, coordinator_epoch, is_above=is_above
+                ),
             ):
                 return None
             marker = end_marker(

@@ -67,7 +67,8 @@ def _wrong_producer(batch: BatchHeader) -> str | None:
         return "a control batch: markers are the coordinator's"
     if batch.producer_id < 0:
         return "a transactional batch without a producer id" if batch.is_transactional else None
-    if batch.producer_epoch < 0 or batch.base_sequence < 0:
+    has_sequence = batch.base_sequence >= 0 or (batch.is_transactional and batch.base_sequence == -1)
+    if batch.producer_epoch < 0 or not has_sequence:
         return (
             f"producer {batch.producer_id} with epoch {batch.producer_epoch}, sequence {batch.base_sequence}"
         )

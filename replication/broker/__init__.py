@@ -2,9 +2,10 @@
 
 From the ground up: `loop_watch`, which notices a stalled event loop; `garbage`, when Python collects it; `log_lines`
 and `logs`, server.log and the other text logs; `config_changes`, changed settings of topics; `leaders`, questions to
-the leaders on other brokers; `topic_admin`, topics created, grown and deleted; `offsets_topic`, the partitions of
-consumer groups; `handlers`, the APIs; `metrics`; `lifecycle`, its session and registration; `broker`; `process`,
-which `pylog broker start` runs.
+the leaders on other brokers; `topic_admin`, topics created, grown and deleted; `internal_topics`, the partitions of
+coordinators; `markers`, the ends of transactions, and `verification`, their beginnings, at the leaders of partitions;
+`handlers`, the APIs; `coordinators`, groups and transactions with all that they need; `metrics`; `lifecycle`, its
+session and registration; `broker`; `process`, which `pylog broker start` runs.
 
 It registers after its logs are recovered, and hands its leaderships over before it leaves.
 """

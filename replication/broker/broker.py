@@ -20,12 +20,11 @@ from logstore.errors import InvalidConfigError
 from logstore.store.catalog import new_topic_id
 from logstore.store.log_dir import BROKER
 from replication.broker.config_changes import ConfigChanges
+from replication.broker.coordinators import Coordinators
 from replication.broker.handlers.cluster import ClusterHandlers
-from replication.broker.handlers.commits import CommitHandlers
 from replication.broker.handlers.configs import ConfigHandlers
 from replication.broker.handlers.controller import InterHandlers
 from replication.broker.handlers.data import DataHandlers
-from replication.broker.handlers.groups import GroupHandlers
 from replication.broker.handlers.log_dirs import LogDirHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.reassignments import ReassignmentHandlers
@@ -36,7 +35,6 @@ from replication.broker.lifecycle import BrokerLifecycle
 from replication.broker.logs import StateChangeLog
 from replication.broker.loop_watch import LoopWatch
 from replication.broker.metrics import Metrics, MetricsEndpoint
-from replication.broker.offsets_topic import group_coordinator
 from replication.broker.topic_admin import TopicAdmin
 from replication.config.broker import BrokerConfig, Endpoint
 from replication.controller.driver import ControllerLoop
@@ -85,7 +83,8 @@ class Broker:
         self.admin = TopicAdmin(
             config, self.replicas.metadata, self._tree, leaders.all_lead, self._placements, env
         )
-        self.groups = group_coordinator(config, self.replicas, env)
+        self.coordinators = Coordinators(config, self.replicas, self._tree, env)
+        self.groups = self.coordinators.groups
         self._loop = LoopWatch(env.clock, self._running, self.lifecycle.stood_still)
         self.replicas.look_with(self._loop.look)
         self.metrics = Metrics(self.replicas, self.controller, self.groups, leaders.ends, self._loop)
@@ -116,7 +115,7 @@ class Broker:
         ]
         self._has_logs = True
         await self.replicas.check_store(tree)
-        self.groups.begin()
+        self.coordinators.begin()
         self.server = Server(
             self._handlers(cluster_id),
             self.config.part(SocketServerSettings),
@@ -152,13 +151,14 @@ class Broker:
             await self.lifecycle.hand_over()
         await self.controller.end()
         await self.configs.end()
-        self.groups.end()
+        self.coordinators.end()
         self.replicas.disconnect()
         await self.lifecycle.resign()
         if self.server is not None:
             await self.server.close(grace_s=GRACE_S)
         await self._endpoint.close()
         self._clients.close()
+        self.coordinators.keep(set())
         await self.lifecycle.close()
         if self._has_logs:
             await self.replicas.close()
@@ -170,22 +170,23 @@ class Broker:
         metadata = self.replicas.metadata
         strangers = Strangers()
         families = (
-            DataHandlers(self.config, self.replicas, strangers),
-            PositionHandlers(self.config, self.replicas, self._tree),
+            DataHandlers(self.config, self.replicas, strangers, self.coordinators.verification),
+            PositionHandlers(self.replicas),
             InterHandlers(self.replicas.requests, self.controller, strangers),
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),
             TopicHandlers(self.config, metadata, self.admin),
             ReassignmentHandlers(self.controller, metadata, self._placements, self._tree),
             ConfigHandlers(self.config, metadata, self._tree),
             LogDirHandlers(self.config.log_dirs, self.replicas),
-            GroupHandlers(self.config, metadata, self.admin, self.groups),
-            CommitHandlers(metadata, self.groups, self.env.clock),
         )
-        return {key: handler for family in families for key, handler in family.handlers().items()}
+        served = {key: handler for family in families for key, handler in family.handlers().items()}
+        return {**served, **self.coordinators.handlers(self.admin)}
 
     def _note_metadata(self) -> None:
         live = self.replicas.metadata.brokers()
-        self._clients.keep({(broker.host, broker.port) for broker in live.values()})
+        addresses = {(broker.host, broker.port) for broker in live.values()}
+        self._clients.keep(addresses)
+        self.coordinators.keep(addresses)
         if self.config.broker_id in live:
             self._is_told.set()
         if not self._is_told_of_adopted.is_set():

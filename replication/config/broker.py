@@ -290,6 +290,56 @@ class BrokerConfig(_Given):
         "offsets.topic.segment.bytes", 104_857_600, "Its segment.bytes.", minimum=1, maximum=INT32_MAX
     )
 
+    # ------------------------------------------------------------ transactions
+    transaction_max_timeout_ms: int = setting(
+        "transaction.max.timeout.ms",
+        900_000,
+        "Longest timeout of a transaction.",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    transactional_id_expiration_ms: int = setting(
+        "transactional.id.expiration.ms",
+        7 * 24 * HOUR_MS,
+        "How long an id that nobody uses is kept.",
+        minimum=1,
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        10_000,
+        "How often transactions that are older than their timeout are aborted.",
+        minimum=1,
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        HOUR_MS,
+        "How often ids that nobody uses are forgotten.",
+        minimum=1,
+    )
+    transaction_partition_verification_enable: bool = setting(
+        "transaction.partition.verification.enable",
+        True,
+        "Ask the coordinator before a partition takes the first batch of a transaction?",
+    )
+    transaction_state_log_num_partitions: int = setting(
+        "transaction.state.log.num.partitions",
+        50,
+        "Partitions of __transaction_state, when it is made.",
+        minimum=1,
+    )
+    transaction_state_log_replication_factor: int = setting(
+        "transaction.state.log.replication.factor",
+        3,
+        "Its replicas (fewer if there are fewer brokers).",
+        minimum=1,
+    )
+    transaction_state_log_min_isr: int = setting(
+        "transaction.state.log.min.isr", 2, "Its min.insync.replicas (at most its replicas).", minimum=1
+    )
+    transaction_state_log_segment_bytes: int = setting(
+        "transaction.state.log.segment.bytes", 104_857_600, "Its segment.bytes.", minimum=1, maximum=INT32_MAX
+    )
+
     # ------------------------------------------------------------ logs: defaults of topics, and what looks after them
     log_retention_ms: int = _topic_default(
         "log.retention.ms", "retention.ms", "also as log.retention.minutes or .hours", default=168 * HOUR_MS

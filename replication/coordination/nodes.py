@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from replication.coordination.tree import CoordinationError, Node
 from replication.model.cluster import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
     Assignment,
     BrokerId,
     BrokerInfo,
@@ -36,8 +38,11 @@ CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
 CLUSTER_ID = "/cluster/id"
 TOPIC_IDS = "/pylog/topic_ids"
-# The number of partitions over which groups are spread, whatever is added later.
-GROUP_PARTITIONS = "/pylog/group_partitions"
+# The number of partitions over which the names of an internal topic are spread, whatever is added later.
+PARTITION_COUNTS: Mapping[str, str] = {
+    OFFSETS_TOPIC: "/pylog/group_partitions",
+    TRANSACTIONS_TOPIC: "/pylog/transaction_partitions",
+}
 # Per broker: written at each registration, so its version identifies one life.
 INCARNATIONS = "/pylog/incarnations"
 # Written before replicas are placed: its version shows whether another broker has placed some since.
@@ -80,8 +85,8 @@ class MalformedNodeError(CoordinationError):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPartitions:
-    """How many partitions the offsets topic of this id was created with."""
+class PartitionCount:
+    """How many partitions the internal topic of this id was created with."""
 
     topic_id: str
     partitions: int
@@ -219,13 +224,13 @@ def decode_cluster_id(data: bytes) -> str:
     return _Reader(CLUSTER_ID, data).text("id")
 
 
-def encode_group_partitions(found: GroupPartitions) -> bytes:
+def encode_partition_count(found: PartitionCount) -> bytes:
     return _encode({"version": 1, "topic_id": found.topic_id, "partitions": found.partitions})
 
 
-def decode_group_partitions(data: bytes) -> GroupPartitions:
-    at = _Reader(GROUP_PARTITIONS, data)
-    return GroupPartitions(at.text("topic_id"), at.number("partitions"))
+def decode_partition_count(path: str, data: bytes) -> PartitionCount:
+    at = _Reader(path, data)
+    return PartitionCount(at.text("topic_id"), at.number("partitions"))
 
 
 def encode_topic(partitions: Mapping[int, Assignment]) -> bytes:

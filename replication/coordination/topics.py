@@ -21,7 +21,7 @@ from replication.coordination.tree import (
     Tree,
     Watch,
 )
-from replication.model.cluster import OFFSETS_TOPIC, Assignment, TopicPartition
+from replication.model.cluster import Assignment, TopicPartition
 
 
 async def create_topic(
@@ -47,9 +47,9 @@ async def create_topic(
         Create(nodes.topic_id_path(topic), topic_id.encode()),
         *also,
     ]
-    if topic == OFFSETS_TOPIC:
-        note = await tree.get(nodes.GROUP_PARTITIONS)
-        steps.append(_noting(note, nodes.GroupPartitions(topic_id, len(partitions))))
+    if (path := nodes.PARTITION_COUNTS.get(topic)) is not None:
+        note = await tree.get(path)
+        steps.append(_noting(path, note, nodes.PartitionCount(topic_id, len(partitions))))
     try:
         await tree.multi(steps)
     except (NodeExistsError, BadVersionError) as error:
@@ -82,31 +82,32 @@ async def grow_topic(tree: Tree, topic: str, added: Mapping[int, Assignment], *a
         return
 
 
-async def read_group_partitions(tree: Tree) -> nodes.GroupPartitions | None:
-    """Return how many partitions groups are spread over; None while the offsets topic or its id is missing.
+async def read_partition_count(tree: Tree, internal: str) -> nodes.PartitionCount | None:
+    """Return over how many partitions names are spread; None while the internal topic or its id is missing.
 
     If that was not noted yet, since another tool created the topic, its present number of partitions is noted.
     """
-    paths = [nodes.topic_path(OFFSETS_TOPIC), nodes.topic_id_path(OFFSETS_TOPIC), nodes.GROUP_PARTITIONS]
+    path = nodes.PARTITION_COUNTS[internal]
+    paths = [nodes.topic_path(internal), nodes.topic_id_path(internal), path]
     while True:
         topic, topic_id, note = await tree.read_batch(paths)
         if topic is None or topic_id is None:
             return None
-        known = nodes.decode_group_partitions(note.data) if note is not None else None
+        known = nodes.decode_partition_count(path, note.data) if note is not None else None
         if known is not None and known.topic_id == topic_id.data.decode():
             return known
-        count = len(nodes.decode_topic(OFFSETS_TOPIC, topic.data))
+        count = len(nodes.decode_topic(internal, topic.data))
         try:
-            await tree.multi([_noting(note, nodes.GroupPartitions(topic_id.data.decode(), count))])
+            await tree.multi([_noting(path, note, nodes.PartitionCount(topic_id.data.decode(), count))])
         except (BadVersionError, NodeExistsError, NoNodeError):
             continue  # another broker was faster
 
 
-def _noting(note: Node | None, found: nodes.GroupPartitions) -> Step:
-    data = nodes.encode_group_partitions(found)
+def _noting(path: str, note: Node | None, found: nodes.PartitionCount) -> Step:
+    data = nodes.encode_partition_count(found)
     if note is None:
-        return Create(nodes.GROUP_PARTITIONS, data)
-    return SetData(nodes.GROUP_PARTITIONS, data, note.version)
+        return Create(path, data)
+    return SetData(path, data, note.version)
 
 
 async def read_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str]]:

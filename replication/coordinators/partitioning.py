@@ -1,7 +1,7 @@
-"""GroupMapping: from a group to its partition of `__consumer_offsets`, by the number of partitions at its creation.
+"""PartitionMapping: from a name to its partition of an internal topic, by the number of partitions at its creation.
 
-The tree holds that number with the id of the topic: partitions that are added later move no group. A broker that does
-not know it yet is the coordinator of no group. Belongs to the event loop.
+The tree holds that number with the id of the topic: partitions that are added later move no name. A broker that does
+not know it yet is nobody's coordinator. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import logging
 from collections.abc import Callable
 
 from replication.coordination import topics
-from replication.coordination.nodes import GroupPartitions
+from replication.coordination.nodes import PartitionCount
 from replication.coordination.tree import CoordinationError, Tree
 from replication.coordinators.binary import partition_of
 from replication.errors import ErrorCode, KafkaError
-from replication.model.cluster import OFFSETS_TOPIC
 from replication.model.metadata import Metadata
 
 logger = logging.getLogger(__name__)
@@ -23,33 +22,37 @@ logger = logging.getLogger(__name__)
 RETRY_S = 0.5
 
 
-class GroupMapping:
-    """Call `look` when the metadata has changed, `end` when the broker stops."""
+class PartitionMapping:
+    """Of `topic`; `tree` returns that of the session, None while there is none.
 
-    def __init__(self, metadata: Metadata, tree: Callable[[], Tree | None]) -> None:
-        self._metadata = metadata
+    Call `look` when the metadata has changed, `end` when the broker stops.
+    """
+
+    def __init__(self, topic: str, metadata: Metadata, tree: Callable[[], Tree | None]) -> None:
+        self.topic = topic
+        self.metadata = metadata
         self._tree = tree
-        self._found: GroupPartitions | None = None
+        self._found: PartitionCount | None = None
         self._learning: asyncio.Task[None] | None = None
 
-    def partition_of(self, group_id: str) -> int:
-        """Return the partition that keeps a group.
+    def partition_of(self, name: str) -> int:
+        """Return the partition that keeps a name.
 
-        Raises: KafkaError: NOT_COORDINATOR: there is no offsets topic yet; COORDINATOR_LOAD_IN_PROGRESS.
+        Raises: KafkaError: NOT_COORDINATOR: there is no such topic yet; COORDINATOR_LOAD_IN_PROGRESS.
         """
-        topic = self._metadata.topic(OFFSETS_TOPIC)
+        topic = self.metadata.topic(self.topic)
         if topic is None or not topic.partitions:
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"there is no topic {OFFSETS_TOPIC} yet")
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"there is no topic {self.topic} yet")
         if self._found is None or self._found.topic_id != topic.id:
             raise KafkaError(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                f"the number of partitions of {OFFSETS_TOPIC} is being read",
+                f"the number of partitions of {self.topic} is being read",
             )
-        return partition_of(group_id, self._found.partitions)
+        return partition_of(name, self._found.partitions)
 
     def look(self) -> None:
         """Read the number of partitions, if the topic is another one than before."""
-        topic = self._metadata.topic(OFFSETS_TOPIC)
+        topic = self.metadata.topic(self.topic)
         is_known = self._found is not None and topic is not None and self._found.topic_id == topic.id
         if topic is not None and not is_known and (self._learning is None or self._learning.done()):
             self._learning = asyncio.get_running_loop().create_task(self._learn())
@@ -63,11 +66,13 @@ class GroupMapping:
             self._learning.cancel()
 
     async def _learn(self) -> None:
-        while (topic := self._metadata.topic(OFFSETS_TOPIC)) is not None:
+        while (topic := self.metadata.topic(self.topic)) is not None:
             try:
-                found = await topics.read_group_partitions(tree) if (tree := self._tree()) else None
+                found = (
+                    await topics.read_partition_count(tree, self.topic) if (tree := self._tree()) else None
+                )
             except CoordinationError as error:
-                logger.warning("the number of partitions of %s cannot be read: %s", OFFSETS_TOPIC, error)
+                logger.warning("the number of partitions of %s cannot be read: %s", self.topic, error)
                 found = None
             if found is not None and found.topic_id == topic.id:
                 self._found = found

@@ -19,7 +19,8 @@ BrokerId: TypeAlias = int
 Assignment: TypeAlias = tuple[BrokerId, ...]
 
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})  # only brokers write to them
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})  # only brokers write to them
 
 NO_LEADER = -1  # every eligible replica is down
 LEADER_DURING_DELETE = -2  # in metadata, while the topic is being deleted

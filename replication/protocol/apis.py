@@ -48,8 +48,7 @@ _ORDERS = Bound(32 * MIB, 200_000)  # the same, for the 10,000 partitions that a
 class ApiKey(enum.IntEnum):
     """An API: its number, the first and the last version that is served, and the bound of a request.
 
-    The highest versions are those that a classic cluster needs: later ones name topics by id in the offsets APIs, or
-    belong to transactions of the second kind.
+    The highest versions are those that a classic cluster needs: later ones name topics by id in the offsets APIs.
     """
 
     versions: Versions
@@ -61,7 +60,7 @@ class ApiKey(enum.IntEnum):
         key.versions, key.bound = Versions(first, last), bound
         return key
 
-    PRODUCE = 0, 3, 10, Bound(sys.maxsize, 30_000)  # socket.request.max.bytes is its bound
+    PRODUCE = 0, 3, 12, Bound(sys.maxsize, 30_000)  # socket.request.max.bytes is its bound
     FETCH = 1, 4, 16, Bound(16 * MIB, 30_000)
     LIST_OFFSETS = 2, 1, 7, _PARTITIONS
     METADATA = 3, 0, 12, _TOPICS
@@ -83,8 +82,13 @@ class ApiKey(enum.IntEnum):
     CREATE_TOPICS = 19, 2, 7, _PARTITIONS
     DELETE_TOPICS = 20, 1, 6, Bound(8 * MIB, 20_000)
     DELETE_RECORDS = 21, 0, 2, Bound(8 * MIB, 20_000)
-    INIT_PRODUCER_ID = 22, 0, 4, _SMALL
+    INIT_PRODUCER_ID = 22, 0, 5, _SMALL
     OFFSET_FOR_LEADER_EPOCH = 23, 2, 4, _PARTITIONS
+    ADD_PARTITIONS_TO_TXN = 24, 0, 5, _PARTITIONS
+    ADD_OFFSETS_TO_TXN = 25, 0, 4, _SMALL
+    END_TXN = 26, 0, 5, _SMALL
+    WRITE_TXN_MARKERS = 27, 1, 2, _ORDERS
+    TXN_OFFSET_COMMIT = 28, 0, 5, Bound(16 * MIB, 20_000)
     DESCRIBE_CONFIGS = 32, 1, 4, _CONFIGS
     ALTER_CONFIGS = 33, 0, 2, _CONFIGS
     DESCRIBE_LOG_DIRS = 35, 1, 4, _PARTITIONS
@@ -97,6 +101,9 @@ class ApiKey(enum.IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46, 0, 0, _PARTITIONS
     OFFSET_DELETE = 47, 0, 0, Bound(8 * MIB, 20_000)
     DESCRIBE_CLUSTER = 60, 0, 1, _SMALL
+    DESCRIBE_PRODUCERS = 61, 0, 0, _PARTITIONS
+    DESCRIBE_TRANSACTIONS = 65, 0, 0, _NAMES
+    LIST_TRANSACTIONS = 66, 0, 1, _SMALL
 
 
 _ASKED = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})  # of other Kafkas, by our client

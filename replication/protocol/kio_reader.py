@@ -56,6 +56,10 @@ def _ms(value: int) -> datetime.timedelta:
     return datetime.timedelta(milliseconds=value)
 
 
+def _instant(value: int) -> datetime.datetime:
+    return datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + _ms(value)
+
+
 def _uuid(value: bytes) -> uuid.UUID | None:
     return uuid.UUID(bytes=value) if any(value) else None
 
@@ -64,6 +68,7 @@ _FIXED: dict[str, tuple[str, Callable[[Any], Any] | None]] = {
     "bool": (">?", None), "int8": (">b", None), "int16": (">h", None), "int32": (">i", None), "int64": (">q", None),
     "uint16": (">H", None), "uuid": (">16s", _uuid), "error_code": (">h", ErrorCode),
     "timedelta_i32": (">i", _ms), "timedelta_i64": (">q", _ms),
+    "datetime_i64": (">q", _instant),
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from replication.coordination.sqlite_file import copies_of, facts_of, users_of
 from replication.coordination.sqlite_table import NodeTable, connect
 from replication.coordination.sqlite_tree import SqliteTree
 from replication.coordination.tree import CoordinationError, Create, SetData
-from replication.model.cluster import OFFSETS_TOPIC, BrokerId, ClusterState, TopicPartition
+from replication.model.cluster import INTERNAL_TOPICS, BrokerId, ClusterState, TopicPartition
 from replication.replica.partitions import NO_EFFECT
 from replication.replica.storage.damage_notes import DamageNotes
 from replication.replica.storage.log_dir import HIGH_WATERMARKS, replica_named
@@ -101,7 +101,7 @@ class Recovery:
             _put(table, nodes.topic_path(name), nodes.encode_topic(topic.partitions))
             _put(table, nodes.topic_id_path(name), topic.id.encode())
             if not topic.is_known:
-                settings = {"cleanup.policy": "compact"} if name == OFFSETS_TOPIC else NO_EFFECT
+                settings = {"cleanup.policy": "compact"} if name in INTERNAL_TOPICS else NO_EFFECT
                 _put(table, nodes.topic_config_path(name), nodes.encode_config(settings))
         for tp, state in self.plan.states.items():
             _put(table, nodes.state_path(tp), nodes.encode_state(state))

@@ -149,8 +149,6 @@ authorizer.class.name=kafka.security.authorizer.AclAuthorizer
 ABSENT = {
     "num.network.threads": "one event loop",
     "replica.socket.receive.buffer.bytes": "the system",
-    "transaction.state.log.replication.factor": "not served",
-    "transaction.state.log.min.isr": "not served",
     "zookeeper.connection.timeout.ms": "zookeeper.session.timeout.ms",
     "listener.security.protocol.map": "one listener",
     "inter.broker.listener.name": "one listener",

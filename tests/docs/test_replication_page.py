@@ -6,6 +6,7 @@ from typing import get_args
 
 from replication.controller.machine import events as controller
 from replication.coordinators.groups.machine import events as groups
+from replication.coordinators.transactions.machine import events as transactions
 from replication.replica.machine import follower, isr
 
 PAGE = (Path(__file__).parents[2] / "docs" / "replication.md").read_text()
@@ -37,3 +38,8 @@ def test_the_events_of_the_controller_are_all_there():
 
 def test_the_events_of_a_group_are_all_there():
     assert named("A consumer group", "event") == names(groups.Event)
+
+
+def test_the_events_and_effects_of_a_transaction_are_all_there():
+    assert named("A transaction", "event") == names(transactions.Event)
+    assert named("A transaction", "effect") == names(transactions.Effect)

@@ -230,6 +230,10 @@ META = {
 }
 MANY_NAMES = many("topics", {"topic_id": None, "name": "name-0000000"}, META)
 
+TRANSACTION_HEAD = {"transactional_id": "giant", "producer_id": 1, "producer_epoch": 0}
+TOPIC_OF_ONE = {"name": PARTITIONS, "partitions": (0,)}
+MARKER_OF_ONE = {"name": PARTITIONS, "partition_indexes": (0,)}
+
 SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
     ApiKey.PRODUCE: {"partitions": produce(PARTITIONS), "bytes": produce_bytes},
     ApiKey.FETCH: {"partitions": fetch},
@@ -306,6 +310,49 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
             {"group_id": GROUP, "topics": None, "member_id": None, "member_epoch": -1},
             {"require_stable": False},
         ),
+    },
+    ApiKey.ADD_PARTITIONS_TO_TXN: {
+        "transactions": many(
+            "transactions",
+            {
+                "transactional_id": "name-0000000",
+                "producer_id": 1,
+                "producer_epoch": 0,
+                "topics": [TOPIC_OF_ONE],
+            },
+            weight=3,
+        ),
+    },
+    ApiKey.ADD_OFFSETS_TO_TXN: {"one": plain(TRANSACTION_HEAD | {"group_id": GROUP})},
+    ApiKey.END_TXN: {"one": plain(TRANSACTION_HEAD | {"committed": True})},
+    ApiKey.WRITE_TXN_MARKERS: {
+        "markers": many(
+            "markers",
+            {
+                "producer_id": 1,
+                "producer_epoch": 0,
+                "transaction_result": True,
+                "topics": [MARKER_OF_ONE],
+                "coordinator_epoch": 0,
+            },
+            weight=3,
+        ),
+    },
+    ApiKey.TXN_OFFSET_COMMIT: {
+        "partitions": many(
+            "topics",
+            {"name": PARTITIONS, "partitions": [COMMIT]},
+            TRANSACTION_HEAD
+            | {"group_id": GROUP, "generation_id": -1, "member_id": "", "group_instance_id": None},
+            inner="partitions",
+        ),
+    },
+    ApiKey.DESCRIBE_PRODUCERS: {
+        "topics": many("topics", {"name": "name-0000000", "partition_indexes": (0,)}, weight=2),
+    },
+    ApiKey.DESCRIBE_TRANSACTIONS: {"names": many("transactional_ids", "name-0000000")},  # type: ignore[arg-type]
+    ApiKey.LIST_TRANSACTIONS: {
+        "states": many("state_filters", "name-0000000", {"producer_id_filters": (), "duration_filter": -1}),  # type: ignore[arg-type]
     },
     ApiKey.FIND_COORDINATOR: {"keys": many("coordinator_keys", "group-0000000", {"key_type": 0})},  # type: ignore[arg-type]
     ApiKey.JOIN_GROUP: {

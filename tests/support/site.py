@@ -7,6 +7,7 @@ from dataclasses import replace
 from logstore.env import Env
 from logstore.records.batch import Record, batches, build, records
 from logstore.store.catalog import new_topic_id
+from replication.broker.coordinators import Coordinators
 from replication.broker.handlers.data import DataHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.strangers import Strangers
@@ -57,6 +58,10 @@ async def until(condition, *, within_s=15.0):
             await asyncio.sleep(0.01)
 
 
+def coordinators_of(broker):
+    return Coordinators(broker.config, broker.replicas, lambda: broker.tree, broker.env)
+
+
 class Broker:
     """One broker: what broker.py puts together, but for the controller and the clients."""
 
@@ -72,9 +77,10 @@ class Broker:
         await cluster.prepare(self.tree)
         self.replicas = ReplicaManager(self.config, self.env)
         await self.replicas.open(self.tree)
+        coordinators = coordinators_of(self)
         families = (
-            DataHandlers(self.config, self.replicas, Strangers()),
-            PositionHandlers(self.config, self.replicas, lambda: self.tree),
+            DataHandlers(self.config, self.replicas, Strangers(), coordinators.verification),
+            PositionHandlers(self.replicas),
         )
         self.server = Server({key: handler for f in families for key, handler in f.handlers().items()})
         self.port = await self.server.start("127.0.0.1", self.port)

@@ -5,6 +5,7 @@ A producer stamps its batches with its id, an epoch and running sequence numbers
 - A batch follows the last one of its producer: sequence numbers without a gap, from 2^31 - 1 on to 0. An unknown
   producer may begin anywhere; a new epoch begins at 0, and then older epochs are refused for good.
 - A batch that is one of the last five of its producer and epoch is a duplicate: it is there, and is not written again.
+- A transactional batch without a sequence number is a coordinator's: it is taken, and never a duplicate.
 - The first transactional batch opens a transaction; a marker (a control batch: COMMIT or ABORT) ends it. While it is
   open the producer writes nothing else here, and a new epoch has to wait until a marker ended it.
 - The last stable offset is the first offset of the oldest open transaction: below it everything is decided.
@@ -28,7 +29,12 @@ from typing import NamedTuple, Protocol, Self
 
 from crc32c import crc32c
 
-from logstore.errors import OutOfOrderSequenceError, ProducerFencedError, TransactionStateError
+from logstore.errors import (
+    CoordinatorFencedError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    TransactionStateError,
+)
 from logstore.log.segments.index import AbortedTransaction
 from logstore.records.batch import BatchHeader, ControlMarker, ProducerStamp, sequence_after
 
@@ -98,7 +104,7 @@ class ProducerState(NamedTuple):
 
     def kept(self, batch: BatchHeader) -> KeptBatch | None:
         """The kept batch that `batch` is a duplicate of."""
-        if batch.producer_epoch != self.epoch:
+        if batch.producer_epoch != self.epoch or batch.base_sequence == NO_SEQUENCE:
             return None
         last_sequence, offset_delta = batch.last_sequence, batch.last_offset_delta
         for known in self.batches:
@@ -110,11 +116,13 @@ class ProducerState(NamedTuple):
         """The state behind this data batch. It is in the log, so no rule is checked."""
         kept = KeptBatch(batch.last_sequence, batch.last_offset, batch.last_offset_delta)
         batches = self.batches if batch.producer_epoch == self.epoch else ()
+        if batch.base_sequence != NO_SEQUENCE:
+            batches = (*batches, kept)[-BATCHES_KEPT:]
         opens = batch.is_transactional and not self.is_open
         return ProducerState(
             self.producer_id,
             batch.producer_epoch,
-            (*batches, kept)[-BATCHES_KEPT:],
+            batches,
             max(self.last_append_ms, now_ms),
             self.coordinator_epoch,
             batch.base_offset if opens else self.open_from,
@@ -224,10 +232,15 @@ class ProducerStates:
                     changed[batch.producer_id] = state.with_batch(batch, 0)
         return admission
 
-    def may_end(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> bool:
+    def may_end(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, is_above: bool = False
+    ) -> bool:
         """True if there is an open transaction that a marker of this epoch ends.
 
-        Raises: ProducerFencedError: the producer, or the coordinator, has a newer epoch.
+        `is_above`: the marker has a higher epoch than the batches that it ends. One of the same epoch is late: it ends
+        the transaction before.
+
+        Raises: ProducerFencedError: the producer has a newer epoch; CoordinatorFencedError: the coordinator has one.
         """
         state = self._states.get(producer_id)
         if state is None:
@@ -237,9 +250,11 @@ class ProducerStates:
         if not state.is_open:
             return False
         if coordinator_epoch < state.coordinator_epoch:
-            raise ProducerFencedError(
+            raise CoordinatorFencedError(
                 producer_id, coordinator_epoch, state.coordinator_epoch, "a coordinator's marker"
             )
+        if is_above and producer_epoch == state.epoch:
+            raise ProducerFencedError(producer_id, producer_epoch, state.epoch + 1, "a marker")
         return True
 
     def _live(self, producer_id: int, expired_ms: int) -> ProducerState:
@@ -310,7 +325,7 @@ def _check(state: ProducerState, batch: BatchHeader) -> None:
             "its batches must be transactional",
             producer_id=producer_id,
         )
-    if state.epoch == NO_EPOCH:
+    if state.epoch == NO_EPOCH or batch.base_sequence == NO_SEQUENCE:
         return
     expected = sequence_after(state.last_sequence) if epoch == state.epoch else 0
     if batch.base_sequence != expected:

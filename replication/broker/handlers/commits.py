@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups."""
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from logstore.env import Clock
+from replication.broker.verification import Asked, Verification
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.state import NO_TIME, Committed, Group
 from replication.errors import ErrorCode, KafkaError
-from replication.model.cluster import TopicPartition
-from replication.model.metadata import Metadata
+from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.network.steps import in_steps, step
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
+from replication.replica.manager import ReplicaManager
 
 SEVERAL_GROUPS_FROM = 8  # OffsetFetch
+TXN_COMMIT_ADDS = 5  # TxnOffsetCommit: it adds the partition of the group to the transaction
 NOTHING = Committed(-1)
 CHANGED_AT_ONCE = 250  # offsets in one event for a group: each becomes a record, in some milliseconds for all
 
@@ -26,14 +28,19 @@ Response = Mapping[str, Any]
 
 
 class CommitHandlers:
-    def __init__(self, metadata: Metadata, groups: GroupCoordinator, clock: Clock) -> None:
-        self._metadata = metadata
+    def __init__(
+        self, replicas: ReplicaManager, groups: GroupCoordinator, verification: Verification, clock: Clock
+    ) -> None:
+        self._replicas = replicas
+        self._metadata = replicas.metadata
         self._groups = groups
+        self._verification = verification
         self._clock = clock
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {
             ApiKey.OFFSET_COMMIT: self.commit,
+            ApiKey.TXN_OFFSET_COMMIT: self.commit_in_transaction,
             ApiKey.OFFSET_FETCH: self.fetch,
             ApiKey.OFFSET_DELETE: self.delete,
         }
@@ -41,6 +48,53 @@ class CommitHandlers:
     async def commit(self, context: Work, body: Any) -> Response:
         """OffsetCommit: answered when all replicas in sync have the offsets."""
         context.park()
+        wanted = await self._wanted(body)
+        codes = await self._change(
+            body.group_id,
+            wanted,
+            lambda request, known: events.Commit(
+                request=request,
+                offsets={tp: wanted[tp] for tp in known},
+                member_id=body.member_id,
+                generation=body.generation_id_or_member_epoch,
+                instance_id=getattr(body, "group_instance_id", None),
+            ),
+        )
+        return {"topics": _by_topic(body.topics, codes)}
+
+    async def commit_in_transaction(self, context: Work, body: Any) -> Response:
+        """TxnOffsetCommit: the offsets count once the transaction is committed, which must hold the partition."""
+        context.park()
+        wanted = await self._wanted(body)
+        producer = body.producer_id, body.producer_epoch
+        try:
+            tp = TopicPartition(OFFSETS_TOPIC, self._groups.terms.partition_of(body.group_id))
+            asked = Asked(body.transactional_id, *producer, context.version >= TXN_COMMIT_ADDS)
+            refused = await self._verification.check(self._replicas.leader(tp), asked)
+        except KafkaError as error:
+            refused = error.code
+        if refused is not ErrorCode.NONE:
+            # Clients look for the coordinator again, and do not stop.
+            is_moved = refused in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            is_late = refused is ErrorCode.NOT_ENOUGH_REPLICAS
+            code = ErrorCode.NOT_COORDINATOR if is_moved else refused
+            code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_late else code
+            return {"topics": _by_topic(body.topics, dict.fromkeys(wanted, code))}
+        codes = await self._change(
+            body.group_id,
+            wanted,
+            lambda request, known: events.Commit(
+                request=request,
+                offsets={tp: wanted[tp] for tp in known},
+                member_id=getattr(body, "member_id", ""),
+                generation=getattr(body, "generation_id", -1),
+                instance_id=getattr(body, "group_instance_id", None),
+                producer=producer,
+            ),
+        )
+        return {"topics": _by_topic(body.topics, codes)}
+
+    async def _wanted(self, body: Any) -> dict[TopicPartition, Committed]:
         now_ms = self._clock.now_ms()
         keep = getattr(body, "retention_time", None)
         keep_ms = -1 if keep is None else round(keep.total_seconds() * 1000)
@@ -54,18 +108,7 @@ class CommitHandlers:
                     now_ms,
                     now_ms + keep_ms if keep_ms >= 0 else NO_TIME,
                 )
-        codes = await self._change(
-            body.group_id,
-            wanted,
-            lambda request, known: events.Commit(
-                request=request,
-                offsets={tp: wanted[tp] for tp in known},
-                member_id=body.member_id,
-                generation=body.generation_id_or_member_epoch,
-                instance_id=getattr(body, "group_instance_id", None),
-            ),
-        )
-        return {"topics": _by_topic(body.topics, codes)}
+        return wanted
 
     async def delete(self, context: Work, body: Any) -> Response:
         """OffsetDelete: for topics that no member subscribes to."""
@@ -133,9 +176,10 @@ class CommitHandlers:
             rows = []
             async for chunk in in_steps({asked.group_id: asked for asked in body.groups}.values()):
                 for asked in chunk:
-                    rows.append({"group_id": asked.group_id, **await self._fetch(asked)})
+                    found = await self._fetch(asked, is_stable=body.require_stable)
+                    rows.append({"group_id": asked.group_id, **found})
             return {"groups": rows}
-        found = await self._fetch(body)
+        found = await self._fetch(body, is_stable=getattr(body, "require_stable", False))
         code = found["error_code"]
         if code and context.version == 1:  # it has no error for the whole answer
             rows = [
@@ -151,20 +195,27 @@ class CommitHandlers:
             return {"topics": rows}
         return found
 
-    async def _fetch(self, asked: Any) -> dict[str, Any]:
+    async def _fetch(self, asked: Any, *, is_stable: bool) -> dict[str, Any]:
         try:
             group = self._groups.group(asked.group_id)
         except KafkaError as error:
             return {"error_code": error.code, "topics": []}
-        return {"error_code": ErrorCode.NONE, "topics": await _fetched(group, asked.topics)}
+        return {
+            "error_code": ErrorCode.NONE,
+            "topics": await _fetched(group, asked.topics, is_stable=is_stable),
+        }
 
 
-async def _fetched(group: Group | None, topics: Any) -> Rows[Response]:
-    """Return the rows of a response: of these partitions, or of all if `topics` is None."""
+async def _fetched(group: Group | None, topics: Any, *, is_stable: bool) -> Rows[Response]:
+    """Return the rows of a response: of these partitions, or of all if `topics` is None.
+
+    `is_stable`: not of those that an open transaction may still change.
+    """
     offsets = group.offsets if group is not None else {}
+    unstable = group.unstable if group is not None and is_stable else frozenset()
     names: dict[str, dict[int, None]] = {}
     if topics is None:
-        async for chunk in in_steps(offsets):
+        async for chunk in in_steps((*offsets, *unstable)):
             for tp in chunk:
                 names.setdefault(tp.topic, {})[tp.partition] = None
     else:
@@ -175,7 +226,12 @@ async def _fetched(group: Group | None, topics: Any) -> Rows[Response]:
                 names.setdefault(name, {})[number] = None
 
     def topic_row(name: str, numbers: Collection[int]) -> Response:
-        rows = (_row(number, offsets.get(TopicPartition(name, number), NOTHING)) for number in numbers)
+        rows = (
+            _row(number, NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            if (tp := TopicPartition(name, number)) in unstable
+            else _row(number, offsets.get(tp, NOTHING))
+            for number in numbers
+        )
         return {"name": name, "partitions": Rows(len(numbers), rows)}
 
     return Rows(len(names), (topic_row(name, numbers) for name, numbers in names.items()))

@@ -10,11 +10,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from logstore.records.batch import CODEC_MASK, CONTROL, HEADER_BYTES, LENGTH_END, TRANSACTIONAL, batches
 from logstore.records.compression import Codec
 from replication.broker.handlers.strangers import Strangers
+from replication.broker.verification import Verification
 from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.model.cluster import INTERNAL_TOPICS, TopicPartition, topic_id_of
@@ -47,6 +48,7 @@ from replication.replica.manager import ReplicaManager
 
 # Of a batch: its length behind that field, its format, its attributes.
 _HEAD = struct.Struct(">8xi4xb4xh")
+_SEQUENCE = struct.Struct(">53xi")
 MAGIC = 2
 APPENDED_AT_ONCE = 100  # partitions of a long request in one turn of the loop: some 30 us each
 PRODUCE_ZSTD, FETCH_ZSTD = 7, 10  # the versions whose clients know zstd
@@ -54,18 +56,33 @@ PRODUCE_LEADERS, FETCH_LEADERS = 10, 12  # the versions that tell who leads now
 # What may wait for slow readers; above that, answers hold little more than a batch.
 UNSENT_BYTES_MAX, ROOM_BYTES_MIN = 256 << 20, 64 << 10
 FULL_SESSIONS = (-1, 0)  # epochs of a fetch that names all its partitions
+PRODUCE_ADDS = 12  # the version whose transactional batches add their partition to the transaction
 ACKS = frozenset((ALL_IN_SYNC, 0, LEADER_ONLY))
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+class _Takes(NamedTuple):
+    """What a request may bring: by its version, and with a transactional id also batches of that transaction."""
+
+    version: int
+    transactional: bool
 
 
 Answer: TypeAlias = Encoded | ProduceResponse | None
 
 
 class DataHandlers:
-    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, strangers: Strangers) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        replicas: ReplicaManager,
+        strangers: Strangers,
+        verification: Verification,
+    ) -> None:
         self._config = config
         self._replicas = replicas
         self._strangers = strangers
+        self._verification = verification
         self._metadata: Metadata = replicas.metadata
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
@@ -76,18 +93,20 @@ class DataHandlers:
     def produce(self, context: Work, request: ProduceRequest) -> Awaitable[Answer] | Answer:
         """Append batches, one per partition. They are in the log, or in its queue, in order, when this returns.
 
-        But for requests of very many partitions: the server begins none behind such a one before it is answered.
+        But for requests of very many partitions, or in a transaction. The server begins none behind such a long one
+        before it is answered; those in transactions are appended in the order in which the coordinator was asked.
         """
-        acks, timeout_ms, topics, _ = request
-        if len(topics) > STEP_ITEMS or sum(len(topic.partitions) for topic in topics) > STEP_ITEMS:
+        acks, timeout_ms, topics, transactional_id = request
+        count = sum(len(topic.partitions) for topic in topics)
+        if transactional_id is not None or max(len(topics), count) > STEP_ITEMS:
             return self._produce_many(context, request)
         refused: dict[TopicPartition, AppendResult] = {}
         records: dict[TopicPartition, bytearray | memoryview] = {}
-        all_wrong = _refuse_all(request)
+        all_wrong, takes = _refuse_all(request), _Takes(context.version, False)
         for name, partitions in topics:
             reason = all_wrong or _refuse_topic(name)
             for row in partitions:
-                _sort(context.version, TopicPartition(name, row[0]), row, reason, refused, records)
+                _sort(takes, TopicPartition(name, row[0]), row, reason, refused, records)
         for tp in refused:
             records.pop(tp, None)
         pending = PendingProduce(records)
@@ -108,13 +127,13 @@ class DataHandlers:
     async def _produce_many(self, context: Work, request: ProduceRequest) -> ProduceResponse | None:
         refused: dict[TopicPartition, AppendResult] = {}
         records: dict[TopicPartition, bytearray | memoryview] = {}
-        all_wrong = _refuse_all(request)
+        all_wrong, takes = _refuse_all(request), _Takes(context.version, request.transactional_id is not None)
         async for chunk in in_steps(
             (topic.name, row) for topic in request.topics for row in topic.partitions
         ):
             for name, row in chunk:
                 reason = all_wrong or _refuse_topic(name)
-                _sort(context.version, TopicPartition(name, row.partition), row, reason, refused, records)
+                _sort(takes, TopicPartition(name, row.partition), row, reason, refused, records)
         async for some in in_steps(refused):
             for tp in some:
                 records.pop(tp, None)
@@ -124,7 +143,7 @@ class DataHandlers:
         waits = []
         async for tps in in_steps(records, APPENDED_AT_ONCE):
             pending = PendingProduce(tps)
-            self._replicas.produce({tp: records[tp] for tp in tps}, pending, acks=request.acks)
+            self._append_some(context, request, {tp: records[tp] for tp in tps}, pending)
             waits.append(pending.results if pending.is_over else pending.wait(dict, timeout_ms))
         for wait in waits:
             async for tps in in_steps(found := wait if isinstance(wait, dict) else await wait):
@@ -133,6 +152,27 @@ class DataHandlers:
             _check_unanswered(refused)
             return None
         return await self._produced_many(context.version, request, refused)
+
+    def _append_some(
+        self,
+        context: Work,
+        request: ProduceRequest,
+        records: Mapping[TopicPartition, bytearray | memoryview],
+        pending: PendingProduce,
+    ) -> None:
+        """As in `produce`; batches of a transaction once it is known to hold their partition."""
+        adds = context.version >= PRODUCE_ADDS
+        for tp, batch in records.items():
+            try:
+                leader = self._replicas.leader(tp)
+            except KafkaError as error:
+                pending.settle(tp, AppendResult(error.code, error_message=str(error)))
+                continue
+            if request.transactional_id is not None and _HEAD.unpack_from(batch)[2] & TRANSACTIONAL:
+                transaction = request.transactional_id, adds
+                self._verification.append(leader, batch, request.acks, pending, transaction)
+            else:
+                leader.append(batch, request.acks, pending)
 
     async def _produced_many(
         self, version: int, request: ProduceRequest, results: Mapping[TopicPartition, AppendResult]
@@ -262,8 +302,6 @@ def _refuse_all(request: ProduceRequest) -> AppendResult | None:
     """Why nothing of the request may be appended."""
     if request.acks not in ACKS:
         return AppendResult(ErrorCode.INVALID_REQUIRED_ACKS, error_message=f"acks={request.acks}: -1, 0 or 1")
-    if request.transactional_id is not None:
-        return AppendResult(ErrorCode.INVALID_TXN_STATE, error_message="transactions are not served")
     return None
 
 
@@ -286,7 +324,7 @@ def _refuse_topic(name: str) -> AppendResult | None:
 
 
 def _sort(
-    version: int,
+    takes: _Takes,
     tp: TopicPartition,
     partition: ProducePartition,
     reason: AppendResult | None,
@@ -296,7 +334,7 @@ def _sort(
     """Put it with what is refused, or with what is to be appended. What is named twice is in both."""
     batches = partition.records or b""
     if reason is None:
-        wrong = _wrong(version, batches)
+        wrong = _wrong(takes, batches)
         if tp in records:
             wrong = ErrorCode.INVALID_REQUEST, "the request names this partition twice"
         if wrong is None:
@@ -306,7 +344,7 @@ def _sort(
     refused[tp] = reason
 
 
-def _wrong(version: int, records: Buffer) -> tuple[ErrorCode, str] | None:
+def _wrong(takes: _Takes, records: Buffer) -> tuple[ErrorCode, str] | None:
     """Why these records cannot be appended, as far as the header of the batch tells. The log checks the CRC."""
     if len(records) < _HEAD.size:
         return ErrorCode.INVALID_RECORD, "exactly one batch per partition is needed, and there is none"
@@ -317,12 +355,22 @@ def _wrong(version: int, records: Buffer) -> tuple[ErrorCode, str] | None:
         return ErrorCode.CORRUPT_MESSAGE, f"a batch of {length + LENGTH_END} bytes in {len(records)}"
     if length + LENGTH_END < len(records):
         return ErrorCode.INVALID_RECORD, "exactly one batch per partition is taken, and there are more"
-    if attributes & (TRANSACTIONAL | CONTROL):
-        return ErrorCode.INVALID_TXN_STATE, "transactions are not served"
+    if attributes & (TRANSACTIONAL | CONTROL) and not (takes.transactional and _is_transactional(records)):
+        return (
+            ErrorCode.INVALID_TXN_STATE,
+            "a marker, or a batch of a transaction that the request does not name",
+        )
     codec = attributes & CODEC_MASK
-    if codec > Codec.ZSTD or (codec == Codec.ZSTD and version < PRODUCE_ZSTD):
-        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} in Produce version {version}"
+    if codec > Codec.ZSTD or (codec == Codec.ZSTD and takes.version < PRODUCE_ZSTD):
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} in Produce version {takes.version}"
     return None
+
+
+def _is_transactional(records: Buffer) -> bool:
+    """Has the batch what a client's has: no marker, and sequence numbers?"""
+    *_, attributes = _HEAD.unpack_from(records)
+    (sequence,) = _SEQUENCE.unpack_from(records)
+    return not attributes & CONTROL and sequence >= 0
 
 
 def _without_zstd(fetched: PartitionFetched) -> PartitionFetched:

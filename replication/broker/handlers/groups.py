@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from logstore.errors import PylogError
-from replication.broker.topic_admin import NewTopic, TopicAdmin
-from replication.config.broker import BrokerConfig
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.state import Group, Phase
 from replication.errors import ErrorCode, KafkaError
-from replication.model.cluster import OFFSETS_TOPIC
-from replication.model.metadata import BrokerAddress, Metadata
 from replication.network.steps import all_of, in_steps
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 
-logger = logging.getLogger(__name__)
-
-GROUP_KEY_TYPE = 0  # FindCoordinator can also ask for coordinators of transactions, which are not served
-CREATE_WAIT_S, LEARN_WAIT_S = 5.0, 1.0
 IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins with it
 LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
 LEAVING_AT_ONCE = 100  # members in one event for the group
@@ -34,17 +24,11 @@ Response = Mapping[str, Any]
 
 
 class GroupHandlers:
-    def __init__(
-        self, config: BrokerConfig, metadata: Metadata, admin: TopicAdmin, groups: GroupCoordinator
-    ) -> None:
-        self._config = config
-        self._metadata = metadata
-        self._admin = admin
+    def __init__(self, groups: GroupCoordinator) -> None:
         self._groups = groups
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {
-            ApiKey.FIND_COORDINATOR: self.find_coordinator,
             ApiKey.JOIN_GROUP: self.join,
             ApiKey.SYNC_GROUP: self.sync,
             ApiKey.HEARTBEAT: self.heartbeat,
@@ -53,69 +37,6 @@ class GroupHandlers:
             ApiKey.LIST_GROUPS: self.list,
             ApiKey.DELETE_GROUPS: self.delete,
         }
-
-    # -------------------------------------------------------- who keeps a group
-
-    async def find_coordinator(self, context: Work, body: Any) -> Response:
-        """Return the broker that keeps a group; the first request creates the offsets topic."""
-        keys = dict.fromkeys(body.coordinator_keys) if context.version >= 4 else (body.key,)
-        kind = getattr(body, "key_type", GROUP_KEY_TYPE)
-        failed: KafkaError | None = None
-        try:
-            if kind != GROUP_KEY_TYPE:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "transactions are not served here")
-            if self._metadata.topic(OFFSETS_TOPIC) is None:
-                await self._make_topic()
-            await self._groups.learned(LEARN_WAIT_S)
-        except KafkaError as error:
-            failed = error
-
-        def row(key: str) -> Response:
-            try:
-                if failed is not None:
-                    raise failed
-                broker = self._find(key)
-            except KafkaError as error:
-                return _nobody(key, error)
-            found = {"key": key, "node_id": broker.id, "host": broker.host, "port": broker.port}
-            return {"error_code": 0, "error_message": None, **found}
-
-        if context.version >= 4:
-            return {"coordinators": Rows(len(keys), map(row, keys))}
-        return row(body.key)
-
-    def _find(self, group_id: str) -> BrokerAddress:
-        try:
-            partition = self._groups.partition_of(group_id)
-        except KafkaError as error:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-        leader = self._metadata.leader(OFFSETS_TOPIC, partition)
-        broker = self._metadata.brokers().get(-1 if leader is None else leader)
-        if broker is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its partition has no leader now")
-        return broker
-
-    async def _make_topic(self) -> None:
-        config = self._config
-        topic = NewTopic(
-            name=OFFSETS_TOPIC,
-            partitions=config.offsets_topic_num_partitions,
-            replication_factor=min(
-                config.offsets_topic_replication_factor, max(len(self._metadata.brokers()), 1)
-            ),
-            config={
-                "cleanup.policy": "compact",
-                "segment.bytes": str(config.offsets_topic_segment_bytes),
-                "compression.type": "producer",
-            },
-        )
-        try:
-            ready = await self._admin.ensure(topic, timeout_s=CREATE_WAIT_S)
-        except PylogError as error:
-            logger.warning("topic %s cannot be created: %s", OFFSETS_TOPIC, error)
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
-        if ready is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being created")
 
     # ------------------------------------------------------------------ members
 
@@ -276,19 +197,6 @@ class GroupHandlers:
             return (await self._ask(group_id, events.Done, events.DeleteGroup)).error
         except KafkaError as error:
             return error.code
-
-
-def _nobody(key: str, error: KafkaError) -> Response:
-    # The client must ask again, even if this broker does not know of the topic yet.
-    code = error.code if error.code is ErrorCode.INVALID_REQUEST else ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return {
-        "key": key,
-        "node_id": -1,
-        "host": "",
-        "port": -1,
-        "error_code": code,
-        "error_message": str(error),
-    }
 
 
 def described(group_id: str, group: Group | None) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords, InitProducerId.
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords.
 
 The partitions of a request are looked up one after the other, so that a request with very many of them does not delay
 others. A partition that is named twice is an error.
@@ -6,15 +6,11 @@ others. A partition that is named twice is an error.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from replication.config.broker import BrokerConfig
-from replication.coordination.producer_ids import ProducerIds
-from replication.coordination.tree import Tree
-from replication.errors import ErrorCode, KafkaError
+from replication.errors import ErrorCode
 from replication.model.cluster import INTERNAL_TOPICS
 from replication.network.steps import all_of, in_steps
 from replication.network.work import Handler, Work
@@ -24,8 +20,6 @@ from replication.protocol.messages import Isolation
 from replication.replica.leader.offsets import Special
 from replication.replica.leader.results import DeletedRecords, FoundOffset
 from replication.replica.manager import ReplicaManager
-
-logger = logging.getLogger(__name__)
 
 # The first version of ListOffsets with each special time.
 _KNOWN_SINCE = {Special.LATEST: 1, Special.EARLIEST: 1, Special.MAX_TIMESTAMP: 7, Special.EARLIEST_LOCAL: 8}
@@ -37,16 +31,14 @@ Response: TypeAlias = Mapping[str, Any]
 
 
 class PositionHandlers:
-    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, tree: Callable[[], Tree]) -> None:
+    def __init__(self, replicas: ReplicaManager) -> None:
         self._replicas = replicas
-        self._producer_ids = ProducerIds(config.broker_id, tree)
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {
             ApiKey.LIST_OFFSETS: self.list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
             ApiKey.DELETE_RECORDS: self.delete_records,
-            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
         }
 
     async def list_offsets(self, context: Work, body: Any) -> Mapping[str, Any]:
@@ -125,18 +117,6 @@ class PositionHandlers:
         if tp[0] in INTERNAL_TOPICS:  # only brokers delete the state of groups
             return DeletedRecords(ErrorCode.INVALID_TOPIC_EXCEPTION)
         return await self._replicas.delete_records(tp, offset, timeout_ms=timeout_ms)
-
-    async def init_producer_id(self, context: Work, body: Any) -> Mapping[str, Any]:
-        """Return a new id with epoch 0, even to a client that names an id: only transactions continue one."""
-        if body.transactional_id is not None:
-            return {"error_code": ErrorCode.INVALID_REQUEST, "producer_id": -1, "producer_epoch": -1}
-        try:
-            producer_id = await self._producer_ids.next_id()
-        except KafkaError as error:
-            logger.warning("no producer id is available: %s", error)
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE  # clients try again
-            return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
-        return {"error_code": ErrorCode.NONE, "producer_id": producer_id, "producer_epoch": 0}
 
 
 def _asked(topics: Iterable[Any]) -> Iterable[tuple[str, Any]]:

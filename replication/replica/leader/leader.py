@@ -42,12 +42,23 @@ PROMPT_BYTES_MAX = 32 * 1024
 Outcome: TypeAlias = AppendInfo | Exception  # of an append
 
 
+class Marker(NamedTuple):
+    """The end of a producer's transaction. `is_above`: its epoch is above that of the batches that it ends."""
+
+    producer_id: int
+    producer_epoch: int
+    commits: bool
+    coordinator_epoch: int
+    is_above: bool
+
+
 class Append(NamedTuple):
-    """Records that a producer sent for one partition, on their way to the log."""
+    """Records that a producer sent for one partition, on their way to the log; or a marker."""
 
     records: bytearray | memoryview
     acks: int
     request: PendingProduce
+    marker: Marker | None = None
 
 
 class _AppendGroup:
@@ -68,7 +79,7 @@ class _AppendGroup:
             replica.host.keep_reserve()
             with replica.log.lock():
                 for append in self.appends:
-                    self.outcomes.append(_append(replica, append.records, epoch))
+                    self.outcomes.append(_append(replica, append, epoch))
         except Exception as error:  # noqa: BLE001  every one of them gets it
             self.outcomes += [error] * (len(self.appends) - len(self.outcomes))
         self.offsets = replica.offsets()
@@ -77,12 +88,29 @@ class _AppendGroup:
         self.leader.appended(self)
 
 
-def _append(replica: ReplicaLog, records: bytearray | memoryview, leader_epoch: int) -> Outcome:
-    guard = partial(_check_keys, records) if replica.config.is_compacted else None
+def _append(replica: ReplicaLog, append: Append, leader_epoch: int) -> Outcome:
+    records = append.records
     try:
+        if append.marker is not None:
+            return _append_marker(replica, append.marker, leader_epoch)
+        guard = partial(_check_keys, records) if replica.config.is_compacted else None
         return replica.log.append_as_leader(records, leader_epoch=leader_epoch, guard=guard)
     except Exception as error:  # noqa: BLE001  it becomes a code, or is logged, in the event loop
         return error
+
+
+def _append_marker(replica: ReplicaLog, marker: Marker, leader_epoch: int) -> AppendInfo:
+    """One that is there already, or ends nothing, counts as written once all before the log's end is committed."""
+    offset = replica.log.append_marker(
+        marker.producer_id,
+        marker.producer_epoch,
+        commit=marker.commits,
+        leader_epoch=leader_epoch,
+        coordinator_epoch=marker.coordinator_epoch,
+        is_above=marker.is_above,
+    )
+    end = replica.log.files.view.end
+    return AppendInfo(end if offset is None else offset, end, -1, 0, is_duplicate=offset is None)
 
 
 def _check_keys(data: Buffer) -> None:
@@ -106,6 +134,9 @@ class Leader:
         self.replica = replica
         self.recent = BatchCache()
         self.starts: dict[int, int] = {}  # follower -> its log start
+        # Producer id -> epoch: their transactions hold this partition, and have had no marker here since that was said.
+        self.writing: dict[int, int] = {}
+        self.asking: dict[int, tuple[int, asyncio.Future[ErrorCode]]] = {}  # the same: is it so?
         self._told: dict[int, int] = {}  # follower -> the high watermark that it was told last
         self._start_waits: list[asyncio.Future[None]] = []
         self._waits = PendingProduces()
@@ -198,10 +229,7 @@ class Leader:
                 outcome = error
             host.disk.end_write()
         if outcome is None:  # it may take longer
-            if self._group is None:
-                self._group = _AppendGroup(self)
-                host.disk.submit(replica.queue, self._group)
-            self._group.appends.append(Append(records, acks, request))
+            self._queue(Append(records, acks, request))
             return
         host.look()
         replica.note(replica.offsets())
@@ -216,6 +244,25 @@ class Leader:
             self._is_advancing = True  # at the end of this turn: more may come in it
             host.disk.loop.call_soon(self._advance)
 
+    def append_marker(self, marker: Marker, request: PendingProduce) -> None:
+        """End a transaction behind all that came before; settle `request` when that is committed.
+
+        From now on nobody writes in that transaction here.
+        """
+        self.writing.pop(marker.producer_id, None)
+        self.asking.pop(marker.producer_id, None)
+        if not isr.has_enough_replicas(self.state, self.replica.log.config.min_insync_replicas):
+            few = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
+            request.settle(self.replica.tp, few)
+            return
+        self._queue(Append(bytearray(), ALL_IN_SYNC, request, marker))
+
+    def _queue(self, append: Append) -> None:
+        if self._group is None:
+            self._group = _AppendGroup(self)
+            self.replica.host.disk.submit(self.replica.queue, self._group)
+        self._group.appends.append(append)
+
     def seal(self, group: _AppendGroup) -> None:
         if self._group is group:
             self._group = None
@@ -223,7 +270,7 @@ class Leader:
     def appended(self, group: _AppendGroup) -> None:
         self.replica.host.look()
         self.replica.note(group.offsets)
-        for (records, acks, request), outcome in zip(group.appends, group.outcomes, strict=True):
+        for (records, acks, request, _), outcome in zip(group.appends, group.outcomes, strict=True):
             if self.is_over:
                 self._result(records, outcome)
                 request.settle(self.replica.tp, NOT_LEADER)
@@ -259,7 +306,7 @@ class Leader:
         if isinstance(outcome, AppendInfo):
             size_bytes = len(records)
             has_readers = self.state.followers or self.replica.consumers
-            if has_readers and outcome.bytes == size_bytes:  # not a duplicate, nor part of one
+            if has_readers and 0 < size_bytes == outcome.bytes:  # no duplicate, nor part of one; no marker
                 self.recent.note(outcome.first_offset, outcome.next_offset, records)
             counters = self.replica.host.counters
             counters.bytes_in += size_bytes

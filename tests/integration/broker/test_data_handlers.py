@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from logstore.records.batch import Record, build
+from logstore.records.batch import Record, build, end_marker
 from logstore.records.compression import Codec
 from replication.broker.handlers.data import DataHandlers
 from replication.broker.handlers.offsets import PositionHandlers
@@ -26,7 +26,7 @@ from replication.protocol.messages import (
     ProduceTopic,
 )
 from tests.support.peer import Peer, serving
-from tests.support.site import T0, Site, batch, on_loop, until, values_of
+from tests.support.site import T0, Site, batch, coordinators_of, on_loop, until, values_of
 from tests.unit.replication.network.test_bounds import slow_reader
 
 T1 = TopicPartition("orders", 1)
@@ -104,8 +104,12 @@ async def client_of(tmp_path, *, brokers=(1,), **config):
         one = (await site.start(*brokers, **config))[0]
         for tp in (T0, T1):
             await site.create(tp, replicas=(1,))
-        handlers = DataHandlers(one.config, one.replicas, Strangers()).handlers()
-        handlers = {**handlers, **PositionHandlers(one.config, one.replicas, lambda: one.tree).handlers()}
+        coordinators = coordinators_of(one)
+        handlers = {
+            **DataHandlers(one.config, one.replicas, Strangers(), coordinators.verification).handlers(),
+            **PositionHandlers(one.replicas).handlers(),
+            **coordinators.handlers(None),
+        }
         async with serving(handlers) as (server, port):
             client = (await Client.connect(port)).keep(site)
             client.server = server
@@ -237,8 +241,12 @@ async def test_unknown_partitions_wrong_acks_and_transactions(tmp_path):
         unknown = await client.produce(good, tp=TopicPartition("none", 0))
         assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await client.produce(good, acks=2)).error_code == ErrorCode.INVALID_REQUIRED_ACKS
-        transactional = await client.produce(good, transactional_id="t")
-        assert transactional.error_code == ErrorCode.INVALID_TXN_STATE
+        records = bytes(build([Record(0, 0, None, b"")], attributes=TRANSACTIONAL, producer=(1, 0, 0)))
+        assert (await client.produce(records)).error_code == ErrorCode.INVALID_TXN_STATE
+        marker = bytes(end_marker((1, 0), commit=True, coordinator_epoch=0, now_ms=1))
+        for refused in (marker, records[:53] + b"\xff" * 4 + records[57:]):
+            answer = await client.produce(refused, transactional_id="t")
+            assert answer.error_code == ErrorCode.INVALID_TXN_STATE
 
 
 @on_loop
@@ -479,16 +487,13 @@ async def test_producer_ids_are_given_once_over_brokers_and_restarts(tmp_path):
         given = []
         for broker in client.site.brokers.values():
             for _ in range(2):  # each time as if the broker had started anew
-                handlers = PositionHandlers(
-                    broker.config, broker.replicas, lambda b=broker: b.tree
-                ).handlers()
-                async with serving(handlers) as (_, port):
+                async with serving(coordinators_of(broker).handlers(None)) as (_, port):
                     asking = [await Client.connect(port) for _ in range(3)]
                     for version in served(ApiKey.INIT_PRODUCER_ID):
                         for answer in await asyncio.gather(*(init(peer, version) for peer in asking)):
                             assert (answer.error_code.value, answer.producer_epoch) == (0, 0)
                             given.append(answer.producer_id)
-        assert len(given) == len(set(given)) == 60
+        assert len(given) == len(set(given)) == 72
 
 
 @pytest.mark.parametrize("ids", [1000, 2500])
@@ -502,12 +507,6 @@ def test_blocks_of_producer_ids_follow_each_other(tmp_path, ids):
             assert [await giver.next_id() for _ in range(ids)] == list(range(FIRST_ID, FIRST_ID + ids))
 
     main()
-
-
-@on_loop
-async def test_transactional_ids_are_refused_for_good(tmp_path):
-    async with client_of(tmp_path) as client:
-        assert (await init(client, 4, "t")).error_code.value == ErrorCode.INVALID_REQUEST
 
 
 async def init(client, version, transactional_id=None):

@@ -6,17 +6,13 @@ import random
 
 import pytest
 
-from logstore.env import SYSTEM
-from replication.broker.handlers.commits import CommitHandlers
-from replication.broker.handlers.groups import GroupHandlers
-from replication.broker.offsets_topic import group_coordinator
 from replication.broker.topic_admin import TopicAdmin
 from replication.errors import ErrorCode
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.model.metadata import BrokerAddress, PartitionMetadata, PartitionUpdate
 from replication.protocol.apis import SERVED, ApiKey
 from tests.support.peer import Peer, serving
-from tests.support.site import T0, Site, on_loop, until
+from tests.support.site import T0, Site, coordinators_of, on_loop, until
 from tests.transcripts.coordinator import subscription
 
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
@@ -159,8 +155,9 @@ async def client_of(tmp_path, newest=9, *, leads=True, **config):
         (one,) = await site.start(1, **config)
         for tp in (T0, OFFSETS):
             await site.create(tp, replicas=(1,))
-        groups = group_coordinator(one.config, one.replicas)
-        groups.begin()
+        coordinators = coordinators_of(one)
+        coordinators.begin()
+        groups = coordinators.groups
         states = {T0: site.states[T0], OFFSETS: site.states[OFFSETS]}
         one.replicas.metadata.update(
             1,
@@ -170,21 +167,17 @@ async def client_of(tmp_path, newest=9, *, leads=True, **config):
                 for tp, s in states.items()
             ],
         )
-        await groups.learned(5)
+        await groups.terms.learned(5)
         if not leads:
             one.replicas.disconnect()
         admin = TopicAdmin(one.config, one.replicas.metadata, lambda: one.tree, None, None, random.Random(1))
-        handlers = {
-            **GroupHandlers(one.config, one.replicas.metadata, admin, groups).handlers(),
-            **CommitHandlers(one.replicas.metadata, groups, SYSTEM.clock).handlers(),
-        }
-        async with serving(handlers) as (_, port):
+        async with serving(coordinators.handlers(admin)) as (_, port):
             client = await Client.connect(port)
             client.newest = newest
             if leads:
-                await until(lambda: groups._terms[0].loading is None)
+                await until(lambda: groups.terms.term(0).loading is None)
             yield client
-        groups.end()
+        coordinators.end()
 
 
 @every_version
@@ -267,10 +260,10 @@ async def test_requests_without_a_group_are_refused_in_every_version(tmp_path, n
 
 
 @on_loop
-async def test_several_groups_are_found_at_once_and_no_transactions(tmp_path):
+async def test_several_groups_are_found_at_once_and_no_shares(tmp_path):
     async with client_of(tmp_path) as client:
         assert [(each.key, each.node_id) for each in await client.find("a", "b")] == [("a", 1), ("b", 1)]
-        (refused,) = await client.find("t", kind=1)
+        (refused,) = await client.find("t", kind=2)
         assert (refused.error_code.value, refused.node_id) == (ErrorCode.INVALID_REQUEST, -1)
 
 

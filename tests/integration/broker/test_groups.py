@@ -7,14 +7,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from logstore.records.batch import Record, build
-from replication.broker.offsets_topic import group_coordinator
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import offset_key, offset_value
 from replication.coordinators.groups.machine.state import Committed, Phase
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.model.metadata import BrokerAddress, PartitionMetadata, PartitionUpdate
-from tests.support.site import Site, on_loop, until
+from tests.support.site import Site, coordinators_of, on_loop, until
 
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 T0 = TopicPartition("orders", 0)
@@ -33,7 +32,7 @@ class Coordinators:
         await self.site.start(*numbers, **{**defaults, **properties})
         for number in numbers:
             broker = self.site.brokers[number]
-            self.groups[number] = group_coordinator(broker.config, broker.replicas)
+            self.groups[number] = coordinators_of(broker).groups
             self.groups[number].begin()
 
     async def create(self, replicas, **options):
@@ -129,7 +128,7 @@ async def test_nobody_is_answered_before_everything_is_read(tmp_path):
         all_.tell_metadata()
         groups = all_.groups[1]
         refusals = 0
-        while groups._terms[0].loading is not None:
+        while groups.terms.term(0).loading is not None:
             assert code_of(lambda: groups.group("group-7")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             assert code_of(groups.groups) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             with pytest.raises(KafkaError):
@@ -148,10 +147,10 @@ async def test_a_commit_is_answered_when_it_is_stored_and_found_by_the_next_coor
         await all_.loaded(1)
         assert (await all_.commit(1, 41)).error is ErrorCode.NONE
         assert (await all_.commit(1, 42)).error is ErrorCode.NONE
-        again = group_coordinator(all_.site.brokers[1].config, all_.site.brokers[1].replicas)
+        again = coordinators_of(all_.site.brokers[1]).groups
         again.begin()
         await asyncio.sleep(0)
-        await until(lambda: not again._terms[0].loading)
+        await until(lambda: not again.terms.term(0).loading)
         assert again.group("g").offsets[T0].offset == 42
         again.end()
 
@@ -246,7 +245,7 @@ async def test_a_new_epoch_of_the_same_leader_disturbs_nobody(tmp_path):
         first = await all_.join(1, "a")
         parked = asyncio.create_task(all_.join(1, "b"))
         await until(lambda: all_.groups[1].group("g").phase is Phase.PREPARING)
-        term = all_.groups[1]._terms[0]
+        term = all_.groups[1].terms.term(0)
         await all_.elect(1, isr=[1])
         assert all_.groups[1].group("g").phase is Phase.PREPARING
         again = await all_.join(1, "a", member_id=first.member_id)
@@ -254,7 +253,7 @@ async def test_a_new_epoch_of_the_same_leader_disturbs_nobody(tmp_path):
         assert (second.error, second.generation) == (ErrorCode.NONE, again.generation)
         synced = await all_.sync(1, again, assignments={second.member_id: b"half"})
         assert synced.error is ErrorCode.NONE
-        assert all_.groups[1]._terms[0] is term
+        assert all_.groups[1].terms.term(0) is term
 
 
 @on_loop

@@ -64,9 +64,9 @@ def test_the_partitions_of_internal_topics_cannot_become_more_and_groups_stay_if
         assert refused.value.args[0].code() == KafkaError.TOPIC_EXCEPTION
         grow_behind_the_brokers(brokers, 7)
         assert committed(brokers) == wanted
-        note = nodes.GroupPartitions(brokers.brokers[1].replicas.metadata.topic(OFFSETS_TOPIC).id, MADE_WITH)
-        stored = brokers.do(brokers.brokers[1].replicas.tree.get(nodes.GROUP_PARTITIONS))
-        assert nodes.decode_group_partitions(stored.data) == note
+        note = nodes.PartitionCount(brokers.brokers[1].replicas.metadata.topic(OFFSETS_TOPIC).id, MADE_WITH)
+        stored = brokers.do(brokers.brokers[1].replicas.tree.get(nodes.PARTITION_COUNTS[OFFSETS_TOPIC]))
+        assert nodes.decode_partition_count("note", stored.data) == note
     with brokers_in_process(tmp_path, (1,), **QUICK) as brokers:  # which has never known another number
         assert committed(brokers) == wanted
 
@@ -77,7 +77,7 @@ def test_a_topic_of_groups_that_is_older_than_the_rule_keeps_the_number_that_it_
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic("read", 1, 1)])["read"].result(20)
         commit(brokers)
-        brokers.do(brokers.brokers[1].replicas.tree.delete(nodes.GROUP_PARTITIONS))
+        brokers.do(brokers.brokers[1].replicas.tree.delete(nodes.PARTITION_COUNTS[OFFSETS_TOPIC]))
     with brokers_in_process(tmp_path, (1,), **QUICK) as brokers:
         assert committed(brokers) == wanted
         grow_behind_the_brokers(brokers, 5)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.draft import WorkingState
@@ -31,14 +32,16 @@ def commit(draft: WorkingState, event: events.Commit) -> None:
         draft.answer(event.request, events.OffsetsDone(refused=refused))
         return
     draft.commits = {**draft.commits, event.request: tuple(accepted)}
-    draft.effects.append(
-        events.Append(events.NewOffsets(event.request, accepted, refused), offsets=dict(accepted))
-    )
+    if event.producer is not None:
+        draft.in_transactions = {**draft.in_transactions, event.request: (event.producer[0], None)}
+    write = events.NewOffsets(event.request, accepted, refused, event.producer)
+    draft.effects.append(events.Append(write, offsets=dict(accepted)))
 
 
 def _refusal(draft: WorkingState, event: events.Commit) -> ErrorCode:
     """Allow commits without a member while the group is empty; else only those by members of this generation."""
-    if event.generation < 0 and draft.phase is Phase.EMPTY:
+    is_nobody = event.generation < 0 and not event.member_id and event.instance_id is None
+    if (event.generation < 0 and draft.phase is Phase.EMPTY) or (is_nobody and event.producer is not None):
         return ErrorCode.NONE
     if event.generation >= 0 and draft.group().is_blank:
         return ErrorCode.ILLEGAL_GENERATION
@@ -47,24 +50,49 @@ def _refusal(draft: WorkingState, event: events.Commit) -> ErrorCode:
         return error
     if event.generation != draft.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    return ErrorCode.REBALANCE_IN_PROGRESS if draft.phase is Phase.COMPLETING else ErrorCode.NONE
+    is_between = draft.phase is Phase.COMPLETING and event.producer is None
+    return ErrorCode.REBALANCE_IN_PROGRESS if is_between else ErrorCode.NONE
 
 
 def offsets_stored(draft: WorkingState, write: events.NewOffsets, outcome: events.Appended) -> None:
     """Answer a commit. Of two commits for a partition, the later one in the log wins."""
     draft.commits = {request: tps for request, tps in draft.commits.items() if request != write.request}
+    ended = draft.in_transactions.get(write.request, (0, True))[1]
+    draft.in_transactions = {n: told for n, told in draft.in_transactions.items() if n != write.request}
     if outcome.error is not ErrorCode.NONE:
         draft.answer(write.request, events.OffsetsDone(outcome.error))
         return
-    offsets = dict(draft.offsets)
-    for tp, new in write.offsets.items():
-        old = offsets.get(tp)
-        if old is None or old.position <= outcome.position:
-            offsets[tp] = Committed(
-                new.offset, new.leader_epoch, new.metadata, new.commit_ms, new.expire_ms, outcome.position
-            )
-    draft.offsets = offsets
+    stored = {tp: replace(new, position=outcome.position) for tp, new in write.offsets.items()}
+    if ended is None:
+        assert write.producer is not None, "only a transaction can be open"
+        producer_id = write.producer[0]
+        before = draft.uncommitted.get(producer_id, {})
+        draft.uncommitted = {**draft.uncommitted, producer_id: {**before, **stored}}
+    elif ended:
+        _take_in(draft, stored)
     draft.answer(write.request, events.OffsetsDone(refused=write.refused))
+
+
+def _take_in(draft: WorkingState, stored: Mapping[TopicPartition, Committed]) -> None:
+    offsets = dict(draft.offsets)
+    for tp, new in stored.items():
+        old = offsets.get(tp)
+        if old is None or old.position <= new.position:
+            offsets[tp] = new
+    draft.offsets = offsets
+
+
+def transaction_ended(draft: WorkingState, event: events.TransactionEnded) -> None:
+    """Offsets of a committed transaction count from now on, as of their place in the log; others are dropped."""
+    left = dict(draft.uncommitted)
+    stored = left.pop(event.producer_id, {})
+    draft.uncommitted = left
+    if event.commits:
+        _take_in(draft, stored)
+    draft.in_transactions = {
+        request: (producer_id, event.commits if producer_id == event.producer_id else ended)
+        for request, (producer_id, ended) in draft.in_transactions.items()
+    }
 
 
 def delete_offsets(draft: WorkingState, event: events.DeleteOffsets) -> None:
@@ -108,7 +136,8 @@ def clean(draft: WorkingState, event: events.ForgetTopics | events.ExpireOffsets
         for tp, stored in draft.offsets.items()
         if tp not in being_written and _is_expired(draft, tp, stored)
     )
-    is_abandoned = draft.phase is Phase.EMPTY and not draft.commits and not draft.pending
+    is_used = draft.commits or draft.pending or draft.uncommitted
+    is_abandoned = draft.phase is Phase.EMPTY and not is_used
     if is_abandoned and len(expired) == len(draft.offsets):
         _remove_group(draft, None)
     elif expired:

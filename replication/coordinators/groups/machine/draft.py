@@ -40,9 +40,11 @@ class WorkingState:
     unsynced: frozenset[str]
     offsets: Mapping[TopicPartition, Committed]
     commits: Mapping[int, tuple[TopicPartition, ...]]
+    uncommitted: Mapping[int, Mapping[TopicPartition, Committed]]
+    in_transactions: Mapping[int, tuple[int, bool | None]]
 
     def __init__(self, group: Group, now: Now, limits: GroupSettings) -> None:
-        thaw(group, self, shared=("unsynced", "offsets", "commits"))
+        thaw(group, self, shared=("unsynced", "offsets", "commits", "uncommitted", "in_transactions"))
         self.now = now
         self.limits = limits
         self.effects: list[Effect] = []

@@ -73,6 +73,17 @@ class Commit:
     member_id: str = ""
     generation: int = NO_GENERATION
     instance_id: str | None = None
+    producer: tuple[int, int] | None = (
+        None  # id and epoch: the offsets count once its transaction is committed
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnded:
+    """The partition of the group has the marker of this producer."""
+
+    producer_id: int
+    commits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,7 @@ Event: TypeAlias = (
     | Heartbeat
     | Leave
     | Commit
+    | TransactionEnded
     | DeleteOffsets
     | DeleteGroup
     | ForgetTopics
@@ -161,6 +173,7 @@ class NewOffsets:
     request: int
     offsets: Mapping[TopicPartition, Committed]
     refused: Mapping[TopicPartition, ErrorCode]
+    producer: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

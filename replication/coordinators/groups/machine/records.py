@@ -57,6 +57,8 @@ class Loaded:
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[TopicPartition, Committed]] = {}
+        # group -> producer id -> offsets in its open transaction
+        self.uncommitted: dict[str, dict[int, dict[TopicPartition, Committed]]] = {}
         self.unknown = 0
 
     def apply(self, position: int, key: bytes | None, value: bytes | None) -> None:
@@ -77,6 +79,16 @@ class Loaded:
         except UnknownRecordError:
             self.unknown += 1
 
+    def apply_open(self, producer_id: int, position: int, key: bytes, value: bytes | None) -> None:
+        """Take a record of a transaction that has no marker yet."""
+        try:
+            name = read_key(key)
+            if isinstance(name, OffsetKey) and value is not None:
+                offsets = self.uncommitted.setdefault(name.group, {}).setdefault(producer_id, {})
+                offsets[name.tp] = read_offset(value, position)
+        except UnknownRecordError:
+            self.unknown += 1
+
     def _wipe(self, name: Key) -> None:
         if isinstance(name, GroupKey):
             self.groups.pop(name.group, None)
@@ -85,7 +97,7 @@ class Loaded:
 
     def names(self) -> Iterable[str]:
         with_offsets = (name for name, offsets in self.offsets.items() if offsets)
-        return dict.fromkeys((*self.groups, *with_offsets))
+        return dict.fromkeys((*self.groups, *with_offsets, *self.uncommitted))
 
 
 # ------------------------------------------------------------------------ keys

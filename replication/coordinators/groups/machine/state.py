@@ -116,12 +116,28 @@ class Group:
     unsynced: frozenset[str] = frozenset()
     offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
     commits: Mapping[int, tuple[TopicPartition, ...]] = field(default_factory=dict)  # in flight, by request
+    # Offsets in transactions that have no marker yet, by producer id; and of the commits in flight, those in one:
+    # the producer id, and whether it was committed meanwhile (None: it is open).
+    uncommitted: Mapping[int, Mapping[TopicPartition, Committed]] = field(default_factory=dict)
+    in_transactions: Mapping[int, tuple[int, bool | None]] = field(default_factory=dict)
 
     @property
     def is_blank(self) -> bool:
         return not (
-            self.members or self.pending or self.offsets or self.commits or self.generation
+            self.members
+            or self.pending
+            or self.offsets
+            or self.commits
+            or self.uncommitted
+            or self.generation
         ) and self.phase in (Phase.EMPTY, Phase.DEAD)
+
+    @property
+    def unstable(self) -> frozenset[TopicPartition]:
+        """The partitions with an offset in a transaction that may still be aborted."""
+        stored = (tp for offsets in self.uncommitted.values() for tp in offsets)
+        coming = (tp for request in self.in_transactions for tp in self.commits.get(request, ()))
+        return frozenset((*stored, *coming))
 
     @property
     def topics(self) -> frozenset[str] | None:

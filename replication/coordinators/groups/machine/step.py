@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from replication.coordinators.groups.machine import commits, events
@@ -32,7 +33,11 @@ Step: TypeAlias = tuple[Group, tuple[events.Effect, ...]]
 
 
 def resume(
-    stored: Group, offsets: Mapping[TopicPartition, Committed], now: Now, limits: GroupSettings
+    stored: Group,
+    offsets: Mapping[TopicPartition, Committed],
+    now: Now,
+    limits: GroupSettings,
+    uncommitted: Mapping[int, Mapping[TopicPartition, Committed]] = MappingProxyType({}),
 ) -> Step:
     """Return the group as its new coordinator loaded it. The sessions of its members restart."""
     members = {m.id: replace(m, deadline_ms=now.ms + m.session_timeout_ms) for m in stored.members.values()}
@@ -42,6 +47,7 @@ def resume(
         leader=stored.leader if stored.leader in members else next(iter(members), None),
         members=members,
         offsets=offsets,
+        uncommitted=uncommitted,
     )
     if len(members) <= limits.group_max_size:
         return group, ()
@@ -249,6 +255,7 @@ _ACTS: Mapping[type[events.Event], Callable[[WorkingState, Any], None]] = {
     events.Heartbeat: _heartbeat,
     events.Leave: _leave,
     events.Commit: commits.commit,
+    events.TransactionEnded: commits.transaction_ended,
     events.DeleteOffsets: commits.delete_offsets,
     events.DeleteGroup: commits.delete_group,
     events.ForgetTopics: commits.clean,

@@ -31,14 +31,18 @@ class Loaded:
         self.transactions: dict[str, Transaction] = {}
         self.unknown = 0
 
-    def apply(self, position: int, key: bytes | None, value: bytes | None) -> None:
+    def apply(self, position: int, key: bytes, value: bytes | None) -> None:
         try:
-            name = read_key(key or b"")
+            name = read_key(key)
             self.transactions.pop(name, None)
             if value is not None:
                 self.transactions[name] = read_value(name, value)
         except UnknownRecordError:
             self.unknown += 1
+
+    def apply_open(self, producer_id: int, position: int, key: bytes, value: bytes | None) -> None:
+        """Brokers write nothing in transactions here."""
+        self.unknown += 1
 
 
 def key_of(transactional_id: str) -> bytes:

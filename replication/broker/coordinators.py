@@ -1,0 +1,80 @@
+"""Coordinators: the groups and transactions of one broker, put together with the partitions and brokers they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from logstore.env import Env
+from replication.broker.handlers.commits import CommitHandlers
+from replication.broker.handlers.coordinators import CoordinatorHandlers
+from replication.broker.handlers.groups import GroupHandlers
+from replication.broker.handlers.transactions import TransactionHandlers
+from replication.broker.internal_topics import InternalTopic
+from replication.broker.markers import Markers
+from replication.broker.topic_admin import TopicAdmin
+from replication.broker.verification import Verification
+from replication.config.broker import BrokerConfig
+from replication.coordination.producer_ids import ProducerIds
+from replication.coordination.tree import Tree
+from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.partitioning import PartitionMapping
+from replication.coordinators.transactions.coordinator import TransactionCoordinator
+from replication.model.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from replication.network.client import Clients
+from replication.network.work import Handler
+from replication.protocol.apis import ApiKey
+from replication.replica.manager import ReplicaManager
+
+
+class Coordinators:
+    """`tree` returns the session's tree; it raises KafkaError while there is none."""
+
+    def __init__(
+        self, config: BrokerConfig, replicas: ReplicaManager, tree: Callable[[], Tree], env: Env
+    ) -> None:
+        self._config = config
+        self._replicas = replicas
+        self._env = env
+        number, metadata = config.broker_id, replicas.metadata
+
+        def topic_of(name: str) -> tuple[PartitionMapping, InternalTopic]:
+            return PartitionMapping(name, metadata, lambda: replicas.tree), InternalTopic(name, replicas)
+
+        # Connections of their own: the answers to these requests may have to wait.
+        name, timeout_ms = f"broker-{number}", config.replica_socket_timeout_ms
+        self._clients = Clients(name, timeout_ms=timeout_ms), Clients(name, timeout_ms=timeout_ms)
+        marking, asking = self._clients
+        self.groups = GroupCoordinator(config, *topic_of(OFFSETS_TOPIC), env)
+        self._markers = Markers(number, replicas, marking, self.groups, env)
+        next_id = ProducerIds(number, tree).next_id
+        self.transactions = TransactionCoordinator(
+            config, *topic_of(TRANSACTIONS_TOPIC), self._markers, next_id, env
+        )
+        is_needed = config.transaction_partition_verification_enable
+        self.verification = Verification(number, metadata, asking, self.transactions, is_needed=is_needed)
+
+    def begin(self) -> None:
+        self.groups.begin()
+        self.transactions.begin()
+
+    def end(self) -> None:
+        self.transactions.end()
+        self._markers.end()
+        self.verification.end()
+        self.groups.end()
+
+    def keep(self, addresses: set[tuple[str, int]]) -> None:
+        """Close the connections to others than these."""
+        for clients in self._clients:
+            clients.keep(addresses)
+
+    def handlers(self, admin: TopicAdmin) -> Mapping[ApiKey, Handler]:
+        groups, transactions, clock = self.groups, self.transactions, self._env.clock
+        finding = CoordinatorHandlers(self._config, self._replicas.metadata, admin, groups, transactions)
+        families = (
+            finding,
+            GroupHandlers(groups),
+            CommitHandlers(self._replicas, groups, self.verification, clock),
+            TransactionHandlers(finding, transactions, groups, self._replicas, clock),
+        )
+        return {key: handler for family in families for key, handler in family.handlers().items()}

@@ -1,0 +1,137 @@
+"""FindCoordinator: who keeps a group or a transactional id. The first that is looked for creates the internal topic."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from logstore.errors import PylogError
+from replication.broker.topic_admin import NewTopic, TopicAdmin
+from replication.config.broker import BrokerConfig
+from replication.coordinators.groups.coordinator import GroupCoordinator
+from replication.coordinators.terms import Terms
+from replication.coordinators.transactions.coordinator import TransactionCoordinator
+from replication.errors import ErrorCode, KafkaError
+from replication.model.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from replication.model.metadata import BrokerAddress, Metadata
+from replication.network.work import Handler, Work
+from replication.protocol.apis import ApiKey
+from replication.protocol.kio_pieces import Rows
+
+logger = logging.getLogger(__name__)
+
+GROUP, TRANSACTION = 0, 1  # the types of keys
+CREATE_WAIT_S, LEARN_WAIT_S = 5.0, 1.0
+
+Response = Mapping[str, Any]
+
+
+class CoordinatorHandlers:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata: Metadata,
+        admin: TopicAdmin,
+        groups: GroupCoordinator,
+        transactions: TransactionCoordinator,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._admin = admin
+        self._terms: Mapping[int, tuple[str, Terms[Any]]] = {
+            GROUP: (OFFSETS_TOPIC, groups.terms),
+            TRANSACTION: (TRANSACTIONS_TOPIC, transactions.terms),
+        }
+
+    def handlers(self) -> Mapping[ApiKey, Handler]:
+        return {ApiKey.FIND_COORDINATOR: self.find_coordinator}
+
+    async def find_coordinator(self, context: Work, body: Any) -> Response:
+        keys = dict.fromkeys(body.coordinator_keys) if context.version >= 4 else (body.key,)
+        kind = getattr(body, "key_type", GROUP)
+        failed: KafkaError | None = None
+        try:
+            await self.ready(kind)
+        except KafkaError as error:
+            failed = error
+
+        def row(key: str) -> Response:
+            try:
+                if failed is not None:
+                    raise failed
+                broker = self._find(kind, key)
+            except KafkaError as error:
+                return _nobody(key, error)
+            found = {"key": key, "node_id": broker.id, "host": broker.host, "port": broker.port}
+            return {"error_code": 0, "error_message": None, **found}
+
+        if context.version >= 4:
+            return {"coordinators": Rows(len(keys), map(row, keys))}
+        return row(body.key)
+
+    async def ready(self, kind: int) -> None:
+        """Have the topic of this type of keys be there, and know its partitions. Raises: KafkaError."""
+        if kind not in self._terms:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"no coordinator has keys of type {kind}")
+        topic, terms = self._terms[kind]
+        if self._metadata.topic(topic) is None:
+            await self._make_topic(self._new_topic(topic))
+        await terms.learned(LEARN_WAIT_S)
+
+    def _find(self, kind: int, key: str) -> BrokerAddress:
+        topic, terms = self._terms[kind]
+        try:
+            partition = terms.partition_of(key)
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        leader = self._metadata.leader(topic, partition)
+        broker = self._metadata.brokers().get(-1 if leader is None else leader)
+        if broker is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its partition has no leader now")
+        return broker
+
+    def _new_topic(self, name: str) -> NewTopic:
+        config, brokers = self._config, max(len(self._metadata.brokers()), 1)
+        settings = {"cleanup.policy": "compact", "compression.type": "producer"}
+        if name == OFFSETS_TOPIC:
+            return NewTopic(
+                name=name,
+                partitions=config.offsets_topic_num_partitions,
+                replication_factor=min(config.offsets_topic_replication_factor, brokers),
+                config={**settings, "segment.bytes": str(config.offsets_topic_segment_bytes)},
+            )
+        replicas = min(config.transaction_state_log_replication_factor, brokers)
+        return NewTopic(
+            name=name,
+            partitions=config.transaction_state_log_num_partitions,
+            replication_factor=replicas,
+            config={
+                **settings,
+                "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                "min.insync.replicas": str(min(config.transaction_state_log_min_isr, replicas)),
+                "unclean.leader.election.enable": "false",
+            },
+        )
+
+    async def _make_topic(self, topic: NewTopic) -> None:
+        try:
+            ready = await self._admin.ensure(topic, timeout_s=CREATE_WAIT_S)
+        except PylogError as error:
+            logger.warning("topic %s cannot be created: %s", topic.name, error)
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+        if ready is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic.name} is being created")
+
+
+def _nobody(key: str, error: KafkaError) -> Response:
+    # The client must ask again, even if this broker does not know of the topic yet.
+    code = error.code if error.code is ErrorCode.INVALID_REQUEST else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return {
+        "key": key,
+        "node_id": -1,
+        "host": "",
+        "port": -1,
+        "error_code": code,
+        "error_message": str(error),
+    }

@@ -1,0 +1,154 @@
+"""InternalTopics: partitions of internal topics for the coordinators, which write to them and load them.
+
+A load is complete once everything from before this broker's term is read and committed. Until then nobody is answered:
+consumers would start where they were long ago, or at the start of the log, and transactions would be forgotten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from logstore.records import batch
+from replication.coordinators.terms import Loading, Written
+from replication.errors import ErrorCode, KafkaError
+from replication.model.cluster import TopicPartition
+from replication.protocol.messages import FetchPartition
+from replication.replica.leader.leader import Leader
+from replication.replica.leader.results import ALL_IN_SYNC
+from replication.replica.manager import ReplicaManager
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 1024 * 1024  # decoded in another thread, while the event loop turns
+# The last record of each key; earlier ones are not even decoded. key -> (offset, value)
+Latest: TypeAlias = dict[bytes, tuple[int, bytes | None]]
+WAIT_MS = 500
+RETRY_S = 0.5
+DAMAGE_RETRY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Leadership:
+    """See `replication.coordinators.terms.Leadership`. Equal if they are the same role."""
+
+    role: Leader
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.role.state.leader_epoch
+
+    @property
+    def is_over(self) -> bool:
+        return self.role.is_over
+
+
+@dataclass(slots=True)
+class _Read:
+    """What was read so far: outside of transactions or committed, and by producer id in those without a marker."""
+
+    latest: Latest = field(default_factory=dict)
+    open: dict[int, Latest] = field(default_factory=dict)
+
+
+class InternalTopic:
+    def __init__(self, topic: str, replicas: ReplicaManager) -> None:
+        self._topic = topic
+        self._replicas = replicas
+
+    def leadership(self, partition: int) -> _Leadership | None:
+        try:
+            return _Leadership(self._replicas.leader(TopicPartition(self._topic, partition)))
+        except KafkaError:
+            return None
+
+    def is_between_roles(self, partition: int) -> bool:
+        found = self._replicas.partitions().get(TopicPartition(self._topic, partition))
+        return found is not None and found.role is None and found.known_leader_epoch is not None
+
+    async def append(
+        self,
+        partition: int,
+        records: bytearray,
+        *,
+        timeout_ms: int,
+        producer: tuple[int, int] | None = None,
+    ) -> Written:
+        tp = TopicPartition(self._topic, partition)
+        if producer is not None:
+            try:
+                is_in_transaction = self._replicas.leader(tp).writing.get(producer[0]) == producer[1]
+            except KafkaError as error:
+                return Written(error.code)
+            if not is_in_transaction:
+                return Written(ErrorCode.INVALID_TXN_STATE)
+        done = await self._replicas.append({tp: records}, acks=ALL_IN_SYNC, timeout_ms=timeout_ms)
+        return Written(done[tp].error_code, done[tp].base_offset)
+
+    async def load(self, leadership: _Leadership, into: Loading) -> bool:
+        leader = leadership.role
+        tp = leader.replica.tp
+        read = _Read()
+        position = leader.replica.start
+        while not leader.is_over:
+            # Asked before the fetch: if it holds, an empty answer means that everything is read.
+            is_settled = leader.state.is_settled
+            found = await self._replicas.fetch(
+                {tp: FetchPartition(tp.partition, position, READ_BYTES, leader.state.leader_epoch)},
+                max_wait_ms=0 if is_settled else WAIT_MS,
+                min_bytes=1,
+                max_bytes=READ_BYTES,
+            )
+            fetched = found[tp]
+            if fetched.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+                position = leader.replica.start  # records were deleted
+            elif fetched.error_code is not ErrorCode.NONE:
+                logger.warning("tp=%s cannot be loaded yet: %s", tp, ErrorCode(fetched.error_code).name)
+                await asyncio.sleep(RETRY_S)
+            elif len(fetched.records):
+                try:
+                    position = await asyncio.to_thread(_take, read, fetched.records, position)
+                except batch.InvalidBatchError as error:
+                    # Going on without it would give consumers old offsets: give none until it is repaired.
+                    logger.error("tp=%s cannot be loaded from offset %d on: %s", tp, position, error)
+                    await asyncio.sleep(DAMAGE_RETRY_S)
+            elif is_settled:
+                await asyncio.to_thread(_add_up, read, into)
+                if into.unknown:
+                    logger.warning("tp=%s %d records are of an unknown kind", tp, into.unknown)
+                return True
+        return False
+
+
+def _take(read: _Read, records: bytes | bytearray | memoryview, start: int) -> int:
+    position = start
+    for at, header in batch.batches(records):
+        if header.is_control:
+            _end(read, header.producer_id, batch.marker_of(records, at))
+        else:
+            into = read.open.setdefault(header.producer_id, {}) if header.is_transactional else read.latest
+            for record in batch.records(records, at):
+                if record.offset >= start:
+                    into[record.key or b""] = record.offset, record.value
+        position = header.next_offset
+    return position
+
+
+def _end(read: _Read, producer_id: int, marker: batch.ControlMarker | None) -> None:
+    """Of a committed record and another one of its key, the later one in the log counts."""
+    ended = read.open.pop(producer_id, {})
+    if marker is not None and marker.kind == "COMMIT":
+        for key, (offset, value) in ended.items():
+            if key not in read.latest or read.latest[key][0] < offset:
+                read.latest[key] = offset, value
+
+
+def _add_up(read: _Read, into: Loading) -> None:
+    """Apply in the order of the log, since several versions of a key name the same thing."""
+    for offset, key in sorted((offset, key) for key, (offset, _) in read.latest.items()):
+        into.apply(offset, key, read.latest[key][1])
+    for producer_id, latest in read.open.items():
+        for key, (offset, value) in latest.items():
+            into.apply_open(producer_id, offset, key, value)

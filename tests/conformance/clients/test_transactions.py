@@ -1,0 +1,352 @@
+"""Transactions of three clients on three real brokers: exactly once, while coordinators and leaders are killed."""
+
+import asyncio
+import itertools
+import random
+import threading
+import time
+from collections import Counter
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka import TopicPartition as AioPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from kafka import KafkaProducer
+from kafka import TopicPartition as KafkaPartition
+from kafka.structs import OffsetAndMetadata
+
+from replication.coordinators.binary import partition_of
+from replication.model.cluster import TRANSACTIONS_TOPIC
+from replication.model.cluster import TopicPartition as Partition
+from tests.conformance.clients.members import until
+from tests.support.repeats import times
+from tests.support.tried_cluster import TriedCluster
+
+RECORDS = times(600, 6000)
+PAUSE_S = 0.1  # between transactions, so that there are some at every kill
+KILLS = times(2, 30)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*is deprecated. Use files:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    settings = {
+        "offsets.topic.num.partitions": 3,
+        "transaction.state.log.num.partitions": 3,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+        "zookeeper.session.timeout.ms": 2000,
+        "group.min.session.timeout.ms": 1000,
+        "min.insync.replicas": 2,
+        "default.replication.factor": 3,
+    }
+    with TriedCluster(3, settings=settings) as cluster:
+        yield cluster
+
+
+def create(cluster, *names, partitions=3):
+    cluster.wait_until_known()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    for future in admin.create_topics([NewTopic(name, partitions, 3) for name in names]).values():
+        future.result(30)
+    return admin
+
+
+def quiet(cluster, **more):
+    return {"bootstrap.servers": cluster.bootstrap, "log_level": 0, "socket.timeout.ms": 3000, **more}
+
+
+def read(cluster, topic, isolation="read_committed"):
+    """Everything in the topic up to its end, which for committed data is the last stable offset."""
+    admin = AdminClient(quiet(cluster))
+    tps = [TopicPartition(topic, number) for number in admin.list_topics(topic, 20).topics[topic].partitions]
+    consumer = Consumer(
+        quiet(cluster, **{"group.id": "reader", "isolation.level": isolation, "enable.partition.eof": True})
+    )
+    consumer.assign([TopicPartition(tp.topic, tp.partition, 0) for tp in tps])
+    values, at_end = [], set()
+    deadline = time.monotonic() + 60
+    while len(at_end) < len(tps) and time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is None:
+            continue
+        if message.error() is None:
+            values.append(message.value())
+        elif message.error().name() == "_PARTITION_EOF":
+            at_end.add(message.partition())
+    consumer.close()
+    assert len(at_end) == len(tps), "the end was not reached"
+    return values
+
+
+# ---------------------------------------------------------------- three clients
+
+
+class Confluent:
+    """A producer with a transactional id: begins, sends, and ends transactions."""
+
+    def __init__(self, cluster, name):
+        self.producer = Producer(
+            quiet(cluster, **{"transactional.id": name, "transaction.timeout.ms": 20_000})
+        )
+        self.producer.init_transactions(60)
+
+    def write(self, topic, values, *, commits=True, offsets=None, consumer=None):
+        self.producer.begin_transaction()
+        for value in values:
+            self.producer.produce(topic, value, key=value)
+        if offsets is not None:
+            rows = [TopicPartition(*tp, offset) for tp, offset in offsets.items()]
+            self.producer.send_offsets_to_transaction(rows, consumer.consumer_group_metadata(), 30)
+        self.producer.flush(30)
+        (self.producer.commit_transaction if commits else self.producer.abort_transaction)(60)
+
+    def close(self):
+        self.producer = None
+
+
+class KafkaPython:
+    def __init__(self, cluster, name):
+        self.producer = KafkaProducer(
+            bootstrap_servers=cluster.bootstrap, transactional_id=name, transaction_timeout_ms=20_000
+        )
+        self.producer.init_transactions()
+
+    def write(self, topic, values, *, commits=True, offsets=None, consumer=None):
+        self.producer.begin_transaction()
+        for value in values:
+            self.producer.send(topic, value, key=value)
+        if offsets is not None:
+            rows = {KafkaPartition(*tp): OffsetAndMetadata(offset, "", -1) for tp, offset in offsets.items()}
+            self.producer.send_offsets_to_transaction(rows, consumer)
+        self.producer.flush(30)
+        self.producer.commit_transaction() if commits else self.producer.abort_transaction()
+
+    def close(self):
+        self.producer.close(0)
+
+
+class Aio:
+    """aiokafka, on a loop of its own."""
+
+    def __init__(self, cluster, name):
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+        async def make():
+            made = AIOKafkaProducer(
+                bootstrap_servers=cluster.bootstrap, transactional_id=name, transaction_timeout_ms=20_000
+            )
+            try:
+                await made.start()
+            except BaseException:
+                await made.stop()
+                raise
+            return made
+
+        try:
+            self.producer = self.do(make())
+        except BaseException:
+            self.end()
+            raise
+
+    def do(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(90)
+
+    def write(self, topic, values, *, commits=True, offsets=None, consumer=None):
+        self.do(self._write(topic, values, commits, offsets, consumer))
+
+    async def _write(self, topic, values, commits, offsets, group):
+        await self.producer.begin_transaction()
+        sent = [await self.producer.send(topic, value, key=value) for value in values]
+        if offsets is not None:
+            rows = {AioPartition(*tp): offset for tp, offset in offsets.items()}
+            await self.producer.send_offsets_to_transaction(rows, group)
+        await asyncio.gather(*sent)
+        await (self.producer.commit_transaction() if commits else self.producer.abort_transaction())
+
+    def close(self):
+        async def stop():
+            task = asyncio.ensure_future(self.producer.stop())
+            await asyncio.wait([task], timeout=5)
+            task.cancel()
+
+        self.do(stop())
+        self.end()
+
+    def end(self):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+PRODUCERS = {"confluent-kafka": Confluent, "kafka-python": KafkaPython, "aiokafka": Aio}
+
+
+@pytest.mark.parametrize("client", PRODUCERS)
+def test_committed_data_is_read_aborted_data_is_not_and_an_older_instance_is_fenced(cluster, client):
+    topic = f"plain-{client}"
+    create(cluster, topic)
+    old = PRODUCERS[client](cluster, f"id-{client}")
+    old.write(topic, [b"a%d" % n for n in range(50)])
+    old.write(topic, [b"aborted"] * 50, commits=False)
+    old.write(topic, [b"b%d" % n for n in range(50)])
+    wanted = Counter([b"a%d" % n for n in range(50)] + [b"b%d" % n for n in range(50)])
+    until(lambda: Counter(read(cluster, topic)) == wanted, "what is committed is read")
+    assert read(cluster, topic, "read_uncommitted").count(b"aborted") == 50
+    new = PRODUCERS[client](cluster, f"id-{client}")
+    with pytest.raises(Exception, match=r"(?i)fenced|newer producer|epoch"):
+        old.write(topic, [b"zombie"])
+    new.write(topic, [b"new"])
+    wanted[b"new"] += 1
+    until(lambda: Counter(read(cluster, topic)) == wanted, "and nothing of the zombie")
+    for each in (old, new):
+        each.close()
+
+
+def test_a_transaction_that_is_open_holds_committed_reads_until_its_timeout(cluster):
+    admin = create(cluster, "held", partitions=1)
+    producer = Producer(quiet(cluster, **{"transactional.id": "held", "transaction.timeout.ms": 3000}))
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("held", b"open")
+    assert producer.flush(30) == 0
+    plain = Producer(quiet(cluster))
+    plain.produce("held", b"behind")
+    assert plain.flush(30) == 0
+    assert read(cluster, "held") == []
+    tp = TopicPartition("held", 0)
+    stable = admin.list_offsets({tp: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_COMMITTED)
+    assert stable[tp].result(20).offset == 0
+    until(lambda: read(cluster, "held") == [b"behind"], "it is aborted", within_s=30)
+    with pytest.raises(KafkaException):
+        producer.commit_transaction(20)
+
+
+# ------------------------------------------------------------------- copying
+
+
+class Copier(threading.Thread):
+    """Consume, transform, produce: all of a topic into another, with its offsets in the same transactions.
+
+    It takes up again from the committed offsets whenever something fails, as programs do.
+    """
+
+    def __init__(self, cluster, client, source, target, total):
+        super().__init__(daemon=True)
+        self.cluster, self.client = cluster, client
+        self.source, self.target, self.total = source, target, total
+        self.group = f"group-{client}"
+        self.failures = []
+        self.done = False
+
+    def run(self):
+        while not self.done:
+            try:
+                self.copy()
+            except Exception as error:  # noqa: BLE001  whatever a client raises when brokers die
+                self.failures.append(repr(error))
+                time.sleep(0.2)
+
+    def copy(self):
+        producer = PRODUCERS[self.client](self.cluster, f"copy-{self.client}")
+        consumer = Consumer(
+            quiet(
+                self.cluster,
+                **{
+                    "group.id": self.group,
+                    "isolation.level": "read_committed",
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "earliest",
+                },
+            )
+        )
+        try:
+            tps = [TopicPartition(self.source, number) for number in range(3)]
+            found = consumer.committed(tps, 20)  # stable ones: the last transaction has ended
+            offsets = {(tp.topic, tp.partition): max(tp.offset, 0) for tp in found}
+            assert not any(tp.error for tp in found), found
+            consumer.assign([TopicPartition(*tp, offset) for tp, offset in offsets.items()])
+            while sum(offsets.values()) < self.total:
+                messages = consumer.consume(10, 0.5)
+                time.sleep(PAUSE_S)
+                values = []
+                for message in messages:
+                    if message.error() is None:
+                        values.append(message.value())
+                        offsets[message.topic(), message.partition()] = message.offset() + 1
+                if values:
+                    group = consumer if self.client == "confluent-kafka" else self.group
+                    producer.write(self.target, values, offsets=offsets, consumer=group)
+            self.done = True
+        finally:
+            consumer.close()
+            producer.close()
+
+
+def coordinator_of(cluster, name):
+    tp = Partition(TRANSACTIONS_TOPIC, partition_of(name, 3))
+    found = cluster.describe().leadership.get(tp)
+    return found.leader if found is not None else None
+
+
+def whole(cluster):
+    return all(len(state.isr) == 3 and state.leader > 0 for state in cluster.describe().leadership.values())
+
+
+def feed(cluster, topic, values):
+    producer = Producer(quiet(cluster, **{"enable.idempotence": True}))
+    for value in values:
+        producer.produce(topic, value, key=value)
+    assert producer.flush(60) == 0
+
+
+def check(cluster, copier, values):
+    copier.join(120)
+    assert copier.done, (copier.client, copier.failures[-3:])
+    wanted = Counter(values)
+    until(
+        lambda: sum(Counter(read(cluster, copier.target)).values()) >= len(values),
+        "all is decided",
+        within_s=60,
+    )
+    assert Counter(read(cluster, copier.target)) == wanted, (copier.client, copier.failures)
+
+
+def test_kafka_python_copies_everything_once(cluster):
+    """Without kills: it sends nothing more once the connection to its coordinator has failed (3.0.12)."""
+    create(cluster, "few", "out-kafka-python")
+    values = [b"%d" % n for n in range(60)]
+    feed(cluster, "few", values)
+    copier = Copier(cluster, "kafka-python", "few", "out-kafka-python", len(values))
+    copier.start()
+    check(cluster, copier, values)
+
+
+def test_everything_is_copied_exactly_once_while_coordinators_and_others_are_killed(cluster):
+    clients = ("confluent-kafka", "aiokafka")
+    create(cluster, "in", *(f"out-{client}" for client in clients))
+    values = [b"%d" % n for n in range(RECORDS)]
+    feed(cluster, "in", values)
+    copiers = [Copier(cluster, client, "in", f"out-{client}", RECORDS) for client in clients]
+    for copier in copiers:
+        copier.start()
+    for copier in copiers:  # the internal topics are there, with three replicas
+        until(lambda copier=copier: read(cluster, copier.target), "copying begins", within_s=60)
+    chance = random.Random(KILLS)
+    names = itertools.cycle(f"copy-{client}" for client in clients)
+    for number in range(KILLS):
+        until(lambda: whole(cluster), "all replicas in sync", within_s=90)
+        victim = coordinator_of(cluster, next(names)) if number % 2 == 0 else chance.choice((1, 2, 3))
+        cluster.kill(victim or 1)
+        time.sleep(chance.random() * 2)
+        cluster.restart(victim or 1)
+    for copier in copiers:
+        check(cluster, copier, values)
