@@ -81,12 +81,25 @@ def _placed(function: Callable[..., Any]) -> Callable[..., Any]:
         metavar="HOST:PORT,…",
         help="Brokers of a cluster, instead of --path.",
     )
+    @click.option(
+        "--command-config",
+        "file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Settings of TLS and SASL for that cluster, a line each.",
+    )
     @wraps(function)
-    def call(path: Path | None, bootstrap: str | None, **more: object) -> object:
+    def call(path: Path | None, bootstrap: str | None, file: Path | None, **more: object) -> object:
         source = click.get_current_context().get_parameter_source("path")
         if bootstrap and source is ParameterSource.ENVIRONMENT:
             path = None
-        return function(place={"path": path and str(path), "bootstrap": bootstrap}, **more)
+        place: dict[str, Any] = {"path": path and str(path), "bootstrap": bootstrap}
+        if file is not None:
+            from replication.config.broker import properties_of
+
+            with usage_errors():
+                place["security"] = properties_of(file.read_text(encoding="utf-8"), str(file))
+        return function(place=place, **more)
 
     return call
 

@@ -21,6 +21,7 @@ from logstore.env import SYSTEM
 from logstore.errors import InvalidRequestError, UnknownTopicError
 from logstore.progress import Progress, no_progress
 from replication.client.addresses import addresses_of
+from replication.client.security import security_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -54,8 +55,14 @@ class PartitionPlace:
     partition: int
 
 
-def located(job: str, path: str | None, bootstrap: str | None, table: str | None = None) -> Location:
-    """Return where the job finds its topics.
+def located(
+    job: str,
+    path: str | None,
+    bootstrap: str | None,
+    table: str | None = None,
+    security: Mapping[str, str] | None = None,
+) -> Location:
+    """Return where the job finds its topics. `security`: of a cluster, as of `KafkaClient`.
 
     Raises: InvalidRequestError: neither is given, or both, or the job does not work there; InvalidConfigError.
     """
@@ -63,6 +70,8 @@ def located(job: str, path: str | None, bootstrap: str | None, table: str | None
         raise InvalidRequestError(
             "give a directory (path=, --path) or the brokers of a cluster (bootstrap=, --bootstrap-server)"
         )
+    if path and security:
+        raise InvalidRequestError("settings of TLS and SASL are for a cluster: a directory is read directly")
     if path:
         return Location(path=str(Path(path).absolute()))  # tasks run in other directories
     assert bootstrap, "one of the two is given"
@@ -75,7 +84,7 @@ def located(job: str, path: str | None, bootstrap: str | None, table: str | None
         raise InvalidRequestError(
             "over a cluster --table (table=) names the directory of the Delta table, {topic} for the topic's name"
         )
-    return Location(bootstrap=bootstrap)
+    return Location(bootstrap=bootstrap, security=security_of(security or {}))
 
 
 def chosen(location: Location, topics: str | Sequence[str] | None) -> list[TopicInfo]:

@@ -11,7 +11,7 @@ between the two commits doubles nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
     *,
     path: str | None = None,
     bootstrap: str | None = None,
+    security: Mapping[str, str] | None = None,
     topics: str | Sequence[str] | None = None,
     table: str | None = None,
     schema: str | None = None,
@@ -53,11 +54,12 @@ def run(  # noqa: PLR0913  each of them is one choice of the caller
     `table` is the directory of the table, with `{topic}` for several topics; it is chosen once, at the first run
     (default: `tiered/<topic>` in the store). Over a cluster (`bootstrap`) every run is given it. `schema` (DDL, as
     "id bigint, at timestamp") declares the fields of JSON values; later runs take the last one that was declared.
+    `security`: of the cluster, as of `KafkaClient`.
 
     Raises: InvalidRequestError, UnknownTopicError, NotAStoreError, UnreachableError. A topic that fails says so in its
     rows.
     """
-    location = located("tiering", path, bootstrap, table)
+    location = located("tiering", path, bootstrap, table, security)
     infos = chosen(location, topics)
     if table and "{topic}" not in table and len(infos) > 1:
         raise InvalidRequestError(

@@ -7,7 +7,7 @@ brokers check their own (`log.scrub.interval.ms`). It changes nothing, and nobod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,24 +27,26 @@ SCHEMA = (
 SOUND, DAMAGED, WOULD = "sound", "damaged", "would be read"
 
 
-def run(
+def run(  # noqa: PLR0913  each of them is one choice of the caller
     spark: SparkSession,
     *,
     path: str | None = None,
     bootstrap: str | None = None,
+    security: Mapping[str, str] | None = None,
     topics: str | Sequence[str] | None = None,
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> DataFrame:
     """Return a row per partition: `status` is "sound" or "damaged", and `damage` has every place.
 
-    Over a cluster (`bootstrap`) `segments` is null, `bytes` is what was fetched, and a partition whose leader does not
-    give all of it is "failed", with a note; behind a damaged header nothing is read. In a directory, records without a
-    description of their topic have a row without partition, a damaged journal of transactions one without topic, too.
+    Over a cluster (`bootstrap`, `security` as of `KafkaClient`) `segments` is null, `bytes` is what was fetched, and a
+    partition whose leader does not give all of it is "failed", with a note; behind a damaged header nothing is read. In
+    a directory, records without a description of their topic have a row without partition, a damaged journal of
+    transactions one without topic, too.
 
     Raises: UnknownTopicError, NotAStoreError, UnreachableError. Damage, and what cannot be read, is in the rows.
     """
-    location = tasks.located("verify", path, bootstrap)
+    location = tasks.located("verify", path, bootstrap, security=security)
     wanted = tasks.places(location, tasks.chosen(location, topics))
     done = tasks.run_tasks(spark, wanted, partial(_verified, dry_run), progress)
     rows = [_row(_found(one), one.duration_s, WOULD if dry_run else None) | _failure(one) for one in done]

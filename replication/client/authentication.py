@@ -35,21 +35,18 @@ def tls_context(security: Security) -> ssl.SSLContext | None:
     """The client's side of TLS; None: without. Raises: InvalidConfigError: a file cannot be used."""
     if not security.has_tls:
         return None
-    setting, file = "ssl.ca.location", security.ca_file
+    setting, file, content = "ssl.ca.location", security.ca_file, "there is no certificate in PEM in it"
     try:
         context = ssl.create_default_context(cafile=file or None)
         if security.certificate_file:
             setting, file = "ssl.certificate.location", security.certificate_file
+            content = (
+                "certificate and key cannot be read or do not fit; an encrypted key needs ssl.key.password"
+            )
             # Without a function OpenSSL would ask the terminal for the password.
             context.load_cert_chain(file, security.key_file or None, lambda: security.key_password)
-    except OSError as error:  # SSLError is one
-        why = (
-            error.strerror
-            if not isinstance(error, ssl.SSLError)
-            else "it holds none in PEM, or no key that fits"
-        )
-        if isinstance(error, ssl.SSLError) and security.certificate_file == file:
-            why = "certificate and key cannot be read or do not fit; an encrypted key needs ssl.key.password"
+    except OSError as error:
+        why = content if isinstance(error, ssl.SSLError) else error.strerror
         raise InvalidConfigError(f"{setting}={file}: {why}", option=setting) from None
     context.check_hostname = security.checks_host_name
     return context
@@ -107,10 +104,11 @@ async def _converse(security: Security, where: str, say: Callable[[bytes], Await
     return last
 
 
-async def refusal(host: str, port: int, security: Security, error: Exception) -> Exception:
-    """Why a connection was not made, or ended before its first answer: `error`, or an AuthenticationError.
+async def refusal(host: str, port: int, security: Security, error: Exception) -> Exception | None:
+    """What there is to say of a connection that was not made, or ended before its first answer; None: `error` says it.
 
-    When the other side has closed it, a second connection shows whether the port speaks TLS.
+    An AuthenticationError, or something that is worth another attempt. When the other side has closed the connection, a
+    second one shows whether the port speaks TLS.
     """
     where, cause = f"{host}:{port}", error.__cause__ if isinstance(error.__cause__, ssl.SSLError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
@@ -119,20 +117,18 @@ async def refusal(host: str, port: int, security: Security, error: Exception) ->
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
         if cause.reason in _NO_TLS:
             return AuthenticationError(f"{where} speaks no TLS: set security.protocol={sasl}PLAINTEXT")
-        return AuthenticationError(
-            f"{where} breaks TLS off: {_words(cause.reason)}{_certificate_hint(security)}"
-        )
-    if not isinstance(cause, (ConnectionError, ssl.SSLError, ProtocolError)) or isinstance(
-        cause, ConnectionRefusedError
-    ):
-        return error
+        why = (cause.reason or "it does not say why").lower().replace("_", " ")
+        return AuthenticationError(f"{where} breaks TLS off: {why}{_certificate_hint(security)}")
+    is_closed = isinstance(cause, (ConnectionError, ssl.SSLError, ProtocolError))
+    if not is_closed or isinstance(cause, ConnectionRefusedError):
+        return None
     if await _answers(host, port, has_tls=not security.has_tls):
         if security.has_tls:
             return AuthenticationError(f"{where} speaks no TLS: set security.protocol={sasl}PLAINTEXT")
         return AuthenticationError(f"{where} speaks TLS: set security.protocol={sasl}SSL")
     if security.has_tls:
         return ConnectionResetError(f"it closed the connection as TLS began{_certificate_hint(security)}")
-    return error
+    return None
 
 
 def _distrust(where: str, error: ssl.SSLCertVerificationError) -> str:
@@ -148,13 +144,7 @@ def _distrust(where: str, error: ssl.SSLCertVerificationError) -> str:
 
 
 def _certificate_hint(security: Security) -> str:
-    return (
-        "" if security.certificate_file else "; if it wants a client's certificate: ssl.certificate.location"
-    )
-
-
-def _words(reason: str | None) -> str:
-    return (reason or "without a reason").lower().replace("_", " ")
+    return "" if security.certificate_file else "; for a client's certificate: ssl.certificate.location"
 
 
 async def _answers(host: str, port: int, *, has_tls: bool) -> bool:

@@ -82,12 +82,8 @@ class BrokerConnection:
         Raises: as `call`.
         """
         async with self._connecting:
-            known = self._connection
-            if (
-                known is not None
-                and not known.is_over
-                and asyncio.get_running_loop().time() >= self._renew_at
-            ):
+            known, now = self._connection, asyncio.get_running_loop().time()
+            if known is not None and not known.is_over and now >= self._renew_at:
                 await known.drain()
             if known is None or known.is_over:
                 self._connection = known = await self._open()
@@ -123,7 +119,9 @@ class BrokerConnection:
             # Version 0: every broker answers it, whatever it knows.
             answer = await self._ask(ApiKey.API_VERSIONS, {}, version=0)
         except (OSError, ProtocolError) as error:
-            raise await refusal(*self._where, self._security, error) from error
+            if (refused := await refusal(*self._where, self._security, error)) is not None:
+                raise refused from error
+            raise
         if answer.error_code.value:
             opening.end(ConnectionAbortedError("its versions are not known"))
             raise KafkaError(ErrorCode(answer.error_code.value), f"{self.address} does not tell its versions")

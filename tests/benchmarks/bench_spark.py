@@ -443,7 +443,11 @@ def main() -> None:
             show("Markers", COLUMNS, bench_markers(Path(name), asked.rounds))
         return
     spark = datasource.spark_session(
-        **{"spark.master": f"local[{TASKS}]", "spark.ui.showConsoleProgress": "false"}
+        **{
+            "spark.master": f"local[{TASKS}]",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.memory": "4g",  # so that what is written is cached whole
+        }
     )
     for peer in (peers.CeilingSource, peers.BytesSink):
         spark.dataSource.register(peer)

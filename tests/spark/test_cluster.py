@@ -9,6 +9,7 @@ import time
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -19,6 +20,7 @@ from datasource.delta.owner import noted, owner_of
 from datasource.delta.tiering import ReportRow, goal, plan, prepare
 from datasource.delta.topic_tables import find, table_of
 from datasource.jobs import compaction, retention, tasks, tiering, verify
+from datasource.jobs.cli import jobs as jobs_command
 from datasource.topics import cluster as cluster_topics
 from datasource.topics.locations import Location
 from logstore import InvalidRequestError
@@ -110,6 +112,14 @@ def test_a_secured_cluster_is_written_and_read_and_nothing_shows_a_password(spar
         ]
         assert len(shown) > 4
         assert not [text for text in shown if "word" in text or PASSWORD in text]
+        place = {"bootstrap": listener.address, "security": security, "table": str(tmp_path / "lake")}
+        rows = tiering.run(spark, **place, dry_run=True).collect()
+        assert [row["status"] for row in rows] == ["would be tiered"] * 2
+        file = tmp_path / "client.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in security.items()), encoding="utf-8")
+        told = ["verify", "--bootstrap-server", listener.address, "--command-config", str(file)]
+        done = CliRunner().invoke(jobs_command, [*told, "--output", "json"])
+        assert {row["status"] for row in json.loads(done.stdout)} == {"sound"}, done.output
         wrong = over | {"kafka.sasl.jaas.config": f"{module} required username=ada password=hidden;"}
         refusing = spark.read.format("pylog").options(**wrong, subscribe="t").load()
         with pytest.raises(Exception, match="user or password is wrong") as refused:

@@ -190,7 +190,7 @@ def test_a_client_shows_its_certificate(listener, certificates):
         del pair["ssl.key.password"]
         for own, error, line in (
             (pair, InvalidConfigError, r"client.pem: certificate and key cannot be read"),
-            ({}, (UnreachableError, AuthenticationError), r"if it wants a client's certificate: ssl.cert"),
+            ({}, (UnreachableError, AuthenticationError), r"for a client's certificate: ssl.cert"),
         ):
             with (
                 opened(listener, settings_of(certificates) | own, timeout_ms=1000) as client,
