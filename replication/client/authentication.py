@@ -122,13 +122,30 @@ async def refusal(host: str, port: int, security: Security, error: Exception) ->
     is_closed = isinstance(cause, (ConnectionError, ssl.SSLError, ProtocolError))
     if not is_closed or isinstance(cause, ConnectionRefusedError):
         return None
-    if await _answers(host, port, has_tls=not security.has_tls):
-        if security.has_tls:
-            return AuthenticationError(f"{where} speaks no TLS: set security.protocol={sasl}PLAINTEXT")
-        return AuthenticationError(f"{where} speaks TLS: set security.protocol={sasl}SSL")
-    if security.has_tls:
-        return ConnectionResetError(f"it closed the connection as TLS began{_certificate_hint(security)}")
-    return None
+    if not security.has_tls:
+        if await _speaks_tls(host, port):
+            return AuthenticationError(f"{where} speaks TLS: set security.protocol={sasl}SSL")
+        return None
+    if await _first_answer(host, port, None, ApiKey.API_VERSIONS, 0, {}) is not None:
+        return AuthenticationError(f"{where} speaks no TLS: set security.protocol={sasl}PLAINTEXT")
+    return ConnectionResetError(f"it closed the connection as TLS began{_certificate_hint(security)}")
+
+
+async def anonymous_refusal(host: str, port: int, security: Security) -> AuthenticationError | None:
+    """Why a port tells its versions and nothing else: it wants a name first, and none was given. None: that is not it.
+
+    A handshake for no mechanism is answered with those that are offered, by a listener with SASL only.
+    """
+    if security.mechanism:
+        return None
+    request = {"mechanism": ""}
+    answer = await _first_answer(host, port, tls_context(security), ApiKey.SASL_HANDSHAKE, 1, request)
+    if answer is None or answer.error_code.value != _UNSUPPORTED_MECHANISM:
+        return None
+    return AuthenticationError(
+        f"{host}:{port} asks for a name: set security.protocol=SASL_{security.protocol} and sasl.mechanism to one of "
+        f"{', '.join(answer.mechanisms)}"
+    )
 
 
 def _distrust(where: str, error: ssl.SSLCertVerificationError) -> str:
@@ -147,21 +164,30 @@ def _certificate_hint(security: Security) -> str:
     return "" if security.certificate_file else "; for a client's certificate: ssl.certificate.location"
 
 
-async def _answers(host: str, port: int, *, has_tls: bool) -> bool:
-    """Does the port speak TLS; or, without, Kafka's protocol?"""
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if has_tls else None
-    if tls is not None:  # nothing is said over it
-        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+async def _speaks_tls(host: str, port: int) -> bool:
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # nothing is said over it
+    try:
+        (await connect(host, port, timeout_s=PROBE_S, tls=tls)).end(
+            ConnectionAbortedError("it was looked at")
+        )
+    except OSError:
+        return False
+    return True
+
+
+async def _first_answer(
+    host: str, port: int, tls: ssl.SSLContext | None, key: ApiKey, version: int, request: Any
+) -> Any | None:
+    """What a connection of its own answers to one request; None: it does not."""
     try:
         connection = await connect(host, port, timeout_s=PROBE_S, tls=tls)
     except OSError:
-        return False
+        return None
     try:
         async with asyncio.timeout(PROBE_S):
-            if not has_tls:
-                await connection.send(ApiKey.API_VERSIONS, 0, "pylog", {})
-        return True
+            return await connection.send(key, version, "pylog", request)
     except (OSError, ProtocolError):
-        return False
+        return None
     finally:
         connection.end(ConnectionAbortedError("it was looked at"))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
-from replication.client.authentication import authenticate, refusal, tls_context
+from replication.client.authentication import anonymous_refusal, authenticate, refusal, tls_context
 from replication.client.security import PLAINTEXT, Security
 from replication.errors import ErrorCode, KafkaError, ProtocolError
 from replication.network.client import Connection, connect
@@ -45,6 +45,7 @@ class BrokerConnection:
         self._client_id = client_id
         self._timeout_s = timeout_ms / 1000
         self._security = security
+        self._has_answered = False  # anything but its versions
         self._renew_at = float("inf")  # its authentication is about to end then
         self._connection: Connection | None = None
         self._opening: Connection | None = None  # its versions are not known yet
@@ -67,7 +68,14 @@ class BrokerConnection:
         version = self.version(key, version_max)
         timeout_s = self._timeout_s if timeout_ms is None else timeout_ms / 1000
         answer = connection.send(key, version, self._client_id, request)
-        return Answer(version, await self._in_time(connection, answer, key, timeout_s))
+        try:
+            found = Answer(version, await self._in_time(connection, answer, key, timeout_s))
+        except ConnectionResetError:  # the other side closed it
+            if not self._has_answered and (refused := await anonymous_refusal(*self._where, self._security)):
+                raise refused from None
+            raise
+        self._has_answered = True
+        return found
 
     async def tell(self, key: ApiKey, request: Any) -> None:
         """Send one request that brokers do not answer. Raises: as `call`."""

@@ -157,6 +157,18 @@ def test_what_no_repetition_mends_is_one_line_at_once(listener, certificates, ma
     assert "wrong" not in str(caught.value).replace("is wrong", "")  # no password
 
 
+def test_a_client_without_a_name_is_told_that_it_needs_one(listener, certificates):
+    settings = {"security.protocol": "SSL", "ssl.ca.location": certificates / "ca.pem"}
+    for tls, given, protocol in ((listener.manner.tls, settings, "SASL_SSL"), (None, {}, "SASL_PLAINTEXT")):
+        line = f"asks for a name: set security.protocol={protocol} and sasl.mechanism to one of PLAIN, SCRAM-SHA-256, "
+        with (
+            listener.treating(tls=tls),
+            opened(listener, given) as client,
+            pytest.raises(AuthenticationError, match=line),
+        ):
+            client.topics()
+
+
 def test_a_plain_client_is_told_that_the_port_speaks_tls(listener):
     with (
         opened(listener, {}) as client,
