@@ -321,6 +321,9 @@ class BrokerConfig(_Given):
         True,
         "Ask the coordinator before a partition takes the first batch of a transaction?",
     )
+    transaction_two_phase_commit_enable: bool = setting(
+        "transaction.two.phase.commit.enable", False, "Serve transactions that have no timeout (KIP-939)?"
+    )
     transaction_state_log_num_partitions: int = setting(
         "transaction.state.log.num.partitions",
         50,

@@ -62,7 +62,6 @@ _ABSENT: tuple[tuple[str, str], ...] = (
         "a leader asks a coordinator again for 0.2 s, and transactions are read as fast as they come",
         "add.partitions. transaction.state.log.load.buffer.size transaction.state.log.compression.codec",
     ),
-    ("there are no two-phase commits over the wire yet", "transaction.two.phase.commit.enable"),
     (
         "there are no quotas",
         "quota. client.quota. controller.quota. alter.log.dirs.replication.quota. replication.quota.",

@@ -58,7 +58,9 @@ class Service:
         self.handlers: dict[ApiKey, Handler] = {
             **handlers,
             ApiKey.API_VERSIONS: lambda work, body: apis.answer_api_versions(
-                Request(work.key, work.version, work.correlation_id, work.client_id, body), handlers.keys()
+                Request(work.key, work.version, work.correlation_id, work.client_id, body),
+                handlers.keys(),
+                has_two_phase_commit=admission.limits.transaction_two_phase_commit_enable,
             ),
         }
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))

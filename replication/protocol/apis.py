@@ -82,7 +82,7 @@ class ApiKey(enum.IntEnum):
     CREATE_TOPICS = 19, 2, 7, _PARTITIONS
     DELETE_TOPICS = 20, 1, 6, Bound(8 * MIB, 20_000)
     DELETE_RECORDS = 21, 0, 2, Bound(8 * MIB, 20_000)
-    INIT_PRODUCER_ID = 22, 0, 5, _SMALL
+    INIT_PRODUCER_ID = 22, 0, 6, _SMALL
     OFFSET_FOR_LEADER_EPOCH = 23, 2, 4, _PARTITIONS
     ADD_PARTITIONS_TO_TXN = 24, 0, 5, _PARTITIONS
     ADD_OFFSETS_TO_TXN = 25, 0, 4, _SMALL
@@ -111,6 +111,8 @@ SERVED: Mapping[ApiKey, Versions] = {key: key.versions for key in ApiKey if key 
 INTERBROKER = frozenset(ApiKey(key) for key in interbroker.MESSAGES)
 # librdkafka below 2.1 compresses only if Produce begins at 0, although it sends version 3 or later.
 _ADVERTISED_FIRST = {ApiKey.PRODUCE: 0}
+# Clients take the newest version that they are told of: this one is for two-phase commits (KIP-939).
+_TWO_PHASE = {ApiKey.INIT_PRODUCER_ID: 6}
 
 _COPIED_BYTES_MAX = 64 * 1024  # a smaller body is sent in one piece with its header
 _HEAD = struct.Struct(">hhi")
@@ -264,29 +266,35 @@ def _sized(header: bytes, body: list[Buffer]) -> list[Buffer]:
 # ---------------------------------------------------------------- ApiVersions
 
 
-def advertised(keys: Collection[ApiKey]) -> tuple[tuple[int, int, int], ...]:
+def advertised(
+    keys: Collection[ApiKey], *, has_two_phase_commit: bool = False
+) -> tuple[tuple[int, int, int], ...]:
     """Return (key, first, last) of the APIs that clients see: those of `keys` that are not between brokers only."""
     shown = ({*keys, ApiKey.API_VERSIONS} & SERVED.keys()) - INTERBROKER
+    withheld = {} if has_two_phase_commit else _TWO_PHASE
     return tuple(
-        (key, _ADVERTISED_FIRST.get(key, SERVED[key].first), SERVED[key].last) for key in sorted(shown)
+        (key, _ADVERTISED_FIRST.get(key, SERVED[key].first), withheld.get(key, SERVED[key].last + 1) - 1)
+        for key in sorted(shown)
     )
 
 
-def answer_api_versions(request: Request, keys: Collection[ApiKey]) -> tuple[int, EncodedBody]:
+def answer_api_versions(
+    request: Request, keys: Collection[ApiKey], *, has_two_phase_commit: bool = False
+) -> tuple[int, EncodedBody]:
     """Return (version, answer): version 0 for a request of an unknown version."""
+    shown = advertised(keys, has_two_phase_commit=has_two_phase_commit)
     if request.body is None:
-        return 0, _api_versions(0, ErrorCode.UNSUPPORTED_VERSION, frozenset(keys))
+        return 0, _api_versions(0, ErrorCode.UNSUPPORTED_VERSION, shown)
     error = ErrorCode.NONE
     if request.version >= 3:
         names = (request.body.client_software_name, request.body.client_software_version)
         if not all(_SOFTWARE.fullmatch(name) for name in names):
             error = ErrorCode.INVALID_REQUEST
-    return request.version, _api_versions(request.version, error, frozenset(keys))
+    return request.version, _api_versions(request.version, error, () if error else shown)
 
 
 @cache
-def _api_versions(version: int, error: ErrorCode, keys: frozenset[ApiKey]) -> EncodedBody:
-    shown = () if error is ErrorCode.INVALID_REQUEST else advertised(keys)
+def _api_versions(version: int, error: ErrorCode, shown: tuple[tuple[int, int, int], ...]) -> EncodedBody:
     rows = [{"api_key": key, "min_version": first, "max_version": last} for key, first, last in shown]
     cls = response_class(ApiKey.API_VERSIONS, version)
     return EncodedBody([encode_entity(build(cls, {"error_code": error, "api_keys": rows}))])

@@ -68,6 +68,8 @@ class _Takes(NamedTuple):
     transactional: bool
 
 
+_PLAIN = tuple(_Takes(version, False) for version in range(ApiKey.PRODUCE.versions.last + 1))
+
 Answer: TypeAlias = Encoded | ProduceResponse | None
 
 
@@ -102,7 +104,7 @@ class DataHandlers:
             return self._produce_many(context, request)
         refused: dict[TopicPartition, AppendResult] = {}
         records: dict[TopicPartition, bytearray | memoryview] = {}
-        all_wrong, takes = _refuse_all(request), _Takes(context.version, False)
+        all_wrong, takes = _refuse_all(request), _PLAIN[context.version]
         for name, partitions in topics:
             reason = all_wrong or _refuse_topic(name)
             for row in partitions:

@@ -493,7 +493,7 @@ async def test_producer_ids_are_given_once_over_brokers_and_restarts(tmp_path):
                         for answer in await asyncio.gather(*(init(peer, version) for peer in asking)):
                             assert (answer.error_code.value, answer.producer_epoch) == (0, 0)
                             given.append(answer.producer_id)
-        assert len(given) == len(set(given)) == 72
+        assert len(given) == len(set(given)) == 84
 
 
 @pytest.mark.parametrize("ids", [1000, 2500])

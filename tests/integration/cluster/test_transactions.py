@@ -435,7 +435,7 @@ def test_the_last_stable_offset_outlives_its_leader(tmp_path):
         brokers.do(brokers.brokers.pop(leader).stop())
         until(lambda: aborts.leader(T0) in brokers.brokers, "another one leads")
         until(lambda: brokers.do(seen(aborts)) == before, "as before, once the high watermark is back")
-        assert stays.produce(T0, b"more") is NONE
+        until(lambda: stays.produce(T0, b"more") is NONE, "the coordinator is there again")
         assert stays.end() is NONE
         values, aborted = stays.values(T0, 0)
         assert (b"open" in values, b"more" in values, aborted) == (True, True, {aborts.pair[0]})
@@ -448,3 +448,55 @@ async def seen(talk):
     answer = await talk.send(talk.leader(T0), ApiKey.FETCH, 11, request)
     row = answer.topics[0].partitions[0]
     return row.last_stable_offset, [each.producer_id for each in row.aborted or ()]
+
+
+def test_a_prepared_transaction_is_kept_over_restarts_and_ended_by_whoever_knows_it(tmp_path):
+    settings = {
+        "transaction_two_phase_commit_enable": True,
+        "transaction_abort_timed_out_transaction_cleanup_interval_ms": 20,
+        "transaction_state_log_num_partitions": 1,
+        "transactional_id_expiration_ms": 1500,
+        "transaction_remove_expired_transaction_cleanup_interval_ms": 100,
+        "transaction_partition_verification_enable": False,
+    }
+    two_phase = {"enable2_pc": True, "keep_prepared_txn": False}
+    with brokers_in_process(tmp_path, (1,), **settings) as brokers:
+        admin = AdminClient({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic("t", 2, 1)])["t"].result(30)
+        talk = Talk(brokers, "prepared")
+        shown = talk.do(
+            1, ApiKey.API_VERSIONS, 4, {"client_software_name": "t", "client_software_version": "1"}
+        )
+        assert (22, 0, 6) in [(row.api_key, row.min_version, row.max_version) for row in shown.api_keys]
+        first = talk.ask(ApiKey.INIT_PRODUCER_ID, 6, transaction_timeout=1, **two_phase)
+        talk.pair = first.producer_id, first.producer_epoch
+        assert talk.produce(T0, b"prepared", version=12) is NONE
+        unasked = Talk(brokers, "unasked")
+        assert unasked.begin() == NONE
+        assert unasked.produce(T1, b"believed") is NONE, "without verification leaders ask nobody"
+        assert unasked.begin() == NONE
+    with brokers_in_process(tmp_path, (1,), **settings) as brokers:
+        talk.brokers = brokers
+        assert described(talk).transaction_state == "Ongoing"
+        kept = talk.ask(
+            ApiKey.INIT_PRODUCER_ID, 6, transaction_timeout=1, enable2_pc=True, keep_prepared_txn=True
+        )
+        assert (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) == talk.pair
+        assert kept.producer_epoch > talk.pair[1]
+        prepared = talk.pair
+        for _ in range(2):  # a decision may be carried out twice
+            talk.pair = prepared
+            assert talk.end(version=5) is NONE
+            assert talk.pair == (kept.producer_id, kept.producer_epoch)
+        assert talk.values(T0, 0)[0][0] == b"prepared"
+        until(
+            lambda: int(described(talk).error_code) == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+            "an id that nobody uses is forgotten",
+        )
+
+
+def test_two_phase_commits_are_refused_unless_they_are_switched_on(brokers):
+    talk = Talk(brokers)
+    asked = {"transaction_timeout": 1000, "enable2_pc": True, "keep_prepared_txn": False}
+    found = talk.ask(ApiKey.INIT_PRODUCER_ID, 6, **asked)
+    assert int(found.error_code) == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
