@@ -181,12 +181,12 @@ class LogConfig:
         return self.is_compacted or self.retention_ms >= 0 or self.retention_bytes >= 0
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, Any], base: Self | None = None) -> Self:
-        """Return `base` (or the defaults) with these settings, keys and values as Kafka writes them.
+    def from_properties(cls, properties: Mapping[str, Any]) -> Self:
+        """Return the defaults with these settings, keys and values as Kafka writes them.
 
         Raises: InvalidConfigError: an unknown key, or a value that the setting does not allow.
         """
-        return settings_from(base or cls(), properties, "topic setting")
+        return settings_from(cls(), properties, "topic setting")
 
     def check(self) -> None:
         """Raise InvalidConfigError if settings contradict each other."""

@@ -207,10 +207,10 @@ class FailedStoreError(StorageError):
     """An fsync failed earlier, so what is on disk is unknown: nothing may be written until it is checked."""
 
 
-def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return '; did you mean a, b?' with the nearest known words, else all known words, or ''."""
     names = sorted(set(known))
-    if near := difflib.get_close_matches(word, names, n=limit, cutoff=0.6):
+    if near := difflib.get_close_matches(word, names):
         return f"; did you mean {', '.join(map(repr, near))}?"
     if not names:
         return "; there are none yet"

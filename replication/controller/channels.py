@@ -223,50 +223,37 @@ def _message(
                 for info in map(find, leaders)
                 if info is not None
             )
-            topics = tuple(
-                ib.LeaderAndIsrTopic(
-                    topic_name=name,
-                    topic_id=topic_uuid(topic_id),
-                    partition_states=tuple(
-                        ib.LeaderAndIsrPartition(**_state(row), is_new=row.is_new) for row in rows
-                    ),
-                )
-                for (name, topic_id), rows in _by_topic(request.partitions).items()
+            rows = (
+                (row, ib.LeaderAndIsrPartition(**_state(row), is_new=row.is_new))
+                for row in request.partitions
             )
+            topics = _topics(ib.LeaderAndIsrTopic, rows)
             return ApiKey.LEADER_AND_ISR, ib.LeaderAndIsrRequest(
                 **head, topic_states=topics, live_leaders=live
             )
         case SendUpdateMetadata():
-            described = tuple(
-                ib.UpdateMetadataTopic(
-                    topic_name=name,
-                    topic_id=topic_uuid(topic_id),
-                    partition_states=tuple(
-                        ib.UpdateMetadataPartition(
-                            **_state(row),
-                            offline_replicas=tuple(
-                                b for b in row.replicas if b in row.offline or find(b) is None
-                            ),
-                        )
-                        for row in rows
-                    ),
-                )
-                for (name, topic_id), rows in _by_topic(request.partitions).items()
-            )
+            described = []
+            for row in request.partitions:
+                gone = tuple(b for b in row.replicas if b in row.offline or find(b) is None)
+                described.append((row, ib.UpdateMetadataPartition(**_state(row), offline_replicas=gone)))
+            topics = _topics(ib.UpdateMetadataTopic, described)
             return ApiKey.UPDATE_METADATA, ib.UpdateMetadataRequest(
-                **head, topic_states=described, live_brokers=tuple(map(_broker, request.brokers))
+                **head, topic_states=topics, live_brokers=tuple(map(_broker, request.brokers))
             )
         case SendStopReplica():
             return ApiKey.STOP_REPLICA, ib.StopReplicaRequest(**head, topic_states=_stops(request))
 
 
-def _by_topic(
-    partitions: Iterable[LeaderAndIsrPartitionState],
-) -> dict[tuple[str, str], list[LeaderAndIsrPartitionState]]:
-    found: dict[tuple[str, str], list[LeaderAndIsrPartitionState]] = {}
-    for row in partitions:
-        found.setdefault((row.tp.topic, row.topic_id), []).append(row)
-    return found
+def _topics(
+    topic: Callable[..., Any], described: Iterable[tuple[LeaderAndIsrPartitionState, Any]]
+) -> tuple[Any, ...]:
+    found: dict[tuple[str, str], list[Any]] = {}
+    for row, description in described:
+        found.setdefault((row.tp.topic, row.topic_id), []).append(description)
+    return tuple(
+        topic(topic_name=name, topic_id=topic_uuid(topic_id), partition_states=tuple(states))
+        for (name, topic_id), states in found.items()
+    )
 
 
 def _state(row: LeaderAndIsrPartitionState) -> dict[str, Any]:

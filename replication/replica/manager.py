@@ -116,7 +116,7 @@ class ReplicaManager:
 
     def resume(self) -> None:
         for leader in self._set.leaders():
-            leader.step(isr.Resumed())
+            leader.step(isr.Suspended(is_suspended=False))
 
     def disconnect(self) -> None:
         """The session is over: this broker leads and follows nothing until it is told anew."""

@@ -86,9 +86,8 @@ class ShownFollower:
     def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None:
         """The refusal, if there is one: OFFSET_NOT_AVAILABLE for what is there, or may be, and is not yet known so."""
         role, offset = self._role, asked.fetch_offset
-        verdict = isr.judge_epoch(role.state.leader_epoch, asked.current_leader_epoch)
-        if verdict is not isr.Verdict.OK:
-            return self.refused(ErrorCode[verdict])
+        if error := isr.judge_epoch(role.state.leader_epoch, asked.current_leader_epoch):
+            return self.refused(error)
         if role.is_offline or self.replica.ends_early:
             return self.refused(ErrorCode.KAFKA_STORAGE_ERROR)
         if role.state.phase is not Phase.FETCHING or role.high_watermark < offset <= self.replica.end:

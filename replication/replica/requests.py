@@ -30,13 +30,7 @@ from replication.model.metadata import BrokerAddress, Metadata, PartitionMetadat
 from replication.model.state_changes import RequestLines, StateChange
 from replication.network.steps import in_steps
 from replication.protocol import interbroker as ib
-from replication.replica.machine.leadership import (
-    RequestVerdict,
-    Role,
-    is_replica_lost,
-    judge_leadership,
-    judge_request,
-)
+from replication.replica.machine.leadership import is_replica_lost, judge_leadership, judge_request
 from replication.replica.partition import Partition
 from replication.replica.partitions import Partitions
 
@@ -48,17 +42,6 @@ LogChange: TypeAlias = Callable[[StateChange], None]
 Request: TypeAlias = ib.LeaderAndIsrRequest | ib.StopReplicaRequest | ib.UpdateMetadataRequest
 Response: TypeAlias = ib.LeaderAndIsrResponse | ib.StopReplicaResponse | ib.UpdateMetadataResponse
 Codes: TypeAlias = dict[TopicPartition, ErrorCode]
-
-_VERDICTS = {
-    RequestVerdict.OK: ErrorCode.NONE,
-    RequestVerdict.STALE_CONTROLLER_EPOCH: ErrorCode.STALE_CONTROLLER_EPOCH,
-    RequestVerdict.STALE_BROKER_EPOCH: ErrorCode.STALE_BROKER_EPOCH,
-}
-_NO_ROLE = {
-    Role.STALE_LEADER_EPOCH: ErrorCode.STALE_CONTROLLER_EPOCH,
-    Role.NOT_A_REPLICA: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    Role.INCONSISTENT_TOPIC_ID: ErrorCode.INCONSISTENT_TOPIC_ID,
-}
 
 
 class ControllerRequests:
@@ -89,21 +72,22 @@ class ControllerRequests:
 
     async def _judge(self, request: Request, lines: RequestLines) -> ErrorCode:
         """Return NONE if the request must be obeyed: its controller is the one in the tree."""
-        verdict = self._verdict(request, is_looked_up=False)
-        if verdict is RequestVerdict.OTHER_CONTROLLER_EPOCH:
+        code = self._error(request, is_looked_up=False)
+        if code is None:
             try:
                 await self._look_up_controller()
             except CoordinationError as error:
                 logger.warning("controller epoch %d cannot be looked up: %s", request.controller_epoch, error)
                 return ErrorCode.STALE_BROKER_EPOCH
-            verdict = self._verdict(request, is_looked_up=True)
-        if verdict is RequestVerdict.STALE_CONTROLLER_EPOCH:
+            code = self._error(request, is_looked_up=True)
+            assert code is not None, "it was looked up"
+        if code is ErrorCode.STALE_CONTROLLER_EPOCH:
             self._log_change(lines.ignored_controller(self.controller_epoch))
-        return _VERDICTS[verdict]
+        return code
 
-    def _verdict(self, request: Request, *, is_looked_up: bool) -> RequestVerdict:
+    def _error(self, request: Request, *, is_looked_up: bool) -> ErrorCode | None:
         if self.broker_epoch == NO_EPOCH:
-            return RequestVerdict.STALE_BROKER_EPOCH
+            return ErrorCode.STALE_BROKER_EPOCH
         return judge_request(
             known_controller_epoch=self.controller_epoch,
             controller_epoch=request.controller_epoch,
@@ -157,29 +141,26 @@ class ControllerRequests:
         self, rows: Iterable[LeaderAndIsrPartitionState], broker_epoch: int, lines: RequestLines
     ) -> Codes:
         codes: Codes = {}
-        wanted: list[tuple[LeaderAndIsrPartitionState, Role]] = []
+        wanted: list[LeaderAndIsrPartitionState] = []
         for row in rows:
             self._log_change(lines.received(row.tp, row.state, row.replicas))
-            role = self._judge_role(row)
-            codes[row.tp] = _NO_ROLE.get(role, ErrorCode.NONE)
-            if role is Role.STALE_LEADER_EPOCH:
+            codes[row.tp] = self._judge_role(row)
+            if not codes[row.tp]:
+                wanted.append(row)
+            elif codes[row.tp] is ErrorCode.STALE_CONTROLLER_EPOCH:
                 partition = self._replicas.partitions.get(row.tp)
                 known = partition.known_leader_epoch if partition is not None else None
                 self._log_change(lines.ignored(row.tp, row.state.leader_epoch, known or 0))
-            if role is Role.NOT_A_REPLICA:
+            elif codes[row.tp] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._log_change(lines.not_mine(row.tp, row.replicas))
-            if role in (Role.LEAD, Role.FOLLOW, Role.WAIT):
-                wanted.append((row, role))
-        partitions = await self._find(row for row, _ in wanted)
+        partitions = await self._find(wanted)
         if self.broker_epoch != broker_epoch:  # the session ended meanwhile, and all roles with it
-            return {**codes, **{row.tp: ErrorCode.STALE_BROKER_EPOCH for row, _ in wanted}}
-        outcomes = await asyncio.gather(
-            *(self._take(row, role, partitions[row.tp], lines) for row, role in wanted)
-        )
-        codes.update((row.tp, code) for (row, _), code in zip(wanted, outcomes, strict=True) if code)
+            return {**codes, **{row.tp: ErrorCode.STALE_BROKER_EPOCH for row in wanted}}
+        outcomes = await asyncio.gather(*(self._take(row, partitions[row.tp], lines) for row in wanted))
+        codes.update((row.tp, code) for row, code in zip(wanted, outcomes, strict=True))
         return codes
 
-    def _judge_role(self, row: LeaderAndIsrPartitionState) -> Role:
+    def _judge_role(self, row: LeaderAndIsrPartitionState) -> ErrorCode:
         known = self._replicas.partitions.get(row.tp)
         is_told = known is not None and known.known_leader_epoch is not None
         deleted_in = self._deleted.get((row.tp, row.topic_id))
@@ -209,19 +190,16 @@ class ControllerRequests:
         )
 
     async def _take(
-        self,
-        row: LeaderAndIsrPartitionState,
-        role: Role,
-        partition: Partition | Exception,
-        lines: RequestLines,
+        self, row: LeaderAndIsrPartitionState, partition: Partition | Exception, lines: RequestLines
     ) -> ErrorCode:
         if isinstance(partition, Exception):
             logger.error("tp=%s takes no role: %s", row.tp, partition)
             return self._code(partition)
-        word = "leader" if role is Role.LEAD else "follower"
+        leads = row.state.leader == self._replicas.broker
+        word = "leader" if leads else "follower"
         self._log_change(lines.handling(row.tp, word))
         try:
-            if role is Role.LEAD:
+            if leads:
                 await partition.lead(row.state, row.replicas)
             else:
                 await partition.follow(row.state)

@@ -16,6 +16,7 @@ from replication.controller.machine import events
 from replication.controller.machine.state import Controller
 from replication.controller.machine.state import ControllerSettings as ControllerLimits
 from replication.controller.machine.step import step as controller_step
+from replication.errors import ErrorCode
 from replication.model.cluster import Offline, Replica, TopicPartition
 from replication.model.state_changes import StateChange
 from replication.replica.machine import follower, isr, leadership
@@ -303,10 +304,7 @@ class SimBroker:
 
         def answered(answer: Any) -> None:
             self.sending.discard(broker)
-            if answer in (
-                None,
-                leadership.RequestVerdict.STALE_BROKER_EPOCH,
-            ):  # it may not know its epoch yet
+            if answer in (None, ErrorCode.STALE_BROKER_EPOCH):  # it may not know its epoch yet
                 self.world.timer(self, RETRY_MS, lambda: self._send_next(broker))
             else:
                 if queue and queue[0] is request:
@@ -319,20 +317,20 @@ class SimBroker:
     def _note_deleted(self, request: Any, answer: Any) -> None:
         if isinstance(request, events.SendStopReplica) and request.delete:
             tps = [stop.tp for stop in request.partitions]
-            is_done = answer is leadership.RequestVerdict.OK
+            is_done = answer is ErrorCode.NONE
             done, failed = (tuple(tps), ()) if is_done else ((), tuple(tps))
             self.post(events.ReplicasDeleted(request.broker, done, failed))
 
     # --------------------------------------------------------------- as broker
 
     def on_request(self, request: Any, reply: Callable[[Any], None]) -> None:
-        verdict = self._verdict(request, is_looked_up=False)
-        if verdict is leadership.RequestVerdict.OTHER_CONTROLLER_EPOCH:
+        error = self._error(request, is_looked_up=False)
+        if error is None:
             self.ask_tree(lambda: self.tree.controller_epoch, partial(self._looked_up, request, reply))
         else:
-            self._obey(request, verdict, reply)
+            self._obey(request, error, reply)
 
-    def _verdict(self, request: Any, *, is_looked_up: bool) -> leadership.RequestVerdict:
+    def _error(self, request: Any, *, is_looked_up: bool) -> ErrorCode | None:
         return self.judge_request(
             known_controller_epoch=self.known_controller_epoch,
             controller_epoch=request.controller_epoch,
@@ -343,10 +341,10 @@ class SimBroker:
 
     def _looked_up(self, request: Any, reply: Callable[[Any], None], controller_epoch: int) -> None:
         self.known_controller_epoch = controller_epoch
-        self._obey(request, self._verdict(request, is_looked_up=True), reply)
+        self._obey(request, self._error(request, is_looked_up=True), reply)
 
-    def _obey(self, request: Any, verdict: leadership.RequestVerdict, reply: Callable[[Any], None]) -> None:
-        if verdict is leadership.RequestVerdict.OK:
+    def _obey(self, request: Any, error: ErrorCode | None, reply: Callable[[Any], None]) -> None:
+        if error is ErrorCode.NONE:
             self.watcher.obeys(self, request)
             self.known_controller_epoch = request.controller_epoch
             if isinstance(request, events.SendLeaderAndIsr):
@@ -358,7 +356,7 @@ class SimBroker:
             else:
                 for stop in request.partitions:
                     self._stop(stop, delete=request.delete)
-        reply(verdict)
+        reply(error)
 
     def _stop(self, stop: events.Stop, *, delete: bool) -> None:
         """Not one that has become a replica again."""

@@ -52,15 +52,14 @@ class Partition:
 
     def take_role(self, news: events.LeaderAndIsrPartitionState) -> None:
         me = Replica(self.tp, self.broker.id)
-        role = leadership.judge_leadership(me, news.state, news.replicas, known_leader_epoch=self.known_epoch)
-        if role not in (leadership.Role.LEAD, leadership.Role.FOLLOW, leadership.Role.WAIT):
+        if leadership.judge_leadership(me, news.state, news.replicas, known_leader_epoch=self.known_epoch):
             return
         self.leave_role()
         self.known_epoch = news.state.leader_epoch
         self.is_loss_decided = leadership.is_loss_decided(me, news.state)
-        if role is leadership.Role.LEAD:
+        if news.state.leader == me.broker:
             self._lead(news.state, news.replicas)
-        elif role is leadership.Role.FOLLOW:
+        elif news.state.leader >= 0:
             self.follow(news.state)
 
     def leave_role(self) -> None:
@@ -179,9 +178,8 @@ class Partition:
         if not isinstance(leading, isr.Leading):
             reply("NOT_LEADER")
             return
-        verdict = isr.judge_fetch(leading, replica, leader_epoch=epoch, broker_epoch=broker_epoch)
-        if verdict is not isr.Verdict.OK:
-            reply(verdict)
+        if error := isr.judge_fetch(leading, replica, leader_epoch=epoch, broker_epoch=broker_epoch):
+            reply(error)
             return
         start = self.log.log_start_offset
         if not start <= offset <= leading.log_end_offset:
@@ -217,9 +215,8 @@ class Partition:
     def epoch_end(self, epoch: int, asked: int) -> Any:
         if not isinstance(self.role, isr.Leading):
             return "NOT_LEADER"
-        verdict = isr.judge_epoch(self.role.leader_epoch, epoch)
-        if verdict is not isr.Verdict.OK:
-            return verdict
+        if error := isr.judge_epoch(self.role.leader_epoch, epoch):
+            return error
         found = self.log.epochs.end_offset(asked, self.log.log_end_offset)
         return (-1, self.log.log_start_offset) if found is None else tuple(found)
 

@@ -129,7 +129,7 @@ class Repairs:
         partition = self.broker.partitions.get(tp)
         if partition is None or not isinstance(partition.role, isr.Leading):
             return "NOT_LEADER"
-        if isr.judge_epoch(partition.role.leader_epoch, leader_epoch) is not isr.Verdict.OK:
+        if isr.judge_epoch(partition.role.leader_epoch, leader_epoch):
             return "OTHER_EPOCH"
         end, at = min(end, partition.log.log_end_offset), begin
         while at < end:

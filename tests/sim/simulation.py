@@ -18,6 +18,7 @@ from logstore.log.log import Log
 from logstore.records.batch import header_at
 from logstore.store import disk_reserve
 from replication.controller.machine import events
+from replication.errors import ErrorCode
 from replication.model.cluster import Offline, TopicInfo, TopicPartition
 from replication.replica.machine import follower, isr, leadership
 from replication.replica.storage.log_dir import ReplicaLogDir
@@ -469,7 +470,7 @@ def follow_from_hw(leader: int, leader_epoch: int, **known: Any) -> follower.Ste
     return state, (follower.TruncateTo(state.high_watermark),)
 
 
-def judge_any_controller(broker: SimBroker, **epochs: int) -> leadership.RequestVerdict:
+def judge_any_controller(broker: SimBroker, **epochs: int) -> ErrorCode | None:
     return leadership.judge_request(**{**epochs, "known_controller_epoch": epochs["controller_epoch"]})
 
 

@@ -22,10 +22,6 @@ class ElectionError(PylogError):
     """No leader could be elected; nothing changes."""
 
 
-class NoReplicaOnlineError(ElectionError):
-    """No eligible replica is alive."""
-
-
 class Choice(NamedTuple):
     """An elected leader and its first ISR. `is_unclean`: it may lack committed records."""
 
@@ -96,7 +92,7 @@ def elect_offline(
     If there is none and `unclean` is set, the first live assigned replica leads and is the whole ISR. Records that it
     lacks are lost.
 
-    Raises: NoReplicaOnlineError.
+    Raises: ElectionError.
     """
     live_isr = tuple(broker for broker in current.isr if broker in live)
     candidates = [broker for broker in assigned if broker in live]
@@ -104,11 +100,11 @@ def elect_offline(
     if leaders:
         return Choice(leaders[0], live_isr)
     if not unclean:
-        raise NoReplicaOnlineError(
+        raise ElectionError(
             f"No broker in ISR is alive. Live brokers are: {ids_of(live)}, ISR brokers are: {ids_of(current.isr)}"
         )
     if not candidates:
-        raise NoReplicaOnlineError(
+        raise ElectionError(
             f"No replica is alive. Live brokers are: {ids_of(live)}, Assigned replicas are: {ids_of(assigned)}"
         )
     return Choice(candidates[0], (candidates[0],), is_unclean=True)
@@ -117,12 +113,12 @@ def elect_offline(
 def elect_reassigned(current: LeaderAndIsr, target: Assignment, live: Collection[BrokerId]) -> Choice:
     """Elect the first of the `target` replicas that is alive and in sync; the ISR stays.
 
-    Raises: NoReplicaOnlineError.
+    Raises: ElectionError.
     """
     for broker in target:
         if broker in live and broker in current.isr:
             return Choice(broker, current.isr)
-    raise NoReplicaOnlineError(
+    raise ElectionError(
         f"None of the replicas {ids_of(target)} is alive and in the ISR {ids_of(current.isr)}"
     )
 

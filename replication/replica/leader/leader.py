@@ -26,12 +26,6 @@ from replication.replica.storage.replica_log import ReplicaLog
 
 logger = logging.getLogger(__name__)
 
-_REFUSED = {
-    isr.Verdict.FENCED_LEADER_EPOCH: ErrorCode.FENCED_LEADER_EPOCH,
-    isr.Verdict.UNKNOWN_LEADER_EPOCH: ErrorCode.UNKNOWN_LEADER_EPOCH,
-    isr.Verdict.STALE_BROKER_EPOCH: ErrorCode.STALE_BROKER_EPOCH,
-    isr.Verdict.NOT_A_REPLICA: ErrorCode.NOT_LEADER_OR_FOLLOWER,
-}
 NOT_LEADER = AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 # What the records of a batch for a compacted topic may expand to, beside four times their size: they are looked into.
@@ -355,16 +349,16 @@ class Leader:
     def admit(self, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None:
         """Note what a follower has by what it asks for. Returns the answer if nothing is to be read."""
         if terms.is_follower:
-            verdict = isr.judge_fetch(
+            error = isr.judge_fetch(
                 self.state,
                 terms.replica_id,
                 leader_epoch=asked.current_leader_epoch,
                 broker_epoch=terms.replica_epoch,
             )
         else:
-            verdict = isr.judge_epoch(self.state.leader_epoch, asked.current_leader_epoch)
-        if verdict is not isr.Verdict.OK:
-            return PartitionFetched(self.replica.tp.partition, _REFUSED[verdict])
+            error = self.judge_epoch(asked.current_leader_epoch)
+        if error:
+            return PartitionFetched(self.replica.tp.partition, error)
         if self.replica.ends_early and (terms.is_follower or asked.fetch_offset >= self.state.log_end_offset):
             return self.refused(ErrorCode.KAFKA_STORAGE_ERROR)
         if not self.replica.start <= asked.fetch_offset <= self.state.log_end_offset:
@@ -392,8 +386,7 @@ class Leader:
         return self.state.log_end_offset if terms.reads_all else self.high_watermark
 
     def judge_epoch(self, asked: int) -> ErrorCode:
-        verdict = isr.judge_epoch(self.state.leader_epoch, asked)
-        return ErrorCode.NONE if verdict is isr.Verdict.OK else _REFUSED[verdict]
+        return isr.judge_epoch(self.state.leader_epoch, asked)
 
     # --------------------------------------------------------------- log start
 

@@ -18,11 +18,11 @@ effects, in order.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, assert_never
 
+from replication.errors import ErrorCode
 from replication.model.cluster import NO_EPOCH, Assignment, BrokerId, LeaderAndIsr
 
 UNKNOWN_OFFSET = -1
@@ -131,17 +131,12 @@ class LeadershipRefreshed:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """The coordination store cannot be reached."""
+    """The coordination store cannot be reached; or it can be again, in the same session."""
+
+    is_suspended: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """The store can be reached again, in the same session."""
-
-
-Event: TypeAlias = (
-    Appended | Fetched | Ticked | IsrWritten | IsrRefused | LeadershipRefreshed | Suspended | Resumed
-)
+Event: TypeAlias = Appended | Fetched | Ticked | IsrWritten | IsrRefused | LeadershipRefreshed | Suspended
 
 
 # ------------------------------------------------------------------- effects
@@ -226,8 +221,8 @@ def step(state: Leading, event: Event, limits: IsrSettings) -> Step:
             return _decided(state, event)
         case LeadershipRefreshed(stored):
             return _refreshed(state, stored)
-        case Suspended() | Resumed():
-            return state._replace(is_suspended=isinstance(event, Suspended)), ()
+        case Suspended(is_suspended):
+            return state._replace(is_suspended=is_suspended), ()
         case _:
             assert_never(event)
 
@@ -240,32 +235,21 @@ def append_alone(state: Leading, log_end_offset: int) -> Leading:
     return state._replace(log_end_offset=log_end_offset, high_watermark=log_end_offset)
 
 
-class Verdict(enum.StrEnum):
-    """The answer to a fetch; anything but OK is an error for the fetcher, and changes nothing here."""
-
-    OK = "OK"
-    FENCED_LEADER_EPOCH = "FENCED_LEADER_EPOCH"
-    UNKNOWN_LEADER_EPOCH = "UNKNOWN_LEADER_EPOCH"
-    STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH"
-    NOT_A_REPLICA = "NOT_A_REPLICA"
-
-
-def judge_epoch(current: int, asked: int) -> Verdict:
+def judge_epoch(current: int, asked: int) -> ErrorCode:
     """Refuse a fetcher with an older leader epoch, which missed a change, or a newer one, which knows more."""
     if asked in (NO_EPOCH, current):
-        return Verdict.OK
-    return Verdict.FENCED_LEADER_EPOCH if asked < current else Verdict.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE
+    return ErrorCode.FENCED_LEADER_EPOCH if asked < current else ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-def judge_fetch(state: Leading, replica: BrokerId, *, leader_epoch: int, broker_epoch: int) -> Verdict:
+def judge_fetch(state: Leading, replica: BrokerId, *, leader_epoch: int, broker_epoch: int) -> ErrorCode:
     """Check a follower's fetch: it must have our leader epoch, and the newest known broker epoch."""
-    verdict = judge_epoch(state.leader_epoch, leader_epoch)
-    if verdict is not Verdict.OK:
-        return verdict
     known = state.followers.get(replica)
+    if error := judge_epoch(state.leader_epoch, leader_epoch):
+        return error
     if known is None:
-        return Verdict.NOT_A_REPLICA
-    return Verdict.STALE_BROKER_EPOCH if broker_epoch < known.broker_epoch else Verdict.OK
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return ErrorCode.STALE_BROKER_EPOCH if broker_epoch < known.broker_epoch else ErrorCode.NONE
 
 
 def has_enough_replicas(state: Leading, min_insync_replicas: int) -> bool:

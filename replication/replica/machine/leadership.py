@@ -7,34 +7,8 @@ counts; an equal one repeats a request that was obeyed.
 
 from __future__ import annotations
 
-import enum
-
+from replication.errors import ErrorCode
 from replication.model.cluster import BrokerId, LeaderAndIsr, Replica
-
-
-class RequestVerdict(enum.StrEnum):
-    """Everything but OK is the answer to the whole request.
-
-    STALE_BROKER_EPOCH is also the answer of a broker that does not know the epoch of its registration yet, or cannot
-    look up a controller epoch: the controller repeats the request as long as it believes that life to last.
-    OTHER_CONTROLLER_EPOCH is not an answer: look up the epoch in the tree, and judge again.
-    """
-
-    OK = "OK"
-    OTHER_CONTROLLER_EPOCH = "OTHER_CONTROLLER_EPOCH"
-    STALE_CONTROLLER_EPOCH = "STALE_CONTROLLER_EPOCH"
-    STALE_BROKER_EPOCH = "STALE_BROKER_EPOCH"
-
-
-class Role(enum.StrEnum):
-    """The role of this broker's replica by one partition of a LeaderAndIsr request."""
-
-    LEAD = "LEAD"
-    FOLLOW = "FOLLOW"
-    WAIT = "WAIT"  # there is no leader to follow
-    STALE_LEADER_EPOCH = "STALE_LEADER_EPOCH"
-    NOT_A_REPLICA = "NOT_A_REPLICA"
-    INCONSISTENT_TOPIC_ID = "INCONSISTENT_TOPIC_ID"
 
 
 def judge_request(
@@ -44,21 +18,25 @@ def judge_request(
     own_broker_epoch: int,
     broker_epoch: int,
     is_looked_up: bool,
-) -> RequestVerdict:
-    """Judge a request of a controller. `is_looked_up`: the known epoch was just read in the tree.
+) -> ErrorCode | None:
+    """Return NONE if the request must be obeyed; None: look up the controller epoch in the tree, and judge again.
+
+    `is_looked_up`: the known epoch was just read there. STALE_BROKER_EPOCH is also the answer of a broker that does
+    not know the epoch of its registration yet, or cannot look up a controller epoch: the controller repeats the request
+    as long as it believes that life to last.
 
     An epoch ahead of the tree belongs to nobody, or the read was late: it is not believed, and no controller's term
     is ended for it. A known epoch ahead of the tree is replaced by the look-up.
     """
     if broker_epoch != own_broker_epoch:
-        return RequestVerdict.STALE_BROKER_EPOCH
+        return ErrorCode.STALE_BROKER_EPOCH
     if controller_epoch == known_controller_epoch:
-        return RequestVerdict.OK
+        return ErrorCode.NONE
     if not is_looked_up:
-        return RequestVerdict.OTHER_CONTROLLER_EPOCH
+        return None
     if controller_epoch < known_controller_epoch:
-        return RequestVerdict.STALE_CONTROLLER_EPOCH
-    return RequestVerdict.STALE_BROKER_EPOCH
+        return ErrorCode.STALE_CONTROLLER_EPOCH
+    return ErrorCode.STALE_BROKER_EPOCH
 
 
 def judge_leadership(
@@ -68,20 +46,16 @@ def judge_leadership(
     *,
     known_leader_epoch: int | None,
     has_topic_id: bool = True,
-) -> Role:
-    """Return the role for one partition. `known_leader_epoch`: None if this life has not heard of it.
+) -> ErrorCode:
+    """Return NONE if the state gives this replica a role. `known_leader_epoch`: None if this life has not heard of it.
 
     `has_topic_id` is false if the replica on disk belongs to another topic of the same name.
     """
     if not has_topic_id:
-        return Role.INCONSISTENT_TOPIC_ID
+        return ErrorCode.INCONSISTENT_TOPIC_ID
     if known_leader_epoch is not None and state.leader_epoch <= known_leader_epoch:
-        return Role.STALE_LEADER_EPOCH
-    if me.broker not in replicas:
-        return Role.NOT_A_REPLICA
-    if state.leader == me.broker:
-        return Role.LEAD
-    return Role.FOLLOW if state.leader >= 0 else Role.WAIT
+        return ErrorCode.STALE_CONTROLLER_EPOCH
+    return ErrorCode.NONE if me.broker in replicas else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def is_loss_decided(me: Replica, state: LeaderAndIsr) -> bool:

@@ -4,6 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from replication.errors import ErrorCode
 from replication.model.cluster import LeaderAndIsr
 from replication.replica.machine.isr import (
     Appended,
@@ -15,10 +16,8 @@ from replication.replica.machine.isr import (
     IsrWritten,
     LeadershipRefreshed,
     RefreshLeadership,
-    Resumed,
     Suspended,
     Ticked,
-    Verdict,
     WriteIsr,
     append_alone,
     has_enough_replicas,
@@ -203,7 +202,7 @@ def test_nothing_changes_while_the_coordination_service_is_silent():
     leader.on(Suspended(), Appended(20))
     assert leader.on(Ticked(500)) == leader.on(Fetched(3, 20, 500)) == ()
     assert leader.hw == 0
-    assert leader.on(Resumed(), Ticked(501)) == (WriteIsr((1,), 20, ()),)
+    assert leader.on(Suspended(is_suspended=False), Ticked(501)) == (WriteIsr((1,), 20, ()),)
 
 
 def test_a_member_that_came_back_with_less_than_is_committed_is_put_out_at_once():
@@ -219,7 +218,7 @@ def test_a_late_fetch_of_a_former_life_counts_for_nothing():
     """(R21)"""
     leader = Leader(1, 2)
     leader.on(Fetched(2, 3, 2, broker_epoch=8))
-    assert judge_fetch(leader.state, 2, leader_epoch=5, broker_epoch=7) is Verdict.STALE_BROKER_EPOCH
+    assert judge_fetch(leader.state, 2, leader_epoch=5, broker_epoch=7) is ErrorCode.STALE_BROKER_EPOCH
     before = leader.state
     assert leader.on(Fetched(2, 10, 3, broker_epoch=7)) == ()
     assert leader.state == before
@@ -227,10 +226,10 @@ def test_a_late_fetch_of_a_former_life_counts_for_nothing():
 
 def test_who_asks_in_another_epoch_is_told_so():
     """(R5)"""
-    assert judge_epoch(5, 4) is Verdict.FENCED_LEADER_EPOCH
-    assert judge_epoch(5, 6) is Verdict.UNKNOWN_LEADER_EPOCH
-    assert judge_epoch(5, 5) is judge_epoch(5, -1) is Verdict.OK
-    assert judge_fetch(Leader().state, 9, leader_epoch=5, broker_epoch=1) is Verdict.NOT_A_REPLICA
+    assert judge_epoch(5, 4) is ErrorCode.FENCED_LEADER_EPOCH
+    assert judge_epoch(5, 6) is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert judge_epoch(5, 5) is judge_epoch(5, -1) is ErrorCode.NONE
+    assert judge_fetch(Leader().state, 9, leader_epoch=5, broker_epoch=1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_too_few_in_sync_is_said_before_or_after_the_append():
@@ -261,7 +260,7 @@ EVENTS = st.one_of(
     st.builds(IsrWritten, st.sampled_from([4, 5]), st.just(21)),
     st.builds(IsrRefused, st.sampled_from([4, 5])),
     st.just(LeadershipRefreshed(LeaderAndIsr(1, 5, (1, 2), 1, 30))),
-    st.sampled_from([Suspended(), Resumed()]),
+    st.sampled_from([Suspended(), Suspended(is_suspended=False)]),
 )
 
 

@@ -2,11 +2,10 @@
 
 import pytest
 
+from replication.errors import ErrorCode
 from replication.model.cluster import LeaderAndIsr, Replica, TopicPartition
 from replication.model.metadata import is_newer
 from replication.replica.machine.leadership import (
-    RequestVerdict,
-    Role,
     is_loss_decided,
     is_replica_lost,
     judge_leadership,
@@ -21,21 +20,21 @@ def state(leader, epoch=5, version=3, isr=(2, 3)):
 
 
 @pytest.mark.parametrize(
-    ("controller_epoch", "broker_epoch", "is_looked_up", "verdict"),
+    ("controller_epoch", "broker_epoch", "is_looked_up", "error"),
     [
-        (7, 9, False, RequestVerdict.OK),
-        (7, 9, True, RequestVerdict.OK),
-        (6, 9, False, RequestVerdict.OTHER_CONTROLLER_EPOCH),
-        (8, 9, False, RequestVerdict.OTHER_CONTROLLER_EPOCH),
-        (6, 9, True, RequestVerdict.STALE_CONTROLLER_EPOCH),
-        (8, 9, True, RequestVerdict.STALE_BROKER_EPOCH),  # ahead of the tree: nobody's term ends over it
-        (7, 8, False, RequestVerdict.STALE_BROKER_EPOCH),
-        (7, 10, False, RequestVerdict.STALE_BROKER_EPOCH),
-        (2**31 - 1, 10, False, RequestVerdict.STALE_BROKER_EPOCH),  # whoever guesses makes nobody look it up
+        (7, 9, False, ErrorCode.NONE),
+        (7, 9, True, ErrorCode.NONE),
+        (6, 9, False, None),
+        (8, 9, False, None),
+        (6, 9, True, ErrorCode.STALE_CONTROLLER_EPOCH),
+        (8, 9, True, ErrorCode.STALE_BROKER_EPOCH),  # ahead of the tree: nobody's term ends over it
+        (7, 8, False, ErrorCode.STALE_BROKER_EPOCH),
+        (7, 10, False, ErrorCode.STALE_BROKER_EPOCH),
+        (2**31 - 1, 10, False, ErrorCode.STALE_BROKER_EPOCH),  # whoever guesses makes nobody look it up
     ],
 )
 def test_a_request_counts_if_it_is_of_the_controller_that_the_tree_has_and_for_this_life(
-    controller_epoch, broker_epoch, is_looked_up, verdict
+    controller_epoch, broker_epoch, is_looked_up, error
 ):
     """(R10, R23)"""
     assert (
@@ -46,35 +45,36 @@ def test_a_request_counts_if_it_is_of_the_controller_that_the_tree_has_and_for_t
             broker_epoch=broker_epoch,
             is_looked_up=is_looked_up,
         )
-        is verdict
+        is error
     )
 
 
 @pytest.mark.parametrize(
-    ("known", "leader", "role"),
+    ("known", "leader", "error"),
     [
-        (None, 2, Role.LEAD),
-        (4, 2, Role.LEAD),
-        (4, 3, Role.FOLLOW),
-        (4, 0, Role.FOLLOW),
-        (4, -1, Role.WAIT),
-        (5, 2, Role.STALE_LEADER_EPOCH),
-        (6, 3, Role.STALE_LEADER_EPOCH),
+        (None, 2, ErrorCode.NONE),
+        (4, 2, ErrorCode.NONE),
+        (4, 3, ErrorCode.NONE),
+        (4, 0, ErrorCode.NONE),
+        (4, -1, ErrorCode.NONE),
+        (5, 2, ErrorCode.STALE_CONTROLLER_EPOCH),
+        (6, 3, ErrorCode.STALE_CONTROLLER_EPOCH),
     ],
 )
-def test_only_a_greater_leader_epoch_changes_the_role(known, leader, role):
+def test_only_a_greater_leader_epoch_changes_the_role(known, leader, error):
     """(R32)"""
-    assert judge_leadership(ME, state(leader), (1, 2, 3), known_leader_epoch=known) is role
+    assert judge_leadership(ME, state(leader), (1, 2, 3), known_leader_epoch=known) is error
 
 
 def test_a_broker_without_a_replica_has_no_role():
-    assert judge_leadership(ME, state(1), (1, 3), known_leader_epoch=None) is Role.NOT_A_REPLICA
+    error = judge_leadership(ME, state(1), (1, 3), known_leader_epoch=None)
+    assert error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_replica_of_another_topic_of_the_same_name_is_not_touched():
     """(R29)"""
-    role = judge_leadership(ME, state(2), (2,), known_leader_epoch=None, has_topic_id=False)
-    assert role is Role.INCONSISTENT_TOPIC_ID
+    error = judge_leadership(ME, state(2), (2,), known_leader_epoch=None, has_topic_id=False)
+    assert error is ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 def test_metadata_is_applied_in_order_of_epoch_and_version():
