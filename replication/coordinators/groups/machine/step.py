@@ -158,17 +158,18 @@ def _heartbeat(draft: WorkingState, event: events.Heartbeat) -> None:
 
 
 def _leave(draft: WorkingState, event: events.Leave) -> None:
+    members = len(draft.members)
     errors = tuple(_leave_one(draft, *identity) for identity in event.leaving)
-    if ErrorCode.NONE in errors:
+    if len(draft.members) < members:
         draft.membership_changed()
+    elif ErrorCode.NONE in errors and draft.phase is Phase.PREPARING:
+        draft.maybe_complete_join()  # it may have waited for nobody else
     draft.answer(event.request, events.Left(errors))
 
 
 def _leave_one(draft: WorkingState, member_id: str, instance_id: str | None) -> ErrorCode:
     if member_id in draft.pending:
         del draft.pending[member_id]
-        if draft.phase is Phase.PREPARING:
-            draft.maybe_complete_join()
         return ErrorCode.NONE
     if not member_id and instance_id is not None:
         member_id = draft.instance(instance_id) or ""
