@@ -345,3 +345,41 @@ def test_a_question_adds_nothing():
     asked = driver.add(pair, A, B, is_question=True)
     assert asked.refused == {B: ErrorCode.TRANSACTION_ABORTABLE}
     assert driver.transaction.partitions == {A}
+
+
+def test_an_ended_transaction_does_not_grow_old_and_a_used_id_is_not_forgotten():
+    driver = Driver()
+    driver.now_ms = 5 * 10**9
+    pair = driver.begun(A)
+    driver.end(pair)
+    driver.now_ms += LIMITS.transactional_id_expiration_ms - 1
+    for event in (events.Ticked(), events.Expire()):
+        driver.post(event)
+    assert not driver.appends
+    assert driver.transaction.phase is Phase.COMPLETE_COMMIT
+
+
+def test_a_question_is_answered_while_partitions_are_added_and_not_while_it_ends():
+    driver = Driver()
+    pair = driver.begun(A)
+    driver.add(pair, B, settle=False)
+    assert driver.add(pair, A, is_question=True, settle=False) == events.Added()
+    assert driver.add(pair, B, is_question=True, settle=False).error is ErrorCode.CONCURRENT_TRANSACTIONS
+    driver.store()
+    driver.end(pair, settle=False)
+    assert driver.add(pair, A, is_question=True, settle=False).error is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+def test_a_kept_transaction_whose_epochs_run_out_goes_on_with_another_id():
+    driver = Driver(
+        Transaction(id="t", producer_id=7, producer_epoch=EPOCH_GIVEN_MAX, timeout_ms=NO_TIMEOUT_MS)
+    )
+    pair = 7, EPOCH_GIVEN_MAX
+    assert driver.add(pair, A).error is NONE
+    first = driver.initialize(is_two_phase=True, keeps_prepared=True)
+    assert (first.producer_id != 7, first.producer_epoch) == (True, 0)
+    second = driver.initialize(is_two_phase=True, keeps_prepared=True)
+    assert (second.producer_id, second.producer_epoch) == (first.producer_id, 1)
+    ended = driver.end(pair, bumps_epoch=True)
+    assert ended == events.Ended(NONE, first.producer_id, 1)
+    assert driver.end(pair, bumps_epoch=True) == ended
