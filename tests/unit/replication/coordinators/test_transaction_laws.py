@@ -305,6 +305,7 @@ def test_a_prepared_transaction_has_no_timeout_and_is_kept_for_who_comes_next():
     driver.post(events.Ticked())
     driver.post(events.Expire())
     assert driver.transaction.phase is Phase.ONGOING
+    assert not driver.appends
     driver.initialize(is_two_phase=True, keeps_prepared=True)
     driver.move()
     kept = driver.initialize(is_two_phase=True, keeps_prepared=True)
