@@ -24,13 +24,14 @@ SESSIONS = dict.fromkeys(
 ) | dict.fromkeys(
     ("exactly_once", "tiering", "tiering_delta", "tiering_restore", "tiering_stores"), "writes and tiering"
 )
-# These are begun in this order, before the other slow files: the sessions, which take longest, and the demo, which
-# leaves its JVM's classes for the JVMs that are started after it.
+# These are begun in this order, before the other slow files: the demo, which leaves its JVM's classes for the JVMs that
+# are started after it, two files without a JVM in the meantime, and the sessions, which take longest.
 FIRST = [
-    "reads and jobs",
-    "writes and tiering",
     "tests/docs/test_demo.py",
     "tests/integration/cluster/test_giants.py",
+    "tests/integration/cluster/test_mirror.py",
+    "reads and jobs",
+    "writes and tiering",
     "tests/spark/test_exactly_once_kills.py",
     "tests/docs/test_python_examples.py",
 ]

@@ -14,7 +14,7 @@ from logstore.errors import PylogError
 from tests.support.repeats import times
 
 ALL = 336_776
-FLIGHTS = times(60_000, ALL)
+FLIGHTS = times(24_000, ALL)
 DEMO = f"""
 from datasource.demo import cli, run
 load = run.load_flights

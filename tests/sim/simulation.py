@@ -487,7 +487,9 @@ def committed_isr_only() -> Any:
 @contextmanager
 def cut_in_the_dark() -> Any:
     right = follower._write_failed
-    follower._write_failed = lambda state, event, limits: follower._pause(state, event.now_ms, limits)
+    follower._write_failed = lambda state, event: (
+        replace(state, is_asking=False, is_paused=True), (follower.Pause(),)
+    )  # fmt: skip
     try:
         yield
     finally:

@@ -14,6 +14,13 @@ from tests.support.repeats import times
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
 COUNT = times(100, 500, "SIM_SEEDS")
 CHUNK = 25
+# Those that found a bug when they were last searched: they are tried first.
+FOUND_BY = {
+    Mutant.CUT_IN_THE_DARK: (18, 94),
+    Mutant.CUT_UNASKED: (62, 65),
+    Mutant.NOT_FILLED: (36, 56),
+    Mutant.POWER_CUT_UNNOTICED: (27, 33),
+}
 
 
 @pytest.mark.timeout(600)
@@ -25,7 +32,7 @@ def test_no_seed_breaks_a_law(first):
 
 @pytest.mark.parametrize("mutant", Mutant)
 def test_the_laws_find_a_bug_that_is_put_in(mutant):
-    for seed in range(1, 100):
+    for seed in (*FOUND_BY.get(mutant, ()), *range(1, 100)):
         try:
             simulate(seed, mutant)
         except AssertionError:

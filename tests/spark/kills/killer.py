@@ -100,7 +100,8 @@ class Run:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.kills.query", str(self.root)],
                 cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                env=os.environ
+                | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
