@@ -7,8 +7,9 @@ Each worker would spend a second on it, and another one on compiling PySpark fro
 import sys
 from importlib import import_module
 
-if "pyspark.daemon" in sys.orig_argv:
+if any(argument.startswith("pyspark.") for argument in sys.orig_argv):
     sys.path[:] = [place for place in sys.path if not place.endswith("pyspark.zip")]
+if "pyspark.daemon" in sys.orig_argv:
     kind = sys.orig_argv[-1]
     import_module(kind)
     import_module("datasource.connector.source")
