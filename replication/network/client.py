@@ -101,7 +101,7 @@ async def connect(
 class Connection(asyncio.BufferedProtocol):
     def __init__(self, answer_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self.is_over = False
-        self._frames = FrameReader(answer_bytes_max, bytes_min=ANSWER_BYTES_MIN)
+        self._frames = FrameReader(answer_bytes_max, bytes_min=ANSWER_BYTES_MIN, are_answers=True)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._in_room = False
         self._calls: deque[_Call] = deque()

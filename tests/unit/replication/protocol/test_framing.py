@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from replication.errors import ProtocolError
 from replication.protocol.framing import LARGE_BYTES, FrameReader
 
-MAX = 1 << 20
+MAX = 4 << 20
 
 
 def framed(payload):
@@ -36,15 +36,17 @@ def received(reader, stream, cuts):
 
 
 @given(
-    st.lists(st.integers(8, 40) | st.sampled_from([LARGE_BYTES, LARGE_BYTES + 1, 300_000]), max_size=4),
+    st.lists(st.integers(8, 40) | st.sampled_from([LARGE_BYTES, LARGE_BYTES + 1, 300_000, 1_100_000]), max_size=4),
     st.lists(st.integers(1, 9) | st.integers(1, 400_000), min_size=1, max_size=4),
+    st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_same_frames_come_out_however_the_stream_is_cut(sizes, cuts):
+def test_the_same_frames_come_out_however_the_stream_is_cut(sizes, cuts, are_answers):
     if sum(sizes) > 1000 and max(cuts) < 1000:
         cuts = [*cuts, 50_000]
     payloads = [bytes([n + 1]) * size for n, size in enumerate(sizes)]
-    assert received(FrameReader(MAX), b"".join(map(framed, payloads)), cuts) == payloads
+    reader = FrameReader(MAX, are_answers=are_answers)
+    assert received(reader, b"".join(map(framed, payloads)), cuts) == payloads
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 0, 7, MAX + 1, 2**31 - 1, 0x16030100, 0x47455420])
