@@ -120,9 +120,7 @@ def microseconds(milliseconds: pa.Array) -> Any:
         return milliseconds.cast(target)
     except pa.ArrowInvalid:
         limit = pa.scalar((2**63 - 1) // 1000)
-        near = pc.max_element_wise(
-            pc.min_element_wise(milliseconds.cast(pa.int64()), limit), pc.negate(limit)
-        )
+        near = pc.max_element_wise(pc.min_element_wise(milliseconds.cast(pa.int64()), limit), pc.negate(limit))
         return pc.multiply(near, 1000).cast(target)
 
 
@@ -161,9 +159,7 @@ def check_write_schema(schema: StructType, *, has_topic: bool) -> None:
 def _check_writable(field: StructField) -> None:
     kinds = _WRITABLE.get(field.name.lower())
     if kinds is None:
-        raise InvalidRecordError(
-            f"column {field.name!r} cannot be written{did_you_mean(field.name, _WRITABLE)}"
-        )
+        raise InvalidRecordError(f"column {field.name!r} cannot be written{did_you_mean(field.name, _WRITABLE)}")
     kind = field.dataType
     if isinstance(kind, kinds) and (
         kind.simpleString() == TYPES[HEADERS].simpleString() or not isinstance(kind, ArrayType)

@@ -65,9 +65,7 @@ def spark_session(
     """
     for name in conf:
         if not name.startswith("spark."):
-            raise InvalidConfigError(
-                f"{name!r} is no setting of Spark: their names begin with 'spark.'", option=name
-            )
+            raise InvalidConfigError(f"{name!r} is no setting of Spark: their names begin with 'spark.'", option=name)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if SparkSession.getActiveSession() is None:
@@ -97,9 +95,7 @@ def delta_settings(master: str) -> dict[str, str]:
     return settings
 
 
-def with_delta(
-    builder: SparkSession.Builder, conf: Mapping[str, Any]
-) -> tuple[SparkSession.Builder, dict[str, Any]]:
+def with_delta(builder: SparkSession.Builder, conf: Mapping[str, Any]) -> tuple[SparkSession.Builder, dict[str, Any]]:
     """Return the builder and the settings of a session with Delta Lake.
 
     Raises: StorageError: no jars are named, and the package delta-spark, which knows them, is not installed.
@@ -181,20 +177,13 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, float]:
     Raises: InvalidRequestError: `progress` is None, as `lastProgress` is until the first batch is over.
     """
     if progress is None:
-        raise InvalidRequestError(
-            "there is no progress yet: lastProgress is None until a first batch is over"
-        )
+        raise InvalidRequestError("there is no progress yet: lastProgress is None until a first batch is over")
     return _summary(
-        count
-        for source in progress["sources"]
-        for parts in _source_lag(source).values()
-        for count in parts.values()
+        count for source in progress["sources"] for parts in _source_lag(source).values() for count in parts.values()
     )
 
 
-def lag_of_group(
-    bootstrap: str, group: str, *, security: Mapping[str, str] | None = None
-) -> dict[str, float]:
+def lag_of_group(bootstrap: str, group: str, *, security: Mapping[str, str] | None = None) -> dict[str, float]:
     """Return how many records a consumer group is behind, as `lag`: a query with this `groupId`, or any other group.
 
     Only partitions with a committed offset count. Needs no Spark. `security`: as of `KafkaClient`.

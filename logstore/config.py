@@ -260,9 +260,7 @@ def _check(setting: DataclassField[Any], value: Any, text: str) -> None:
         raise InvalidConfigError(f"{key}={text!r}: one of {', '.join(rule['choices'])}", key=key, value=text)
     if "members" in rule and not (value and value <= rule["members"]):
         allowed = ", ".join(sorted(rule["members"]))
-        raise InvalidConfigError(
-            f"{key}={text!r}: one or more of {allowed}, separated by commas", key=key, value=text
-        )
+        raise InvalidConfigError(f"{key}={text!r}: one or more of {allowed}, separated by commas", key=key, value=text)
     low, high = rule.get("minimum"), rule.get("maximum", INT64_MAX)
     if low is not None and not low <= value <= high:
         raise InvalidConfigError(f"{key}={text}: must be between {low} and {high}", key=key, value=text)

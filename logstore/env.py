@@ -411,9 +411,7 @@ class _mapped:  # noqa: N801  reads like the context manager it is
 def _failure(action: str, path: StrPath, error: OSError) -> StorageError:
     reason = error.strerror or str(error)
     if error.errno in NO_ROOM:
-        return DiskFullError(
-            f"{path}: cannot {action}: {reason}; free some space", path=str(path), reason=reason
-        )
+        return DiskFullError(f"{path}: cannot {action}: {reason}; free some space", path=str(path), reason=reason)
     return StorageError(f"{path}: cannot {action}: {reason}", path=str(path), reason=reason)
 
 

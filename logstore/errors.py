@@ -46,9 +46,7 @@ class InvalidTopicError(InvalidRequestError):
 
 class TopicExistsError(InvalidRequestError):
     def __init__(self, topic: str) -> None:
-        super().__init__(
-            f"topic {topic!r} exists already; delete it first, or choose another name", topic=topic
-        )
+        super().__init__(f"topic {topic!r} exists already; delete it first, or choose another name", topic=topic)
 
 
 class UnknownTopicError(InvalidRequestError):
@@ -120,9 +118,7 @@ class OutOfOrderSequenceError(InvalidRequestError):
 
 
 class ProducerFencedError(InvalidRequestError):
-    def __init__(
-        self, producer_id: int, producer_epoch: int, current_epoch: int, what: str = "a batch"
-    ) -> None:
+    def __init__(self, producer_id: int, producer_epoch: int, current_epoch: int, what: str = "a batch") -> None:
         super().__init__(
             f"{what} of producer {producer_id} has epoch {producer_epoch}, and {current_epoch} is known: another has "
             "taken its place; it must stop",

@@ -73,9 +73,7 @@ def broker() -> None:
 )
 @_copy_option
 @_set_option
-def start_broker(
-    file: Path | None, coordination: str | None, copy_to: str | None, settings: dict[str, str]
-) -> None:
+def start_broker(file: Path | None, coordination: str | None, copy_to: str | None, settings: dict[str, str]) -> None:
     """Run a broker in the foreground, until SIGTERM or Ctrl-C.
 
     The first line on stdout is `bootstrap=HOST:PORT`, once it serves. Without --coordination it is a
@@ -130,9 +128,7 @@ def cluster() -> None:
     metavar="DIR",
     help="Where everything is kept; without it, in a directory that is removed at the end.",
 )
-@click.option(
-    "--coordination", metavar="STORE", help="As for `pylog broker start`; a file in DIR if not given."
-)
+@click.option("--coordination", metavar="STORE", help="As for `pylog broker start`; a file in DIR if not given.")
 @_copy_option
 @_set_option
 def start_cluster(
@@ -170,9 +166,7 @@ def start_cluster(
             return
         click.echo(f"bootstrap={running.bootstrap}")
         if missing := ", ".join(map(str, running.missing())):
-            talk(
-                f"not started, though partitions are on them: brokers {missing}; start them, or these lack replicas"
-            )
+            talk(f"not started, though partitions are on them: brokers {missing}; start them, or these lack replicas")
         _watch(running, set(range(1, brokers + 1)), is_over)
 
 
@@ -305,9 +299,7 @@ def _client_options(client: str, settings: str) -> Callable[[Any], Any]:
 
 @click.command()
 @click.option("--from", "source", required=True, metavar="BOOTSTRAP", help="The Kafka to copy: HOST:PORT,…")
-@click.option(
-    "--to", "target", required=True, metavar="PATH|BOOTSTRAP", help="A directory, or a cluster: HOST:PORT,…"
-)
+@click.option("--to", "target", required=True, metavar="PATH|BOOTSTRAP", help="A directory, or a cluster: HOST:PORT,…")
 @click.option("--topics", metavar="A,B", help="The topics to copy.")
 @click.option(
     "--topics-regex",

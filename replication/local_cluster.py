@@ -263,9 +263,7 @@ class LocalCluster:
 
     def _of(self, broker: BrokerId) -> _Process:
         if broker not in self._brokers:
-            raise LocalClusterError(
-                f"there is no broker {broker} in this cluster; there are {sorted(self._brokers)}"
-            )
+            raise LocalClusterError(f"there is no broker {broker} in this cluster; there are {sorted(self._brokers)}")
         return self._brokers[broker]
 
     def close(self) -> None:
@@ -322,10 +320,7 @@ class LocalCluster:
     async def _missing(self) -> list[BrokerId]:
         found = await self._read(cluster.read_cluster)
         assigned = {
-            broker
-            for topic in found.topics.values()
-            for replicas in topic.partitions.values()
-            for broker in replicas
+            broker for topic in found.topics.values() for replicas in topic.partitions.values() for broker in replicas
         }
         absent = assigned - self._brokers.keys()
         elsewhere = [found.brokers[broker] for broker in absent & found.brokers.keys()]
@@ -341,17 +336,13 @@ class LocalCluster:
                     assert address is not None, "it is up"
                     while not live.keys() <= await brokers_known_at(*address):
                         if self._is_over.is_set():
-                            raise LocalClusterError(
-                                "stopped while the brokers were getting to know each other"
-                            )
+                            raise LocalClusterError("stopped while the brokers were getting to know each other")
                         await asyncio.sleep(POLL_MS / 1000)
         except TimeoutError:
             raise LocalClusterError(f"brokers {sorted(live)} do not all know each other") from None
 
 
-def _settings_of_each(
-    given: Mapping[str, Any], brokers: Iterable[BrokerId]
-) -> dict[BrokerId, dict[str, str]]:
+def _settings_of_each(given: Mapping[str, Any], brokers: Iterable[BrokerId]) -> dict[BrokerId, dict[str, str]]:
     """Return the settings of each broker. Raises: InvalidConfigError: one is wrong, or the cluster's own."""
     for key in sorted(given.keys() & _OWN.keys()):
         raise InvalidConfigError(f"{key}: {_OWN[key]}", key=key)

@@ -61,9 +61,7 @@ def plan(package: str, modules: dict[str, Path], imported: dict[str, set[str]]) 
     """(rooms, floors, arrows) of a package."""
 
     def room(module: str) -> str | None:
-        return (
-            module[len(package) + 1 :].split(".", maxsplit=1)[0] if module.startswith(f"{package}.") else None
-        )
+        return module[len(package) + 1 :].split(".", maxsplit=1)[0] if module.startswith(f"{package}.") else None
 
     rooms = {found for module in modules if (found := room(module))}
     arrows = {
@@ -112,9 +110,7 @@ class Trace:
             one = one.f_back
         if self.is_produce(stack):
             passed.update(
-                dict.fromkeys(
-                    place for place in reversed(stack) if place not in self.down or not self.is_written
-                )
+                dict.fromkeys(place for place in reversed(stack) if place not in self.down or not self.is_written)
             )
             self.is_answered = self.is_written and not is_file and name in ("write", "writelines")
             self.is_written = self.is_written or is_file
@@ -122,11 +118,7 @@ class Trace:
     @staticmethod
     def is_produce(stack: list[str]) -> bool:
         """Not what the broker does at the same time on its own: timers of its other parts."""
-        return any(
-            word in place
-            for place in stack
-            for word in ("handlers", "server", "replica", "log", "isr", "disk")
-        )
+        return any(word in place for place in stack for word in ("handlers", "server", "replica", "log", "isr", "disk"))
 
 
 def produce() -> Trace:
@@ -186,9 +178,7 @@ def main() -> None:
     ]
     if not asked.no_trace:
         trace = produce()
-        rows.append(
-            ("functions from a Produce frame to the file, and back", f"{len(trace.down)}, {len(trace.back)}")
-        )
+        rows.append(("functions from a Produce frame to the file, and back", f"{len(trace.down)}, {len(trace.back)}"))
     print("| | now |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), sep="\n")
     if not asked.no_trace:
         print("", "down:", *trace.down, "back:", *trace.back, sep="\n  ", file=sys.stderr)

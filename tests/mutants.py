@@ -335,12 +335,8 @@ def report(outcomes: list[Outcome]) -> str:
         verdicts = [outcome.verdict for outcome in outcomes if outcome.mutant.module == module]
         counts = [verdicts.count(word) for word in ("killed", "timeout", "explained", "survived")]
         rows.append((module, len(verdicts), *counts, score(outcomes, module)))
-    lines = [
-        f"{'module':40} {'tried':>6} {'killed':>7} {'timeout':>8} {'explained':>10} {'survived':>9}  score"
-    ]
-    lines += [
-        f"{row[0]:40} {row[1]:6} {row[2]:7} {row[3]:8} {row[4]:10} {row[5]:9}  {row[6]:.1%}" for row in rows
-    ]
+    lines = [f"{'module':40} {'tried':>6} {'killed':>7} {'timeout':>8} {'explained':>10} {'survived':>9}  score"]
+    lines += [f"{row[0]:40} {row[1]:6} {row[2]:7} {row[3]:8} {row[4]:10} {row[5]:9}  {row[6]:.1%}" for row in rows]
     lines.append(f"all: {score(outcomes):.1%}")
     for outcome in outcomes:
         if outcome.verdict == "survived":

@@ -101,10 +101,7 @@ def _texts(offsets: PartitionOffsets) -> dict[str, dict[str, int]]:
 
 
 def _numbers(offsets: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
-    return {
-        topic: {int(p): int(parts[p]) for p in sorted(parts, key=int)}
-        for topic, parts in sorted(offsets.items())
-    }
+    return {topic: {int(p): int(parts[p]) for p in sorted(parts, key=int)} for topic, parts in sorted(offsets.items())}
 
 
 # --- what there is ---
@@ -208,9 +205,7 @@ def resolve(
                 for t, h in now.items()
             }
         case Time(timestamp_ms):
-            times: PartitionOffsets = {
-                t: dict.fromkeys(head.extents, timestamp_ms) for t, head in now.items()
-            }
+            times: PartitionOffsets = {t: dict.fromkeys(head.extents, timestamp_ms) for t, head in now.items()}
         case _:
             times = place.timestamps
             _check_complete(times, now, f"{side}OffsetsByTimestamp")
@@ -228,9 +223,7 @@ def of_group(
     missing = [f"{t}-{p}" for t, h in now.items() for p in h.extents if p not in committed.get(t, {})]
     if missing:
         where = "earliest" if place.otherwise == EARLIEST else "latest"
-        logger.warning(
-            "the group has no committed offset of %s: read from the %s one", ", ".join(missing), where
-        )
+        logger.warning("the group has no committed offset of %s: read from the %s one", ", ".join(missing), where)
     offsets, epochs = {}, {}
     for topic, head in now.items():
         known = {p: each for p, each in committed.get(topic, {}).items() if p in head.extents}
@@ -375,9 +368,7 @@ def _is_chosen(topic: str, topics: Topics) -> bool:
             return topic in partitions
 
 
-def available(
-    wanted: PartitionRange, now: Extents, agreed: PartitionOffsets
-) -> tuple[PartitionRange | None, str]:
+def available(wanted: PartitionRange, now: Extents, agreed: PartitionOffsets) -> tuple[PartitionRange | None, str]:
     """Return the part of `wanted` that is in the log, and one line about the rest ("" if nothing is lost)."""
     head = now.get(wanted.topic)
     if head is None or wanted.partition not in head.extents:

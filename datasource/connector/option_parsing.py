@@ -38,12 +38,8 @@ def per_partition(name: str, text: str, minimum: int, example: str) -> dict[str,
     for topic, parts in value.items():
         for partition, number in parts.items():
             if not (partition.isdecimal() and _is_count(number, minimum)):
-                raise bad(
-                    name, text, f"{topic}: {partition!r}: {number!r} is not valid; write it like {example}"
-                )
-    return {
-        topic: {int(p): value[topic][p] for p in sorted(value[topic], key=int)} for topic in sorted(value)
-    }
+                raise bad(name, text, f"{topic}: {partition!r}: {number!r} is not valid; write it like {example}")
+    return {topic: {int(p): value[topic][p] for p in sorted(value[topic], key=int)} for topic in sorted(value)}
 
 
 def assignment(name: str, text: str) -> dict[str, tuple[int, ...]]:

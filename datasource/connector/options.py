@@ -199,31 +199,23 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         max_delay_ms=parse.duration_ms(given, "maxTriggerDelay", TriggerLimits().max_delay_ms),
     )
     if trigger.max_offsets and trigger.min_offsets and trigger.min_offsets > trigger.max_offsets:
-        raise parse.bad(
-            "minOffsetsPerTrigger", str(trigger.min_offsets), "must not be above maxOffsetsPerTrigger"
-        )
+        raise parse.bad("minOffsetsPerTrigger", str(trigger.min_offsets), "must not be above maxOffsetsPerTrigger")
     isolation: Isolation = cast("Isolation", parse.choice(given, "isolation", ISOLATIONS, ISOLATIONS[0]))
     include_tiered = parse.flag(given, "includeTiered", default=False)
     if include_tiered and isolation != "read_committed":
-        raise parse.bad(
-            "isolation", given["isolation"], "includeTiered reads committed records: leave one away"
-        )
+        raise parse.bad("isolation", given["isolation"], "includeTiered reads committed records: leave one away")
     location = replace(_location(given), rack=_rack(given))
     _check_table(given, location, include_tiered=include_tiered)
     short_circuit = parse.flag(given, "shortCircuit", default=False)
     if short_circuit and not location.bootstrap:
-        raise parse.bad(
-            "shortCircuit", given["shortcircuit"], "needs a cluster: a directory is read directly"
-        )
+        raise parse.bad("shortCircuit", given["shortcircuit"], "needs a cluster: a directory is read directly")
     return ReadOptions(
         location=location,
         group=_group(given, location.bootstrap, uses),
         topics=topics_of(given),
         starting=starting(given, is_batch=uses == _BATCH, is_known=len(uses) == 1),
         ending=ending(given),
-        no_match_is_latest=parse.choice(
-            given, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
-        )
+        no_match_is_latest=parse.choice(given, "startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
         == "latest",
         fail_on_data_loss=parse.flag(given, "failOnDataLoss", default=True),
         isolation=isolation,
@@ -312,9 +304,7 @@ def _lower(options: Mapping[str, str]) -> dict[str, str]:
 def _known(options: Mapping[str, str], uses: Uses) -> dict[str, str]:
     """Return the options under lower-case names. Raises: InvalidConfigError: one is unknown, or not for `uses`."""
     given = _lower(options)
-    if not {"path", "kafka.bootstrap.servers"} & given.keys() and all(
-        _CATALOG.fullmatch(name) for name in given
-    ):
+    if not {"path", "kafka.bootstrap.servers"} & given.keys() and all(_CATALOG.fullmatch(name) for name in given):
         raise InvalidConfigError(
             "option 'path' (the directory of the log) is missing. If this table was made by CREATE TABLE: "
             "Spark 4.2 does not hand its OPTIONS to a Python data source; use CREATE TEMPORARY VIEW "
@@ -326,9 +316,7 @@ def _known(options: Mapping[str, str], uses: Uses) -> dict[str, str]:
         if name not in names:
             raise InvalidConfigError(_unknown(name, uses, names), option=name)
         if not uses & OPTIONS[names[name]]:
-            reason = _WRONG_PLACE.get(
-                (name, min(uses)), f"it belongs to a {' or '.join(sorted(OPTIONS[names[name]]))}"
-            )
+            reason = _WRONG_PLACE.get((name, min(uses)), f"it belongs to a {' or '.join(sorted(OPTIONS[names[name]]))}")
             raise InvalidConfigError(
                 f"option {names[name]!r} has no meaning in a {_named(uses)}: {reason}", option=name
             )
@@ -358,9 +346,7 @@ def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
 def _location(given: Mapping[str, str]) -> Location:
     bootstrap = given.get("kafka.bootstrap.servers", "").strip()
     secured = {
-        name.removeprefix("kafka."): value
-        for name, value in given.items()
-        if name.removeprefix("kafka.") in SETTINGS
+        name.removeprefix("kafka."): value for name, value in given.items() if name.removeprefix("kafka.") in SETTINGS
     }
     if "kafka.bootstrap.servers" not in given:
         for name in secured:

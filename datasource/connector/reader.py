@@ -114,9 +114,7 @@ class _Tasks:
     def _target(self) -> ReadableTopics:
         options = self.options
         if options.include_tiered:
-            return reading_tiered(
-                options.location, options.tiered_table, fail_on_data_loss=options.fail_on_data_loss
-            )
+            return reading_tiered(options.location, options.tiered_table, fail_on_data_loss=options.fail_on_data_loss)
         return options.location.read(options.isolation, short_circuit=options.short_circuit)
 
     def _group(self) -> GroupPositions | None:
@@ -134,9 +132,7 @@ class _Tasks:
         return StreamOffset(offsets=offsets, ids=_ids(now), epochs=epochs)
 
     def _plan(self, target: ReadableTopics, ranges: Iterable[PartitionRange]) -> list[InputPartition]:
-        planned = tasks(
-            ranges, self.options.tasks, floor_batch=target.floor_batch, size_bytes=target.size_bytes
-        )
+        planned = tasks(ranges, self.options.tasks, floor_batch=target.floor_batch, size_bytes=target.size_bytes)
         if planned and not compiled_code.is_kept():
             _load_kernels()  # compiled once here, not in every worker at once
         return [LogPartition(ranges) for ranges in planned]
@@ -342,9 +338,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         limits = self.options.trigger
         waited_ms = SYSTEM.clock.monotonic_ms() - self._last_batch_ms
         count = sum(r.count for r in ranges)
-        if self._goal is None and not is_worth_a_batch(
-            count, limits.min_offsets, waited_ms, limits.max_delay_ms
-        ):
+        if self._goal is None and not is_worth_a_batch(count, limits.min_offsets, waited_ms, limits.max_delay_ms):
             return [replace(r, end=r.start) for r in ranges]
         ranges = limited(ranges, limits.max_offsets)
         if limits.max_bytes is None:
@@ -352,8 +346,7 @@ class StreamReader(_Tasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
         target = self._target()
         shares = proportional({r: target.size_bytes(r) for r in ranges if r.count}, limits.max_bytes)
         return [
-            replace(r, end=min(r.end, target.offset_after_bytes(r, shares[r]))) if r in shares else r
-            for r in ranges
+            replace(r, end=min(r.end, target.offset_after_bytes(r, shares[r]))) if r in shares else r for r in ranges
         ]
 
 

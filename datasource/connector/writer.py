@@ -113,9 +113,7 @@ class _Appender:
         task = TaskContext.get()
         label = "" if task is None else f"task {task.partitionId()} attempt {task.attemptNumber()}"
         owner = TransactionOwner(driver=self._driver, timeout_ms=self._options.transaction_timeout_ms)
-        transaction = target.transactions.begin(
-            name, batch_id, run=run, task=label, owner=owner, once=self._is_once
-        )
+        transaction = target.transactions.begin(name, batch_id, run=run, task=label, owner=owner, once=self._is_once)
         with target.transactions.at_work(transaction):
             try:
                 yield transaction
@@ -297,9 +295,7 @@ def _by_topic(rows: pa.Table, topic: str | None) -> Iterator[tuple[str, pa.Table
         return
     names = rows.column("topic")
     if names.null_count:
-        raise InvalidRecordError(
-            f"column 'topic' is null in {names.null_count:,} rows; set it, or option 'topic'"
-        )
+        raise InvalidRecordError(f"column 'topic' is null in {names.null_count:,} rows; set it, or option 'topic'")
     rows = rows.drop_columns("topic")
     found = pc.unique(names).to_pylist()
     for name in found:

@@ -118,9 +118,7 @@ class DataFile:
             for i, offset in enumerate(self.offsets)
         ]
         nulls = dict.fromkeys(bounds[0], 0)
-        return json.dumps(
-            {"numRecords": self.rows, "minValues": bounds[0], "maxValues": bounds[1], "nullCount": nulls}
-        )
+        return json.dumps({"numRecords": self.rows, "minValues": bounds[0], "maxValues": bounds[1], "nullCount": nulls})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,9 +159,7 @@ def write_piece(piece: OffsetSlice) -> Written:
 def converted(piece: OffsetSlice) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
     """Yield the piece's records as rows of the table, each with the bad ones (None: values stay bytes)."""
     target = piece.location.read()
-    wanted = PartitionRange(
-        piece.topic, piece.partition, piece.start, piece.end, leader_epoch=piece.leader_epoch
-    )
+    wanted = PartitionRange(piece.topic, piece.partition, piece.start, piece.end, leader_epoch=piece.leader_epoch)
     stored = ["offset", "timestamp", "timestampType", "key", "value", "headers"]
     for records in target.read(wanted, stored):
         rows = _as_stored(records, piece.topic, piece.partition)
@@ -180,9 +176,7 @@ def split(
     parsed = parse(rows.column("value"), fields)
     good = rows.take(pa.array(parsed.good, pa.int64())) if parsed.reasons else rows
     before = [good.column(f.name) for f in (*PLACE, KEY, HEADERS)]
-    typed = pa.RecordBatch.from_arrays(
-        [*before, *parsed.columns, good.column(DATE)], schema=typed_schema(fields)
-    )
+    typed = pa.RecordBatch.from_arrays([*before, *parsed.columns, good.column(DATE)], schema=typed_schema(fields))
     lost = sorted(parsed.reasons)
     bad = rows.take(pa.array(lost, pa.int64()))
     reasons = pa.array([parsed.reasons[row] for row in lost], pa.string())

@@ -125,9 +125,7 @@ class TopicTable:
         from deltalake.exceptions import DeltaError
 
         now_ms = SYSTEM.clock.now_ms()
-        ours = [
-            Transaction(app_id(self._owner.topic_id, p), end, now_ms) for p, end in sorted(boundaries.items())
-        ]
+        ours = [Transaction(app_id(self._owner.topic_id, p), end, now_ms) for p, end in sorted(boundaries.items())]
         try:
             self._table.create_write_transaction(
                 list(adds),
@@ -217,9 +215,7 @@ class TopicTable:
         topic_id, store = about.configuration.get(TOPIC_ID), about.configuration.get(STORE)
         if topic_id != self._owner.topic_id:
             whose = f"another (or an earlier) topic {about.name!r}" if topic_id else "something else"
-            raise StoreError(
-                f"{self.path} is a table of {whose}; give another directory with --table (table=)"
-            )
+            raise StoreError(f"{self.path} is a table of {whose}; give another directory with --table (table=)")
         if store != self._owner.name and not self._owner.has_inside(self.path):
             raise StoreError(
                 f"{self.path} is a table of the store {store}, not of {self._owner.name}: if that one was moved here, "
@@ -314,9 +310,7 @@ def _load(path: Path) -> DeltaTable:
         return from_package(_location(path))
     except DeltaError as error:
         reason = str(error).splitlines()[0]
-        raise StoreError(
-            f"{path} cannot be read as a Delta table: {reason}; copy it back from a backup"
-        ) from error
+        raise StoreError(f"{path} cannot be read as a Delta table: {reason}; copy it back from a backup") from error
 
 
 def _deltalake() -> type[DeltaTable]:

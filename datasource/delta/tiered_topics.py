@@ -79,9 +79,7 @@ class TieredTopics:
 
             offsets = [
                 pc.min(batch.filter(_since(batch, timestamp_ms)).column("offset")).as_py()
-                for batch in rows(
-                    table, PartitionRange(topic, partition, 0, boundary), ["offset", "timestamp"]
-                )
+                for batch in rows(table, PartitionRange(topic, partition, 0, boundary), ["offset", "timestamp"])
             ]
             if found := [int(offset) for offset in offsets if offset is not None]:
                 return min(found)
@@ -191,11 +189,7 @@ def rows(table: TopicTable, r: PartitionRange, columns: Sequence[str]) -> Iterat
     schema = schema_of(columns)
     # Spark writes INT96, which would be read as nanoseconds: those end in 2262.
     parquet = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
-    wanted = (
-        (pc.field("partition") == r.partition)
-        & (pc.field("offset") >= r.start)
-        & (pc.field("offset") < r.end)
-    )
+    wanted = (pc.field("partition") == r.partition) & (pc.field("offset") >= r.start) & (pc.field("offset") < r.end)
     for file in files:
         try:
             batches = ds.dataset(str(file.path), format=parquet).to_batches(
@@ -212,18 +206,14 @@ def _may_hold(file: TableFile, r: PartitionRange) -> bool:
     return file.may_hold(r.partition, r.start, r.end)
 
 
-def _joined(
-    files: Sequence[TableFile], boundary: int | None, partition: int, log: OffsetRange
-) -> OffsetRange:
+def _joined(files: Sequence[TableFile], boundary: int | None, partition: int, log: OffsetRange) -> OffsetRange:
     """Return the offsets of table and log: from the first row in a file that may hold the partition.
 
     A partition that the table does not know begins at 0: a read of what the log deleted says that it is lost.
     """
     if boundary is None:
         return replace(log, start=0)
-    firsts = [
-        file.offsets[0] if file.offsets else 0 for file in files if file.may_hold(partition, 0, boundary)
-    ]
+    firsts = [file.offsets[0] if file.offsets else 0 for file in files if file.may_hold(partition, 0, boundary)]
     return replace(log, start=min([*firsts, log.start]), end=max(boundary, log.end))
 
 

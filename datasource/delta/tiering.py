@@ -58,9 +58,7 @@ class ReportRow:
     leader_epoch: int = NO_EPOCH  # of the leader whose log was looked at
 
     def values(self) -> dict[str, Any]:
-        named = {
-            name: getattr(self, name) for name in self.__slots__ if name not in ("notes", "leader_epoch")
-        }
+        named = {name: getattr(self, name) for name in self.__slots__ if name not in ("notes", "leader_epoch")}
         return named | {"seconds": round(self.seconds, 3), "note": "; ".join(self.notes) or None}
 
     def note(self, text: str) -> None:
@@ -123,8 +121,7 @@ def goal(task: TieringTask, report: Report) -> dict[int, int]:
 def plan(task: TieringTask, goal: Mapping[int, int], report: Report) -> list[OffsetSlice]:
     """Return what the tables lack up to `goal`, at most one piece per partition."""
     main, bad = (
-        TopicTable(path, task.owner) if delta_table.exists(path) else None
-        for path in (task.table, task.bad_table)
+        TopicTable(path, task.owner) if delta_table.exists(path) else None for path in (task.table, task.bad_table)
     )
     target = task.location.read()
 
@@ -185,9 +182,7 @@ def check_not_cut(target: ReadableTopics, task: TieringTask, partition: int, ext
 def _start(extent: OffsetRange, boundary: int | None, row: ReportRow) -> int:
     """Return where the table ends, or where the log begins if that is later, which the row then says."""
     if boundary is not None and boundary > extent.end:
-        raise StoreError(
-            f"the table holds offsets up to {boundary}, and the log ends at {extent.end}: an older copy?"
-        )
+        raise StoreError(f"the table holds offsets up to {boundary}, and the log ends at {extent.end}: an older copy?")
     lacks = boundary or 0
     if extent.start > lacks:
         row.note(f"offsets {lacks} to {extent.start} were deleted before they were tiered")
@@ -260,9 +255,7 @@ def tell_log(task: TieringTask, report: Report) -> TieringTask:
     new = [(p, start, end) for p, start in told.items() if (end := table.boundary(p) or 0) > start]
     noted = _make_durable(task, task.noted, table, new)
     if not task.owner.is_store:
-        noted = replace(
-            noted, tiered={**noted.tiered, **{p: (end, report[p].leader_epoch) for p, _, end in new}}
-        )
+        noted = replace(noted, tiered={**noted.tiered, **{p: (end, report[p].leader_epoch) for p, _, end in new}})
     if noted != task.noted:
         write_note(task.owner, noted)
     task = replace(task, noted=noted)

@@ -106,9 +106,7 @@ def check(task: TieringTask) -> None:
         if task.noted or delta_table.exists(path):
             there = TopicTable(path, task.owner).schema()
             if not there.equals(schema):
-                wrong = [
-                    f.name for f in schema if f.name not in there.names or f.type != there.field(f.name).type
-                ]
+                wrong = [f.name for f in schema if f.name not in there.names or f.type != there.field(f.name).type]
                 wrong += [name for name in there.names if name not in schema.names]
                 raise StoreError(
                     f"{path} has other columns than declared ({', '.join(wrong) or 'in another order'}): give the "

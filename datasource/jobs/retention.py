@@ -67,11 +67,7 @@ def run(
     if not dry_run:
         expected = [(one.item, one.result) for one in would]
         done = [(one.item[0], one) for one in tasks.run_tasks(spark, expected, _expire, progress)]
-    done += [
-        (place, Done(place, None, refused[place.topic], 0.0))
-        for place in everywhere
-        if place.topic in refused
-    ]
+    done += [(place, Done(place, None, refused[place.topic], 0.0)) for place in everywhere if place.topic in refused]
     done.sort(key=lambda found: (found[0].topic, found[0].partition))
     describe = partial(_described, WOULD if dry_run else REMOVED)
     return tasks.to_frame(spark, [tasks.report_row(place, one, describe) for place, one in done], SCHEMA)

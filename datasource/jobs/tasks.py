@@ -153,9 +153,7 @@ def _completed(context: SparkContext, group: str) -> int:
     return sum(stage.numCompletedTasks for stage in stages if stage)
 
 
-def report_row(
-    place: PartitionPlace, done: Done[Any, Result], describe: Callable[[Result], Row]
-) -> dict[str, object]:
+def report_row(place: PartitionPlace, done: Done[Any, Result], describe: Callable[[Result], Row]) -> dict[str, object]:
     """Return the row of a partition: what `describe` says of the result, or the error."""
     row = {"topic": place.topic, "partition": place.partition, "seconds": done.duration_s}
     if done.result is None:

@@ -96,9 +96,7 @@ def _tier(spark: SparkSession, task: TieringTask, report: Report, progress: Prog
         tiering.clean(task)
 
 
-def tier_to(
-    spark: SparkSession, task: TieringTask, goal: dict[int, int], report: Report, progress: Progress
-) -> bool:
+def tier_to(spark: SparkSession, task: TieringTask, goal: dict[int, int], report: Report, progress: Progress) -> bool:
     """Write and commit piece after piece, until the tables hold everything up to the goal; was anything committed?"""
     write = through_spark if delta_spark.has_delta(spark) else through_package
     conflicts, committed = 0, False

@@ -64,9 +64,7 @@ class ClusterTopics:
         return {p: LedRange(*e) for p, e in self._client.extents(topic, isolation=self._level).items()}
 
     def extent(self, topic: str, partition: int) -> LedRange:
-        return LedRange(
-            *self._client.extents(topic, isolation=self._level, partitions=[partition])[partition]
-        )
+        return LedRange(*self._client.extents(topic, isolation=self._level, partitions=[partition])[partition])
 
     def epoch_ends(self, topic: str, epochs: Mapping[int, int]) -> dict[int, int]:
         asked = {TopicPartition(topic, p): epoch for p, epoch in epochs.items()}
@@ -185,9 +183,7 @@ class GroupPositions:
             found.setdefault(tp.topic, {})[tp.partition] = each
         return found
 
-    def commit(
-        self, offsets: Mapping[str, Mapping[int, int]], epochs: Mapping[str, Mapping[int, int]]
-    ) -> None:
+    def commit(self, offsets: Mapping[str, Mapping[int, int]], epochs: Mapping[str, Mapping[int, int]]) -> None:
         """Store these, with the leader epochs that are known, in at most COMMIT_TIMEOUT_MS."""
         wanted = {
             TopicPartition(topic, p): Committed(offset, epochs.get(topic, {}).get(p, NO_EPOCH))
@@ -200,9 +196,7 @@ class GroupPositions:
         """How many records each partition has that the group has not committed; of partitions with a commit."""
         there = self._client.topics()
         position = {topic: parts for topic, parts in self.committed().items() if topic in there}
-        ends = self._client.offsets(
-            {TopicPartition(t, p): LATEST for t, parts in position.items() for p in parts}
-        )
+        ends = self._client.offsets({TopicPartition(t, p): LATEST for t, parts in position.items() for p in parts})
         return {
             t: {p: max(0, ends[TopicPartition(t, p)].offset - each.offset) for p, each in parts.items()}
             for t, parts in position.items()

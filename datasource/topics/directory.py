@@ -256,9 +256,7 @@ def _identity(path: Path) -> tuple[int, int]:
     try:
         found = (path / META).stat()
     except NotADirectoryError:
-        raise NotAStoreError(
-            f"{path} is a file; option 'path' takes the directory that holds the topics"
-        ) from None
+        raise NotAStoreError(f"{path} is a file; option 'path' takes the directory that holds the topics") from None
     except FileNotFoundError:
         raise NotAStoreError(
             f"{path} holds no log; create a topic there first: logstore.open(path).create_topic(name), or "

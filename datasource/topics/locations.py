@@ -41,9 +41,7 @@ class Location:
         """The topics, to write. Raises: as `read`; StoreLockedError: a broker has the directory."""
         return writing(self.path) if self.path else self.cluster()
 
-    def cluster(
-        self, isolation: Isolation = "read_committed", *, short_circuit: bool = False
-    ) -> ClusterTopics:
+    def cluster(self, isolation: Isolation = "read_committed", *, short_circuit: bool = False) -> ClusterTopics:
         """The topics of the cluster. Raises: InvalidConfigError: what a cluster needs is not installed."""
         try:
             # Loads the protocol, which a directory needs not.

@@ -54,8 +54,7 @@ def dump_log(files: tuple[Path, ...], print_data_log: bool, verify: bool, output
 
 def _text(line: Line) -> str:
     words = " ".join(
-        f"{name}: {str(fact).lower() if isinstance(fact, bool) else fact}"
-        for name, fact in line.facts.items()
+        f"{name}: {str(fact).lower() if isinstance(fact, bool) else fact}" for name, fact in line.facts.items()
     )
     if line.kind == "damage":
         return click.style(f"DAMAGED {words}", fg="red")
@@ -107,9 +106,7 @@ def _name_unowned(path: Path) -> None:
 
 
 def _verified(report: PartitionReport) -> dict[str, object]:
-    places = [
-        {"file": file, "position": position, "reason": reason} for file, position, reason in report.damage
-    ]
+    places = [{"file": file, "position": position, "reason": reason} for file, position, reason in report.damage]
     return {
         "topic": report.topic,
         "partition": report.partition,

@@ -44,9 +44,7 @@ property_option = click.option(
 @click.command()
 @topic_argument()
 @click.option("--key-separator", metavar="TEXT", help="Each line is key, TEXT, value.")
-@click.option(
-    "--headers", "with_headers", is_flag=True, help="Each line begins with name:value,name:value and a tab."
-)
+@click.option("--headers", "with_headers", is_flag=True, help="Each line begins with name:value,name:value and a tab.")
 @property_option
 @click.option("--partition", type=click.IntRange(min=0), help="Write to this partition, whatever the key.")
 @click.option(
@@ -218,9 +216,7 @@ def _start(from_beginning: bool, offset: str | None, partition: int | None) -> i
     if offset in ("earliest", "latest"):
         return offset
     if not offset.isdecimal():
-        raise click.BadParameter(
-            f"{offset!r} is neither a number nor earliest nor latest", param_hint="--offset"
-        )
+        raise click.BadParameter(f"{offset!r} is neither a number nor earliest nor latest", param_hint="--offset")
     if partition is None:
         raise click.UsageError("an offset is a place in one partition: give --partition too")
     return int(offset)

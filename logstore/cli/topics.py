@@ -41,9 +41,7 @@ def topic_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], C
         named = click.option(
             "--topic", "topic_option", metavar="TOPIC", is_eager=True, help="The topic; also by position."
         )
-        placed = click.argument(
-            "name", metavar="TOPIC" if required else "[TOPIC]", required=False, callback=chosen
-        )
+        placed = click.argument("name", metavar="TOPIC" if required else "[TOPIC]", required=False, callback=chosen)
         return placed(named(function))
 
     return decorate
@@ -81,16 +79,12 @@ def topics() -> None:
 
 @topics.command()
 @topic_argument()
-@click.option(
-    "--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Number of partitions."
-)
+@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Number of partitions.")
 @config_option
 @click.option("--if-not-exists", is_flag=True, help="Do nothing, successfully, if the topic exists.")
 @path_option
 @output_option
-def create(
-    name: str, partitions: int, config: dict[str, str], if_not_exists: bool, path: Path, output: str
-) -> None:
+def create(name: str, partitions: int, config: dict[str, str], if_not_exists: bool, path: Path, output: str) -> None:
     """Create a topic, and the directory if it is missing.
 
     \b
@@ -153,9 +147,7 @@ def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, pat
         show_json(found)
     else:
         _show_described(found)
-    errors = [
-        partition["error"] for topic in found for partition in topic["partitions"] if partition["error"]
-    ]
+    errors = [partition["error"] for topic in found for partition in topic["partitions"] if partition["error"]]
     for error in errors:
         talk(error)
     if errors:
@@ -166,9 +158,7 @@ def _show_described(found: Iterable[dict[str, Any]]) -> None:
     for number, topic in enumerate(found):
         overrides = ",".join(f"{key}={value}" for key, value in topic["config"].items()) or "-"
         click.echo("\n" * bool(number) + click.style(f"Topic: {topic['topic']}", bold=True), nl=False)
-        click.echo(
-            f"  TopicId: {topic['topic_id']}  Partitions: {len(topic['partitions'])}  Configs: {overrides}"
-        )
+        click.echo(f"  TopicId: {topic['topic_id']}  Partitions: {len(topic['partitions'])}  Configs: {overrides}")
         show_table(topic["partitions"], _PARTITION)
 
 
@@ -176,9 +166,7 @@ def _show_described(found: Iterable[dict[str, Any]]) -> None:
 @topic_argument()
 @click.option("--partitions", type=click.IntRange(min=1), help="New number of partitions; it can only grow.")
 @config_option
-@click.option(
-    "--delete-config", multiple=True, metavar="KEY", help="Go back to the default; may be repeated."
-)
+@click.option("--delete-config", multiple=True, metavar="KEY", help="Go back to the default; may be repeated.")
 @if_exists_option
 @path_option
 @output_option

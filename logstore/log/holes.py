@@ -107,9 +107,7 @@ class SegmentCopy:
                 hole = hole._replace(start=batch.next_offset)
                 count = position + batch.size_bytes
         except InvalidBatchError as error:
-            raise InvalidRecordError(
-                f"what follows offset {hole.start - 1} is not sound: {error.reason}"
-            ) from error
+            raise InvalidRecordError(f"what follows offset {hole.start - 1} is not sound: {error.reason}") from error
         is_filled = hole.start == hole.end
         if not count or (not hole.is_open and not _fits(hole, count, is_filled=is_filled)):
             raise InvalidRecordError(f"{count} bytes do not fill {hole.stop - hole.position} bytes of {hole}")

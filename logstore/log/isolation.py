@@ -63,9 +63,7 @@ def end_of(log: Log, isolation: Isolation, outcomes: Outcomes = ONLY_MARKERS) ->
     return committed_end(log, outcomes) if isolation == "read_committed" else log.log_end_offset
 
 
-def skipped(
-    log: Log, start: int, end: int, outcomes: Outcomes = ONLY_MARKERS
-) -> tuple[AbortedTransaction, ...]:
+def skipped(log: Log, start: int, end: int, outcomes: Outcomes = ONLY_MARKERS) -> tuple[AbortedTransaction, ...]:
     """Return the aborted transactions that have data in [start, end); `end` is at most `committed_end`."""
     # The open ones first: one that gets its marker meanwhile is then found by the second look.
     decided = tuple(

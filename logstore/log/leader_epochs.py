@@ -50,9 +50,7 @@ class LeaderEpochs:
     def load(self) -> list[EpochStart]:
         """Read the file again. If it is garbage it `is_damaged`: then rebuild it from the batches."""
         try:
-            starts = [
-                EpochStart(int(epoch), int(start)) for epoch, start in read_checkpoint(self._env, self.path)
-            ]
+            starts = [EpochStart(int(epoch), int(start)) for epoch, start in read_checkpoint(self._env, self.path)]
             self._is_damaged = not _increases(starts)
         except FileNotFoundError:
             starts, self._is_damaged = [], False
@@ -78,9 +76,7 @@ class LeaderEpochs:
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note that `epoch` begins at `start_offset`, if it is newer than all others."""
         if epoch > self.latest:
-            self.replace(
-                [*(s for s in self._starts if s.start_offset < start_offset), EpochStart(epoch, start_offset)]
-            )
+            self.replace([*(s for s in self._starts if s.start_offset < start_offset), EpochStart(epoch, start_offset)])
 
     def end_offset(self, epoch: int, log_end_offset: int) -> EpochStart | None:
         """Return the largest known epoch <= `epoch`, with the offset where it ends; None if all are newer.
@@ -142,9 +138,7 @@ class EpochCheck:
             self._known = self._coming.pop().epoch
         self._newest = max(self._newest, batch.leader_epoch)
         if self._known != self._newest:
-            self._reason = (
-                f"says epoch {self._known} at offset {batch.base_offset}, the batch there {self._newest}"
-            )
+            self._reason = f"says epoch {self._known} at offset {batch.base_offset}, the batch there {self._newest}"
         elif self._coming and self._coming[-1].start_offset < batch.next_offset:
             self._reason = f"says that an epoch begins within the batch at offset {batch.base_offset}"
 

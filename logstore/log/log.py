@@ -55,9 +55,7 @@ class Log:
     on disk; `files` is the directory, for maintenance, which changes it under `lock()`.
     """
 
-    def __init__(
-        self, directory: Path, *, topic_id: str, config: LogConfig, env: Env, read_only: bool = False
-    ) -> None:
+    def __init__(self, directory: Path, *, topic_id: str, config: LogConfig, env: Env, read_only: bool = False) -> None:
         self.directory = directory
         self.topic_id = topic_id
         self.config = config
@@ -201,9 +199,7 @@ class Log:
             self.point.flush_if_due(new.info.next_offset, self.config)
         return new.info
 
-    def try_append_as_leader(
-        self, records: bytearray | memoryview, *, leader_epoch: int
-    ) -> AppendInfo | None:
+    def try_append_as_leader(self, records: bytearray | memoryview, *, leader_epoch: int) -> AppendInfo | None:
         """As `append_as_leader`, if one write is all there is to wait for; None: it is not, and nothing was done.
 
         For the owner of the directory: does not look for what other processes did. Waits for no fsync: neither one that
@@ -251,9 +247,7 @@ class Log:
         with self.lock():
             if not self.files.view.snapshots or not self._tracker.ask(
                 self.files.view,
-                lambda known: known.may_end(
-                    producer_id, producer_epoch, coordinator_epoch, is_above=is_above
-                ),
+                lambda known: known.may_end(producer_id, producer_epoch, coordinator_epoch, is_above=is_above),
             ):
                 return None
             marker = end_marker(
@@ -301,9 +295,7 @@ class Log:
 
     # -------------------------------------------------------------------- read
 
-    def read(
-        self, offset: int, *, max_bytes: int, upper: int | None = None, space: Space = NO_SPACE
-    ) -> ReadResult:
+    def read(self, offset: int, *, max_bytes: int, upper: int | None = None, space: Space = NO_SPACE) -> ReadResult:
         """Return whole batches from the one that holds `offset`, as stored, with base offsets below `upper`.
 
         At most `max_bytes` of one segment, but at least one batch, so that a reader always advances; empty only at

@@ -111,9 +111,7 @@ class LogReader:
 
         At least one batch is inside, unless `start` is the end of the log.
         """
-        return self._point.look_up(
-            lambda view: lookup.offset_after_bytes(self._files, view, start, max_bytes)
-        )
+        return self._point.look_up(lambda view: lookup.offset_after_bytes(self._files, view, start, max_bytes))
 
     def offset_for_time(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
         """Return the first record whose timestamp is at least `timestamp_ms`; None if there is none."""

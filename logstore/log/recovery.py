@@ -54,9 +54,7 @@ CHUNK_BYTES = 1024 * 1024
 
 # Leftovers of an interrupted change.
 LEFTOVER_SUFFIXES = (TEMPORARY_SUFFIX, CLEANED_SUFFIX, DELETED_SUFFIX)
-_REMEDY = (
-    "nothing was changed; restore the file from a copy, or read around the place, from a later offset on"
-)
+_REMEDY = "nothing was changed; restore the file from a copy, or read around the place, from a later offset on"
 
 
 class Damage(NamedTuple):
@@ -211,9 +209,7 @@ class Recovery:
         known = leftovers | {METADATA, LOCK, CLEANER_LOCK, EPOCHS} | offset_checkpoints.NAMES
         ignored = tuple(sorted(name for name in names - known if not SEGMENT_FILE.fullmatch(name)))
         if ignored:
-            logger.warning(
-                "dir=%s ignoring files that are not ours: %s", self._files.path, ", ".join(ignored)
-            )
+            logger.warning("dir=%s ignoring files that are not ours: %s", self._files.path, ", ".join(ignored))
         return ignored
 
     def _remove_orphans(self) -> None:
@@ -263,9 +259,7 @@ class Recovery:
         size_bytes = segment.size_bytes()
         tail = segment.tail(size_bytes)
         if tail.position < size_bytes:
-            self._pass_over(
-                CorruptLogError(segment.path, tail.position, tail.damage or "the file ends within a batch")
-            )
+            self._pass_over(CorruptLogError(segment.path, tail.position, tail.damage or "the file ends within a batch"))
             return self._bases[self._bases.index(segment.base_offset) + 1]
         newest = segment.time_index.last() or (NO_TIMESTAMP - 1, 0)
         is_sealed = newest[0] == tail.max_timestamp_ms
@@ -282,9 +276,7 @@ class Recovery:
         is_damaged = False
         while True:
             try:
-                for at, batch in checked_batches(
-                    self._env, segment, size_bytes, position=position, next_offset=end
-                ):
+                for at, batch in checked_batches(self._env, segment, size_bytes, position=position, next_offset=end):
                     position, end = at + batch.size_bytes, batch.next_offset
                     indexes.apply(at, batch)
                     see_epoch(self._epoch_starts, batch)
@@ -313,9 +305,7 @@ class Recovery:
         return behind
 
     def _cut(self, segment: Segment, position: int, end: int, size_bytes: int, reason: str) -> None:
-        logger.warning(
-            "path=%s offset=%d cut torn_bytes=%d: %s", segment.path, end, size_bytes - position, reason
-        )
+        logger.warning("path=%s offset=%d cut torn_bytes=%d: %s", segment.path, end, size_bytes - position, reason)
         segment.truncate(position, end)
         self._cut_bytes += size_bytes - position
 

@@ -73,9 +73,7 @@ def check_segment(
     sound, end = (0, segment.base_offset) if start is None else start
     paced, before = sound, (end, sound)
     try:
-        for position, batch in checked_batches(
-            files.env, segment, size_bytes, position=sound, next_offset=end
-        ):
+        for position, batch in checked_batches(files.env, segment, size_bytes, position=sound, next_offset=end):
             before = end, sound
             end, sound = batch.next_offset, position + batch.size_bytes
             if sound - paced >= CHUNK_BYTES:
@@ -173,9 +171,7 @@ def set_aside(log: Log, known: int, *, whole: bool, cutting: Cutting) -> SetAsid
             view = settled(log)
         found = _first(files, view, log.config, known)
         if found is not None and found.offset < known and not whole:
-            raise CorruptLogError(
-                files.path, found.position, f"damaged below {known}, too: at {found.offset}"
-            )
+            raise CorruptLogError(files.path, found.position, f"damaged below {known}, too: at {found.offset}")
         if found is not None:  # before a recovery might cut it
             aside = _keep(files, found) or aside
             files.reread()
@@ -198,9 +194,7 @@ def settled(log: Log) -> DirectoryView:
     return view
 
 
-def _first(
-    files: PartitionDirectory, view: DirectoryView, config: LogConfig, known: int | None
-) -> Spot | None:
+def _first(files: PartitionDirectory, view: DirectoryView, config: LogConfig, known: int | None) -> Spot | None:
     """Where the first damage is, at most at `known`: nothing above is read."""
     for number, base in enumerate(view.bases):
         if known is not None and base >= known:

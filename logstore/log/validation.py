@@ -43,9 +43,7 @@ def valid_batches(
             if dense and batch.size_bytes > limit:
                 raise RecordTooLargeError(batch.size_bytes, limit, "batch")
             if dense and batch.count != batch.last_offset_delta + 1:
-                raise InvalidBatchError(
-                    position, f"{batch.count} records, {batch.last_offset_delta + 1} offsets"
-                )
+                raise InvalidBatchError(position, f"{batch.count} records, {batch.last_offset_delta + 1} offsets")
             if dense and (reason := _wrong_producer(batch)):
                 raise InvalidBatchError(position, reason)
             found.append((position, batch))
@@ -69,9 +67,7 @@ def _wrong_producer(batch: BatchHeader) -> str | None:
         return "a transactional batch without a producer id" if batch.is_transactional else None
     has_sequence = batch.base_sequence >= 0 or (batch.is_transactional and batch.base_sequence == -1)
     if batch.producer_epoch < 0 or not has_sequence:
-        return (
-            f"producer {batch.producer_id} with epoch {batch.producer_epoch}, sequence {batch.base_sequence}"
-        )
+        return f"producer {batch.producer_id} with epoch {batch.producer_epoch}, sequence {batch.base_sequence}"
     return None
 
 
@@ -97,10 +93,7 @@ def must_roll(
     that retention by time works on whole segments.
     """
     entries = tail.indexed_entries + (position - tail.position) // max(1, config.index_interval_bytes)
-    if (
-        batch.last_offset - base_offset > INT32_MAX
-        or (entries + 1) * TIME_ENTRY_BYTES > config.segment_index_bytes
-    ):
+    if batch.last_offset - base_offset > INT32_MAX or (entries + 1) * TIME_ENTRY_BYTES > config.segment_index_bytes:
         return True
     if position == 0:
         return False

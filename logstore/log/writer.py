@@ -59,9 +59,7 @@ class LogWriter:
         headers = [batch for _, batch in batches]
         known = self._producers.check(self._files.view, headers, expired_ms=expired_ms)
         if not (rest := batches[known.duplicates :]):
-            return Stamped(
-                AppendInfo(known.first_offset, known.next_offset, -1, 0, is_duplicate=True), NOTHING, []
-            )
+            return Stamped(AppendInfo(known.first_offset, known.next_offset, -1, 0, is_duplicate=True), NOTHING, [])
         at = rest[0][0]
         rest = [(place - at, batch) for place, batch in rest]
         new = self.stamp(memoryview(records)[at:], rest, leader_epoch, config)
@@ -127,9 +125,7 @@ class LogWriter:
         files.publish(view.bases, end)
         return AppendInfo(first, end.next_offset, -1, len(data))
 
-    def append(
-        self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader], config: LogConfig
-    ) -> None:
+    def append(self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader], config: LogConfig) -> None:
         """Append the batches as they are, with one write per segment: all of them or none."""
         before, rest = self._files.view, memoryview(data)
         has_producers = bool(before.snapshots) or any(batch.producer_id >= 0 for batch in batches)

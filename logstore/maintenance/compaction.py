@@ -250,9 +250,7 @@ class _Pass:
         self._progress(total_bytes, total_bytes)
         return before, after
 
-    def _compact(
-        self, group: Sequence[SegmentInfo], cleaner: Cleaner, verdicts: _Verdicts
-    ) -> tuple[int, int]:
+    def _compact(self, group: Sequence[SegmentInfo], cleaner: Cleaner, verdicts: _Verdicts) -> tuple[int, int]:
         """Rewrite the group, and replace it if that is smaller; return the records before and after."""
         cleaned = new_segment(self._log.env, str(self._log.directory), group[0].base_offset)
         try:

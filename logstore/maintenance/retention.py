@@ -97,9 +97,7 @@ class RetentionReport:
         return sum(segment.size_bytes for segment in self.removed)
 
 
-def expire(
-    log: Log, *, dry_run: bool = False, is_append: bool = False, upper: int = INT64_MAX
-) -> RetentionReport:
+def expire(log: Log, *, dry_run: bool = False, is_append: bool = False, upper: int = INT64_MAX) -> RetentionReport:
     """Apply the topic's retention now: see the module for the rule.
 
     Segments that reach above `upper` (a replica's high watermark) stay. `is_append`: an append waits for this, so it

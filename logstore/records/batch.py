@@ -295,9 +295,7 @@ def marker_of(buffer: Buffer, position: int = 0) -> ControlMarker | None:
 def end_marker(producer: tuple[int, int], *, commit: bool, coordinator_epoch: int, now_ms: int) -> bytearray:
     """Return the control batch that ends a transaction of this (producer id, epoch)."""
     key, value = _MARKER_KEY.pack(0, int(commit)), _MARKER_VALUE.pack(0, coordinator_epoch)
-    return build(
-        [Record(0, now_ms, key, value)], attributes=CONTROL | TRANSACTIONAL, producer=(*producer, -1)
-    )
+    return build([Record(0, now_ms, key, value)], attributes=CONTROL | TRANSACTIONAL, producer=(*producer, -1))
 
 
 def build(
@@ -377,9 +375,7 @@ class _Section:
             self._at += 1  # attributes: unused
             timestamp, delta = _wrapped(header.base_timestamp + self._varint(64)), self._varint()
             if not last_delta < delta <= header.last_offset_delta:
-                raise _BadRecordError(
-                    f"offset delta {delta} after {last_delta}, of {header.last_offset_delta}"
-                )
+                raise _BadRecordError(f"offset delta {delta} after {last_delta}, of {header.last_offset_delta}")
             last_delta = delta
             key, value = self._bytes(), self._bytes()
             headers = self._headers()

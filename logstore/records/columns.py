@@ -145,9 +145,7 @@ def timestamps_ms(data: pa.RecordBatch | pa.Table, now_ms: int) -> Any:
     if pa.types.is_null(kind):
         return np.full(data.num_rows, now_ms, dtype=np.int64)
     if not (pa.types.is_timestamp(kind) or pa.types.is_int64(kind)):
-        raise InvalidRecordError(
-            f"column 'timestamp' is {kind}: it must be a timestamp, or int64 milliseconds"
-        )
+        raise InvalidRecordError(f"column 'timestamp' is {kind}: it must be a timestamp, or int64 milliseconds")
     numbers = [_numbers(chunk, kind, now_ms) for chunk in _chunks(column)]
     return _joined(numbers)
 
@@ -199,10 +197,7 @@ def _plain(array: pa.Array, name: str) -> pa.Array:
     kind, types = array.type, pa.types
     if types.is_dictionary(kind):
         return _plain(array.dictionary_decode(), name)
-    if any(
-        test(kind)
-        for test in (types.is_binary, types.is_string, types.is_large_binary, types.is_large_string)
-    ):
+    if any(test(kind) for test in (types.is_binary, types.is_string, types.is_large_binary, types.is_large_string)):
         return array
     if types.is_string_view(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
         return array.cast(pa.large_binary())
@@ -215,14 +210,9 @@ def _lists(array: pa.Array) -> tuple[Any, Any, pa.Array]:
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     item = kind.value_type if is_list else kind
     if not (
-        is_list
-        and pa.types.is_struct(item)
-        and item.get_field_index("key") >= 0
-        and item.get_field_index("value") >= 0
+        is_list and pa.types.is_struct(item) and item.get_field_index("key") >= 0 and item.get_field_index("value") >= 0
     ):
-        raise InvalidRecordError(
-            f"column 'headers' is {kind}: it must be list<struct<key: string, value: binary>>"
-        )
+        raise InvalidRecordError(f"column 'headers' is {kind}: it must be list<struct<key: string, value: binary>>")
     counts = np.diff(array.offsets.to_numpy().astype(np.int64))
     if array.null_count:
         counts[_nulls(array)] = 0

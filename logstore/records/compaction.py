@@ -40,9 +40,7 @@ def whole_in_order(data: Buffer, next_offset: int, limit: int, where: Where) -> 
 
     Raises: CorruptLogError: their offsets do not go up from `next_offset`, or end above `limit`.
     """
-    found = compacting.in_order(
-        np.frombuffer(data, dtype=np.uint8).ctypes.data, len(data), next_offset, limit
-    )
+    found = compacting.in_order(np.frombuffer(data, dtype=np.uint8).ctypes.data, len(data), next_offset, limit)
     if found.is_odd:
         header = batches.header_at(data, found.end)
         reason = f"offsets {header.base_offset} to {header.last_offset} where {found.next_offset} or more must follow"
@@ -101,9 +99,7 @@ class OffsetMap:
         offset_map.refill(self.table)
         return True
 
-    def collect(
-        self, data: Buffer, *, start: int, skipped: Callable[[BatchHeader], bool], where: Where
-    ) -> int | None:
+    def collect(self, data: Buffer, *, start: int, skipped: Callable[[BatchHeader], bool], where: Where) -> int | None:
         """Collect the keys of the records from `start` on; return the first offset without room, if any.
 
         `skipped` tells which batches hold no data: control batches, and those of aborted transactions.
@@ -216,9 +212,7 @@ class Cleaner:
             return Cleaned(whole, header.count, header.count)
         return Cleaned(self._rewritten(header, kept, records), header.count, kept.count)
 
-    def _keep(
-        self, section: Any, header: BatchHeader, where: Where, at: int
-    ) -> tuple[compacting.Kept, memoryview]:
+    def _keep(self, section: Any, header: BatchHeader, where: Where, at: int) -> tuple[compacting.Kept, memoryview]:
         out = np.empty(len(section) + compacting.GROWTH_BYTES * header.count + 1, dtype=np.uint8)
         source = _section(section, header)
         kept = compacting.keep_section(self._rules, source, out.ctypes.data, 0)

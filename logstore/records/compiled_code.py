@@ -34,9 +34,7 @@ def note_done(path: Path | None) -> None:
 
 def directory() -> Path | None:
     """The first place that can be written, for the sources as they are; None: nothing can be kept."""
-    states = [
-        (file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(_SOURCES.glob("*.py"))
-    ]
+    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(_SOURCES.glob("*.py"))]
     state = hashlib.sha256(repr(states).encode()).hexdigest()[:16]
     for place in _places():
         if place is not None:

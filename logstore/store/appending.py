@@ -39,9 +39,7 @@ def append_parts(
             logs.note_append(info.name, partition)
             active = log.files.view.bases[-1:]
             stamp = producer.stamp(info.name, partition, len(order)) if producer else None
-            batches = encode(
-                rows, order, codec=codec, batch_bytes_max=info.config.batch_bytes_max, producer=stamp
-            )
+            batches = encode(rows, order, codec=codec, batch_bytes_max=info.config.batch_bytes_max, producer=stamp)
             if producer is not None and log.topic_id != info.topic_id:
                 raise StaleLogError(f"topic {info.name!r} was deleted and recreated; look it up again")
             with log.lock():  # for all of its batches: no one else's records come between

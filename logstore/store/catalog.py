@@ -95,9 +95,7 @@ class TopicInfo:
                     path=str(path),
                 )
             check_topic_name(body["name"])
-            info = cls.of(
-                body["name"], str(body["topic_id"]), check_partitions(body["partitions"]), body["config"]
-            )
+            info = cls.of(body["name"], str(body["topic_id"]), check_partitions(body["partitions"]), body["config"])
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(
                 f"{path}: not a topic description ({error}); restore it from a backup", path=str(path)
@@ -141,9 +139,7 @@ class Catalog:
         try:
             return self.find(name)
         except StoreError as error:
-            return TopicInfo(
-                name=name, topic_id="", partitions=1, overrides={}, config=LogConfig(), damage=error
-            )
+            return TopicInfo(name=name, topic_id="", partitions=1, overrides={}, config=LogConfig(), damage=error)
 
     def find(self, name: str) -> TopicInfo | None:
         """Return the topic as it is now, or None. One stat when it has not changed."""
@@ -242,13 +238,9 @@ def check_topic_name(name: str) -> None:
     if name in (".", ".."):
         raise InvalidTopicError(f"topic name {name!r} is not allowed")
     if len(name) > TOPIC_NAME_CHARS_MAX:
-        raise InvalidTopicError(
-            f"topic name of {len(name)} characters: at most {TOPIC_NAME_CHARS_MAX} are allowed"
-        )
+        raise InvalidTopicError(f"topic name of {len(name)} characters: at most {TOPIC_NAME_CHARS_MAX} are allowed")
     if not _TOPIC_NAME.fullmatch(name):
-        raise InvalidTopicError(
-            f"topic name {name!r}: only ASCII letters, digits, '.', '_' and '-' are allowed"
-        )
+        raise InvalidTopicError(f"topic name {name!r}: only ASCII letters, digits, '.', '_' and '-' are allowed")
 
 
 def check_partitions(partitions: object) -> int:

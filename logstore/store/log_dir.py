@@ -141,9 +141,7 @@ class LogDir:
             raise self._taken(alone_for)
 
     def _taken(self, purpose: str) -> StoreLockedError:
-        return StoreLockedError(
-            f"{self.path} is open in another process; {purpose} needs it alone: close it there"
-        )
+        return StoreLockedError(f"{self.path} is open in another process; {purpose} needs it alone: close it there")
 
     def _wait_for(self, entered: Callable[[], bool]) -> None:
         waited_ms = 0
@@ -306,9 +304,7 @@ class LogDir:
     def claim(self, owner: DirectoryOwner) -> None:
         """Make this broker the owner, for good."""
         path = self.path / META
-        lines = "".join(
-            f"{key}={value}\n" for key, value in _properties(self._env, path).items() if key not in _OWNED
-        )
+        lines = "".join(f"{key}={value}\n" for key, value in _properties(self._env, path).items() if key not in _OWNED)
         lines += f"{BROKER_ID}={owner.broker_id}\n{CLUSTER_ID}={owner.cluster_id}\n"
         write_atomic(self._env, path, lines.encode())
         self.owner = owner
@@ -323,11 +319,7 @@ def owner_of(path: Path, env: Env) -> DirectoryOwner | None:
     """The broker that owns the store at `path`, if any."""
     properties = _properties(env, path / META)
     broker_id = properties.get(BROKER_ID, "").strip()
-    return (
-        DirectoryOwner(int(broker_id), properties.get(CLUSTER_ID, "").strip())
-        if broker_id.isdecimal()
-        else None
-    )
+    return DirectoryOwner(int(broker_id), properties.get(CLUSTER_ID, "").strip()) if broker_id.isdecimal() else None
 
 
 def _properties(env: Env, path: Path) -> dict[str, str]:

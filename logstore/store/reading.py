@@ -33,9 +33,7 @@ class OffsetRange:
         return self.end - self.start
 
 
-def extent_of(
-    log: Log, isolation: Isolation = "read_uncommitted", outcomes: Outcomes = ONLY_MARKERS
-) -> OffsetRange:
+def extent_of(log: Log, isolation: Isolation = "read_uncommitted", outcomes: Outcomes = ONLY_MARKERS) -> OffsetRange:
     """The offsets that a reader of this isolation may read now."""
     end = end_of(log, isolation, outcomes)
     return OffsetRange(min(log.log_start_offset, end), end)

@@ -33,10 +33,7 @@ def take_over(logs: LogManager, transactions: Transactions) -> None:
         logger.error("transactions are not ended: %s", error)
     logs.topics.finish_deletions()
     logs.expire(
-        (info.name, p)
-        for info in logs.topics.catalog.topics()
-        if info.config.expires
-        for p in range(info.partitions)
+        (info.name, p) for info in logs.topics.catalog.topics() if info.config.expires for p in range(info.partitions)
     )
 
 
@@ -59,9 +56,7 @@ def recover(logs: LogManager, transactions: Transactions, progress: Progress) ->
     return [report for report in found if not isinstance(report, PylogError)]
 
 
-def _recover_logs(
-    logs: LogManager, progress: Progress = no_progress
-) -> Iterator[RecoveryReport | PylogError]:
+def _recover_logs(logs: LogManager, progress: Progress = no_progress) -> Iterator[RecoveryReport | PylogError]:
     """Recover every partition; one that cannot be recovered is an error in its place."""
     partitions, catalog = [], logs.topics.catalog
     for name in catalog.names():

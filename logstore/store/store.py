@@ -182,9 +182,7 @@ class LogStore:
         from logstore.records.rows import Rows
 
         if not isinstance(data, pa.Table | pa.RecordBatch):
-            raise InvalidRecordError(
-                f"data is a {type(data).__name__}: it must be a pyarrow Table or RecordBatch"
-            )
+            raise InvalidRecordError(f"data is a {type(data).__name__}: it must be a pyarrow Table or RecordBatch")
         with self.logs.changing():
             self._log_dir.reserve.keep()
             info = self.logs.topic(topic)

@@ -82,9 +82,7 @@ def lost_descriptions(root: Path, env: Env) -> list[LostDescriptionError]:
         if len(names) > 1:
             held = f"{len(names)} directories, from {names[0]} to {names[-1]}, hold records"
         if env.files.stat(file) is None:
-            text = (
-                f"is missing, and {held}; bring it back from a copy, and create no topic of this name before"
-            )
+            text = f"is missing, and {held}; bring it back from a copy, and create no topic of this name before"
         else:
             text = f"is not of all that is there: {held}; see `pylog dump-log`, and remove what is not missed"
         found.append(LostDescriptionError(f"{file} {text}", topic=topic, path=str(file)))

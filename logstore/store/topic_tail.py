@@ -50,9 +50,7 @@ class TopicTail:
             return {p: log.log_start_offset for p, log in chosen.items()}
         if isinstance(start, SupportsIndex):
             return dict.fromkeys(chosen, as_int(start, "start"))
-        raise InvalidRequestError(
-            f"start={start!r}: 'earliest', 'latest', an offset, or an offset per partition"
-        )
+        raise InvalidRequestError(f"start={start!r}: 'earliest', 'latest', an offset, or an offset per partition")
 
     def batches(self, clock: Clock, *, poll_ms: int, timeout_ms: int | None) -> Iterator[pa.RecordBatch]:
         """Yield what is appended, with a first column `partition`, until nothing came for `timeout_ms`."""

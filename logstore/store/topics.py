@@ -152,9 +152,7 @@ class Topics:
                 logger.warning("what is left of topic %s stays for now: %s", info.name, error)
 
     def _sweep_topic(self, info: TopicInfo, *, is_over: bool) -> None:
-        hidden = [
-            deleted_partition(self._log_dir.path, info.name, p, info.topic_id) for p in range(info.partitions)
-        ]
+        hidden = [deleted_partition(self._log_dir.path, info.name, p, info.topic_id) for p in range(info.partitions)]
         for partition, directory in enumerate(hidden):
             live = self._log_dir.partition(info.name, partition)
             if topic_id_of(live, self._env) == info.topic_id:

@@ -224,9 +224,7 @@ class LineWriter:
 
     def _append(self, store: LogStore, rows: list[Row]) -> None:
         try:
-            appended = store.append(
-                self._topic, to_batch(rows, self._partition), compression=self._compression
-            )
+            appended = store.append(self._topic, to_batch(rows, self._partition), compression=self._compression)
         except PylogError as error:
             partly = getattr(error, "appended", {})
             if partly or not isinstance(error, InvalidRecordError):
@@ -292,9 +290,7 @@ def console_records(topic: str, batch: pa.RecordBatch, partition: int) -> Iterat
         yield ConsoleRecord(topic, partition, offset, timestamp_ms, kind, pairs, key, value)
 
 
-def stored_records(
-    store: LogStore, topic: str, partition: int | None, start: int | str
-) -> Iterator[ConsoleRecord]:
+def stored_records(store: LogStore, topic: str, partition: int | None, start: int | str) -> Iterator[ConsoleRecord]:
     """Yield the present records, partition by partition, from an offset, "earliest" or "latest"."""
     partitions = range(store.topic(topic).partitions) if partition is None else [partition]
     for p in partitions:
@@ -358,9 +354,7 @@ def template_formatter(template: str) -> Formatter:
         elif token in _TOKENS:
             makers.append(_TOKENS[token])
         else:
-            raise InvalidRequestError(
-                f"unknown format '%{token}'; there are {', '.join('%' + t for t in _TOKENS)}"
-            )
+            raise InvalidRequestError(f"unknown format '%{token}'; there are {', '.join('%' + t for t in _TOKENS)}")
     return lambda record: b"".join(make(record) for make in makers)
 
 

@@ -39,9 +39,7 @@ class Line(NamedTuple):
     facts: dict[str, object]
 
 
-def dump(
-    path: Path, *, with_records: bool = False, verify: bool = False, env: Env = SYSTEM
-) -> Iterator[Line]:
+def dump(path: Path, *, with_records: bool = False, verify: bool = False, env: Env = SYSTEM) -> Iterator[Line]:
     """Yield the contents of a `.log`, `.index` or `.timeindex` file.
 
     `with_records` adds the records, `verify` the CRCs (an index: its agreement with the `.log` beside it).
@@ -84,9 +82,7 @@ def _dump_log(path: Path, env: Env, *, with_records: bool, verify: bool) -> Iter
             yield _batch(*found)
 
 
-def _whole_batch(
-    path: Path, env: Env, position: int, header: BatchHeader, *, with_records: bool
-) -> Iterator[Line]:
+def _whole_batch(path: Path, env: Env, position: int, header: BatchHeader, *, with_records: bool) -> Iterator[Line]:
     data = env.files.read(path, position, header.size_bytes)
     try:
         check(data, 0, header)

@@ -35,9 +35,7 @@ def verify_store(
     affect others; each place is reported once. `progress` gets the bytes done, of how many.
     """
     topics = store.topics() if topic is None else [store.topic(topic)]
-    partitions = [
-        (info.name, p, *_extent(store, info.name, p)) for info in topics for p in range(info.partitions)
-    ]
+    partitions = [(info.name, p, *_extent(store, info.name, p)) for info in topics for p in range(info.partitions)]
     total, done = sum(size_bytes or 0 for *_, size_bytes in partitions), 0
     for name, partition, _, size_bytes in partitions:
         progress(done, total)
@@ -66,9 +64,7 @@ def verify_descriptions(store: LogStore) -> Iterator[PartitionReport]:
         yield PartitionReport(error.topic, None, None, None, ((error.path, 0, str(error)),))
 
 
-def verify_partition(
-    store: LogStore, topic: str, partition: int, *, dry_run: bool = False
-) -> PartitionReport:
+def verify_partition(store: LogStore, topic: str, partition: int, *, dry_run: bool = False) -> PartitionReport:
     """Return the report of one partition: all its batches are read and checked, or only counted (`dry_run`)."""
     segments, size_bytes = _extent(store, topic, partition)
     places: dict[tuple[str, int], Place] = {}

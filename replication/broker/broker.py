@@ -77,12 +77,8 @@ class Broker:
         leaders = Leaders(config.broker_id, self.replicas, self._clients)
         self._placements = Placements(config.max_broker_partitions)
         self.configs = ConfigChanges(self.replicas.configure)
-        self.lifecycle = BrokerLifecycle(
-            config, env, self.replicas, self.controller, self.configs, self._call
-        )
-        self.admin = TopicAdmin(
-            config, self.replicas.metadata, self._tree, leaders.all_lead, self._placements, env
-        )
+        self.lifecycle = BrokerLifecycle(config, env, self.replicas, self.controller, self.configs, self._call)
+        self.admin = TopicAdmin(config, self.replicas.metadata, self._tree, leaders.all_lead, self._placements, env)
         self.coordinators = Coordinators(config, self.replicas, self._tree, env)
         self.groups = self.coordinators.groups
         self._loop = LoopWatch(env.clock, self._running, self.lifecycle.stood_still)
@@ -109,9 +105,7 @@ class Broker:
         cluster_id = await cluster.read_cluster_id(tree, new_topic_id())
         await self.lifecycle.wait_until_free(tree)
         self._adopted = [
-            (topic.name, number)
-            for topic in await self.replicas.open(tree)
-            for number in range(topic.partitions)
+            (topic.name, number) for topic in await self.replicas.open(tree) for number in range(topic.partitions)
         ]
         self._has_logs = True
         await self.replicas.check_store(tree)

@@ -29,9 +29,7 @@ from replication.replica.manager import ReplicaManager
 class Coordinators:
     """`tree` returns the session's tree; it raises KafkaError while there is none."""
 
-    def __init__(
-        self, config: BrokerConfig, replicas: ReplicaManager, tree: Callable[[], Tree], env: Env
-    ) -> None:
+    def __init__(self, config: BrokerConfig, replicas: ReplicaManager, tree: Callable[[], Tree], env: Env) -> None:
         self._config = config
         self._replicas = replicas
         self._env = env
@@ -47,9 +45,7 @@ class Coordinators:
         self.groups = GroupCoordinator(config, *topic_of(OFFSETS_TOPIC), env)
         self._markers = Markers(number, replicas, marking, self.groups, env)
         next_id = ProducerIds(number, tree).next_id
-        self.transactions = TransactionCoordinator(
-            config, *topic_of(TRANSACTIONS_TOPIC), self._markers, next_id, env
-        )
+        self.transactions = TransactionCoordinator(config, *topic_of(TRANSACTIONS_TOPIC), self._markers, next_id, env)
         is_needed = config.transaction_partition_verification_enable
         self.verification = Verification(number, metadata, asking, self.transactions, is_needed=is_needed)
 

@@ -61,9 +61,7 @@ class Leaders:
             return False
         return True
 
-    async def _ask(
-        self, broker: BrokerId, tps: Sequence[TopicPartition], time: int
-    ) -> Mapping[TopicPartition, Any]:
+    async def _ask(self, broker: BrokerId, tps: Sequence[TopicPartition], time: int) -> Mapping[TopicPartition, Any]:
         address: BrokerAddress | None = self._replicas.metadata.brokers().get(broker)
         if address is None:
             return {}
@@ -78,7 +76,5 @@ class Leaders:
             logger.info("broker=%d does not answer ListOffsets: %s", broker, error)
             return {}
         return {
-            TopicPartition(topic.name, row.partition_index): row
-            for topic in answer.topics
-            for row in topic.partitions
+            TopicPartition(topic.name, row.partition_index): row for topic in answer.topics for row in topic.partitions
         }

@@ -67,9 +67,7 @@ class BrokerLifecycle:
     def tree(self) -> Tree:
         """The tree of the session. Raises: KafkaError: there is none now."""
         if self._tree is None:
-            raise KafkaError(
-                ErrorCode.BROKER_NOT_AVAILABLE, "no session with the coordination store: try again"
-            )
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no session with the coordination store: try again")
         return self._tree
 
     # ------------------------------------------------------------- the session
@@ -83,8 +81,7 @@ class BrokerLifecycle:
             on_session=partial(self._on_session, self._session),
             session_timeout_ms=config.zookeeper_session_timeout_ms,
             env=self._env,
-            create=owner_of(Path(config.log_dirs), self._env)
-            is None,  # an owned directory had a store before
+            create=owner_of(Path(config.log_dirs), self._env) is None,  # an owned directory had a store before
             copies=CopyPolicy(config.coordination_copy_dir, config.coordination_copy_interval_ms),
         )
         return self._tree
@@ -214,9 +211,7 @@ class BrokerLifecycle:
             if not remaining:
                 logger.info("[Kafka Server %d], Controlled shutdown succeeded", config.broker_id)
                 return
-            logger.info(
-                "[Kafka Server %d], Remaining partitions to move: %s", config.broker_id, names_of(remaining)
-            )
+            logger.info("[Kafka Server %d], Remaining partitions to move: %s", config.broker_id, names_of(remaining))
         logger.warning(
             "[Kafka Server %d], Proceeding though all the controlled shutdown attempts failed: nobody leads %s until "
             "this broker is back",
@@ -251,9 +246,7 @@ class BrokerLifecycle:
         response = await self._call(broker, ApiKey.CONTROLLED_SHUTDOWN, request)
         if response.error_code:
             raise KafkaError(ErrorCode(response.error_code))
-        return tuple(
-            TopicPartition(row.topic_name, row.partition_index) for row in response.remaining_partitions
-        )
+        return tuple(TopicPartition(row.topic_name, row.partition_index) for row in response.remaining_partitions)
 
     async def resign(self) -> None:
         """Let another broker be the controller now, before the last requests are answered."""

@@ -110,9 +110,7 @@ class Markers:
         try:
             while rows := [(job, tps) for job, tps in self._queues.pop(broker, ()) if not job.is_over]:
                 if broker == self._broker:
-                    answers = [
-                        await write_here(self._replicas, self._groups, job.marker, tps) for job, tps in rows
-                    ]
+                    answers = [await write_here(self._replicas, self._groups, job.marker, tps) for job, tps in rows]
                 else:
                     answers = await self._send(broker, rows)
                 for (job, tps), codes in zip(rows, answers, strict=True):
@@ -137,9 +135,7 @@ class Markers:
         if written:
             job.done(written)
 
-    async def _send(
-        self, broker: BrokerId, rows: list[tuple[_Job, frozenset[TopicPartition]]]
-    ) -> list[Written]:
+    async def _send(self, broker: BrokerId, rows: list[tuple[_Job, frozenset[TopicPartition]]]) -> list[Written]:
         address = self._replicas.metadata.brokers().get(broker)
         if address is None:
             return [{} for _ in rows]
@@ -150,9 +146,7 @@ class Markers:
             logger.info("broker=%d does not answer WriteTxnMarkers: %s", broker, error)
             return [{} for _ in rows]
         found: dict[tuple[int, TopicPartition], ErrorCode] = {
-            (marker.producer_id, TopicPartition(topic.name, row.partition_index)): error_of(
-                int(row.error_code)
-            ).code
+            (marker.producer_id, TopicPartition(topic.name, row.partition_index)): error_of(int(row.error_code)).code
             for marker in answer.markers
             for topic in marker.topics
             for row in topic.partitions

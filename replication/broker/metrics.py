@@ -63,9 +63,7 @@ def text(families: Iterable[Family]) -> str:
     for family in families:
         if family.samples:
             lines.append(f"# TYPE {family.name} {family.kind}")
-            lines += [
-                f"{family.name}{end}{_labels(labels)} {value:.15g}" for end, labels, value in family.samples
-            ]
+            lines += [f"{family.name}{end}{_labels(labels)} {value:.15g}" for end, labels, value in family.samples]
     return "\n".join([*lines, ""])
 
 
@@ -208,9 +206,7 @@ class Metrics:
         ]
 
     def _replica_manager(self) -> Iterable[Family]:
-        states = [
-            (role.state, partition.replica.config.min_insync_replicas) for _, partition, role in self._led()
-        ]
+        states = [(role.state, partition.replica.config.min_insync_replicas) for _, partition, role in self._led()]
         for name, value in (
             ("leadercount", len(states)),
             ("partitioncount", len(self._replicas.partitions())),
@@ -303,9 +299,7 @@ class Metrics:
         for labels, lag in lags:
             sums[labels["consumergroup"], labels["topic"]] += lag
         return (
-            gauge(
-                "kafka_consumergroup_members", *(({"consumergroup": g.id}, len(g.members)) for g in groups)
-            ),
+            gauge("kafka_consumergroup_members", *(({"consumergroup": g.id}, len(g.members)) for g in groups)),
             gauge("pylog_consumergroups_left_out", ({}, len(all_groups) - len(groups))),
             gauge("kafka_consumergroup_current_offset", *((labels, offset) for labels, offset, _ in rows)),
             gauge("kafka_consumergroup_lag", *lags),

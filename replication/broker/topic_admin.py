@@ -94,14 +94,10 @@ class TopicAdmin:
         if factor == -1:
             factor = self._config.default_replication_factor
         if not 1 <= count <= PARTITIONS_MAX:
-            raise KafkaError(
-                ErrorCode.INVALID_PARTITIONS, f"{count} partitions: 1 to {PARTITIONS_MAX} are allowed"
-            )
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"{count} partitions: 1 to {PARTITIONS_MAX} are allowed")
         return self._place(count, factor)
 
-    def _place(
-        self, count: int, factor: int, first: int = 0, start: int | None = None
-    ) -> dict[int, Assignment]:
+    def _place(self, count: int, factor: int, first: int = 0, start: int | None = None) -> dict[int, Assignment]:
         brokers = self._metadata.brokers().values()
         if not 1 <= factor <= len(brokers):
             raise KafkaError(
@@ -120,13 +116,9 @@ class TopicAdmin:
     def _checked(self, topic: NewTopic) -> dict[int, Assignment]:
         found = dict(topic.assignment)
         if topic.partitions != -1 or topic.replication_factor != -1:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, "give numbers or the replicas of each partition, not both"
-            )
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "give numbers or the replicas of each partition, not both")
         if sorted(found) != list(range(len(found))):
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0 without a gap"
-            )
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are numbered from 0 without a gap")
         _check_replicas(found, self._metadata.brokers())
         return found
 
@@ -200,9 +192,7 @@ class TopicAdmin:
         else:
             planned = {before + number: replicas for number, replicas in enumerate(added)}
             if len(planned) != count - before:
-                raise KafkaError(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one list of replicas per new partition"
-                )
+                raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one list of replicas per new partition")
             _check_replicas(planned, self._metadata.brokers())
         tree = self._tree()
         if not timeout_s:

@@ -40,9 +40,7 @@ def tls_context(security: Security) -> ssl.SSLContext | None:
         context = ssl.create_default_context(cafile=file or None)
         if security.certificate_file:
             setting, file = "ssl.certificate.location", security.certificate_file
-            content = (
-                "certificate and key cannot be read or do not fit; an encrypted key needs ssl.key.password"
-            )
+            content = "certificate and key cannot be read or do not fit; an encrypted key needs ssl.key.password"
             # Without a function OpenSSL would ask the terminal for the password.
             context.load_cert_chain(file, security.key_file or None, lambda: security.key_password)
     except OSError as error:
@@ -52,9 +50,7 @@ def tls_context(security: Security) -> ssl.SSLContext | None:
     return context
 
 
-async def authenticate(
-    security: Security, where: str, versions: Mapping[int, Versions], ask: Ask
-) -> float | None:
+async def authenticate(security: Security, where: str, versions: Mapping[int, Versions], ask: Ask) -> float | None:
     """Say who we are; return for how many seconds that holds, None: as long as the connection.
 
     Raises: AuthenticationError; as `ask`.
@@ -168,9 +164,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # nothing is said over it
     try:
-        (await connect(host, port, timeout_s=PROBE_S, tls=tls)).end(
-            ConnectionAbortedError("it was looked at")
-        )
+        (await connect(host, port, timeout_s=PROBE_S, tls=tls)).end(ConnectionAbortedError("it was looked at"))
     except OSError:
         return False
     return True

@@ -113,9 +113,7 @@ class Cluster:
         seen = {name: topic for name, topic in answer.topics.items() if topic.error is ErrorCode.NONE}
         return answer._replace(topics=seen)
 
-    async def topic(
-        self, name: str, *, is_fresh: bool = False, backoff: Backoff | None = None
-    ) -> TopicMetadata:
+    async def topic(self, name: str, *, is_fresh: bool = False, backoff: Backoff | None = None) -> TopicMetadata:
         """One topic; asked again if what is known is old, or `is_fresh`. `backoff`: as of `call_any`.
 
         Raises: UnknownTopicError, KafkaError (one that may not be seen).
@@ -170,9 +168,7 @@ class Cluster:
             if name in self._topics:
                 self._topics[name] = (-self._max_age_s, self._topics[name][1])
 
-    async def _ask_metadata(
-        self, names: Collection[str] | None, backoff: Backoff | None = None
-    ) -> ClusterMetadata:
+    async def _ask_metadata(self, names: Collection[str] | None, backoff: Backoff | None = None) -> ClusterMetadata:
         request = _metadata_request(names)
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
         version, body = await self.call_any(ApiKey.METADATA, request, backoff, timeout_ms=attempt_ms)
@@ -214,13 +210,8 @@ class Cluster:
         Raises: as `call`; OSError: it was given up, and every other call that waits on it with it.
         """
         broker = await self.connection(leader)
-        led = {
-            name: {p for p, known in self._leaders_of(name).items() if known.broker == leader}
-            for name in topics
-        }
-        return await unless_silent(
-            broker, broker.call(key, request, **bounds), lambda: self._is_replaced(leader, led)
-        )
+        led = {name: {p for p, known in self._leaders_of(name).items() if known.broker == leader} for name in topics}
+        return await unless_silent(broker, broker.call(key, request, **bounds), lambda: self._is_replaced(leader, led))
 
     async def _is_replaced(self, leader: int, led: Mapping[str, Collection[int]]) -> bool:
         """Has any of these partitions another leader by now?"""
@@ -239,9 +230,7 @@ class Cluster:
     def _leaders_of(self, topic: str) -> Mapping[int, PartitionLeader]:
         return self._topics[topic][1].leaders if topic in self._topics else {}
 
-    async def call_any(
-        self, key: ApiKey, request: Any, backoff: Backoff | None = None, **bounds: Any
-    ) -> Answer:
+    async def call_any(self, key: ApiKey, request: Any, backoff: Backoff | None = None, **bounds: Any) -> Answer:
         """Ask whoever answers: brokers that are known, then the bootstrap addresses; again until the deadline.
 
         `backoff` is that of the call that this is a part of.
@@ -292,9 +281,7 @@ class Cluster:
                     last = ErrorCode.NOT_CONTROLLER.name
             await backoff.wait()
             if backoff.is_over:
-                raise KafkaError(
-                    ErrorCode.REQUEST_TIMED_OUT, f"{key.name} did not succeed in time; last: {last}"
-                )
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{key.name} did not succeed in time; last: {last}")
 
     async def call_coordinator(
         self, group: str, key: ApiKey, request: Any, code_of: Callable[[Any], ErrorCode], **bounds: Any
@@ -358,9 +345,7 @@ class Cluster:
             self._coordinators.setdefault(group, made)  # another call may have been quicker
         return self._coordinators[group]
 
-    async def _find_coordinator(
-        self, group: str, backoff: Backoff | None = None
-    ) -> tuple[str, int] | ErrorCode:
+    async def _find_coordinator(self, group: str, backoff: Backoff | None = None) -> tuple[str, int] | ErrorCode:
         request = {"key": group, "key_type": GROUP_KEY, "coordinator_keys": [group]}
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
         answer = (await self.call_any(ApiKey.FIND_COORDINATOR, request, backoff, timeout_ms=attempt_ms)).body
@@ -456,9 +441,7 @@ class Cluster:
         known = [(b.host, b.port) for b in self._cluster.brokers.values()] if self._cluster else []
         SYSTEM.random.shuffle(known)
         all_of_them = dict.fromkeys((*known, *self._bootstrap))
-        return sorted(
-            all_of_them, key=lambda a: a in self._connections and self._connections[a].silent_s >= SILENT_S
-        )
+        return sorted(all_of_them, key=lambda a: a in self._connections and self._connections[a].silent_s >= SILENT_S)
 
 
 async def brokers_known_at(host: str, port: int, *, timeout_ms: int = 5_000) -> set[int]:

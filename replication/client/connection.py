@@ -102,9 +102,7 @@ class BrokerConnection:
         ours, theirs = SERVED.get(key, key.versions), self._versions.get(key)
         last = ours.last if version_max is None else min(ours.last, version_max)
         if theirs is None:
-            raise UnsupportedVersionError(
-                f"{self.address} does not serve {key.name}: the broker is too old for it"
-            )
+            raise UnsupportedVersionError(f"{self.address} does not serve {key.name}: the broker is too old for it")
         if min(last, theirs.last) < max(ours.first, theirs.first):
             raise UnsupportedVersionError(
                 f"{self.address} speaks {key.name} in versions {theirs.first} to {theirs.last}, and pylog in "
@@ -160,9 +158,7 @@ class BrokerConnection:
         """For how long calls have waited here without any answer."""
         return asyncio.get_running_loop().time() - self._heard if self._waiting else 0.0
 
-    async def _in_time(
-        self, connection: Connection, answer: asyncio.Future[Any], key: ApiKey, timeout_s: float
-    ) -> Any:
+    async def _in_time(self, connection: Connection, answer: asyncio.Future[Any], key: ApiKey, timeout_s: float) -> Any:
         loop = asyncio.get_running_loop()
         if not self._waiting:
             self._heard = loop.time()

@@ -220,14 +220,10 @@ class AsyncConsumer:
         wanted = {tp: each.offset for tp, each in positions.items()} if offsets is None else dict(offsets)
         self._own(wanted)
         if self._member.phase is Phase.OUT and wanted and not self._member.owned:
-            raise KafkaError(
-                ErrorCode.ILLEGAL_GENERATION, "the partitions were lost: another member may have them"
-            )
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION, "the partitions were lost: another member may have them")
         who = groups.Member(self._member.generation, self._member.id, self._settings.group_instance_id)
         found = {
-            tp: groups.Committed(
-                offset, NO_EPOCH if offset > positions[tp].offset else positions[tp].leader_epoch
-            )
+            tp: groups.Committed(offset, NO_EPOCH if offset > positions[tp].offset else positions[tp].leader_epoch)
             for tp, offset in wanted.items()
             if self._committed.get(tp) != offset
         }
@@ -364,12 +360,9 @@ class AsyncConsumer:
             timeout_ms=s.max_poll_interval_ms + JOIN_SPARE_MS,
         )
         members = tuple(
-            (each.member_id, getattr(each, "group_instance_id", None), bytes(each.metadata))
-            for each in answer.members
+            (each.member_id, getattr(each, "group_instance_id", None), bytes(each.metadata)) for each in answer.members
         )
-        return membership.Joined(
-            _code(answer), answer.member_id, answer.generation_id, answer.leader, members
-        )
+        return membership.Joined(_code(answer), answer.member_id, answer.generation_id, answer.leader, members)
 
     async def _divide(self, members: Iterable[tuple[str, str | None, bytes]]) -> dict[str, bytes]:
         known = [Member(i, (n is None, n or i), decode_subscription(data)) for i, n, data in members]

@@ -78,9 +78,7 @@ async def list_offsets(
     Raises: UnknownTopicError, UnknownPartitionError, UnreachableError, KafkaError.
     """
 
-    async def ask(
-        broker: BrokerConnection, share: Partitions
-    ) -> Mapping[TopicPartition, FoundOffset | ErrorCode]:
+    async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, FoundOffset | ErrorCode]:
         rows: dict[str, list[dict[str, int]]] = {}
         for tp, timestamp in share.items():
             rows.setdefault(tp.topic, []).append({"partition_index": tp.partition, "timestamp": timestamp})
@@ -267,9 +265,7 @@ async def ask_replica(
             cluster.read_replicas.note(tp, leaders[tp], answer.preferred_read_replica)
         elif tp in near and answer.error_code not in (ErrorCode.NONE, ErrorCode.OFFSET_NOT_AVAILABLE):
             cluster.read_replicas.failed([tp])
-            answers[tp] = answer._replace(
-                error_code=ErrorCode.OFFSET_NOT_AVAILABLE
-            )  # that is the leader's to say
+            answers[tp] = answer._replace(error_code=ErrorCode.OFFSET_NOT_AVAILABLE)  # that is the leader's to say
     return answers
 
 
@@ -309,18 +305,14 @@ async def _ask_broker(
 
 
 async def out_of_range(cluster: Cluster, tp: TopicPartition, offset: int) -> OffsetOutOfRangeError:
-    first, last = await asyncio.gather(
-        list_offsets(cluster, {tp: EARLIEST}), list_offsets(cluster, {tp: LATEST})
-    )
+    first, last = await asyncio.gather(list_offsets(cluster, {tp: EARLIEST}), list_offsets(cluster, {tp: LATEST}))
     return OffsetOutOfRangeError(offset, first[tp].offset, last[tp].offset, str(tp))
 
 
 # ------------------------------------------------------------------- batches
 
 
-def whole(
-    answer: PartitionFetched, tp: TopicPartition, offset: int, end: int, isolation: Isolation
-) -> Fetched | None:
+def whole(answer: PartitionFetched, tp: TopicPartition, offset: int, end: int, isolation: Isolation) -> Fetched | None:
     """The whole batches of an answer up to `end`; None if there is not one."""
     data = memoryview(answer.records)
     where = f"fetched from {tp} at offset {offset}"

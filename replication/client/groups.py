@@ -80,11 +80,7 @@ async def committed(
 
     Raises: KafkaError: the group may not be seen, or nobody kept it until the deadline; UnreachableError.
     """
-    names = (
-        None
-        if partitions is None
-        else _by_topic({tp: tp.partition for tp in partitions}, "partition_indexes")
-    )
+    names = None if partitions is None else _by_topic({tp: tp.partition for tp in partitions}, "partition_indexes")
     request = {
         "group_id": group,
         "topics": names,

@@ -120,9 +120,7 @@ class KafkaClient(Closing):
         """One topic as it is now. Raises: UnknownTopicError, UnreachableError."""
         return self._run(self._cluster.topic(name, is_fresh=True))
 
-    def create_topic(
-        self, name: str, *, partitions: int = 1, replicas: int = BROKERS_DEFAULT, **settings: str
-    ) -> None:
+    def create_topic(self, name: str, *, partitions: int = 1, replicas: int = BROKERS_DEFAULT, **settings: str) -> None:
         """Make a topic; settings by Kafka's names, `_` for a dot. Raises: as `topics.create_topic`."""
         named = {key.replace("_", "."): value for key, value in settings.items()}
         self._run(create_topic(self._cluster, name, partitions=partitions, replicas=replicas, settings=named))
@@ -173,9 +171,7 @@ class KafkaClient(Closing):
         """As `groups.committed`."""
         return self._run(committed(self._cluster, group, partitions))
 
-    def commit(
-        self, group: str, offsets: Mapping[TopicPartition, Committed], *, timeout_ms: int | None = None
-    ) -> None:
+    def commit(self, group: str, offsets: Mapping[TopicPartition, Committed], *, timeout_ms: int | None = None) -> None:
         """As `groups.commit`, for a group that has no members; `timeout_ms` if it is less than the client's.
 
         Raises: as that; TimeoutError: it was not answered in `timeout_ms`, and may be stored all the same.
@@ -186,9 +182,7 @@ class KafkaClient(Closing):
                 async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                     await commit(self._cluster, group, offsets)
             except TimeoutError:
-                raise TimeoutError(
-                    f"the coordinator of group {group!r} did not answer in {timeout_ms} ms"
-                ) from None
+                raise TimeoutError(f"the coordinator of group {group!r} did not answer in {timeout_ms} ms") from None
 
         self._run(bounded())
 
@@ -219,9 +213,7 @@ class KafkaClient(Closing):
         names = schema_of(columns).names  # an unknown one is told before anything is asked
         tp = TopicPartition(topic, partition)
         is_local = short_circuit and start < end
-        if is_local and (
-            replica := self._run(local_replica(self._cluster, tp, end, isolation, leader_epoch))
-        ):
+        if is_local and (replica := self._run(local_replica(self._cluster, tp, end, isolation, leader_epoch))):
             try:
                 for rows, next_offset in replica.read(start, end, names, isolation):
                     start = next_offset
@@ -232,9 +224,7 @@ class KafkaClient(Closing):
 
         bounds: dict[str, Any] = {"isolation": isolation, "fetch_bytes": fetch_bytes}
         where = (f"{topic}-{partition} at {self.where}", 0)
-        with closing(
-            self.fetch(topic, partition, start, end, leader_epoch=leader_epoch, **bounds)
-        ) as answers:
+        with closing(self.fetch(topic, partition, start, end, leader_epoch=leader_epoch, **bounds)) as answers:
             for part in (part for found in answers for part in found.parts):
                 for rows in decode_pieces(part, start=start, end=end, columns=columns, where=where):
                     if rows.num_rows:
@@ -277,9 +267,7 @@ class KafkaClient(Closing):
         if not headers:
             return Sample(0, end - start, 0)
         size_bytes = sum(map(len, found.parts))
-        return Sample(
-            size_bytes, headers[-1].next_offset - headers[0].base_offset, headers[0].next_offset - start
-        )
+        return Sample(size_bytes, headers[-1].next_offset - headers[0].base_offset, headers[0].next_offset - start)
 
     def append(
         self,
@@ -322,9 +310,7 @@ class KafkaClient(Closing):
             return AsyncConsumer(
                 self.where,
                 [topics] if isinstance(topics, str) else topics,
-                settings_of(
-                    ConsumerSettings, {"group_id": group_id, "rack": self._rack, **settings}, "a consumer"
-                ),
+                settings_of(ConsumerSettings, {"group_id": group_id, "rack": self._rack, **settings}, "a consumer"),
                 on_assign=apart(on_assign),
                 on_revoke=apart(on_revoke),
                 security=self._security,
@@ -353,13 +339,9 @@ class KafkaClient(Closing):
             settings = ProducerSettings(linger_ms=0, delivery_timeout_ms=2 * self._timeout_ms)
             self._producer = AsyncProducer(self._cluster, settings)
             self._endings.append(self._producer.close)
-        return await (
-            await self._producer.send(topic, data, partitioner=partitioner, compression_type=compression)
-        )
+        return await (await self._producer.send(topic, data, partitioner=partitioner, compression_type=compression))
 
-    async def _extents(
-        self, topic: str, isolation: Isolation, partitions: Iterable[int] | None
-    ) -> dict[int, Extent]:
+    async def _extents(self, topic: str, isolation: Isolation, partitions: Iterable[int] | None) -> dict[int, Extent]:
         known = (await self._cluster.topic(topic, is_fresh=True)).leaders
         asked = [TopicPartition(topic, p) for p in (known if partitions is None else partitions)]
         first, last = await asyncio.gather(
@@ -367,9 +349,7 @@ class KafkaClient(Closing):
             list_offsets(self._cluster, dict.fromkeys(asked, LATEST), isolation=isolation),
         )
         return {
-            tp.partition: Extent(
-                first[tp].offset, max(first[tp].offset, last[tp].offset), last[tp].leader_epoch
-            )
+            tp.partition: Extent(first[tp].offset, max(first[tp].offset, last[tp].offset), last[tp].leader_epoch)
             for tp in asked
         }
 

@@ -112,11 +112,7 @@ async def _directory(cluster: Cluster, broker: int, tp: TopicPartition) -> Path 
 
 
 def _is_replica(directory: Path, owner: DirectoryOwner, topic_id: str) -> bool:
-    return (
-        topic_id != ""
-        and owner_of(directory.parent, SYSTEM) == owner
-        and topic_id_of(directory, SYSTEM) == topic_id
-    )
+    return topic_id != "" and owner_of(directory.parent, SYSTEM) == owner and topic_id_of(directory, SYSTEM) == topic_id
 
 
 async def _is_this_machine(host: str) -> bool:

@@ -186,9 +186,7 @@ def _joined(m: Membership, answer: Joined) -> Stepped:
     if answer.error is not ErrorCode.NONE:
         return _refused(m, answer.error)
     is_leader = answer.leader == answer.member_id
-    m = replace(
-        m, phase=Phase.SYNCING, id=answer.member_id, generation=answer.generation, is_leader=is_leader
-    )
+    m = replace(m, phase=Phase.SYNCING, id=answer.member_id, generation=answer.generation, is_leader=is_leader)
     return m, (Divide(answer.members) if is_leader else Sync({}),)
 
 

@@ -42,9 +42,7 @@ class ClusterMetadata(NamedTuple):
 
 def metadata_of(answer: Any) -> ClusterMetadata:
     """The answer of any version as values."""
-    brokers = {
-        b.node_id: BrokerAddress(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers
-    }
+    brokers = {b.node_id: BrokerAddress(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in answer.brokers}
     topics = {topic.name: _topic(topic) for topic in answer.topics}
     return ClusterMetadata(
         getattr(answer, "cluster_id", None) or "",
@@ -61,9 +59,7 @@ def newer(known: TopicMetadata | None, heard: TopicMetadata) -> TopicMetadata:
     """
     if known is None or known.id != heard.id:
         return heard
-    leaders = {
-        partition: _later(known.leaders.get(partition), leader) for partition, leader in heard.leaders.items()
-    }
+    leaders = {partition: _later(known.leaders.get(partition), leader) for partition, leader in heard.leaders.items()}
     return heard._replace(leaders=leaders)
 
 
@@ -73,8 +69,7 @@ def _later(known: PartitionLeader | None, heard: PartitionLeader) -> PartitionLe
 
 def _topic(topic: Any) -> TopicMetadata:
     leaders = {
-        p.partition_index: PartitionLeader(p.leader_id, getattr(p, "leader_epoch", NO_EPOCH))
-        for p in topic.partitions
+        p.partition_index: PartitionLeader(p.leader_id, getattr(p, "leader_epoch", NO_EPOCH)) for p in topic.partitions
     }
     return TopicMetadata(
         topic.name,

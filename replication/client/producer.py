@@ -182,9 +182,7 @@ class AsyncProducer:
         KafkaError; the error of a producer that has failed.
         """
         if not isinstance(data, pa.Table | pa.RecordBatch):
-            raise InvalidRecordError(
-                f"data is a {type(data).__name__}: it must be a pyarrow Table or RecordBatch"
-            )
+            raise InvalidRecordError(f"data is a {type(data).__name__}: it must be a pyarrow Table or RecordBatch")
         await self._begin()
         partitions, limits = await self._topic(topic)
         codec = Codec.from_name(compression_type or self._settings.compression_type)

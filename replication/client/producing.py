@@ -78,9 +78,7 @@ class _Partition:
     sent: deque[_Batch] = field(default_factory=deque)
     is_rewinding: bool = False
     leader: int = NO_LEADER  # to which `sent` went
-    is_known: bool = (
-        False  # to that leader, which lets a producer that it does not know begin with any number
-    )
+    is_known: bool = False  # to that leader, which lets a producer that it does not know begin with any number
     backoff_s: float = 0.0
     not_before: float = 0.0
     next_sequence: int = 0
@@ -296,11 +294,7 @@ class Sender:
             await (await self._cluster.connection(leader)).tell(ApiKey.PRODUCE, request)
             return {}
         answer = await self._cluster.call_leader(leader, topics, ApiKey.PRODUCE, request)
-        return {
-            TopicPartition(topic.name, p.partition): p
-            for topic in answer.body.topics
-            for p in topic.partitions
-        }
+        return {TopicPartition(topic.name, p.partition): p for topic in answer.body.topics for p in topic.partitions}
 
     # ------------------------------------------------------------------- answers
 

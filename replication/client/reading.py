@@ -364,9 +364,7 @@ class PartitionReader:
             raise await out_of_range(self._cluster, tps[0], -1)
         wanted = dict.fromkeys(tps, _RESETS[self._reset])
         found = await list_offsets(self._cluster, wanted, isolation=self._isolation)
-        epochs = {
-            tp: each.leader_epoch if self._reset == "latest" else NO_EPOCH for tp, each in found.items()
-        }
+        epochs = {tp: each.leader_epoch if self._reset == "latest" else NO_EPOCH for tp, each in found.items()}
         return {tp: Position(each.offset, epochs[tp]) for tp, each in found.items()}
 
     def _tell(self, error: PylogError, *tps: TopicPartition) -> None:

@@ -43,9 +43,7 @@ class Exchange:
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise ScramError("its nonce does not go on where the client's ends")
         if not count.isdecimal() or not ITERATIONS_MIN <= int(count) <= ITERATIONS_MAX:
-            raise ScramError(
-                f"it asks for {count!r} iterations: {ITERATIONS_MIN} to {ITERATIONS_MAX} are done"
-            )
+            raise ScramError(f"it asks for {count!r} iterations: {ITERATIONS_MIN} to {ITERATIONS_MAX} are done")
         salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, int(count))
         client_key = self._hmac(salted, b"Client Key")
         stored_key = hashlib.new(self._hash, client_key).digest()

@@ -126,17 +126,13 @@ def _security_of(given: Mapping[str, str]) -> Security:
         if name.startswith("ssl.") and not has_tls:
             raise _wrong(name, f"it needs security.protocol=SSL or SASL_SSL, and that is {protocol}")
         if name.startswith("sasl.") and not has_sasl:
-            raise _wrong(
-                name, f"it needs security.protocol=SASL_SSL or SASL_PLAINTEXT, and that is {protocol}"
-            )
+            raise _wrong(name, f"it needs security.protocol=SASL_SSL or SASL_PLAINTEXT, and that is {protocol}")
     mechanism = _mechanism(given) if has_sasl else ""
     username, password = _credentials(given, mechanism) if mechanism else ("", "")
     certificate_file = _file(given, "ssl.certificate.location", "ssl.keystore.location")
     for name in ("ssl.key.location", "ssl.key.password"):
         if given.get(name) and not certificate_file:
-            raise _wrong(
-                name, "it needs the certificate, in ssl.certificate.location or ssl.keystore.location"
-            )
+            raise _wrong(name, "it needs the certificate, in ssl.certificate.location or ssl.keystore.location")
     return Security(
         has_tls=has_tls,
         ca_file=_file(given, "ssl.ca.location", "ssl.truststore.location"),
@@ -174,9 +170,7 @@ def _checks_host_name(text: str) -> bool:
 def _mechanism(given: Mapping[str, str]) -> str:
     found = given.get("sasl.mechanism", "GSSAPI").upper()  # Kafka's default
     if found not in MECHANISMS:
-        raise _wrong(
-            "sasl.mechanism", f"{found} is not spoken here: set it to one of {', '.join(MECHANISMS)}"
-        )
+        raise _wrong("sasl.mechanism", f"{found} is not spoken here: set it to one of {', '.join(MECHANISMS)}")
     return found
 
 

@@ -61,12 +61,9 @@ async def topic_overrides(cluster: Cluster, topics: Sequence[str]) -> dict[str, 
     }
 
 
-async def _describe(
-    cluster: Cluster, topics: Sequence[str], keys: Sequence[str] | None
-) -> dict[str, Sequence[Any]]:
+async def _describe(cluster: Cluster, topics: Sequence[str], keys: Sequence[str] | None) -> dict[str, Sequence[Any]]:
     resources = [
-        {"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configuration_keys": keys}
-        for topic in topics
+        {"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configuration_keys": keys} for topic in topics
     ]
     request = {"resources": resources, "include_synonyms": False, "include_documentation": False}
     try:
@@ -74,9 +71,7 @@ async def _describe(
     except UnsupportedVersionError:
         return {}
     return {
-        result.resource_name: result.configs
-        for result in answer.results
-        if result.error_code.value == ErrorCode.NONE
+        result.resource_name: result.configs for result in answer.results if result.error_code.value == ErrorCode.NONE
     }
 
 

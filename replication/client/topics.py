@@ -62,9 +62,7 @@ async def _change(cluster: Cluster, key: ApiKey, topic: Mapping[str, Any]) -> No
         if len(leaders) >= partitions and all(each.broker != NO_LEADER for each in leaders.values()):
             return
         if backoff.is_over:
-            raise KafkaError(
-                ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} is made, and has no leaders yet"
-            )
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} is made, and has no leaders yet")
         await backoff.wait()
 
 

@@ -22,9 +22,7 @@ HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 PORT_MAX = 65_535
 
-_ADDRESS = re.compile(
-    r"(?:(?P<host>[^\[\]:,/\s]+)|\[(?P<ipv6>[0-9a-fA-F:.]+(?:%\w+)?)\]):(?P<port>[0-9]{1,5})"
-)
+_ADDRESS = re.compile(r"(?:(?P<host>[^\[\]:,/\s]+)|\[(?P<ipv6>[0-9a-fA-F:.]+(?:%\w+)?)\]):(?P<port>[0-9]{1,5})")
 
 # Other spellings of a setting: key -> (the setting, its factor). Where several are given, the finest unit wins.
 _ALIASES = {
@@ -181,9 +179,7 @@ class BrokerConfig(_Given):
     auto_create_topics_enable: bool = setting(
         "auto.create.topics.enable", True, "Make a topic when a client first asks for it?"
     )
-    num_partitions: int = setting(
-        "num.partitions", 1, "Partitions of a topic whose maker names no number.", minimum=1
-    )
+    num_partitions: int = setting("num.partitions", 1, "Partitions of a topic whose maker names no number.", minimum=1)
     default_replication_factor: int = setting(
         "default.replication.factor", 1, "Replicas of a topic whose maker names no number.", minimum=1
     )
@@ -265,9 +261,7 @@ class BrokerConfig(_Given):
     group_max_session_timeout_ms: int = setting(
         "group.max.session.timeout.ms", 1_800_000, "Longest session timeout of a member.", minimum=1
     )
-    group_max_size: int = setting(
-        "group.max.size", INT32_MAX, "Members of one group.", minimum=1, maximum=INT32_MAX
-    )
+    group_max_size: int = setting("group.max.size", INT32_MAX, "Members of one group.", minimum=1, maximum=INT32_MAX)
     offset_metadata_max_bytes: int = setting(
         "offset.metadata.max.bytes", 4096, "Text that a member may store with an offset.", minimum=0
     )
@@ -352,9 +346,7 @@ class BrokerConfig(_Given):
         "log.retention.check.interval.ms", 300_000, "How often retention is looked at.", minimum=1
     )
     log_cleaner_enable: bool = setting("log.cleaner.enable", True, "Compact the topics that ask for it?")
-    log_cleaner_backoff_ms: int = setting(
-        "log.cleaner.backoff.ms", 15_000, "How often that is looked at.", minimum=0
-    )
+    log_cleaner_backoff_ms: int = setting("log.cleaner.backoff.ms", 15_000, "How often that is looked at.", minimum=0)
     log_scrub_interval_ms: int = setting(
         "log.scrub.interval.ms",
         7 * 24 * HOUR_MS,
@@ -374,9 +366,7 @@ class BrokerConfig(_Given):
     log_flush_interval_messages: int = _topic_default("log.flush.interval.messages", "flush.messages")
     log_flush_interval_ms: int = _topic_default("log.flush.interval.ms", "flush.ms")
     log_cleanup_policy: frozenset[str] = _topic_default("log.cleanup.policy", "cleanup.policy")
-    log_cleaner_delete_retention_ms: int = _topic_default(
-        "log.cleaner.delete.retention.ms", "delete.retention.ms"
-    )
+    log_cleaner_delete_retention_ms: int = _topic_default("log.cleaner.delete.retention.ms", "delete.retention.ms")
     log_cleaner_min_cleanable_ratio: float = _topic_default(
         "log.cleaner.min.cleanable.ratio", "min.cleanable.dirty.ratio"
     )

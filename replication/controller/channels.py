@@ -207,9 +207,7 @@ def _deleted(request: SendStopReplica, response: ib.StopReplicaResponse) -> Repl
 # ------------------------------------------------------------------ messages
 
 
-def _message(
-    request: Send, controller: BrokerId, find: Callable[[BrokerId], BrokerInfo | None]
-) -> tuple[ApiKey, Any]:
+def _message(request: Send, controller: BrokerId, find: Callable[[BrokerId], BrokerInfo | None]) -> tuple[ApiKey, Any]:
     head = {
         "controller_id": controller,
         "controller_epoch": request.controller_epoch,
@@ -223,14 +221,9 @@ def _message(
                 for info in map(find, leaders)
                 if info is not None
             )
-            rows = (
-                (row, ib.LeaderAndIsrPartition(**_state(row), is_new=row.is_new))
-                for row in request.partitions
-            )
+            rows = ((row, ib.LeaderAndIsrPartition(**_state(row), is_new=row.is_new)) for row in request.partitions)
             topics = _topics(ib.LeaderAndIsrTopic, rows)
-            return ApiKey.LEADER_AND_ISR, ib.LeaderAndIsrRequest(
-                **head, topic_states=topics, live_leaders=live
-            )
+            return ApiKey.LEADER_AND_ISR, ib.LeaderAndIsrRequest(**head, topic_states=topics, live_leaders=live)
         case SendUpdateMetadata():
             described = []
             for row in request.partitions:
@@ -244,9 +237,7 @@ def _message(
             return ApiKey.STOP_REPLICA, ib.StopReplicaRequest(**head, topic_states=_stops(request))
 
 
-def _topics(
-    topic: Callable[..., Any], described: Iterable[tuple[LeaderAndIsrPartitionState, Any]]
-) -> tuple[Any, ...]:
+def _topics(topic: Callable[..., Any], described: Iterable[tuple[LeaderAndIsrPartitionState, Any]]) -> tuple[Any, ...]:
     found: dict[tuple[str, str], list[Any]] = {}
     for row, description in described:
         found.setdefault((row.tp.topic, row.topic_id), []).append(description)

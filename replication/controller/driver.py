@@ -204,9 +204,7 @@ class ControllerLoop:
             if error is None or isinstance(error, SessionExpiredError):
                 return
             if not isinstance(error, cluster.FencedError):
-                logger.error(
-                    "[Controller %d]: resigning after an unexpected failure", self.broker, exc_info=error
-                )
+                logger.error("[Controller %d]: resigning after an unexpected failure", self.broker, exc_info=error)
                 self._pause_s = FAILED_PAUSE_S
             if self._term is term:
                 self.post(events.Fenced())

@@ -53,9 +53,7 @@ async def open_tree(
             raise InvalidConfigError(
                 'ZooKeeper needs kazoo: pip install "pyspark-pylog[zookeeper]"', address=address
             ) from error
-        return await ZooKeeperTree.open(
-            place, on_session=on_session, session_timeout_ms=session_timeout_ms, env=env
-        )
+        return await ZooKeeperTree.open(place, on_session=on_session, session_timeout_ms=session_timeout_ms, env=env)
     raise InvalidConfigError(
         f"coordination {address!r} must be sqlite:PATH or zookeeper:HOST:PORT/CHROOT", address=address
     )

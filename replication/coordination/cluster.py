@@ -102,9 +102,7 @@ async def read_cluster_id(tree: Tree, new_id: str) -> str:
 async def become_controller(tree: Tree, broker: BrokerId, now_ms: int) -> Term | None:
     """Begin a term as the controller; None if there is one (it may be this session: see `resign`)."""
     while True:
-        steps: list[Step] = [
-            Create(nodes.CONTROLLER, nodes.encode_controller(broker, now_ms), ephemeral=True)
-        ]
+        steps: list[Step] = [Create(nodes.CONTROLLER, nodes.encode_controller(broker, now_ms), ephemeral=True)]
         epoch_node = await tree.get(nodes.CONTROLLER_EPOCH)
         if epoch_node is None:
             epoch = 1
@@ -218,17 +216,13 @@ def _epoch_of(broker: BrokerId, registration: Node) -> int:
     return epoch
 
 
-async def _make_parents(
-    tree: Tree, term: Term, writes: Iterable[tuple[TopicPartition, LeaderAndIsr]]
-) -> None:
+async def _make_parents(tree: Tree, term: Term, writes: Iterable[tuple[TopicPartition, LeaderAndIsr]]) -> None:
     new = dict.fromkeys(tp.topic for tp, state in writes if state.version == NO_NODE)
     steps: list[list[Step]] = [[term.guard, Create(nodes.partitions_path(topic))] for topic in new]
     await tree.write_batch(steps)  # those that exist already are refused, which does not matter
 
 
-async def read_states(
-    tree: Tree, partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, LeaderAndIsr | None]:
+async def read_states(tree: Tree, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, LeaderAndIsr | None]:
     """Return the content of the state nodes; None for one that is missing or malformed."""
     found = await tree.read_batch([nodes.state_path(tp) for tp in partitions])
     states: dict[TopicPartition, LeaderAndIsr | None] = dict.fromkeys(partitions)
@@ -243,9 +237,7 @@ async def read_brokers(tree: Tree) -> dict[BrokerId, BrokerInfo]:
     ids = [int(name) for name in await tree.children(nodes.BROKER_IDS)]
     found = await tree.read_batch([nodes.broker_path(broker) for broker in ids])
     return {
-        broker: nodes.decode_broker(broker, node)
-        for broker, node in zip(ids, found, strict=True)
-        if node is not None
+        broker: nodes.decode_broker(broker, node) for broker, node in zip(ids, found, strict=True) if node is not None
     }
 
 
@@ -265,9 +257,7 @@ async def read_topics(tree: Tree, *, unclean_default: bool = False) -> dict[str,
     }
 
 
-def _topic(
-    name: str, node: Node, config: Node | None, topic_id: Node | None, unclean_default: bool
-) -> TopicInfo:
+def _topic(name: str, node: Node, config: Node | None, topic_id: Node | None, unclean_default: bool) -> TopicInfo:
     settings = _settings(name, config) or {}
     partitions: dict[int, Assignment] = {}
     with log_if_malformed():

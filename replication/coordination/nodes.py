@@ -79,9 +79,7 @@ class MalformedNodeError(CoordinationError):
     reason: str
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"{path} is malformed: {reason}; correct the node or delete it", path=path, reason=reason
-        )
+        super().__init__(f"{path} is malformed: {reason}; correct the node or delete it", path=path, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,7 @@ def new_epoch(lives: int, env: Env) -> int:
     after 16 years; it continues once its node in /pylog/incarnations is removed while it is down.
     """
     if lives >= LIVES_MAX:
-        raise CoordinationError(
-            f"a broker has registered {lives:,} times: delete its node in {nodes.INCARNATIONS}"
-        )
+        raise CoordinationError(f"a broker has registered {lives:,} times: delete its node in {nodes.INCARNATIONS}")
     return lives << SECRET_BITS | env.random.getrandbits(SECRET_BITS)
 
 
@@ -100,9 +98,7 @@ async def until_free(tree: Tree, broker: BrokerId, *, wait_ms: int) -> None:
         raise BrokerIdTakenError(broker, wait_ms) from None
 
 
-async def _register(
-    tree: Tree, broker: BrokerInfo, offline: Offline | None, now_ms: int, env: Env
-) -> int | None:
+async def _register(tree: Tree, broker: BrokerInfo, offline: Offline | None, now_ms: int, env: Env) -> int | None:
     """Return the epoch of the new life, or that of this session's registration; None while another session has one."""
     path, incarnation = nodes.broker_path(broker.id), nodes.incarnation_path(broker.id)
     while True:

@@ -158,9 +158,7 @@ class StoreFile:
         copy, former = (directory / f"{self._path.name}{suffix}" for suffix in (COPY, FORMER_COPY))
         known = facts_of(copy)
         if known is not None and known.cluster_id != facts.cluster_id:
-            raise StorageError(
-                f"{copy} is of cluster {known.cluster_id}; give each cluster a directory of its own"
-            )
+            raise StorageError(f"{copy} is of cluster {known.cluster_id}; give each cluster a directory of its own")
         if known == facts:
             return
         files.mkdir(directory)
@@ -206,9 +204,7 @@ def _describe(pid: int, env: Env) -> str:
     if pid == os.getpid():
         return f"this process ({pid})"
     try:
-        command = (
-            env.files.read_all(f"/proc/{pid}/cmdline").decode(errors="replace").replace("\0", " ").strip()
-        )
+        command = env.files.read_all(f"/proc/{pid}/cmdline").decode(errors="replace").replace("\0", " ").strip()
         state = env.files.read_all(f"/proc/{pid}/stat").decode(errors="replace").rpartition(") ")[2][:1]
     except OSError:
         return f"process {pid}"

@@ -72,9 +72,7 @@ class NodeTable:
         return self._one("SELECT number FROM counter")
 
     def node(self, path: str) -> Node | None:
-        found = self._db.execute(
-            "SELECT data, version, creation, owner FROM node WHERE path = ?", (path,)
-        ).fetchone()
+        found = self._db.execute("SELECT data, version, creation, owner FROM node WHERE path = ?", (path,)).fetchone()
         return None if found is None else Node(*found)
 
     def children(self, path: str) -> tuple[str, ...]:
@@ -120,9 +118,7 @@ class NodeTable:
                 return Done(path)
             case SetData(path, data, version):
                 written = self._require(path, version) + 1
-                self._db.execute(
-                    "UPDATE node SET data = ?, version = ? WHERE path = ?", (data, written, path)
-                )
+                self._db.execute("UPDATE node SET data = ?, version = ? WHERE path = ?", (data, written, path))
                 return Done(path, written)
             case Delete(path, version):
                 self._require(path, version)

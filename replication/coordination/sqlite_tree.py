@@ -153,15 +153,11 @@ class SqliteTree(Tree):
     async def write_batch(self, multis: Sequence[Sequence[Step]]) -> tuple[BatchResult, ...]:
         checked = [check_steps(steps) for steps in multis]
         parts = [
-            checked[begin : begin + WRITES_PER_TRANSACTION]
-            for begin in range(0, len(checked), WRITES_PER_TRANSACTION)
+            checked[begin : begin + WRITES_PER_TRANSACTION] for begin in range(0, len(checked), WRITES_PER_TRANSACTION)
         ]
         # No part waits for the fsync of the one before: one fsync may serve many.
         found = await asyncio.gather(
-            *(
-                self._do(partial(NodeTable.apply_each, multis=part, session=self.session), writes=True)
-                for part in parts
-            )
+            *(self._do(partial(NodeTable.apply_each, multis=part, session=self.session), writes=True) for part in parts)
         )
         return tuple(result for results in found for result in results)
 
@@ -237,9 +233,7 @@ class SqliteTree(Tree):
         if self._may_create:
             files.mkdir(self._path.parent)
         if kind := files.network_file_system(self._path.parent):
-            raise CoordinationError(
-                f"it is on {kind}, where SQLite cannot be shared; use a local disk or ZooKeeper"
-            )
+            raise CoordinationError(f"it is on {kind}, where SQLite cannot be shared; use a local disk or ZooKeeper")
         lock = files.lock(f"{self._path}.lock")
         try:
             check_can_open(self._path, self._env, create=self._may_create, policy=self._copies)
@@ -274,9 +268,7 @@ class SqliteTree(Tree):
             return
         except (_Gone, ReplacedError) as gone:
             if isinstance(gone, ReplacedError):
-                _log.error(
-                    "coordination store %s was replaced by another file: its session has expired", self._path
-                )
+                _log.error("coordination store %s was replaced by another file: its session has expired", self._path)
             self._watches.clear()
             self._become(SessionEvent.EXPIRED)
             error = SessionExpiredError()

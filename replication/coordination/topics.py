@@ -115,9 +115,7 @@ async def read_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str,
     return {topic: nodes.settings_of(topic, node) for topic, node in zip(topics, found, strict=True)}
 
 
-async def change_config(
-    tree: Tree, topic: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]
-) -> None:
+async def change_config(tree: Tree, topic: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
     """Replace the overrides of a topic by what `change` makes of them, and notify all brokers."""
     path = nodes.topic_config_path(topic)
     notice = Create(nodes.CONFIG_CHANGE_PREFIX, nodes.encode_config_change(topic), sequence=True)

@@ -138,9 +138,7 @@ class ConnectionLossError(CoordinationError):
 
 class SessionExpiredError(CoordinationError):
     def __init__(self) -> None:
-        super().__init__(
-            "the session with the coordination store has expired; open a new one and register again"
-        )
+        super().__init__("the session with the coordination store has expired; open a new one and register again")
 
 
 BatchResult: TypeAlias = tuple[Done, ...] | RefusedError
@@ -163,9 +161,7 @@ class Tree(Protocol):
         It is called in another thread.
         """
 
-    async def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
-    ) -> str:
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
         """Create a node; return its path. Raises: NodeExistsError, NoNodeError, EphemeralParentError."""
         return (await self.multi([Create(path, data, ephemeral, sequence)]))[0].path
 

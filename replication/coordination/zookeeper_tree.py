@@ -225,9 +225,7 @@ class ZooKeeperTree(Tree):
             except kazoo_errors.ZookeeperError as error:
                 if (kind := _REFUSALS.get(type(error))) is not None:
                     raise kind(path) from None
-                raise CoordinationError(
-                    f"ZooKeeper refuses {path}: {type(error).__name__} {error}"
-                ) from error
+                raise CoordinationError(f"ZooKeeper refuses {path}: {type(error).__name__} {error}") from error
 
     def _adapter(self, path: str, watch: Watch | None) -> Callable[[WatchedEvent], None] | None:
         if watch is None:

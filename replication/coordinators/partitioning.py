@@ -68,9 +68,7 @@ class PartitionMapping:
     async def _learn(self) -> None:
         while (topic := self.metadata.topic(self.topic)) is not None:
             try:
-                found = (
-                    await topics.read_partition_count(tree, self.topic) if (tree := self._tree()) else None
-                )
+                found = await topics.read_partition_count(tree, self.topic) if (tree := self._tree()) else None
             except CoordinationError as error:
                 logger.warning("the number of partitions of %s cannot be read: %s", self.topic, error)
                 found = None

@@ -37,11 +37,7 @@ def topic_uuid(topic_id: str | None) -> uuid.UUID | None:
 
 def topic_id_of(number: uuid.UUID | None) -> str:
     """Return a topic's id as logs and the tree have it: 22 characters."""
-    return (
-        base64.urlsafe_b64encode(number.bytes).decode().rstrip("=")
-        if number is not None and number.int
-        else ""
-    )
+    return base64.urlsafe_b64encode(number.bytes).decode().rstrip("=") if number is not None and number.int else ""
 
 
 def ids_of(brokers: Iterable[BrokerId]) -> str:
@@ -111,8 +107,7 @@ class LeaderAndIsr:
     def __str__(self) -> str:
         isr = ",".join(map(str, self.isr))
         return (
-            f"(Leader:{self.leader},ISR:{isr},LeaderEpoch:{self.leader_epoch},"
-            f"ControllerEpoch:{self.controller_epoch})"
+            f"(Leader:{self.leader},ISR:{isr},LeaderEpoch:{self.leader_epoch},ControllerEpoch:{self.controller_epoch})"
         )
 
     def next_term(self, leader: BrokerId, isr: tuple[BrokerId, ...], controller_epoch: int) -> LeaderAndIsr:

@@ -44,9 +44,7 @@ class ControllerLines(NamedTuple):
         return self._line(f"changed partition {named(tp)} state from {before} to {after}")
 
     def partition_online(self, tp: TopicPartition, before: str, leader: BrokerId) -> StateChange:
-        return self._line(
-            f"changed partition {named(tp)} from {before} to OnlinePartition with leader {leader}"
-        )
+        return self._line(f"changed partition {named(tp)} from {before} to OnlinePartition with leader {leader}")
 
     def replica_changed(self, replica: Replica, before: str, after: str) -> StateChange:
         where = f"replica {replica.broker} for partition {named(replica.tp)}"
@@ -86,9 +84,7 @@ class ControllerLines(NamedTuple):
     def reassignment_done(self, tp: TopicPartition, target: Iterable[BrokerId]) -> StateChange:
         return self._line(f"reassigned partition {named(tp)} to replicas {ids_of(target)}")
 
-    def reassignment_refused(
-        self, tp: TopicPartition, target: Iterable[BrokerId], reason: str
-    ) -> StateChange:
+    def reassignment_refused(self, tp: TopicPartition, target: Iterable[BrokerId], reason: str) -> StateChange:
         text = f"does not reassign partition {named(tp)} to replicas {ids_of(target)}: {reason}"
         return self._line(text, "ERROR")
 
@@ -124,9 +120,7 @@ class RequestLines(NamedTuple):
             f"{self.controller_epoch} {transition} transition for partition {named(tp)}"
         )
 
-    def received(
-        self, tp: TopicPartition, state: LeaderAndIsr, replicas: tuple[BrokerId, ...]
-    ) -> StateChange:
+    def received(self, tp: TopicPartition, state: LeaderAndIsr, replicas: tuple[BrokerId, ...]) -> StateChange:
         return self._line(
             f"received LeaderAndIsr request {_info(state, replicas)} correlation id {self.correlation_id} "
             f"from controller {self.controller} epoch {self.controller_epoch} for partition {named(tp)}"
@@ -140,9 +134,7 @@ class RequestLines(NamedTuple):
         )
 
     def ignored(self, tp: TopicPartition, leader_epoch: int, known_epoch: int) -> StateChange:
-        why = (
-            f"since its associated leader epoch {leader_epoch} is old. Current leader epoch is {known_epoch}"
-        )
+        why = f"since its associated leader epoch {leader_epoch} is old. Current leader epoch is {known_epoch}"
         return self._ignoring(f"{named(tp)} {why}")
 
     def not_mine(self, tp: TopicPartition, replicas: tuple[BrokerId, ...]) -> StateChange:

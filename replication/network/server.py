@@ -42,9 +42,7 @@ class Server:
         """Listen; return the port (another one than given only for 0)."""
         self.admission.begin()
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            partial(Connection, self._service), host, port, backlog=BACKLOG
-        )
+        self._listener = await loop.create_server(partial(Connection, self._service), host, port, backlog=BACKLOG)
         self._sweep()
         return int(self._listener.sockets[0].getsockname()[1])
 

@@ -266,9 +266,7 @@ def _sized(header: bytes, body: list[Buffer]) -> list[Buffer]:
 # ---------------------------------------------------------------- ApiVersions
 
 
-def advertised(
-    keys: Collection[ApiKey], *, has_two_phase_commit: bool = False
-) -> tuple[tuple[int, int, int], ...]:
+def advertised(keys: Collection[ApiKey], *, has_two_phase_commit: bool = False) -> tuple[tuple[int, int, int], ...]:
     """Return (key, first, last) of the APIs that clients see: those of `keys` that are not between brokers only."""
     shown = ({*keys, ApiKey.API_VERSIONS} & SERVED.keys()) - INTERBROKER
     withheld = {} if has_two_phase_commit else _TWO_PHASE
@@ -303,9 +301,7 @@ def _api_versions(version: int, error: ErrorCode, shown: tuple[tuple[int, int, i
 # ---------------------------------------------------------------- client side
 
 
-def encode_request(
-    key: ApiKey, version: int, correlation_id: int, client_id: str, request: Any
-) -> list[Buffer]:
+def encode_request(key: ApiKey, version: int, correlation_id: int, client_id: str, request: Any) -> list[Buffer]:
     """Return a request as buffers, its size in front; `request` as in `encode_response`."""
     header = _HEAD.pack(key, version, correlation_id) + LEGACY.put_string(client_id)
     if is_flexible(key, version):

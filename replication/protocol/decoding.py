@@ -351,9 +351,7 @@ def _partition_produced(version: int, form: Form, buffer: Buffer, at: int) -> tu
         message, at = form.nullable_string(buffer, at)
     tags, at = form.tags(buffer, at)
     leader = CurrentLeader(*_TWO_INTS.unpack_from(tags[0], 0)) if 0 in tags else None
-    return PartitionProduced(
-        index, error_code, base_offset, append_ms, log_start, tuple(errors), message, leader
-    ), at
+    return PartitionProduced(index, error_code, base_offset, append_ms, log_start, tuple(errors), message, leader), at
 
 
 def _node_endpoints(form: Form, tags: Tags) -> tuple[NodeEndpoint, ...]:

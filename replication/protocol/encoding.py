@@ -54,9 +54,7 @@ def produce_response(version: int, response: ProduceResponse) -> list[Buffer]:
     return [b"".join(parts)]
 
 
-def produced_one(
-    version: int, correlation_id: int, name: str, index: int, fields: tuple[int, int, int]
-) -> bytes:
+def produced_one(version: int, correlation_id: int, name: str, index: int, fields: tuple[int, int, int]) -> bytes:
     """The whole ProduceResponse, its size in front, to a request of one batch that was appended, as most are.
 
     `fields`: base offset, append time, log start offset.
@@ -185,9 +183,7 @@ def fetch_request(version: int, request: FetchRequest) -> list[Buffer]:
     """Encode the body of versions 4 to 16: a follower's request to its leader."""
     form = COMPACT if version >= FETCH_FLEXIBLE else LEGACY
     parts = [] if version >= 15 else [INT32.pack(request.replica_id)]
-    parts.append(
-        _FETCH_HEAD.pack(request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation)
-    )
+    parts.append(_FETCH_HEAD.pack(request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation))
     if version >= 7:
         parts.append(_TWO_INTS.pack(request.session_id, request.session_epoch))
     parts.append(form.put_count(len(request.topics)))

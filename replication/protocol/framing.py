@@ -110,9 +110,7 @@ class FrameReader:
         self._size_bytes = b""
         (size,) = INT32.unpack(head)
         if not self._bytes_min <= size <= self._max_bytes:
-            raise ProtocolError(
-                f"a request of {size} bytes: {self._bytes_min} to {self._max_bytes} are allowed"
-            )
+            raise ProtocolError(f"a request of {size} bytes: {self._bytes_min} to {self._max_bytes} are allowed")
         self._frame, self._have, self._size = _memory(size, at_once=self._are_answers), 0, size
         self.large_bytes = size if size > LARGE_BYTES else 0
         return at
@@ -131,9 +129,7 @@ class FrameReader:
         if self._limit_of is not None and self._have >= KEY_BYTES:
             key = int.from_bytes(self._frame[:KEY_BYTES], "big")
             if self._size > (limit := self._limit_of(key)):
-                raise ProtocolError(
-                    f"a request of {self._size} bytes: with API key {key}, {limit} are allowed"
-                )
+                raise ProtocolError(f"a request of {self._size} bytes: with API key {key}, {limit} are allowed")
 
     def _whole(self) -> list[Frame]:
         frame = self._frame

@@ -28,9 +28,7 @@ Connect = Callable[[BrokerId], Client]
 class Filling:
     """One attempt, in one leader epoch. `why` says what could not be had, or is empty."""
 
-    def __init__(
-        self, partition: Partition, others: Sequence[BrokerId], leader_epoch: int, connect: Connect
-    ) -> None:
+    def __init__(self, partition: Partition, others: Sequence[BrokerId], leader_epoch: int, connect: Connect) -> None:
         self.why = ""
         self._replica = partition.replica
         self._others = others

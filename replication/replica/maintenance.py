@@ -120,9 +120,7 @@ class Maintenance:
         log, reserve = partition.replica.log, self._replicas.dir.log_dir.reserve
         report = reserve.despite_full_disk(partial(retention.expire, log, upper=partition.high_watermark))
         if report.removed:
-            logger.info(
-                "tp=%s segments=%d bytes=%d deleted", partition.tp, len(report.removed), report.removed_bytes
-            )
+            logger.info("tp=%s segments=%d bytes=%d deleted", partition.tp, len(report.removed), report.removed_bytes)
         partition.replica.note_start(report.log_start_after)
 
     def _compact(self) -> None:
@@ -138,9 +136,7 @@ class Maintenance:
                 points[partition.tp] = log.topic_id, log.recovery_point
         if report.rounds:
             self._replicas.disk.loop.call_soon_threadsafe(partition.forget_recent)
-            logger.info(
-                "tp=%s compacted bytes=%d to=%d", partition.tp, report.bytes_before, report.bytes_after
-            )
+            logger.info("tp=%s compacted bytes=%d to=%d", partition.tp, report.bytes_before, report.bytes_after)
 
     def _partitions(self) -> list[tuple[TopicPartition, Partition]]:
         return [] if self._is_ending else list(self._replicas.partitions.items())

@@ -42,9 +42,7 @@ from replication.replica.storage.store_check import check_epochs, check_owner
 
 
 class ReplicaManager:
-    def __init__(
-        self, config: BrokerConfig, env: Env = SYSTEM, *, log_change: LogChange = lambda path: None
-    ) -> None:
+    def __init__(self, config: BrokerConfig, env: Env = SYSTEM, *, log_change: LogChange = lambda path: None) -> None:
         self.config = config
         self.metadata = Metadata()
         self.counters = ReplicaCounters()
@@ -187,9 +185,7 @@ class ReplicaManager:
         role = found.role if found is not None else None
         return nearest.ShownFollower(role) if isinstance(role, Follower) else self.leader(tp)
 
-    def produce(
-        self, records: Mapping[TopicPartition, Buffer], request: PendingProduce, *, acks: int
-    ) -> None:
+    def produce(self, records: Mapping[TopicPartition, Buffer], request: PendingProduce, *, acks: int) -> None:
         """Append batches, per partition all or none, in the order of the calls; they are stamped in place.
 
         `request` is told of each: with acks 0 or 1 when this broker's log has it, with -1 when it is committed. What
@@ -235,9 +231,7 @@ class ReplicaManager:
         """
         if replica_id >= 0 and not await self._lives.is_life(replica_id, replica_epoch):
             return {tp: PartitionFetched(tp.partition, ErrorCode.STALE_BROKER_EPOCH) for tp in wanted}
-        terms = FetchTerms(
-            replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation, room_bytes
-        )
+        terms = FetchTerms(replica_id, replica_epoch, max_wait_ms, min_bytes, max_bytes, isolation, room_bytes)
         if not (rack and replica_id == -1 and self.config.has_nearest_reads):
             return await fetches.fetch(self._shown if replica_id == EXAMINER else self.leader, wanted, terms)
         racks = {broker.id: broker.rack for broker in self.metadata.brokers().values()}

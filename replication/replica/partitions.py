@@ -188,9 +188,7 @@ class Partitions:
         is_known = tp in self.partitions or tp in self.broken
         return is_known and self.dir.topic_ids.get(tp) == topic_id
 
-    async def find_or_create(
-        self, wanted: Mapping[TopicPartition, str]
-    ) -> dict[TopicPartition, Partition | Exception]:
+    async def find_or_create(self, wanted: Mapping[TopicPartition, str]) -> dict[TopicPartition, Partition | Exception]:
         """Return the replicas of these topic ids, created where they are missing, or the errors in their places."""
         new = {tp: topic_id for tp, topic_id in wanted.items() if not self.is_on_disk(tp, topic_id)}
         found: dict[TopicPartition, Partition | Exception] = dict(self.broken)

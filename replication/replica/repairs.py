@@ -41,9 +41,7 @@ CALM_S = 60.0  # a file that was found sound is not looked through again so soon
 class Repairs:
     """`states` are the machine's, per damaged replica; `unshown`: why some are not mended."""
 
-    def __init__(
-        self, dir_: ReplicaLogDir, partitions: Mapping[TopicPartition, Partition], asking: Asking
-    ) -> None:
+    def __init__(self, dir_: ReplicaLogDir, partitions: Mapping[TopicPartition, Partition], asking: Asking) -> None:
         self.states: dict[TopicPartition, repair.Damaged] = {}
         self._dir = dir_
         self._partitions = partitions
@@ -176,9 +174,7 @@ class Repairs:
         if await self._done(tp, "noted", act) and tp in self.states:
             self._step(tp, repair.Noted())
 
-    async def _read_leader(
-        self, tp: TopicPartition, leader: BrokerId, leader_epoch: int, offset: int | None
-    ) -> None:
+    async def _read_leader(self, tp: TopicPartition, leader: BrokerId, leader_epoch: int, offset: int | None) -> None:
         partition = self._partitions[tp]
         try:
             begin = await self._shown_from(partition, leader, leader_epoch, offset)
@@ -189,9 +185,7 @@ class Repairs:
             self.unshown.pop(tp, None)
             self._step(tp, repair.LeaderRead(leader_epoch, begin))
 
-    async def _shown_from(
-        self, partition: Partition, leader: BrokerId, leader_epoch: int, offset: int | None
-    ) -> int:
+    async def _shown_from(self, partition: Partition, leader: BrokerId, leader_epoch: int, offset: int | None) -> int:
         """Where the log would be cut; the leader has shown all that is behind. Raises: NotShownError."""
         replica, config = partition.replica, self._host.config
         log = replica.log
@@ -213,9 +207,7 @@ class Repairs:
 
     def _note_unshown(self, tp: TopicPartition, why: str) -> None:
         if why != self.unshown.get(tp):
-            logger.warning(
-                "tp=%s is not cut yet, the leader has not shown that it has what is damaged: %s", tp, why
-            )
+            logger.warning("tp=%s is not cut yet, the leader has not shown that it has what is damaged: %s", tp, why)
         self.unshown[tp] = why
 
     async def _fill(self, tp: TopicPartition, leader: BrokerId, leader_epoch: int) -> None:
@@ -286,9 +278,7 @@ class Repairs:
         partition.replica.damage, partition.replica.ends_early = None, False
         self._host.counters.repairs += 1
         if stored is not None and leader_epoch == stored.leader_epoch == partition.known_leader_epoch:
-            logger.info(
-                "tp=%s copies from leader=%d from offset=%d on", tp, stored.leader, partition.replica.end
-            )
+            logger.info("tp=%s copies from leader=%d from offset=%d on", tp, stored.leader, partition.replica.end)
             await partition.follow(stored)
         self._host.offline.clear(tp)
 

@@ -103,9 +103,7 @@ class ControllerRequests:
             return  # the session has just ended, and with it the epoch of this broker
         found = await cluster.read_controller_epoch(tree)
         if found < self.controller_epoch:
-            logger.warning(
-                "controller epoch %d goes back to that of the tree: %d", self.controller_epoch, found
-            )
+            logger.warning("controller epoch %d goes back to that of the tree: %d", self.controller_epoch, found)
         self.controller_epoch = found
 
     # ------------------------------------------------------------ LeaderAndIsr
@@ -118,9 +116,7 @@ class ControllerRequests:
                 await self._replicas.maybe_forget_losses(tree)
         return response
 
-    async def _take_leadership(
-        self, request: ib.LeaderAndIsrRequest, lines: RequestLines
-    ) -> ib.LeaderAndIsrResponse:
+    async def _take_leadership(self, request: ib.LeaderAndIsrRequest, lines: RequestLines) -> ib.LeaderAndIsrResponse:
         async with self.changing:
             error = await self._judge(request, lines)
             if error is not ErrorCode.NONE:
@@ -225,11 +221,7 @@ class ControllerRequests:
             if error is not ErrorCode.NONE:
                 return ib.StopReplicaResponse(error_code=WireCode(error), partition_errors=())
             errors = []
-            states = (
-                (topic.topic_name, state)
-                for topic in request.topic_states
-                for state in topic.partition_states
-            )
+            states = ((topic.topic_name, state) for topic in request.topic_states for state in topic.partition_states)
             async for chunk in in_steps(states, ROLES_AT_ONCE):
                 for name, state in chunk:
                     code = WireCode(await self._stop(name, state, lines))
@@ -284,9 +276,7 @@ class ControllerRequests:
                 taken = set(self._metadata.update(request.controller_id, brokers, updates))
                 for update in updates:
                     if update.tp in taken:
-                        self._log_change(
-                            lines.cached(update.tp, update.metadata.state, update.metadata.replicas)
-                        )
+                        self._log_change(lines.cached(update.tp, update.metadata.state, update.metadata.replicas))
         return ib.UpdateMetadataResponse(error_code=WireCode(ErrorCode.NONE))
 
     async def _gone(self, named: Collection[str]) -> Collection[str]:
@@ -304,16 +294,12 @@ def _lost(row: LeaderAndIsrPartitionState) -> KafkaError:
 
 async def _leadership_response(request: ib.LeaderAndIsrRequest, codes: Codes) -> ib.LeaderAndIsrResponse:
     rows: list[list[ib.LeaderAndIsrPartitionError]] = [[] for _ in request.topic_states]
-    numbered = (
-        (n, topic, state) for n, topic in enumerate(request.topic_states) for state in topic.partition_states
-    )
+    numbered = ((n, topic, state) for n, topic in enumerate(request.topic_states) for state in topic.partition_states)
     async for chunk in in_steps(numbered):
         for number, topic, state in chunk:
             code = codes[TopicPartition(topic.topic_name, state.partition_index)]
             rows[number].append(
-                ib.LeaderAndIsrPartitionError(
-                    partition_index=state.partition_index, error_code=WireCode(code)
-                )
+                ib.LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=WireCode(code))
             )
     topics = (
         ib.LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=tuple(errors))

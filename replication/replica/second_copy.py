@@ -69,9 +69,7 @@ async def _end(client: Client, me: BrokerId, wanted: Wanted) -> int:
     epoch, tp = wanted.leader_epoch, wanted.tp
     asked = {"partition_index": tp.partition, "current_leader_epoch": epoch, "timestamp": LATEST}
     topics = [{"name": tp.topic, "partitions": [asked]}]
-    answer: Any = await client.call(
-        ApiKey.LIST_OFFSETS, {"replica_id": me, "isolation_level": 0, "topics": topics}
-    )
+    answer: Any = await client.call(ApiKey.LIST_OFFSETS, {"replica_id": me, "isolation_level": 0, "topics": topics})
     ((row,),) = (topic.partitions for topic in answer.topics)
     if row.error_code:
         raise NotShownError(f"where its log ends is answered {ErrorCode(row.error_code).name}")
@@ -113,9 +111,7 @@ def _check(records: Buffer, offset: int, may_have_gaps: bool) -> int:
         for position, batch in batches(records):
             check(records, position, batch)
             is_first = offset == begin  # it may begin before what was asked for
-            is_next = (
-                batch.base_offset <= offset < batch.next_offset if is_first else batch.base_offset == offset
-            )
+            is_next = batch.base_offset <= offset < batch.next_offset if is_first else batch.base_offset == offset
             if not is_next and not (may_have_gaps and batch.base_offset > offset):
                 raise NotShownError(f"at offset {offset} there is a batch of {batch.base_offset}")
             offset = batch.next_offset

@@ -149,11 +149,7 @@ def _wanted(
 
 def _copied(settings: Mapping[str, str]) -> dict[str, str]:
     """Return those that a copy has, too: not the ones that change timestamps."""
-    return {
-        key: value
-        for key, value in settings.items()
-        if key in _KNOWN and not key.startswith("message.timestamp.")
-    }
+    return {key: value for key, value in settings.items() if key in _KNOWN and not key.startswith("message.timestamp.")}
 
 
 def _checked(start: int, first: int, end: int, tp: TopicPartition) -> int:
@@ -164,9 +160,7 @@ def _checked(start: int, first: int, end: int, tp: TopicPartition) -> int:
             "recreated there; delete the copy to begin again"
         )
     if start < first:
-        logger.warning(
-            "%s: offsets %d to %d were deleted in the source before they were copied", tp, start, first - 1
-        )
+        logger.warning("%s: offsets %d to %d were deleted in the source before they were copied", tp, start, first - 1)
     return max(start, first)
 
 
@@ -182,9 +176,7 @@ class _Copy:
         stop: threading.Event,
     ) -> None:
         self._source, self._target, self._progress, self._stop = source, target, progress, stop
-        self.done = {
-            t.name: Copied(topic=t.name, partitions=t.partitions, created=target.prepare(t)) for t in wanted
-        }
+        self.done = {t.name: Copied(topic=t.name, partitions=t.partitions, created=target.prepare(t)) for t in wanted}
         tps = [TopicPartition(name, n) for name, each in self.done.items() for n in range(each.partitions)]
         first = {tp: found.offset for tp, found in source.offsets(dict.fromkeys(tps, EARLIEST)).items()}
         starts, self._ends = target.positions(first), self._look(tps)
@@ -217,9 +209,7 @@ class _Copy:
         self._positions[tp] = max(end, self._positions[tp])  # the last offsets may hold no data
 
     def _flush(self) -> None:
-        units = {
-            tp: Unit(pa.Table.from_batches(rows), self._positions[tp]) for tp, rows in self._held.items()
-        }
+        units = {tp: Unit(pa.Table.from_batches(rows), self._positions[tp]) for tp, rows in self._held.items()}
         self._held.clear()
         self._held_bytes = 0
         if units:
@@ -236,6 +226,4 @@ class _Copy:
 def _bytes_of(rows: pa.Table) -> int:
     """Bytes of keys, values, and the values of headers."""
     headers = pc.struct_field(pc.list_flatten(rows["headers"]), "value")
-    return sum(
-        pc.sum(pc.binary_length(cells)).as_py() or 0 for cells in (rows["key"], rows["value"], headers)
-    )
+    return sum(pc.sum(pc.binary_length(cells)).as_py() or 0 for cells in (rows["key"], rows["value"], headers))

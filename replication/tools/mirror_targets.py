@@ -147,9 +147,7 @@ class ClusterTarget:
     def prepare(self, topic: SourceTopic) -> bool:
         cluster = self._client.describe()
         if cluster.cluster_id == self._source:
-            raise MirrorError(
-                f"{self._client.where} is the cluster that is copied: name another one, or a directory"
-            )
+            raise MirrorError(f"{self._client.where} is the cluster that is copied: name another one, or a directory")
         found = cluster.topics.get(topic.name)
         if found is None:
             replicas = min(topic.replicas, len(cluster.brokers))

@@ -132,20 +132,14 @@ def look(
         brokers = {owner.broker_id: directory for directory, owner in owners.items()}
         clusters = {owner.cluster_id for owner in owners.values()}
         if not directories or len(clusters) != 1 or len(brokers) != len(directories):
-            told = ", ".join(
-                f"{d}: broker {o.broker_id} of cluster {o.cluster_id}" for d, o in owners.items()
-            )
-            raise NotAStoreError(
-                f"the directories of several brokers of one cluster are wanted: {told or 'none'}"
-            )
+            told = ", ".join(f"{d}: broker {o.broker_id} of cluster {o.cluster_id}" for d, o in owners.items())
+            raise NotAStoreError(f"the directories of several brokers of one cluster are wanted: {told or 'none'}")
         for directory in directories:
             held.callback(_locked(directory, env).release)
         if user := users_of(path, env):
             raise StoreLockedError(f"{path} is open: {user}; stop all brokers first")
         (cluster_id,) = clusters
-        known, controller_epoch = (
-            (None, 0) if copy is None else asyncio.run(_read_copy(copy, cluster_id, env))
-        )
+        known, controller_epoch = (None, 0) if copy is None else asyncio.run(_read_copy(copy, cluster_id, env))
         found: dict[TopicPartition, dict[BrokerId, FoundReplica]] = {}
         for broker, directory in sorted(brokers.items()):
             for tp, replica in _replicas_in(directory, env):
@@ -161,9 +155,7 @@ def newest_copy(path: Path, env: Env) -> Path | None:
 def _owner(directory: Path, env: Env) -> DirectoryOwner:
     owner = owner_of(directory, env)
     if owner is None:
-        raise NotAStoreError(
-            f"{directory} is not the directory of a broker: give the log.dirs of each broker"
-        )
+        raise NotAStoreError(f"{directory} is not the directory of a broker: give the log.dirs of each broker")
     return owner
 
 
@@ -182,17 +174,13 @@ async def _read_copy(copy: Path, cluster_id: str, env: Env) -> tuple[ClusterStat
     if facts is None:
         raise CoordinationError(f"{copy} is not a sound copy of a coordination store")
     if facts.cluster_id != cluster_id:
-        raise CoordinationError(
-            f"{copy} is of cluster {facts.cluster_id}, and the directories are of {cluster_id}"
-        )
+        raise CoordinationError(f"{copy} is of cluster {facts.cluster_id}, and the directories are of {cluster_id}")
     scratch = copy.with_name(f".{copy.name}.reading")  # opening a store writes a session to it
     _remove(scratch, env)
     try:
         with contextlib.closing(sqlite3.connect(copy)) as db:
             db.execute("VACUUM INTO ?", (str(scratch),))
-        tree = await SqliteTree.open(
-            scratch, on_session=lambda event: None, session_timeout_ms=SESSION_MS, env=env
-        )
+        tree = await SqliteTree.open(scratch, on_session=lambda event: None, session_timeout_ms=SESSION_MS, env=env)
         try:
             return await cluster.read_cluster(tree), await cluster.read_controller_epoch(tree)
         finally:
@@ -257,9 +245,7 @@ def _sound_end(log: Log, bases: Sequence[int], end: int) -> int:
 def _offsets(path: Path, env: Env) -> dict[TopicPartition, int]:
     try:
         rows = read_checkpoint(env, path)
-        return {
-            TopicPartition(row[0], int(row[1])): int(row[2]) for row in rows if not row[0].startswith("#")
-        }
+        return {TopicPartition(row[0], int(row[1])): int(row[2]) for row in rows if not row[0].startswith("#")}
     except (FileNotFoundError, CheckpointError, ValueError, IndexError):
         return {}
 

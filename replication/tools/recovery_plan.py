@@ -104,9 +104,7 @@ def plan(
     return draft
 
 
-def _identify(
-    draft: Plan, name: str, found: Found, known: ClusterState, chosen: Mapping[str, str]
-) -> str | None:
+def _identify(draft: Plan, name: str, found: Found, known: ClusterState, chosen: Mapping[str, str]) -> str | None:
     """Return the id of the topic of this name; None if it is ambiguous."""
     ids = sorted({each.topic_id for tp, row in found.items() if tp.topic == name for each in row.values()})
     topic = known.topics.get(name)
@@ -148,9 +146,7 @@ def _plan_topic(
     assigned = dict(topic.partitions) if topic is not None else {}
     if not mine and {b for row in assigned.values() for b in row} <= set(brokers):
         draft.dropped.append(name)
-        draft.notes.append(
-            f"topic {name} has no replica in these directories: deleted after the copy; left out"
-        )
+        draft.notes.append(f"topic {name} has no replica in these directories: deleted after the copy; left out")
         return
     partitions: dict[int, Assignment] = {}
     for number in range(max([*mine, *assigned]) + 1):
@@ -163,15 +159,11 @@ def _plan_topic(
             partitions[number] = tuple(next(iter(mine.values())))
         _plan_partition(draft, tp, partitions[number], row, state, brokers)
     if topic is None:
-        draft.notes.append(
-            f"topic {name}: its settings are lost; nothing of it is deleted until it has settings again"
-        )
+        draft.notes.append(f"topic {name}: its settings are lost; nothing of it is deleted until it has settings again")
     draft.topics[name] = PlannedTopic(topic_id, partitions, is_known=topic is not None)
 
 
-def _replicas(
-    row: Mapping[BrokerId, FoundReplica], assigned: Assignment, state: LeaderAndIsr | None
-) -> Assignment:
+def _replicas(row: Mapping[BrokerId, FoundReplica], assigned: Assignment, state: LeaderAndIsr | None) -> Assignment:
     """Return the replicas in the copy, and those written since; without a copy, all that exist, the best first."""
     if assigned:
         since = -1 if state is None else state.leader_epoch
@@ -192,9 +184,7 @@ def _plan_partition(
 ) -> None:
     sound = {broker: row[broker] for broker in replicas if broker in row and not row[broker].damage}
     latest = max([-1 if state is None else state.leader_epoch, *(each.rank[0] for each in row.values())])
-    notes = [
-        f"broker {b}: its log is damaged ({row[b].damage})" for b in replicas if b in row and row[b].damage
-    ]
+    notes = [f"broker {b}: its log is damaged ({row[b].damage})" for b in replicas if b in row and row[b].damage]
     in_sync = state.isr if state is not None else ()
     written_since = max([each.rank[0] for each in sound.values()], default=-1)
     is_waited_for = bool(in_sync) and not set(in_sync) & sound.keys()
@@ -205,9 +195,7 @@ def _plan_partition(
     elif not sound:
         leader, isr = NO_LEADER, tuple(broker for broker in replicas if broker in row)
         notes.append(
-            "nobody has a sound log of it"
-            if row
-            else "no replica of it is in these directories: it begins anew, empty"
+            "nobody has a sound log of it" if row else "no replica of it is in these directories: it begins anew, empty"
         )
     else:
         best = max(each.rank for each in sound.values())
@@ -220,9 +208,7 @@ def _plan_partition(
     draft.rows.append(Row(*tp, replicas, leader, isr, latest + STEP, end, "; ".join(notes)))
 
 
-def _losses(
-    leader: BrokerId, sound: Mapping[BrokerId, FoundReplica], absent: Sequence[BrokerId]
-) -> list[str]:
+def _losses(leader: BrokerId, sound: Mapping[BrokerId, FoundReplica], absent: Sequence[BrokerId]) -> list[str]:
     notes = []
     for broker, each in sound.items():
         kept = agreed_end(sound[leader], each)

@@ -11,9 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(
-    path.parent
-    for top in ("logstore", "replication", "datasource")
-    for path in (ROOT / top).rglob("__init__.py")
+    path.parent for top in ("logstore", "replication", "datasource") for path in (ROOT / top).rglob("__init__.py")
 )
 
 

@@ -7,9 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
-    p
-    for package in ("logstore", "replication", "datasource", "pyspark_pylog")
-    for p in (ROOT / package).rglob("*.py")
+    p for package in ("logstore", "replication", "datasource", "pyspark_pylog") for p in (ROOT / package).rglob("*.py")
 )
 
 BANNED_MODULES = {"time", "random", "secrets", "mmap"}
@@ -77,9 +75,7 @@ def is_path(value: ast.expr) -> bool:
 
 
 def test_the_check_sees_what_it_bans():
-    code = (
-        "import time\nfrom random import choice\nopen('x')\nos.fsync(3)\n(a / b).read_text()\ndatetime.now()"
-    )
+    code = "import time\nfrom random import choice\nopen('x')\nos.fsync(3)\n(a / b).read_text()\ndatetime.now()"
     assert set(reaches(ast.parse(code))) == {
         "time",
         "random",

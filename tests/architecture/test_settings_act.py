@@ -99,9 +99,7 @@ def topic(tmp_path, env):
 
     def make(**settings):
         stores.append(logstore.open(tmp_path / f"store{len(stores)}", env=env))
-        stores[-1].create_topic(
-            "t", config={name.replace("_", "."): value for name, value in settings.items()}
-        )
+        stores[-1].create_topic("t", config={name.replace("_", "."): value for name, value in settings.items()})
         return stores[-1]
 
     yield make

@@ -136,9 +136,7 @@ def measure(bootstrap: str, value_bytes: int, megabytes: int, rounds: int) -> li
             ours, sends, theirs = topics
             found = {
                 "append": cpu_s(lambda ours=ours: append_arrow(client, ours, chunks)),
-                "produce": cpu_s(
-                    lambda theirs=theirs: produce_messages(bootstrap, theirs, keys, value, count)
-                ),
+                "produce": cpu_s(lambda theirs=theirs: produce_messages(bootstrap, theirs, keys, value, count)),
                 "send": cpu_s(lambda sends=sends: produce_arrow(client, sends, chunks)),
                 "poll": cpu_s(lambda ours=ours: consume_arrow(client, ours, count)),
                 "read": cpu_s(lambda ours=ours: read_arrow(client, ours)),
@@ -185,9 +183,7 @@ def main() -> None:
     directory = options.path or Path(tempfile.mkdtemp(prefix="pylog-bench-"))
     with LocalCluster(1, directory) as cluster:
         rows = [
-            row
-            for size in (100, 1000)
-            for row in measure(cluster.bootstrap, size, options.megabytes, options.rounds)
+            row for size in (100, 1000) for row in measure(cluster.bootstrap, size, options.megabytes, options.rounds)
         ]
     show("A client of one broker", ["what", "pylog", "confluent-kafka", "ratio", "goal", "noise"], rows)
 

@@ -223,9 +223,7 @@ def latencies_ms(side: Side, count: int, per_second: int = 200) -> list[float]:
     for i in range(count):
         while (left := began + i / per_second - time.perf_counter()) > 0:
             client.poll(left)  # returns with each answer
-        client.produce(
-            "timed", b"x" * 100, partition=i % PARTITIONS, on_delivery=acknowledged(time.perf_counter())
-        )
+        client.produce("timed", b"x" * 100, partition=i % PARTITIONS, on_delivery=acknowledged(time.perf_counter()))
     assert client.flush(60) == 0
     return found
 
@@ -256,10 +254,7 @@ def told(row: list[object]) -> list[object]:
 def compared(what: str, unit: str, values: Mapping[str, list[float]], goal: str) -> list[object]:
     """A row where less is better: the ratio says how many times less than Kafka."""
     row: list[object] = [what]
-    row += [
-        f"{statistics.median(values[name]):,.2f} {unit}" if name in values else ""
-        for name in ("pylog", "Kafka")
-    ]
+    row += [f"{statistics.median(values[name]):,.2f} {unit}" if name in values else "" for name in ("pylog", "Kafka")]
     if "Kafka" not in values:
         return told([*row, "", goal])
     pairs = zip(values["pylog"], values["Kafka"], strict=True)
@@ -393,16 +388,12 @@ def bench_start(rounds: int, root: Path) -> list[object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="produce,consume,latency,failover,catchup,idle,start")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scale", type=float, default=1.0, help="of records, partitions and seconds")
     parser.add_argument("--gigabytes", type=float, default=2.0, help="of the lag that is caught up")
-    parser.add_argument(
-        "--path", type=Path, help="directory on the disk to measure; default: a temporary one"
-    )
+    parser.add_argument("--path", type=Path, help="directory on the disk to measure; default: a temporary one")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no broker is left behind
     only, scale, rounds = set(asked.only.split(",")), asked.scale, asked.rounds

@@ -160,9 +160,7 @@ def refused() -> list[list[object]]:
                     outcome = "closed"
             wall_s = time.perf_counter() - begin_s
             more_mb = (process.most_bytes() - before) / 1e6
-            found.append(
-                [name, len(wire) / 1e6, outcome, wall_s, cpu_s(process.process.pid) - used_s, more_mb]
-            )
+            found.append([name, len(wire) / 1e6, outcome, wall_s, cpu_s(process.process.pid) - used_s, more_mb])
     return found
 
 

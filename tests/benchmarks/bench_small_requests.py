@@ -106,9 +106,7 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def measure(
-    pid: int, port: int, answer_bytes: int, connections: int, seconds: float
-) -> tuple[float, float, float]:
+def measure(pid: int, port: int, answer_bytes: int, connections: int, seconds: float) -> tuple[float, float, float]:
     """(answers per second of the server's CPU, their median and 99th percentile in ms)."""
     before = cpu_s(pid)
     delays_s = uvloop.run(load(port, answer_bytes, connections, seconds))
@@ -129,9 +127,7 @@ def main() -> None:
         client.create_topic("small", partitions=PARTITIONS)
         port, pid = int(cluster.bootstrap.rsplit(":", 1)[1]), cluster.pid(1)
         size = asyncio.run(answer_bytes_of(port))
-        with subprocess.Popen(
-            [sys.executable, "-c", ECHO, str(size)], stdout=subprocess.PIPE, text=True
-        ) as echo:
+        with subprocess.Popen([sys.executable, "-c", ECHO, str(size)], stdout=subprocess.PIPE, text=True) as echo:
             assert echo.stdout is not None
             echo_port = int(echo.stdout.readline())
             for connections in map(int, options.connections.split(",")):

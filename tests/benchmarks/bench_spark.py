@@ -30,9 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 HERE = Path(__file__).parent
 # Spark's workers import this directory's peers, and pylog itself where it is not installed.
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-)
+os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")])
 
 import peers  # noqa: E402
 
@@ -121,11 +119,7 @@ def bench_write(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[o
     """A cached DataFrame of key and value."""
     for value_bytes, rows in SHAPES:
         fill(root / "source", f"w{value_bytes}", rows, value_bytes)
-        source = (
-            spark.read.format("pylog")
-            .option("path", str(root / "source"))
-            .option("subscribe", f"w{value_bytes}")
-        )
+        source = spark.read.format("pylog").option("path", str(root / "source")).option("subscribe", f"w{value_bytes}")
         frame = source.option("columns", "key,value").load().cache()
         frame.count()
         numbers = iter(range(1_000_000))
@@ -169,11 +163,7 @@ def bench_exactly_once(spark: SparkSession, root: Path, rounds: int) -> Iterator
 
     for value_bytes, rows in SHAPES:
         fill(root / "source", f"x{value_bytes}", rows, value_bytes)
-        source = (
-            spark.read.format("pylog")
-            .option("path", str(root / "source"))
-            .option("subscribe", f"x{value_bytes}")
-        )
+        source = spark.read.format("pylog").option("path", str(root / "source")).option("subscribe", f"x{value_bytes}")
         frame = source.option("columns", "key,value").load().cache()
         frame.count()
 
@@ -199,9 +189,7 @@ def bench_exactly_once(spark: SparkSession, root: Path, rounds: int) -> Iterator
         yield compared("stream of 8 batches, exactly once", value_bytes, rows, stream, rounds)
 
 
-def compared(
-    what: str, value_bytes: int, rows: int, work: Callable[[str], None], rounds: int
-) -> list[object]:
+def compared(what: str, value_bytes: int, rows: int, work: Callable[[str], None], rounds: int) -> list[object]:
     """A row: work with exactlyOnce=true against false."""
     works = {"ours": lambda: work("true"), "plain": lambda: work("false"), AGAIN: lambda: work("false")}
     seconds = interleave(works, rounds=rounds, warmups=2)
@@ -240,9 +228,7 @@ def bench_cluster_write(spark: SparkSession, root: Path, rounds: int) -> Iterato
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
         for value_bytes, rows in SHAPES:
             fill(root / "source", f"c{value_bytes}", rows, value_bytes)
-            source = spark.read.format("pylog").options(
-                path=str(root / "source"), subscribe=f"c{value_bytes}"
-            )
+            source = spark.read.format("pylog").options(path=str(root / "source"), subscribe=f"c{value_bytes}")
             frame = source.option("columns", "key,value").load().cache()
             frame.count()
 
@@ -361,12 +347,7 @@ def bench_memory(spark: SparkSession, root: Path, gigabytes: float) -> Iterator[
         store.create_topic("t")
         while sum(s.size_bytes for s in store.log("t", 0).segments()) < gigabytes * 1e9:
             store.append("t", data)
-    reader = (
-        spark.read.format("pylog")
-        .option("path", str(path))
-        .option("subscribe", "t")
-        .option("columns", "value")
-    )
+    reader = spark.read.format("pylog").option("path", str(path)).option("subscribe", "t").option("columns", "value")
     end = logstore_end(path)
     peaks = []
     for offsets in (end // 10, end):
@@ -432,9 +413,7 @@ def main() -> None:
     parser.add_argument("--path", help="directory on the disk to measure; default: a temporary one")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--share", type=float, default=1.0, help="of the rows, for a quick look")
-    parser.add_argument(
-        "--gigabytes", type=float, default=10.0, help="size of the partition for the memory row"
-    )
+    parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the partition for the memory row")
     parser.add_argument("--only", choices=[*BENCHES, "markers", "memory"])
     asked = parser.parse_args()
     SHAPES[:] = [(value_bytes, int(rows * asked.share)) for value_bytes, rows in SHAPES]

@@ -28,9 +28,7 @@ MIB = 1024 * 1024
 
 def table(rows: int, value_bytes: int) -> pa.Table:
     value = (b"0123456789abcdef" * (value_bytes // 16 + 1))[:value_bytes]
-    return pa.table(
-        {"key": [b"key-%012d" % i for i in range(rows)], "value": pa.array([value] * rows, pa.binary())}
-    )
+    return pa.table({"key": [b"key-%012d" % i for i in range(rows)], "value": pa.array([value] * rows, pa.binary())})
 
 
 def append_next(store: logstore.LogStore, topics: Iterator[int], data: pa.Table) -> None:
@@ -61,9 +59,7 @@ def bench_append(root: Path) -> list[list[object]]:
                 rounds=ROUNDS,
             )
             mb_s = len(stored) / statistics.median(seconds["ours"]) / 1e6
-            found.append(
-                ["append, 1 partition", f"{value_bytes} B", f"{mb_s:,.0f} MB/s", "write()", result, noise]
-            )
+            found.append(["append, 1 partition", f"{value_bytes} B", f"{mb_s:,.0f} MB/s", "write()", result, noise])
         shutil.rmtree(root / f"append-{value_bytes}")
         for path in root.glob("plain-*"):
             path.unlink()
@@ -160,13 +156,9 @@ def bench_open(root: Path) -> list[list[object]]:
                 store.append("t", numbered)
                 if segment < 9:
                     log.roll()
-    child = subprocess.run(
-        [sys.executable, "-c", OPEN, str(path)], capture_output=True, text=True, check=True
-    )
+    child = subprocess.run([sys.executable, "-c", OPEN, str(path)], capture_output=True, text=True, check=True)
     seconds, grown_mib = json.loads(child.stdout)
-    return [
-        ["open 1,000 partitions × 10 segments", "", f"{seconds:.2f} s", "", f"{grown_mib:.0f} MiB more", ""]
-    ]
+    return [["open 1,000 partitions × 10 segments", "", f"{seconds:.2f} s", "", f"{grown_mib:.0f} MiB more", ""]]
 
 
 OPEN = """

@@ -82,9 +82,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=asked.path, prefix="pylog-bench-") as name:
         rows = list(bench(spark, Path(name), asked.rounds))
     spark.stop()
-    show(
-        "Tiering to Delta Lake", ["values", "measured", "Spark's Parquet writer from", "ratio", "noise"], rows
-    )
+    show("Tiering to Delta Lake", ["values", "measured", "Spark's Parquet writer from", "ratio", "noise"], rows)
 
 
 if __name__ == "__main__":

@@ -48,9 +48,7 @@ def repeat_a_piece(data: bytearray, rng: random.Random, other: bytes) -> None:
 
 
 def grow(data: bytearray, rng: random.Random, other: bytes) -> None:
-    data += (
-        rng.randbytes(rng.randrange(1, LONG_MAX)) if rng.random() < 0.5 else bytes(rng.randrange(1, LONG_MAX))
-    )
+    data += rng.randbytes(rng.randrange(1, LONG_MAX)) if rng.random() < 0.5 else bytes(rng.randrange(1, LONG_MAX))
 
 
 def be_another_file(data: bytearray, rng: random.Random, other: bytes) -> None:

@@ -176,9 +176,7 @@ def test_a_crash_during_recovery_is_recovered_from_by_recovery(kind):
             left = disk.after_crash(kind)
             left.crash_at = left.calls + second
             try:
-                reopen(
-                    DIRECTORY, Env(StillClock(), left), recovery_point=history.flushed, **SETTINGS
-                ).recover()
+                reopen(DIRECTORY, Env(StillClock(), left), recovery_point=history.flushed, **SETTINGS).recover()
             except PowerCut:
                 check_recovery(left, history, kind)
                 continue

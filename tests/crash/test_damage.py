@@ -164,9 +164,7 @@ class Case:
         self.path = self.rng.choice([p for p in paths if p.endswith(FILES)])
         self.kind = self.rng.choice(KINDS)
         data = disk.names[self.path].data
-        other = self.rng.choice(
-            [p for p in paths if Path(p).suffix != ".log" or not self.path.endswith(".log")]
-        )
+        other = self.rng.choice([p for p in paths if Path(p).suffix != ".log" or not self.path.endswith(".log")])
         before = bytes(data)
         self.kind(data, self.rng, bytes(disk.names[other].data))
         self.is_changed = before != data
@@ -200,9 +198,7 @@ class Case:
             reported = {(report.topic, report.partition) for report in reports if report.damage}
             assert failed <= reported, f"{failed} cannot be read, verify says {reported}"
         for path in [p for p in self.disk.names if p.endswith((".log", "index"))]:
-            self.attempt(
-                lambda path=path: list(dump(Path(path), with_records=True, verify=True, env=self.env))
-            )
+            self.attempt(lambda path=path: list(dump(Path(path), with_records=True, verify=True, env=self.env)))
         if not store.read_only:
             self.check_repeats(store)
             for key in self.expected:
@@ -318,9 +314,7 @@ def test_damage_anywhere_is_read_over_or_reported_by_name(store_and_contents, ca
             try:
                 case.check_all()
             except BaseException as error:
-                error.add_note(
-                    f"PYLOG_DAMAGE_SEED={seed} PYLOG_DAMAGE_CASES=1: {case.kind.__name__} in {case.path}"
-                )
+                error.add_note(f"PYLOG_DAMAGE_SEED={seed} PYLOG_DAMAGE_CASES=1: {case.kind.__name__} in {case.path}")
                 raise
             seen.add(Path(case.path).suffix)
     assert FILES != ("",) or CASES < 60 or {".log", ".index", ".timeindex", ".txnindex", ".snapshot"} <= seen

@@ -225,9 +225,7 @@ def check_content(said: Said, log) -> None:
     assert [offset for offset, *_ in found] == sorted({offset for offset, *_ in found})
     assert all(said.rows[offset] == (key, value) for offset, key, value in found)
     stable = log.producers.last_stable_offset
-    expected = {
-        key: (o, value) for o, (key, value) in said.rows.items() if log.log_start_offset <= o < stable
-    }
+    expected = {key: (o, value) for o, (key, value) in said.rows.items() if log.log_start_offset <= o < stable}
     last = {key: (offset, value) for offset, key, value in found}
     for key, (offset, value) in expected.items():
         if value is not None:

@@ -30,9 +30,7 @@ def test_a_number_is_given_once_and_the_index_says_which_were_never_used():
 
 
 def test_decisions_that_code_and_pages_name_by_number_are_there():
-    sources = [
-        path for top in ("logstore", "replication", "datasource") for path in (ROOT / top).rglob("*.py")
-    ]
+    sources = [path for top in ("logstore", "replication", "datasource") for path in (ROOT / top).rglob("*.py")]
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     for path in [*sources, *pages]:
         for number in re.findall(r"[Dd]ecision \[?(\d+)", path.read_text()):

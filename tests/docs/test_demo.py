@@ -91,9 +91,7 @@ EXPECTED = records(("a", 1), ("a", 2), ("b", 1), (None, 1), (None, 2))
 
 
 def test_what_is_stored_as_written_passes():
-    check_records(
-        EXPECTED, stored((None, 2, 0, 0), ("a", 1, 0, 1), ("b", 1, 1, 0), ("a", 2, 0, 2), (None, 1, 1, 1))
-    )
+    check_records(EXPECTED, stored((None, 2, 0, 0), ("a", 1, 0, 1), ("b", 1, 1, 0), ("a", 2, 0, 2), (None, 1, 1, 1)))
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,7 @@ def test_the_dump_is_what_is_written():
 def test_others_read_the_dump_in_the_same_way():
     batch = MemoryRecords(dumped()).next_batch()
     assert batch.validate_crc()
-    assert [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch] == [
-        tuple(r) for r in EXPECTED
-    ]
+    assert [(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch] == [tuple(r) for r in EXPECTED]
 
 
 def test_the_field_table_has_the_header_layout():

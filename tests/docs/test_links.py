@@ -30,7 +30,5 @@ def test_every_link_of_a_page_leads_somewhere(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_file_that_a_page_names_is_there(page):
-    for path in re.findall(
-        r"`((?:logstore|replication|datasource|tests|docs|conf)/[\w./-]+)", page.read_text()
-    ):
+    for path in re.findall(r"`((?:logstore|replication|datasource|tests|docs|conf)/[\w./-]+)", page.read_text()):
         assert (ROOT / path).exists(), path

@@ -23,7 +23,5 @@ def test_the_cluster_of_the_page_loses_a_broker_and_goes_on(tmp_path, variables)
         timeout=200,
         check=False,
     )
-    assert done.stdout.splitlines() == ["0 records on their way, brokers up: [1, 3]", "[1, 2, 3]"], (
-        done.stderr
-    )
+    assert done.stdout.splitlines() == ["0 records on their way, brokers up: [1, 3]", "[1, 2, 3]"], done.stderr
     assert list(tmp_path.glob("pylog-cluster-*")) == []

@@ -15,9 +15,7 @@ def camel(name):
 def test_the_table_names_every_api_and_its_versions():
     rows = re.findall(r"^\| (\d+) \| (\w+) \| (\d+)–(\d+) \|", PAGE, re.MULTILINE)
     assert [(int(key), name, int(first), int(last)) for key, name, first, last in rows] == [
-        (key.value, camel(key.name), first, last)
-        for key, (first, last) in SERVED.items()
-        if key not in INTERBROKER
+        (key.value, camel(key.name), first, last) for key, (first, last) in SERVED.items() if key not in INTERBROKER
     ]
 
 

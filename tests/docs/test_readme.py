@@ -40,9 +40,7 @@ def environment(tmp_path, variables):
 
 def run(command, environment):
     work, variables = environment
-    done = subprocess.run(
-        command, cwd=work, env=variables, capture_output=True, text=True, timeout=280, check=False
-    )
+    done = subprocess.run(command, cwd=work, env=variables, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 

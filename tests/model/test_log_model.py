@@ -68,9 +68,7 @@ class LogMachine(RuleBasedStateMachine):
         info = append(self.logs[side], data, as_owner=as_owner)
         assert (info.first_offset, info.next_offset) == (first, self.end)
 
-    @rule(
-        side=sides, gaps=st.lists(st.integers(0, 5), min_size=1, max_size=4), timestamp=st.integers(0, 20_000)
-    )
+    @rule(side=sides, gaps=st.lists(st.integers(0, 5), min_size=1, max_size=4), timestamp=st.integers(0, 20_000))
     def append_as_follower(self, side, gaps, timestamp) -> None:
         if not self.logs[side].segments():
             self.start = self.end + gaps[0]

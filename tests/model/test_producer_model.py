@@ -178,9 +178,7 @@ class ProducerMachine(RuleBasedStateMachine):
         expected = begins if current is None else model.next_sequence(producer) if epoch == current else 0
         sequence, offset, request = (expected + shift) % 2**31, model.end, []
         for count in counts:
-            request.append(
-                Stored(offset, count, producer, epoch, sequence, transactional, "", self.values(count))
-            )
+            request.append(Stored(offset, count, producer, epoch, sequence, transactional, "", self.values(count)))
             sequence, offset = (sequence + count) % 2**31, offset + count
         if model.duplicate(producer, epoch, request[0].sequence, request[0].count):
             return  # by chance: has a rule of its own
@@ -297,10 +295,7 @@ class ProducerMachine(RuleBasedStateMachine):
 
     @rule(side=sides)
     def both_know_the_producers(self, side) -> None:
-        known = {
-            s.producer_id: (s.epoch, s.last_sequence, s.last_offset)
-            for s in self.logs[side].producers.states()
-        }
+        known = {s.producer_id: (s.epoch, s.last_sequence, s.last_offset) for s in self.logs[side].producers.states()}
         wanted = {}
         for producer in (1, 2, 3):
             if self.model.of(producer):

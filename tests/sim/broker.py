@@ -178,9 +178,7 @@ class SimBroker:
 
         has_lost = self.replicas.has_lost_writes
         said = self.offline
-        self.ask_tree(
-            lambda: self.tree.register(session, self.id, lost_writes=has_lost, offline=said), registered
-        )
+        self.ask_tree(lambda: self.tree.register(session, self.id, lost_writes=has_lost, offline=said), registered)
 
     @property
     def offline(self) -> Offline | None:
@@ -291,11 +289,7 @@ class SimBroker:
             return
         request = queue[0]
         live = self.controller.brokers.get(broker)
-        if (
-            request.controller_epoch != self.controller.epoch
-            or live is None
-            or live.epoch != request.broker_epoch
-        ):
+        if request.controller_epoch != self.controller.epoch or live is None or live.epoch != request.broker_epoch:
             queue.popleft()
             self._send_next(broker)
             return

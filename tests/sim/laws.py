@@ -110,9 +110,7 @@ class Laws:
         self.excused.append(tp)
         self.committed[tp] = batches_of(partition.log, 0, end)
         self.ends[tp] = end
-        self.acked = [
-            (acked, offset, crc) for acked, offset, crc in self.acked if acked != tp or offset < end
-        ]
+        self.acked = [(acked, offset, crc) for acked, offset, crc in self.acked if acked != tp or offset < end]
 
     def committed_by(self, partition: Partition) -> None:
         """The HW only grows within a leader epoch; what it passes is committed, for ever, and with these bytes.
@@ -195,9 +193,7 @@ class Laws:
         if not self.unclean:
             assert offset < self.ends[tp], f"{tp}: {offset} acknowledged, committed are {self.ends[tp]}"
             found = self._committed_in(tp, offset, offset + 1)
-            assert [batch.crc for batch in found] == [crc], (
-                f"{tp}: {offset} acknowledged, committed is {found}"
-            )
+            assert [batch.crc for batch in found] == [crc], f"{tp}: {offset} acknowledged, committed is {found}"
 
     def consumed(self, tp: TopicPartition, data: bytes, leader_epoch: int) -> None:
         """What is read is what was committed, whoever it is read from."""
@@ -242,9 +238,7 @@ class Laws:
         before = self.seen.get(tp)
         if before is not None:
             assert stored.version > before.version, f"{tp}: {before} {stored}"
-            assert stored.leader_epoch >= before.leader_epoch, (
-                f"{tp}: leader epoch went back: {before} {stored}"
-            )
+            assert stored.leader_epoch >= before.leader_epoch, f"{tp}: leader epoch went back: {before} {stored}"
             if stored.leader_epoch > before.leader_epoch:
                 self.ends_when_left[tp, before.leader_epoch] = self.ends[tp]
             assert stored.controller_epoch >= before.controller_epoch, (
@@ -256,9 +250,7 @@ class Laws:
             if partition == tp and broker not in stored.isr and registered and registered[0].epoch != epoch:
                 del self.tainted[broker, partition]
 
-    def _check_member(
-        self, tp: TopicPartition, stored: LeaderAndIsr, member: int, partition: Partition | None
-    ) -> None:
+    def _check_member(self, tp: TopicPartition, stored: LeaderAndIsr, member: int, partition: Partition | None) -> None:
         """Whoever may be elected has all that is committed; a leader waits for whoever may be elected."""
         end = partition.log_end_offset if partition else self.last_ends.get((member, tp), 0)
         if end < self.ends[tp] and not self.unclean:

@@ -342,9 +342,7 @@ class Partition:
             self.broker.watcher.truncated(self, offset)
             with self.broker.replicas.cutting(self.tp, offset):
                 self.log.truncate_to(offset)
-        self.follow_on(
-            follower.Truncated(self.log.log_start_offset, self.log.log_end_offset, _starts(self.log))
-        )
+        self.follow_on(follower.Truncated(self.log.log_start_offset, self.log.log_end_offset, _starts(self.log)))
 
 
 def _starts(log: Log) -> follower.EpochStarts:

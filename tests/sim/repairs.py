@@ -86,9 +86,7 @@ class Repairs:
                 case repair.Fill(leader, leader_epoch):
                     self._fill(tp, leader, leader_epoch)
                 case repair.Wait():
-                    self.broker.world.timer(
-                        self.broker, HAND_OVER_MS, lambda: self._step(tp, repair.Ticked())
-                    )
+                    self.broker.world.timer(self.broker, HAND_OVER_MS, lambda: self._step(tp, repair.Ticked()))
                 case repair.Forget(leader_epoch):
                     self._later(tp, partial(self._forget, tp, leader_epoch))
 
@@ -144,12 +142,7 @@ class Repairs:
         is_cut = broker.replicas.notes.all()[tp].is_cut
         others = [other for other in self.broker.tree.replicas(tp) if other != broker.id]
         others.sort(key=lambda other: other != leader)
-        todo = [
-            (hole, other)
-            for base in log.files.view.bases
-            for hole in holes.find(log, base)
-            for other in others
-        ]
+        todo = [(hole, other) for base in log.files.view.bases for hole in holes.find(log, base) for other in others]
 
         def go_on() -> None:
             if broker.partitions.get(tp) is None or broker.partitions[tp].log is not log:

@@ -181,9 +181,7 @@ class Simulation:
         """The broker hears nobody, or is heard by nobody, or both; the tree it may reach."""
         others = [other for other in self.brokers if other != broker.id]
         ways = self.world.random.choice(["in", "out", "both"])
-        cuts = {(o, broker.id) for o in others if ways != "out"} | {
-            (broker.id, o) for o in others if ways != "in"
-        }
+        cuts = {(o, broker.id) for o in others if ways != "out"} | {(broker.id, o) for o in others if ways != "in"}
         self.world.cuts |= cuts
         self._later(lambda: self._heal(cuts))
 

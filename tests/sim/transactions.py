@@ -278,9 +278,7 @@ class Producer:
 
     def ask(self, event, answer) -> None:
         state = self.state
-        self.coordinator.ask(
-            event, lambda body: answer(body) if self.state is state and not self.is_dead else None
-        )
+        self.coordinator.ask(event, lambda body: answer(body) if self.state is state and not self.is_dead else None)
 
     def initialize(self) -> None:
         fresh_id = 1000 + next(self.coordinator.numbers)
@@ -298,20 +296,14 @@ class Producer:
 
         def add() -> None:
             self.ask(
-                lambda n: events.Add(
-                    request=n, producer_id=pair[0], producer_epoch=pair[1], partitions=chosen
-                ),
+                lambda n: events.Add(request=n, producer_id=pair[0], producer_epoch=pair[1], partitions=chosen),
                 lambda body: None if body.error else self.write(pair, chosen),
             )
 
         self.retry(("add", pair), add)
 
     def write(self, pair, chosen) -> None:
-        rows = [
-            (tp, n, b"%d-%d %d %s-%d" % (*pair, self.name, str(tp).encode(), n))
-            for tp in chosen
-            for n in range(3)
-        ]
+        rows = [(tp, n, b"%d-%d %d %s-%d" % (*pair, self.name, str(tp).encode(), n)) for tp in chosen for n in range(3)]
         left = {row[2] for row in rows}
         state = ("write", pair)
 

@@ -172,9 +172,7 @@ class Tree:
 
         self.world.after(delay_ms, leave)
 
-    def register(
-        self, session: Session, broker: int, *, lost_writes: bool, offline: Offline | None
-    ) -> int | None:
+    def register(self, session: Session, broker: int, *, lost_writes: bool, offline: Offline | None) -> int | None:
         """The broker's epoch; None if a former session of it is not over yet."""
         if broker in self.brokers:
             return None

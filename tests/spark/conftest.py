@@ -85,9 +85,7 @@ class Topics:
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
         with logstore.open(self.path) as store:
-            store.create_topic(
-                topic, partitions=partitions, config={k.replace("_", "."): v for k, v in config.items()}
-            )
+            store.create_topic(topic, partitions=partitions, config={k.replace("_", "."): v for k, v in config.items()})
 
     def append(self, topic: str, values: list[str], **columns: object) -> None:
         with logstore.open(self.path) as store:
@@ -151,9 +149,7 @@ class TopicsOfCluster:
     def grow(self, topic: str, partitions: int) -> None:
         self.cluster.administer("create_partitions", [NewPartitions(topic, partitions)], operation_timeout=20)
         self.cluster.until(
-            lambda: (
-                sum(known.broker >= 0 for known in self.client.topic(topic).leaders.values()) == partitions
-            )
+            lambda: sum(known.broker >= 0 for known in self.client.topic(topic).leaders.values()) == partitions
         )
 
     def delete(self, topic: str) -> None:

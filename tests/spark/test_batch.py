@@ -13,9 +13,7 @@ import logstore
 
 pytestmark = pytest.mark.spark
 
-SCHEMA = (
-    "key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int"
-)
+SCHEMA = "key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int"
 
 
 def refusal(action):
@@ -109,9 +107,7 @@ def test_compression_is_an_option(spark, topics, read, write):
         topics.create(codec)
         write(spark.range(3000).selectExpr("string(id) value").coalesce(1), topic=codec, compression=codec)
     with logstore.open(topics.path, mode="r") as store:
-        plain, packed = (
-            sum(s.size_bytes for s in store.log(codec, 0).segments()) for codec in ("none", "zstd")
-        )
+        plain, packed = (sum(s.size_bytes for s in store.log(codec, 0).segments()) for codec in ("none", "zstd"))
     assert packed < plain / 2
     assert read(subscribe="zstd").count() == 3000
 
@@ -166,10 +162,7 @@ def test_pushed_filters_give_the_same_rows(orders, read, pushdown):
     for condition, count in CONDITIONS.items():
         found = {
             tuple(
-                sorted(
-                    (r.partition, r.offset)
-                    for r in read(subscribe="orders", **options).where(condition).collect()
-                )
+                sorted((r.partition, r.offset) for r in read(subscribe="orders", **options).where(condition).collect())
             )
             for options in ({"pushdown": "true", "minPartitions": 4}, {})
         }
@@ -215,9 +208,7 @@ def test_an_empty_topic_is_an_empty_table(topics, read):
 
 def test_a_temporary_view_is_the_table_of_sql(spark, orders):
     ((name, place),) = orders.options.items()
-    spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW o USING pylog OPTIONS ({name} '{place}', subscribe 'orders')"
-    )
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW o USING pylog OPTIONS ({name} '{place}', subscribe 'orders')")
     assert spark.sql("SELECT max(offset) m, partition p FROM o GROUP BY partition ORDER BY p").collect() == [
         (2, 0),
         (0, 1),
@@ -235,9 +226,7 @@ def test_a_created_table_says_that_spark_drops_its_options(spark, orders):
         found = spark.sql(f"SELECT count(*) FROM lost WITH ('{name}'='{place}', subscribe='orders')")
         assert found.collect() == [(4,)]
         more = "".join(f", {name}='{value}'" for name, value in orders.write_options.items())
-        spark.sql(
-            f"INSERT INTO lost WITH ('{name}'='{place}', topic='orders'{more}) (value) VALUES (binary('e'))"
-        )
+        spark.sql(f"INSERT INTO lost WITH ('{name}'='{place}', topic='orders'{more}) (value) VALUES (binary('e'))")
         assert len(orders.values("orders")) == 5
     finally:
         spark.sql("DROP TABLE lost")
@@ -338,9 +327,7 @@ def test_a_row_that_cannot_be_stored_fails_the_write(spark, topics, write, row, 
 
 def test_a_row_with_no_topic_or_an_unknown_one_fails_the_write(spark, topics, write):
     topics.create("t")
-    assert "'topic' is null in 1 rows" in refusal(
-        lambda: write(spark.sql("SELECT 'v' value, string(null) topic"))
-    )
+    assert "'topic' is null in 1 rows" in refusal(lambda: write(spark.sql("SELECT 'v' value, string(null) topic")))
     assert "no topic 'tx'" in refusal(lambda: write(spark.sql("SELECT 'v' value, 'tx' topic")))
 
 

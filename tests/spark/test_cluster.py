@@ -92,16 +92,10 @@ def test_a_secured_cluster_is_written_and_read_and_nothing_shows_a_password(spar
         frame = spark.range(200).selectExpr("concat('v', id) value")
         frame.write.format("pylog").options(**over, topic="t", exactlyOnce=False).mode("append").save()
         found = spark.read.format("pylog").options(**over, subscribe="t").load()
-        assert sorted(bytes(row.value).decode() for row in found.collect()) == sorted(
-            f"v{n}" for n in range(200)
-        )
+        assert sorted(bytes(row.value).decode() for row in found.collect()) == sorted(f"v{n}" for n in range(200))
         stream = spark.readStream.format("pylog").options(**over, subscribe="t", groupId="g")
         query = stream.option("startingOffsets", "earliest").load().writeStream.format("noop")
-        query = (
-            query.option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
         query.awaitTermination()
         assert lag_of_group(listener.address, "g", security=security)["offsetsBehindLatest"] == 0
         shown = [found._jdf.queryExecution().toString(), str(query.lastProgress), repr(found)]
@@ -136,13 +130,7 @@ def test_keys_go_to_the_partitions_where_a_directory_has_them(spark, client, ove
         store.append("t", rows)
         wanted = {p: store.read("t", partition=p).read_all()["value"].to_pylist() for p in range(3)}
     client.append(topic, rows)
-    found = (
-        spark.read.format("pylog")
-        .options(**over, subscribe=topic)
-        .load()
-        .orderBy("partition", "offset")
-        .collect()
-    )
+    found = spark.read.format("pylog").options(**over, subscribe=topic).load().orderBy("partition", "offset").collect()
     assert {p: [bytes(row.value) for row in found if row.partition == p] for p in range(3)} == wanted
 
 
@@ -225,9 +213,7 @@ def test_a_stream_reads_a_cluster_while_its_leaders_die(spark, client, over, clu
     assert sorted(found, key=lambda v: int(v[1:])) == [f"v{n}".encode() for n in sent]
 
 
-def test_a_stream_commits_to_its_group_and_another_one_goes_on_there(
-    spark, client, over, cluster, topic, tmp_path
-):
+def test_a_stream_commits_to_its_group_and_another_one_goes_on_there(spark, client, over, cluster, topic, tmp_path):
     """What tools of Kafka see of the group is where the query is; with a new checkpoint nothing comes twice."""
     group = f"of-{topic}"
 
@@ -236,9 +222,7 @@ def test_a_stream_commits_to_its_group_and_another_one_goes_on_there(
             **over, subscribe=topic, groupId=group, startingOffsets="group"
         )
         out = frame.load().selectExpr("cast(value as string) value").writeStream.format("memory")
-        out = out.queryName(f"of_group_{number}").option(
-            "checkpointLocation", str(tmp_path / f"checkpoint{number}")
-        )
+        out = out.queryName(f"of_group_{number}").option("checkpointLocation", str(tmp_path / f"checkpoint{number}"))
         query = out.trigger(availableNow=True).start()
         query.awaitTermination(TIMEOUT_S)
         assert lag(query.lastProgress)["offsetsBehindLatest"] == 0
@@ -255,9 +239,7 @@ def test_a_stream_commits_to_its_group_and_another_one_goes_on_there(
     client.append(topic, pa.table(columns(50, 200)))
     assert lag_of_group(over["kafka.bootstrap.servers"], group)["offsetsBehindLatest"] == 50
     assert run(2) == {f"v{n}" for n in range(200, 250)}
-    again = spark.read.format("pylog").options(
-        **over, subscribe=topic, groupId=group, startingOffsets="group"
-    )
+    again = spark.read.format("pylog").options(**over, subscribe=topic, groupId=group, startingOffsets="group")
     assert again.load().count() == 0
 
 
@@ -288,9 +270,7 @@ def test_what_brokers_deleted_is_read_from_the_table_though_a_run_died_behind_it
         prepare(find(location, owner, directory, None)),
         {p: ReportRow(topic=topic, partition=p) for p in (0, 1)},
     )
-    tiering.through_package(
-        spark, task, plan(task, goal(task, lines), lines), no_progress
-    )  # and here it dies
+    tiering.through_package(spark, task, plan(task, goal(task, lines), lines), no_progress)  # and here it dies
     assert noted(owner).tiered == {}
     assert run() == {"nothing to do"}
     ends = {p: extent.end for p, extent in client.extents(topic).items()}
@@ -337,9 +317,7 @@ def test_verify_tells_damage_from_what_a_leader_refuses(spark, client, over, clu
     cluster.until(lambda: cluster.states(alone)[0][0] == 3)
     impatient = KafkaClient(bootstrap, timeout_ms=1500)
     monkeypatch.setitem(cluster_topics._clients, (os.getpid(), bootstrap, ""), impatient)
-    monkeypatch.setattr(
-        tasks, "run_tasks", lambda _, items, work, __: [tasks._guarded(work, i) for i in items]
-    )
+    monkeypatch.setattr(tasks, "run_tasks", lambda _, items, work, __: [tasks._guarded(work, i) for i in items])
     (row,) = verify.run(spark, bootstrap=bootstrap, topics=alone).collect()
     assert (row.status, row.damage) == ("failed", [])
     assert f"fetch of {alone}-0 at offset 1 did not succeed" in row.note

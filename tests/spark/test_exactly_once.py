@@ -40,10 +40,7 @@ class Copy:
         if "topic" not in frame.columns:
             writer = writer.option("topic", "out")
         return (
-            writer.options(**options)
-            .option("checkpointLocation", self.checkpoint)
-            .trigger(availableNow=True)
-            .start()
+            writer.options(**options).option("checkpointLocation", self.checkpoint).trigger(availableNow=True).start()
         )
 
     def run(self, frame=None, **options):
@@ -95,9 +92,7 @@ def everything(topics, topic="out"):
         return sorted(
             value.decode()
             for p in range(store.topic(topic).partitions)
-            for value in store.read(topic, partition=p, isolation="read_uncommitted")
-            .read_all()["value"]
-            .to_pylist()
+            for value in store.read(topic, partition=p, isolation="read_uncommitted").read_all()["value"].to_pylist()
         )
 
 
@@ -290,9 +285,7 @@ def test_a_replay_with_other_rows_of_the_same_input_keeps_the_first_ones(copy, t
     assert seen(topics) == first
 
 
-def test_a_checkpoint_restored_from_an_older_copy_is_refused_and_loses_nothing_silently(
-    copy, topics, tmp_path
-):
+def test_a_checkpoint_restored_from_an_older_copy_is_refused_and_loses_nothing_silently(copy, topics, tmp_path):
     """(T9) Old batch numbers come with new content."""
     topics.append("in", ["a", "b", "c", "d"])
     copy.run()

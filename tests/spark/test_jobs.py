@@ -68,9 +68,7 @@ def test_retention_says_what_went_from_where_to_where_and_why(spark, segments):
         assert row["bytes_after"] == row["bytes_before"] - row["bytes"]
         assert (row["start_before"], row["start_after"]) == (0, gone[-1].next_offset)
     with logstore.open(segments.path, mode="r") as store:
-        assert [extent.start for extent in store.offsets("t").values()] == [
-            row["start_after"] for row in done
-        ]
+        assert [extent.start for extent in store.offsets("t").values()] == [row["start_after"] for row in done]
     assert {row["status"] for row in retention.run(spark, path=segments.path).collect()} == {"nothing to do"}
 
 
@@ -93,9 +91,7 @@ def test_two_jobs_at_once_do_no_harm(spark, segments):
 
 
 def test_compaction_keeps_the_last_record_of_each_key_and_says_so(spark, topics):
-    topics.create(
-        "c", partitions=2, cleanup_policy="compact", segment_bytes="1000", min_cleanable_dirty_ratio="0.1"
-    )
+    topics.create("c", partitions=2, cleanup_policy="compact", segment_bytes="1000", min_cleanable_dirty_ratio="0.1")
     topics.create("not")
     for i in range(10):
         topics.append("c", [f"{i}-{k}" for k in range(50)], key=[f"k{k}" for k in range(50)])
@@ -123,9 +119,7 @@ def test_verify_reports_damage_with_file_and_position_and_checks_the_rest(spark,
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(data)
-    assert {row["status"] for row in verify.run(spark, path=segments.path, dry_run=True).collect()} == {
-        "would be read"
-    }
+    assert {row["status"] for row in verify.run(spark, path=segments.path, dry_run=True).collect()} == {"would be read"}
     rows = {(row["topic"], row["partition"]): row for row in verify.run(spark, path=segments.path).collect()}
     assert {place: row["status"] for place, row in rows.items()} == {
         ("kept", 0): "sound",
@@ -257,9 +251,7 @@ def test_a_command_prints_a_table_or_json(spark, segments):
         "BYTES",
         "SECONDS",
     ]
-    rows = json.loads(
-        pylog_jobs("retention", "--path", segments.path, "--output", "json", "--dry-run").stdout
-    )
+    rows = json.loads(pylog_jobs("retention", "--path", segments.path, "--output", "json", "--dry-run").stdout)
     assert [row["status"] for row in rows] == ["nothing to do", "would be removed", "would be removed"]
 
 

@@ -74,11 +74,7 @@ print(json.dumps({
 def run_script(python: Path, directory: Path, text: str, **environment: str) -> dict[str, object]:
     """Run this in an empty directory, with nothing of this project or of its venv in the environment."""
     directory.mkdir()
-    kept = {
-        k: v
-        for k, v in os.environ.items()
-        if k in ("HOME", "JAVA_HOME", "LANG", "SPARK_SUBMIT_OPTS", "TMPDIR")
-    }
+    kept = {k: v for k, v in os.environ.items() if k in ("HOME", "JAVA_HOME", "LANG", "SPARK_SUBMIT_OPTS", "TMPDIR")}
     kept["PATH"] = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if "venv" not in p)
     script = directory / "script.py"
     script.write_text(text)

@@ -31,11 +31,7 @@ class Query:
             self.batches[number] = [r.value.decode() for r in batch.sort("partition", "offset").collect()]
 
         writer = self.frame(**options).writeStream.foreachBatch(keep)
-        return (
-            writer.trigger(**trigger or {"availableNow": True})
-            .option("checkpointLocation", self.checkpoint)
-            .start()
-        )
+        return writer.trigger(**trigger or {"availableNow": True}).option("checkpointLocation", self.checkpoint).start()
 
     def run(self, trigger=None, **options):
         """Run to the end; return the last progress."""
@@ -113,9 +109,7 @@ def test_a_start_at_the_end_is_the_same_when_batch_0_is_read_again(topics, query
 
     for number in sorted(seen, reverse=True):
         query.forget(number)
-    for later in [
-        name for name in (query.checkpoint / "offsets").iterdir() if name.name.lstrip(".")[0] not in "0m"
-    ]:
+    for later in [name for name in (query.checkpoint / "offsets").iterdir() if name.name.lstrip(".")[0] not in "0m"]:
         later.unlink()
     topics.append("t", numbers(9, 12))
     query.run(subscribe="t", startingOffsets="latest")
@@ -132,9 +126,7 @@ def test_once_takes_all_in_one_batch(topics, query):
 
 def test_a_running_query_follows_new_records_partitions_and_topics(topics, query):
     topics.create("t-a")
-    running = query.start(
-        {"processingTime": "100 milliseconds"}, subscribePattern="t-.*", startingOffsets="latest"
-    )
+    running = query.start({"processingTime": "100 milliseconds"}, subscribePattern="t-.*", startingOffsets="latest")
     until(lambda: query.batches)
     topics.append("t-a", ["x1"])
     until(lambda: query.values() == ["x1"])
@@ -161,9 +153,7 @@ def test_limits_in_bytes_and_rows_act(topics, query):
 def test_few_rows_wait_for_more(topics, query):
     topics.create("t")
     topics.append("t", numbers(0, 3))
-    running = query.start(
-        {"processingTime": "0 seconds"}, subscribe="t", minOffsetsPerTrigger=3, maxTriggerDelay="1h"
-    )
+    running = query.start({"processingTime": "0 seconds"}, subscribe="t", minOffsetsPerTrigger=3, maxTriggerDelay="1h")
     until(lambda: query.values() == numbers(0, 3))
     topics.append("t", numbers(3, 5))
     time.sleep(1)
@@ -266,12 +256,7 @@ def test_a_stream_from_topic_to_topic(topics, query, tmp_path):
     topics.append("t", numbers(0, 20), key=numbers(0, 20))
     frame = query.frame(subscribe="t", maxOffsetsPerTrigger=7).select("key", "value")
     for expected in (20, 25):
-        assert (
-            to_topic(frame, topics, tmp_path / "out", topic="out")
-            .queryName("copy")
-            .start()
-            .awaitTermination(60)
-        )
+        assert to_topic(frame, topics, tmp_path / "out", topic="out").queryName("copy").start().awaitTermination(60)
         assert topics.values("out") == topics.values("t")
         assert len(topics.values("out")) == expected
         topics.append("t", numbers(20, 25), key=numbers(20, 25))

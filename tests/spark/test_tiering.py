@@ -74,9 +74,7 @@ def logged(topics, topic: str = "t") -> list[tuple[int, int]]:
 
 
 def task_of(topics, topic: str = "t", fields: tuple[pa.Field, ...] = ()) -> TieringTask:
-    return TieringTask(
-        location=topics.location, owner=topics.owner(topic), table=table(topics, topic), fields=fields
-    )
+    return TieringTask(location=topics.location, owner=topics.owner(topic), table=table(topics, topic), fields=fields)
 
 
 def planned(task: TieringTask) -> tuple[dict[int, int], dict[int, ReportRow]]:
@@ -133,9 +131,7 @@ def test_a_table_has_every_record_as_it_is_with_its_day(topics, tier):
         "headers": [{"key": "h", "value": b"1"}],
     }
     assert second == {**place, "offset": 1, "key": None, "value": None, "headers": None}
-    days = pa.table(DeltaTable(str(table(topics))).get_add_actions(flatten=True))[
-        "partition.date"
-    ].to_pylist()
+    days = pa.table(DeltaTable(str(table(topics))).get_add_actions(flatten=True))["partition.date"].to_pylist()
     assert sorted(map(str, days)) == ["1970-01-01", "2023-11-14"]
 
 
@@ -317,9 +313,7 @@ def test_the_log_is_on_disk_before_the_table_has_its_records(topics, tier, monke
         monkeypatch.undo()
     assert [is_committed for path, is_committed in synced if path.name == f"{0:020d}.log"] == [False]
     last_of_table = max(i for i, (path, _) in enumerate(synced) if path.parent == commit.parent)
-    first_of_mark = min(
-        i for i, (path, _) in enumerate(synced) if path.parent.name == "t-0" and path.suffix == ".tmp"
-    )
+    first_of_mark = min(i for i, (path, _) in enumerate(synced) if path.parent.name == "t-0" and path.suffix == ".tmp")
     assert last_of_table < first_of_mark
 
 
@@ -383,9 +377,7 @@ def test_the_table_may_be_elsewhere_and_stays_where_it_is(topics, tier, tmp_path
     topics.append("t", VALUES)
     tier()
     assert places(tmp_path / "lake" / "t") == logged(topics)
-    assert "lake/t already: leave the table away" in refused(
-        tier(topics="t", table=str(tmp_path / "other"))[0]
-    )
+    assert "lake/t already: leave the table away" in refused(tier(topics="t", table=str(tmp_path / "other"))[0])
     with pytest.raises(InvalidRequestError, match="would hold 2 topics"):
         tier(table=str(tmp_path / "other"))
 
@@ -439,10 +431,7 @@ def test_table_and_log_together_hold_each_offset_once(half_gone, read):
     assert [row.offset for row in found] == list(range(600))
     assert [row.value.decode() for row in found] == VALUES[:100] * 6
     assert union.schema == read(subscribe="t", includeHeaders=True).schema
-    assert (
-        read(subscribe="t", includeTiered=True, minPartitions=7).selectExpr("sum(offset)").first()[0]
-        == 179_700
-    )
+    assert read(subscribe="t", includeTiered=True, minPartitions=7).selectExpr("sum(offset)").first()[0] == 179_700
 
 
 def test_ranges_of_offsets_and_time_reach_into_the_table(half_gone, read, topics):
@@ -530,9 +519,7 @@ def test_an_optimized_table_is_read_the_same(half_gone, topics, tier, read):
 def through_delta(spark, monkeypatch):
     """What a session with Delta's jar has, as far as the job uses it; with the jar see below."""
     spark.dataSource.register(DeltaSource)
-    monkeypatch.setattr(
-        delta_spark, "has_delta", lambda session: True
-    )  # a static setting: it cannot be set here
+    monkeypatch.setattr(delta_spark, "has_delta", lambda session: True)  # a static setting: it cannot be set here
 
 
 def test_delta_s_writer_gets_boundaries_and_rows(through_delta, topics, tier, read):

@@ -157,9 +157,7 @@ def test_times_that_spark_wrote_as_int96_are_read_as_they_are(spark, topics, tie
     tier()
     rewritten(spark, topics, tmp_path / "int96")
     topics.append("t", ["in the log"])
-    union = (
-        read(subscribe="t", includeTiered=True).orderBy("offset").selectExpr("unix_millis(timestamp) AS ms")
-    )
+    union = read(subscribe="t", includeTiered=True).orderBy("offset").selectExpr("unix_millis(timestamp) AS ms")
     assert [row.ms for row in union.collect()][:5] == [-62_135_596_800_000, *FAR[1:]]
     since = read(subscribe="t", includeTiered=True, startingTimestamp=FAR[3])
     assert sorted(row.offset for row in since.select("offset").collect()) == [3, 4, 5]
@@ -189,9 +187,7 @@ def rewritten(spark, topics, directory: Path) -> None:
     there.create_write_transaction(actions, "overwrite", there.schema(), partition_by=["date"])
 
 
-def test_our_sessions_and_jobs_write_times_as_microseconds(
-    spark, topics, through_delta, tier, tmp_path, monkeypatch
-):
+def test_our_sessions_and_jobs_write_times_as_microseconds(spark, topics, through_delta, tier, tmp_path, monkeypatch):
     name, partitions = "spark.sql.parquet.outputTimestampType", "spark.databricks.delta.snapshotPartitions"
     with delta_spark.settings(spark, delta_settings("local[2]")):
         spark.sql("SELECT timestamp'2024-01-01' AS at").write.parquet(str(tmp_path / "p"))
@@ -226,12 +222,8 @@ def test_delta_s_own_words_are_told_and_only_a_conflict_is_tried_again(spark):
     def caught(exception: object) -> Py4JJavaError:
         return Py4JJavaError("An error occurred while calling o116.save.\n", exception)
 
-    conflict = caught(
-        java.util.ConcurrentModificationException("another came first")
-    )  # as all of Delta's are
-    nested = caught(
-        java.lang.RuntimeException("Job aborted", java.lang.RuntimeException("disk full\nmore", None))
-    )
+    conflict = caught(java.util.ConcurrentModificationException("another came first"))  # as all of Delta's are
+    nested = caught(java.lang.RuntimeException("Job aborted", java.lang.RuntimeException("disk full\nmore", None)))
     where = Path("/t")
     assert type(delta_spark.failure(where, conflict)) is TableConflictError
     assert type(delta_spark.failure(where, nested)) is StorageError
@@ -259,9 +251,7 @@ def test_a_table_that_cannot_be_written_is_not_tried_again(topics, tier, monkeyp
     topics.append("t", VALUES)
     tier()
     topics.append("t", VALUES)
-    protocol = (
-        '{"protocol":{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["checkpointProtection"]}}'
-    )
+    protocol = '{"protocol":{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["checkpointProtection"]}}'
     (table(topics) / "_delta_log" / f"{2:020d}.json").write_text(protocol)
     tries, run_tasks = [], tiering.run_tasks
 

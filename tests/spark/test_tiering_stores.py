@@ -79,9 +79,7 @@ def test_a_copy_of_a_store_fills_its_own_copy_of_the_table(spark, store, tmp_pat
     assert values(union(spark, other)) == sorted([*named("a", 20), *named("b", 20)])
 
 
-def test_a_table_elsewhere_is_that_of_one_store_and_a_moved_store_is_told_how_to_keep_it(
-    spark, store, tmp_path
-):
+def test_a_table_elsewhere_is_that_of_one_store_and_a_moved_store_is_told_how_to_keep_it(spark, store, tmp_path):
     table, early, late, moved = str(tmp_path / "lake" / "{topic}"), *(tmp_path / name for name in "bcd")
     shutil.copytree(store, early)
     tier(spark, store, table=table)

@@ -86,9 +86,7 @@ class Disk:
         self.free_bytes: int | None = None
         self.fsync_fails: str | None = None
         self.fsyncs = 0
-        self.fsync_fails_at = (
-            -1
-        )  # the number of the one that does; from then on the kernel says that all is well
+        self.fsync_fails_at = -1  # the number of the one that does; from then on the kernel says that all is well
         self.random = random.Random(seed)
         self.ticks = 0
         self.epoch_ns = 0  # when the first tick was
@@ -358,9 +356,7 @@ class Disk:
         for directory in (*reversed(Path(path).parents), Path(path)):
             if str(directory) not in self.directories:
                 if directory.parent in (directory, Path("/")):
-                    self.synced_directories.add(
-                        str(directory)
-                    )  # where the store is to be: it was always there
+                    self.synced_directories.add(str(directory))  # where the store is to be: it was always there
                 elif self._changes():
                     raise PowerCut
                 self.directories[str(directory)] = self.ticks

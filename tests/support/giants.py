@@ -134,9 +134,7 @@ def fat(values: Mapping[str, Any], place: Callable[[Any, Any], Any]) -> Callable
     """As many bytes as there may be; `place` puts them into the request."""
 
     def make(key: ApiKey, version: int) -> bytes:
-        return frame_of(
-            key, version, place(entity(key, version, values), bounds.BOUNDS[key].bytes_max - 10_000)
-        )
+        return frame_of(key, version, place(entity(key, version, values), bounds.BOUNDS[key].bytes_max - 10_000))
 
     return make
 
@@ -272,9 +270,7 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
             "topic_states",
             {
                 "topic_name": "t",
-                "partition_states": [
-                    {"partition_index": NUMBERED, "leader_epoch": 1, "delete_partition": False}
-                ],
+                "partition_states": [{"partition_index": NUMBERED, "leader_epoch": 1, "delete_partition": False}],
             },
             ORDER_HEAD,
             inner="partition_states",
@@ -295,9 +291,7 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
     },
     ApiKey.CONTROLLED_SHUTDOWN: {"one": plain({"broker_id": 99, "broker_epoch": 1})},
     ApiKey.OFFSET_COMMIT: {
-        "partitions": many(
-            "topics", {"name": PARTITIONS, "partitions": [COMMIT]}, COMMIT_HEAD, inner="partitions"
-        ),
+        "partitions": many("topics", {"name": PARTITIONS, "partitions": [COMMIT]}, COMMIT_HEAD, inner="partitions"),
     },
     ApiKey.OFFSET_FETCH: {
         "groups": many(
@@ -342,8 +336,7 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
         "partitions": many(
             "topics",
             {"name": PARTITIONS, "partitions": [COMMIT]},
-            TRANSACTION_HEAD
-            | {"group_id": GROUP, "generation_id": -1, "member_id": "", "group_instance_id": None},
+            TRANSACTION_HEAD | {"group_id": GROUP, "generation_id": -1, "member_id": "", "group_instance_id": None},
             inner="partitions",
         ),
     },
@@ -416,9 +409,7 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
             inner="assignments",
         ),
     },
-    ApiKey.DELETE_TOPICS: {
-        "unknown": many("topics", {"name": "name-0000000", "topic_id": None}, {"timeout": 1000})
-    },
+    ApiKey.DELETE_TOPICS: {"unknown": many("topics", {"name": "name-0000000", "topic_id": None}, {"timeout": 1000})},
     ApiKey.DELETE_RECORDS: {
         "partitions": many(
             "topics",
@@ -511,9 +502,7 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
         ),
     },
     ApiKey.LIST_PARTITION_REASSIGNMENTS: {
-        "topics": many(
-            "topics", {"name": "name-0000000", "partition_indexes": (0,)}, {"timeout": 1000}, weight=2
-        ),
+        "topics": many("topics", {"name": "name-0000000", "partition_indexes": (0,)}, {"timeout": 1000}, weight=2),
     },
     ApiKey.OFFSET_DELETE: {
         "partitions": many(
@@ -523,7 +512,5 @@ SHAPES: Mapping[ApiKey, Mapping[str, Callable[[ApiKey, int], bytes]]] = {
             inner="partitions",
         ),
     },
-    ApiKey.DESCRIBE_CLUSTER: {
-        "one": plain({"include_cluster_authorized_operations": False, "endpoint_type": 1})
-    },
+    ApiKey.DESCRIBE_CLUSTER: {"one": plain({"include_cluster_authorized_operations": False, "endpoint_type": 1})},
 }

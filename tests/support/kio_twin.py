@@ -120,8 +120,7 @@ def produce_response(version: int, response: m.ProduceResponse):
         if version >= 8:
             error_cls = nested(partition_cls, "record_errors")
             values["record_errors"] = tuple(
-                error_cls(batch_index=e.batch_index, batch_index_error_message=e.message)
-                for e in p.record_errors
+                error_cls(batch_index=e.batch_index, batch_index_error_message=e.message) for e in p.record_errors
             )
         if version >= 10 and p.current_leader:
             values["current_leader"] = nested(partition_cls, "current_leader")(**p.current_leader._asdict())

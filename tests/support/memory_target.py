@@ -33,9 +33,7 @@ class MemoryTarget:
         self.ends = {}
 
     def create(self, name, *ends, topic_id=None):
-        self.content[name] = Topic(
-            topic_id or f"id-{len(self.content)}-{name}", [OffsetRange(0, e) for e in ends]
-        )
+        self.content[name] = Topic(topic_id or f"id-{len(self.content)}-{name}", [OffsetRange(0, e) for e in ends])
 
     def grow(self, name, *ends):
         topic = self.content[name]
@@ -104,9 +102,7 @@ class MemoryGroup:
     """The committed offsets of a group; `error` is what a commit raises."""
 
     def __init__(self, committed=None):
-        self.offsets = {
-            t: {p: Committed(*at) for p, at in parts.items()} for t, parts in (committed or {}).items()
-        }
+        self.offsets = {t: {p: Committed(*at) for p, at in parts.items()} for t, parts in (committed or {}).items()}
         self.error = None
         self.commits = []
 

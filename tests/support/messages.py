@@ -105,8 +105,7 @@ def as_version_says_fetch_response(version, response):
 def as_version_says_produce_response(version, response):
     partitions = {"log_start_offset": 5, "record_errors": 8, "error_message": 8, "current_leader": 10}
     topics = tuple(
-        t._replace(partitions=tuple(_without(version, p, partitions) for p in t.partitions))
-        for t in response.topics
+        t._replace(partitions=tuple(_without(version, p, partitions) for p in t.partitions)) for t in response.topics
     )
     return _without(version, response._replace(topics=topics), {"node_endpoints": 10})
 

@@ -24,9 +24,7 @@ def make(root: Path, env: Env, *, topic_id: str = TOPIC_ID, name: str = "t-0", *
     return reopen(root / name, env, topic_id=topic_id, **settings)
 
 
-def reopen(
-    directory: Path, env: Env, *, topic_id=TOPIC_ID, recovery_point=0, read_only=False, **settings
-) -> Log:
+def reopen(directory: Path, env: Env, *, topic_id=TOPIC_ID, recovery_point=0, read_only=False, **settings) -> Log:
     return Log.open(
         directory,
         topic_id=topic_id,
@@ -37,9 +35,7 @@ def reopen(
     )
 
 
-def contents(
-    log: Log, start: int | None = None, *, max_bytes: int = 1 << 20, upper=None
-) -> list[tuple[int, bytes]]:
+def contents(log: Log, start: int | None = None, *, max_bytes: int = 1 << 20, upper=None) -> list[tuple[int, bytes]]:
     """(offset, value) of every record from `start` on, by one read after another."""
     offset = log.log_start_offset if start is None else start
     found = []

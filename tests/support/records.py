@@ -55,7 +55,4 @@ def records_of(batch):
         for row in batch.column("headers").to_pylist()
     ]
     columns = (batch.column(name).to_pylist() for name in ("key", "value"))
-    return [
-        Record(*row)
-        for row in zip(batch.column("offset").to_pylist(), timestamps, *columns, headers, strict=True)
-    ]
+    return [Record(*row) for row in zip(batch.column("offset").to_pylist(), timestamps, *columns, headers, strict=True)]

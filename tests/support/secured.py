@@ -64,9 +64,7 @@ class Certificates:
         key = [*self._key(f"{name}.key"), *(password or ["-nodes"])]
         self._openssl("req", *key, "-out", f"{name}.csr", "-subj", f"/CN={name}")
         authority = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", f"{name}.names"]
-        self._openssl(
-            "x509", "-req", "-in", f"{name}.csr", *authority, "-days", str(days), "-out", f"{name}.pem"
-        )
+        self._openssl("x509", "-req", "-in", f"{name}.csr", *authority, "-days", str(days), "-out", f"{name}.pem")
 
     @staticmethod
     def _key(name):
@@ -251,9 +249,7 @@ class Session:
             return {"error_code": code, "mechanisms": self._manner.mechanisms}
         if self._mechanism is None:
             return _refused(ILLEGAL_STATE, "no handshake")
-        message = (
-            self._plain(body.auth_bytes) if self._mechanism == "PLAIN" else self._scrammed(body.auth_bytes)
-        )
+        message = self._plain(body.auth_bytes) if self._mechanism == "PLAIN" else self._scrammed(body.auth_bytes)
         if message is None:
             return _refused(FAILED, "Authentication failed")
         if self.ended is not None:

@@ -189,9 +189,7 @@ class Site:
     async def elect(self, leader, tp=T0, *, isr=None):
         """A new leader epoch."""
         stored = await self.stored(tp)
-        after = replace(
-            stored, leader=leader, leader_epoch=stored.leader_epoch + 1, isr=tuple(isr or stored.isr)
-        )
+        after = replace(stored, leader=leader, leader_epoch=stored.leader_epoch + 1, isr=tuple(isr or stored.isr))
         await self.lead(tp, after)
 
     async def lead(self, tp, state, *, is_new=False):

@@ -255,9 +255,7 @@ class Cluster:
     def _perform_other(self, effect: events.Effect) -> None:
         match effect:
             case events.AnswerControlledShutdown():
-                self.out.append(
-                    f"shutdown answered, remaining: {' '.join(map(str, effect.remaining)) or 'none'}"
-                )
+                self.out.append(f"shutdown answered, remaining: {' '.join(map(str, effect.remaining)) or 'none'}")
             case events.DeletePreferredElection():
                 self.election = ()
                 self.out.append("preferred election done")
@@ -284,9 +282,7 @@ class Cluster:
     def _reassign(self, order: events.WriteReassignment) -> None:
         done, after = reassigning.write(self.plans, self.topics, order.write), order.write.after
         what = "reassignment over" if after is None else f"to be {row(after.target)}"
-        self.out.append(
-            f"{'write' if done.accepted else 'refused'} {done.tp}: on {row(done.replicas)}, {what}"
-        )
+        self.out.append(f"{'write' if done.accepted else 'refused'} {done.tp}: on {row(done.replicas)}, {what}")
         self._post(done)
         self._post(events.ReassignmentsRequested(dict(self.plans)))
 

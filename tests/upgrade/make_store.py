@@ -48,9 +48,7 @@ def fill(store: logstore.LogStore) -> None:
     store.create_topic("plain", partitions=2, config=small | {"retention.ms": 24 * hour})
     for number in range(24):
         age_ms = 48 * hour if number < 12 else 12 * hour
-        store.append(
-            "plain", rows(20 * number, 20, age_ms=age_ms), compression=("none", "zstd", "lz4")[number % 3]
-        )
+        store.append("plain", rows(20 * number, 20, age_ms=age_ms), compression=("none", "zstd", "lz4")[number % 3])
     for partition in range(2):
         store.expire("plain", partition)
 

@@ -46,9 +46,7 @@ def decided(found: dict[str, list[list[object]]], path: Path) -> dict[str, list[
     for key, records in found.items():
         if key.startswith("ledger") and key.endswith("read_committed"):
             after = found[key.replace("committed", "uncommitted")]
-            records += [
-                r for r in after if r[0] > records[-1][0] and int(r[3].split("-")[1].split()[0]) >= 9100
-            ]
+            records += [r for r in after if r[0] > records[-1][0] and int(r[3].split("-")[1].split()[0]) >= 9100]
     return found
 
 

@@ -55,9 +55,7 @@ def mend(files: PartitionDirectory, recovery_point: int, *, has_producers: bool)
     return Mended(tuple(removed), tuple(rebuilt))
 
 
-def wrong_files(
-    files: PartitionDirectory, view: DirectoryView, *, has_producers: bool
-) -> Iterator[tuple[str, str]]:
+def wrong_files(files: PartitionDirectory, view: DirectoryView, *, has_producers: bool) -> Iterator[tuple[str, str]]:
     """Yield (path, reason) of snapshots and transaction indexes that are not what the batches say."""
     log = ProducerTracker(files)
     if has_producers and not view.snapshots:
@@ -90,12 +88,7 @@ def _wrong_indexes(
             continue
         wanted = said[base]
         is_there = base in view.transactional or not wanted.is_transactional
-        if (
-            not is_there
-            or found is None
-            or index.last_marker() >= view.end
-            or not _covers(found, wanted.aborted)
-        ):
+        if not is_there or found is None or index.last_marker() >= view.end or not _covers(found, wanted.aborted):
             yield base, wanted.aborted
 
 

@@ -182,9 +182,7 @@ class ProducerStates:
         opened = [OpenTransaction(s.producer_id, s.epoch, s.open_from) for s in found]
         return tuple(sorted(opened, key=lambda transaction: transaction.first_offset))
 
-    def apply(
-        self, batch: BatchHeader, marker: ControlMarker | None, now_ms: int
-    ) -> AbortedTransaction | None:
+    def apply(self, batch: BatchHeader, marker: ControlMarker | None, now_ms: int) -> AbortedTransaction | None:
         """Apply the next batch of the log, with the `marker` in a control batch (None: it is empty).
 
         Returns the transaction that it aborts, if any.
@@ -232,9 +230,7 @@ class ProducerStates:
                     changed[batch.producer_id] = state.with_batch(batch, 0)
         return admission
 
-    def may_end(
-        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, is_above: bool = False
-    ) -> bool:
+    def may_end(self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, is_above: bool = False) -> bool:
         """True if there is an open transaction that a marker of this epoch ends.
 
         `is_above`: the marker has a higher epoch than the batches that it ends. One of the same epoch is late: it ends

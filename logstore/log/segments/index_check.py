@@ -16,9 +16,7 @@ class IndexCheck:
     Entries of batches before that one count as right.
     """
 
-    def __init__(
-        self, segment: Segment, *, is_sealed: bool, position: int = 0, offset: int | None = None
-    ) -> None:
+    def __init__(self, segment: Segment, *, is_sealed: bool, position: int = 0, offset: int | None = None) -> None:
         self._base_offset = segment.base_offset
         first = 0 if offset is None else offset - segment.base_offset
         offsets, times = segment.index.entries(), segment.time_index.entries()
@@ -44,9 +42,7 @@ class IndexCheck:
     def fit(self, size_bytes: int, config: LogConfig) -> bool:
         """True if every entry had its batch, and the entries reach the end of the log file."""
         needed_ms = self._newest_ms if self._is_sealed and size_bytes else self._needed_ms
-        is_whole = self._newest_entry_ms >= needed_ms and not is_short(
-            self._last_position, size_bytes, config
-        )
+        is_whole = self._newest_entry_ms >= needed_ms and not is_short(self._last_position, size_bytes, config)
         return self._is_sorted and is_whole and not self._positions and not self._times
 
 

@@ -73,9 +73,7 @@ def check_no_gap(path: str, offset: int, found: Slice | None) -> None:
     base_offset = header_at(found.data).base_offset if found and found.data else None
     if base_offset is None or base_offset > offset:
         until = "the end" if base_offset is None else base_offset
-        raise CorruptLogError(
-            path, found.position if found else 0, f"offsets {offset} to {until} are missing"
-        )
+        raise CorruptLogError(path, found.position if found else 0, f"offsets {offset} to {until} are missing")
 
 
 def discontinuity(next_offset: int, following_base: int, config: LogConfig) -> str | None:
@@ -97,9 +95,7 @@ def check_ends(segment: Segment, following: int, *, may_have_gaps: bool) -> None
     size_bytes = segment.size_bytes()
     end = segment.tail(size_bytes).next_offset
     if not may_have_gaps or following - end <= WIDE_GAP:
-        raise CorruptLogError(
-            segment.path, size_bytes, f"offsets {end} to {following} are missing behind this segment"
-        )
+        raise CorruptLogError(segment.path, size_bytes, f"offsets {end} to {following} are missing behind this segment")
 
 
 def place_of(files: PartitionDirectory, view: DirectoryView, offset: int) -> Place | None:
@@ -142,9 +138,7 @@ def offset_after_bytes(files: PartitionDirectory, view: DirectoryView, start: in
     return end
 
 
-def first_since(
-    files: PartitionDirectory, view: DirectoryView, timestamp_ms: int
-) -> OffsetAndTimestamp | None:
+def first_since(files: PartitionDirectory, view: DirectoryView, timestamp_ms: int) -> OffsetAndTimestamp | None:
     for info in segment_infos(files, view):
         if info.max_timestamp_ms >= timestamp_ms and info.next_offset > view.start:
             segment = files.segment(info.base_offset)

@@ -33,9 +33,7 @@ LOG_FILE = re.compile(r"\d{20}\.log")
 SNAPSHOT_FILE = re.compile(r"\d{20}\.snapshot")
 TRANSACTION_FILE = re.compile(r"\d{20}\.txn(index|check)")
 INDEX_FILE = re.compile(r"(\d{20})\.(index|timeindex|txnindex|txncheck)")
-SEGMENT_FILE = re.compile(
-    r"(?P<base_offset>\d{20})\.(?P<kind>log|index|timeindex|txnindex|txncheck|snapshot)"
-)
+SEGMENT_FILE = re.compile(r"(?P<base_offset>\d{20})\.(?P<kind>log|index|timeindex|txnindex|txncheck|snapshot)")
 DELETED_FILE = re.compile(r"\d{20}\.\w+\.(\d+)\.deleted")
 
 PARTITION = re.compile(r"(.+)-(0|[1-9]\d*)")

@@ -246,9 +246,7 @@ class Segment:
             position += header.size_bytes
             next_offset = header.next_offset
 
-    def tail(
-        self, size_bytes: int, known: SegmentEnd | None = None, *, may_have_gaps: bool = True
-    ) -> SegmentEnd:
+    def tail(self, size_bytes: int, known: SegmentEnd | None = None, *, may_have_gaps: bool = True) -> SegmentEnd:
         """Return how far the first `size_bytes` are whole batches, going on from what is known or indexed.
 
         Without gaps each batch must begin where the one before it ended: only that shows a wrong last base offset.
@@ -361,9 +359,7 @@ class Segment:
             offset = batch.next_offset
         return offset
 
-    def first_since(
-        self, timestamp_ms: int, size_bytes: int, limit: int, *, start: int = 0
-    ) -> tuple[int, int] | None:
+    def first_since(self, timestamp_ms: int, size_bytes: int, limit: int, *, start: int = 0) -> tuple[int, int] | None:
         """Return (offset, timestamp) of the first record from `start` on, not older than `timestamp_ms`, if any.
 
         `limit` is where the next segment begins, or the log ends.
@@ -371,9 +367,7 @@ class Segment:
         Raises: CorruptLogError: a batch that had to be decoded is damaged.
         """
         entry = self.time_index.floor(timestamp_ms)
-        first = (
-            self.floor_position(entry[1] + self.base_offset) if entry and self._agreeing_time(entry) else 0
-        )
+        first = self.floor_position(entry[1] + self.base_offset) if entry and self._agreeing_time(entry) else 0
         for position, batch in self.headers(first, size_bytes):
             if batch.max_timestamp < timestamp_ms or batch.last_offset < start or batch.is_control:
                 continue
@@ -454,9 +448,7 @@ class Segment:
         """The header of the batch that begins with `start`, of which no more was read."""
         batch = self._valid(start, 0, position)
         if position + batch.size_bytes > self.size_bytes():
-            raise CorruptLogError(
-                self.path, position, f"the file ends within a batch of {batch.size_bytes} bytes"
-            )
+            raise CorruptLogError(self.path, position, f"the file ends within a batch of {batch.size_bytes} bytes")
         return batch
 
     # ------------------------------------------------------- truncate, rebuild

@@ -176,9 +176,7 @@ def _section_at(at: int) -> Section:
     """The records of the uncompressed batch at `at`."""
     has_horizon = be16(at + 21) & DELETE_HORIZON
     size = be32(at + 8) + LENGTH_END
-    return Section(
-        at + HEADER_BYTES, at + size, be64(at), be32(at + 23), be32(at + 57), be64(at + 27), has_horizon
-    )
+    return Section(at + HEADER_BYTES, at + size, be64(at), be32(at + 23), be32(at + 57), be64(at + 27), has_horizon)
 
 
 @inner
@@ -398,9 +396,7 @@ def retain(rules: Rules, work: Kernel) -> Retained:
         if kept.error:
             return Retained(kept.error, at - work.address, out - work.to, before, after, 0)
         is_whole = kept.count == section.count and (kept.tombstones == 0 or section.has_horizon)
-        is_needed = kept.count > 0 or _found(
-            work.needed, work.needed_count, section.base_offset + section.last_delta
-        )
+        is_needed = kept.count > 0 or _found(work.needed, work.needed_count, section.base_offset + section.last_delta)
         if is_whole and is_needed:
             copy(out, at, size)
             out += size

@@ -222,9 +222,7 @@ def _record(at: int, limit: int) -> _Record:
         error = _BAD_HEADERS
     if key_size == BAD or value_size == BAD:  # noqa: PLR1714 - numba compiles this to two compares
         error = LONG_FIELD
-    return _Record(
-        error, end, delta, timestamp, key, key_size, value, value_size, spot, count, key_bytes, value_bytes
-    )
+    return _Record(error, end, delta, timestamp, key, key_size, value, value_size, spot, count, key_bytes, value_bytes)
 
 
 @inner
@@ -243,9 +241,7 @@ def _put_numbers(into: Columns, row: int, batch: _Batch, record: _Record) -> Non
     if into.offsets:
         put64(into.offsets + 8 * row, batch.base_offset + record.offset_delta)
     if into.timestamps:
-        timestamp = (
-            batch.append_time if batch.timestamp_type else batch.base_timestamp + record.timestamp_delta
-        )
+        timestamp = batch.append_time if batch.timestamp_type else batch.base_timestamp + record.timestamp_delta
         put64(into.timestamps + 8 * row, timestamp)
     if into.timestamp_types:
         put32(into.timestamp_types + 4 * row, batch.timestamp_type)
@@ -284,9 +280,7 @@ def _records(batch: _Batch, count: int, source: Source, into: Columns, done: Dec
             header_values += record.header_value_bytes
         row += 1
     error = LEFT_OVER if at != batch.end else 0
-    return Decoded(
-        error, position, row, keys, values, key_nulls, value_nulls, headers, header_keys, header_values
-    )
+    return Decoded(error, position, row, keys, values, key_nulls, value_nulls, headers, header_keys, header_values)
 
 
 @inner

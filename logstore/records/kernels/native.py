@@ -29,9 +29,7 @@ def kernel(signature: Any) -> Callable[[F], F]:
     def compiled(function: F) -> F:
         before, _config.CACHE_DIR = _config.CACHE_DIR, str(CACHE_DIR or "")
         try:
-            result = numba.njit(signature, nogil=True, error_model="numpy", cache=CACHE_DIR is not None)(
-                function
-            )
+            result = numba.njit(signature, nogil=True, error_model="numpy", cache=CACHE_DIR is not None)(function)
         finally:
             _config.CACHE_DIR = before
         return result  # type: ignore[no-any-return]

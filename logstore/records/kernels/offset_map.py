@@ -88,11 +88,7 @@ def _slot_of(table: int, h: int, key: int, size: int) -> int:
             return slots + SLOT_BYTES * at  # type: ignore[no-any-return]
         if ((slot >> _PLACE_BITS) & 0xFFFF) == _mark(h):
             entry = arena + 8 * ((slot & _PLACE_MASK) - 1)
-            if (
-                u32(entry + 8) == size
-                and u32(entry + 12) == h & 0xFFFFFFFF
-                and _equal(entry + ENTRY_BYTES, key, size)
-            ):
+            if u32(entry + 8) == size and u32(entry + 12) == h & 0xFFFFFFFF and _equal(entry + ENTRY_BYTES, key, size):
                 return slots + SLOT_BYTES * at  # type: ignore[no-any-return]
         at = (at + 1) & mask
 

@@ -132,9 +132,7 @@ class Completion:
         if lines > points.journal_lines():
             points.advance({}, journal_lines=lines)
 
-    def _write_markers(
-        self, attempts: Iterable[TransactionAttempt], *, commit: bool
-    ) -> dict[Partition, int] | None:
+    def _write_markers(self, attempts: Iterable[TransactionAttempt], *, commit: bool) -> dict[Partition, int] | None:
         """Write the markers of these attempts; return where the logs end behind them, None if some are missing.
 
         A partition that was deleted needs none.

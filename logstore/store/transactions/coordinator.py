@@ -240,9 +240,7 @@ class Transactions:
         attempt = self._journal.state().attempts.get(producer)
         if attempt is None:
             return False
-        events = self.completion.note(
-            lambda s: s.to_abort([a] if (a := s.attempts.get(producer)) else [], reason)
-        )
+        events = self.completion.note(lambda s: s.to_abort([a] if (a := s.attempts.get(producer)) else [], reason))
         self.completion.finish_later(attempt.name)
         return bool(events)
 
@@ -270,11 +268,7 @@ class Transactions:
     def dead(self, state: State) -> list[tuple[TransactionAttempt, str]]:
         """The attempts that cannot be committed any more, and why."""
         lives = Liveness(self._env, self._log_dir.path, self._holders, state)
-        return [
-            (a, why)
-            for a in state.attempts.values()
-            if state.is_open(a.producer) and (why := lives.end_of(a))
-        ]
+        return [(a, why) for a in state.attempts.values() if state.is_open(a.producer) and (why := lives.end_of(a))]
 
     def recover(self, *, mend: bool = False) -> None:
         """After a crash, by a process that is alone: end every transaction that cannot be ended by its writer.
@@ -312,9 +306,7 @@ class Transactions:
             if p.epoch > epochs.get(p.producer_id, -1)
         }
         with self.completion.changing():
-            self._journal.append(
-                [["epoch", producer_id, PRODUCER_EPOCH_MAX] for producer_id in sorted(later)]
-            )
+            self._journal.append([["epoch", producer_id, PRODUCER_EPOCH_MAX] for producer_id in sorted(later)])
 
     def _producers(self, topic: str, partition: int) -> tuple[ProducerState, ...]:
         try:

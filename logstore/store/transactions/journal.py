@@ -272,9 +272,7 @@ class _Lines:
             found = _parsed(self._text[self.end : line_end])
             if found is None:
                 rest = map(_parsed, self._text[line_end:].splitlines(keepends=True))
-                self.is_damaged = any(
-                    event[0] == _AFTER_SYNC for later in rest if later for event in later[1]
-                )
+                self.is_damaged = any(event[0] == _AFTER_SYNC for later in rest if later for event in later[1])
                 return
             number, events = found
             if self._expected not in (None, number):

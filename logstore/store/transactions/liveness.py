@@ -21,9 +21,7 @@ class Liveness:
         self._idle_ms: dict[tuple[str, int, str], int] = {}
         for a in state.attempts.values():
             batch = a.name, a.batch_id, a.run
-            is_writing = (
-                not a.prepared and state.is_open(a.producer) and self._holders.is_held(a.owner.holder)
-            )
+            is_writing = not a.prepared and state.is_open(a.producer) and self._holders.is_held(a.owner.holder)
             idle_ms = 0 if is_writing else self._since_ms(a)
             self._idle_ms[batch] = min(idle_ms, self._idle_ms.get(batch, idle_ms))
 

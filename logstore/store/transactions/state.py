@@ -123,9 +123,7 @@ class Decision:
 
     def to_json(self) -> dict[str, Any]:
         body = {f.name: getattr(self, f.name) for f in fields(self)}
-        marked = (
-            None if self.marked is None else [[*partition, end] for partition, end in self.marked.items()]
-        )
+        marked = None if self.marked is None else [[*partition, end] for partition, end in self.marked.items()]
         return body | {"content": asdict(self.content), "marked": marked}
 
     @classmethod

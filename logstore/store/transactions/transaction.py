@@ -22,9 +22,7 @@ Part = tuple[int, Any]  # a partition, and the numbers of its rows
 class Coordinator(Protocol):
     """What a transaction asks of `Transactions`, which says what each does."""
 
-    def register(
-        self, attempt: TransactionAttempt, partitions: tuple[Partition, ...]
-    ) -> TransactionAttempt: ...
+    def register(self, attempt: TransactionAttempt, partitions: tuple[Partition, ...]) -> TransactionAttempt: ...
     def extend(self, attempt: TransactionAttempt, more: tuple[Partition, ...]) -> TransactionAttempt: ...
     def check_open(self, producer: Producer) -> None: ...
     def note_prepared(self, attempt: TransactionAttempt) -> None: ...
@@ -52,9 +50,7 @@ class Transaction:
     `is_replay`: the batch is committed already. Appends write nothing then: their content is compared at the end.
     """
 
-    def __init__(
-        self, owner: Coordinator, attempt: TransactionAttempt, *, kept: bool, is_replay: bool
-    ) -> None:
+    def __init__(self, owner: Coordinator, attempt: TransactionAttempt, *, kept: bool, is_replay: bool) -> None:
         self._transactions = owner
         self._attempt = attempt
         self._sequences: dict[Partition, int] = {}

@@ -158,9 +158,7 @@ class ClusterHandlers:
             "leader_epoch": partition.state.leader_epoch,
             "replica_nodes": partition.replicas,
             "isr_nodes": partition.state.isr,
-            "offline_replicas": [
-                b for b in partition.replicas if b not in live or b in partition.offline_replicas
-            ],
+            "offline_replicas": [b for b in partition.replicas if b not in live or b in partition.offline_replicas],
         }
 
     def describe_cluster(self, context: Work, body: Any) -> Mapping[str, Any]:

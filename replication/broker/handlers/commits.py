@@ -219,9 +219,7 @@ async def _fetched(group: Group | None, topics: Any, *, is_stable: bool) -> Rows
             for tp in chunk:
                 names.setdefault(tp.topic, {})[tp.partition] = None
     else:
-        async for few in in_steps(
-            (topic.name, number) for topic in topics for number in topic.partition_indexes
-        ):
+        async for few in in_steps((topic.name, number) for topic in topics for number in topic.partition_indexes):
             for name, number in few:
                 names.setdefault(name, {})[number] = None
 

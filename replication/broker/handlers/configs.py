@@ -73,9 +73,7 @@ class ConfigHandlers:
 
         return {"results": Rows(len(wanted), map(row, wanted.values()))}
 
-    def _settings(
-        self, kind: int, name: str, overrides: Mapping[str, Mapping[str, str]]
-    ) -> list[dict[str, Any]]:
+    def _settings(self, kind: int, name: str, overrides: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
         if kind == TOPIC:
             if name not in overrides:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
@@ -115,9 +113,7 @@ class ConfigHandlers:
 
         return await self._alter(body, wanted)
 
-    async def _alter(
-        self, body: Any, wanted: Callable[[Any, Mapping[str, str]], dict[str, str]]
-    ) -> Mapping[str, Any]:
+    async def _alter(self, body: Any, wanted: Callable[[Any, Mapping[str, str]], dict[str, str]]) -> Mapping[str, Any]:
         resources: dict[tuple[int, str], list[Any]] = {}
         async for chunk in in_steps(body.resources):
             for each in chunk:
@@ -222,9 +218,7 @@ def _apply(found: dict[str, str], row: Any, config: LogConfig) -> None:
             values = {part.strip() for part in (row.value or "").split(",") if part.strip()}
             known = found.get(row.name, format_value(getattr(config, setting.name)))
             old = {part for part in known.split(",") if part}
-            found[row.name] = ",".join(
-                sorted(old | values if row.config_operation == APPEND else old - values)
-            )
+            found[row.name] = ",".join(sorted(old | values if row.config_operation == APPEND else old - values))
         case _:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"no operation {row.config_operation}")
 

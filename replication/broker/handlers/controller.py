@@ -18,9 +18,7 @@ from replication.replica.requests import ControllerRequests
 
 
 class InterHandlers:
-    def __init__(
-        self, requests: ControllerRequests, controller: ControllerLoop, strangers: Strangers
-    ) -> None:
+    def __init__(self, requests: ControllerRequests, controller: ControllerLoop, strangers: Strangers) -> None:
         self._requests = requests
         self._controller = controller
         self._strangers = strangers
@@ -47,9 +45,7 @@ class InterHandlers:
         except StaleBrokerError:
             self._strangers.note_wrong(context)
             return _not_handed_over(ErrorCode.STALE_BROKER_EPOCH)
-        rows = tuple(
-            ib.RemainingPartition(topic_name=tp.topic, partition_index=tp.partition) for tp in remaining
-        )
+        rows = tuple(ib.RemainingPartition(topic_name=tp.topic, partition_index=tp.partition) for tp in remaining)
         return ib.ControlledShutdownResponse(error_code=WireCode(ErrorCode.NONE), remaining_partitions=rows)
 
 

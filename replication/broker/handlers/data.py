@@ -130,9 +130,7 @@ class DataHandlers:
         refused: dict[TopicPartition, AppendResult] = {}
         records: dict[TopicPartition, bytearray | memoryview] = {}
         all_wrong, takes = _refuse_all(request), _Takes(context.version, request.transactional_id is not None)
-        async for chunk in in_steps(
-            (topic.name, row) for topic in request.topics for row in topic.partitions
-        ):
+        async for chunk in in_steps((topic.name, row) for topic in request.topics for row in topic.partitions):
             for name, row in chunk:
                 reason = all_wrong or _refuse_topic(name)
                 _sort(takes, TopicPartition(name, row.partition), row, reason, refused, records)
@@ -189,9 +187,7 @@ class DataHandlers:
         topics = [TopicProduced(topic.name, found) for topic, found in zip(request.topics, rows, strict=True)]
         return ProduceResponse(topics, node_endpoints=tuple(moved.values()))
 
-    def _produced(
-        self, context: Work, request: ProduceRequest, refused: Results, appended: Results
-    ) -> Answer:
+    def _produced(self, context: Work, request: ProduceRequest, refused: Results, appended: Results) -> Answer:
         results = {**appended, **refused} if refused else appended
         if request.acks == 0:
             _check_unanswered(results)
@@ -255,9 +251,7 @@ class DataHandlers:
             room_bytes=lambda: max(ROOM_BYTES_MIN, UNSENT_BYTES_MAX - context.unsent_bytes()),
             rack=request.rack,
         )
-        if request.replica_id >= 0 and ErrorCode.STALE_BROKER_EPOCH in {
-            each.error_code for each in found.values()
-        }:
+        if request.replica_id >= 0 and ErrorCode.STALE_BROKER_EPOCH in {each.error_code for each in found.values()}:
             self._strangers.note_wrong(context)
         return await self._fetched(version, topics, failed, found)
 
@@ -311,9 +305,7 @@ def _check_unanswered(results: Results) -> None:
     """Raise ProtocolError for what was refused with acks=0: nothing but the end of the connection tells the client."""
     for (name, index), result in results.items():
         if result.error_code:
-            raise ProtocolError(
-                f"records with acks=0 for {name}-{index} were refused: {result.error_code.name}"
-            )
+            raise ProtocolError(f"records with acks=0 for {name}-{index} were refused: {result.error_code.name}")
 
 
 def _refuse_topic(name: str) -> AppendResult | None:

@@ -186,11 +186,7 @@ class GroupHandlers:
         context.park()
         names = tuple(dict.fromkeys(body.groups_names))
         codes = await all_of(self._delete, names)
-        return {
-            "results": [
-                {"group_id": name, "error_code": code} for name, code in zip(names, codes, strict=True)
-            ]
-        }
+        return {"results": [{"group_id": name, "error_code": code} for name, code in zip(names, codes, strict=True)]}
 
     async def _delete(self, group_id: str) -> ErrorCode:
         try:

@@ -50,9 +50,7 @@ class ReassignmentHandlers:
         try:
             tree = self._controllers_tree()
             async for tps in in_steps(wanted):
-                failed.update(
-                    [(tp, error) for tp in tps if (error := await self._fault(tree, tp, wanted[tp]))]
-                )
+                failed.update([(tp, error) for tp in tps if (error := await self._fault(tree, tp, wanted[tp]))])
             idle = await self._request(tree, {tp: wanted[tp] for tp in wanted if tp not in failed})
         except PylogError as error:
             return {"error_code": code_of(error), "error_message": str(error), "responses": ()}
@@ -103,9 +101,7 @@ class ReassignmentHandlers:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {tp} does not exist, or is being deleted"
             )
         live = self._metadata.brokers()
-        if target is not None and (
-            not target or len(set(target)) != len(target) or not all(b in live for b in target)
-        ):
+        if target is not None and (not target or len(set(target)) != len(target) or not all(b in live for b in target)):
             return KafkaError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{tp} on {list(target)}: name live brokers, each once"
             )
@@ -120,9 +116,7 @@ class ReassignmentHandlers:
         if body.topics is not None:
             asked = set()
             async for tps in in_steps(
-                TopicPartition(topic.name, number)
-                for topic in body.topics
-                for number in topic.partition_indexes
+                TopicPartition(topic.name, number) for topic in body.topics for number in topic.partition_indexes
             ):
                 asked.update(tps)
         try:

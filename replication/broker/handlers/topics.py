@@ -107,13 +107,9 @@ class TopicHandlers:
         async def grow(asked: Any) -> Response:
             if names[asked.name] > 1:
                 return _failed(asked.name, _twice(asked.name))
-            added = (
-                None if asked.assignments is None else [tuple(row.broker_ids) for row in asked.assignments]
-            )
+            added = None if asked.assignments is None else [tuple(row.broker_ids) for row in asked.assignments]
             wait_s = 0 if body.validate_only else timeout_s
-            return await _outcome(
-                asked.name, self._admin.grow(asked.name, asked.count, added, timeout_s=wait_s)
-            )
+            return await _outcome(asked.name, self._admin.grow(asked.name, asked.count, added, timeout_s=wait_s))
 
         return {"results": await all_of(grow, _unique(body.topics, names))}
 
@@ -180,9 +176,7 @@ class TopicHandlers:
     def _wanted(self, asked: Iterable[Any] | None) -> Iterable[TopicPartition]:
         if asked is None:
             known = list(self._metadata.topics().values())
-            return (
-                TopicPartition(topic.name, number) for topic in known for number in tuple(topic.partitions)
-            )
+            return (TopicPartition(topic.name, number) for topic in known for number in tuple(topic.partitions))
         return (TopicPartition(topic.topic, number) for topic in asked for number in topic.partitions)
 
     def _verdict(self, tp: TopicPartition) -> ErrorCode | None:

@@ -258,9 +258,7 @@ class TransactionHandlers:
         topics = []
         for topic in body.topics:
             numbers = dict.fromkeys(topic.partition_indexes)
-            topics.append(
-                {"name": topic.name, "partitions": await all_of(row, ((topic.name, n) for n in numbers))}
-            )
+            topics.append({"name": topic.name, "partitions": await all_of(row, ((topic.name, n) for n in numbers))})
         return {"topics": topics}
 
     def describe(self, context: Work, body: Any) -> Response:
@@ -329,9 +327,7 @@ def _told(context: Work, code: ErrorCode) -> ErrorCode:
 
 
 def _partitions(topics: Iterable[Any], field: str) -> frozenset[TopicPartition]:
-    return frozenset(
-        TopicPartition(topic.name, number) for topic in topics for number in getattr(topic, field)
-    )
+    return frozenset(TopicPartition(topic.name, number) for topic in topics for number in getattr(topic, field))
 
 
 def _added(codes: Mapping[TopicPartition, ErrorCode]) -> list[Response]:

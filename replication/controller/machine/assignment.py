@@ -63,9 +63,7 @@ def _racks_in_turn(brokers: Sequence[BrokerAddress]) -> list[BrokerAddress]:
     """Order the brokers so that neighbours are on different racks, as far as possible."""
     without = [broker.id for broker in brokers if broker.rack is None]
     if without:
-        raise InvalidRequestError(
-            f"brokers {without} name no rack; set broker.rack everywhere, or place without racks"
-        )
+        raise InvalidRequestError(f"brokers {without} name no rack; set broker.rack everywhere, or place without racks")
     racks = sorted({broker.rack for broker in brokers if broker.rack is not None})
     rows = [[broker for broker in brokers if broker.rack == rack] for rack in racks]
     return [broker for turn in zip_longest(*rows) for broker in turn if broker is not None]
@@ -84,9 +82,7 @@ def _replicas(row: Sequence[BrokerAddress], first: int, count: int, *, rack_awar
     return tuple(broker.id for broker in (fresh + others)[:count])
 
 
-def elect_offline(
-    current: LeaderAndIsr, assigned: Assignment, live: Collection[BrokerId], *, unclean: bool
-) -> Choice:
+def elect_offline(current: LeaderAndIsr, assigned: Assignment, live: Collection[BrokerId], *, unclean: bool) -> Choice:
     """Elect the first live assigned replica of the ISR; the ISR keeps its live members.
 
     If there is none and `unclean` is set, the first live assigned replica leads and is the whole ISR. Records that it
@@ -118,9 +114,7 @@ def elect_reassigned(current: LeaderAndIsr, target: Assignment, live: Collection
     for broker in target:
         if broker in live and broker in current.isr:
             return Choice(broker, current.isr)
-    raise ElectionError(
-        f"None of the replicas {ids_of(target)} is alive and in the ISR {ids_of(current.isr)}"
-    )
+    raise ElectionError(f"None of the replicas {ids_of(target)} is alive and in the ISR {ids_of(current.isr)}")
 
 
 def elect_preferred(current: LeaderAndIsr, assigned: Assignment, live: Collection[BrokerId]) -> Choice:
@@ -136,9 +130,7 @@ def elect_preferred(current: LeaderAndIsr, assigned: Assignment, live: Collectio
     )
 
 
-def elect_for_shutdown(
-    current: LeaderAndIsr, live: Collection[BrokerId], *, leaving: Collection[BrokerId]
-) -> Choice:
+def elect_for_shutdown(current: LeaderAndIsr, live: Collection[BrokerId], *, leaving: Collection[BrokerId]) -> Choice:
     """Elect the first live ISR member, in ISR order, that is not leaving; the ISR loses the leaving ones.
 
     Raises: ElectionError.

@@ -193,9 +193,7 @@ class WorkingState:
                 told = self._leadership_for.setdefault(broker, {})
                 told[tp] = told.get(tp, False) or is_new
 
-    def tell_metadata(
-        self, tps: Iterable[TopicPartition], receivers: Iterable[BrokerId] | None = None
-    ) -> None:
+    def tell_metadata(self, tps: Iterable[TopicPartition], receivers: Iterable[BrokerId] | None = None) -> None:
         """Tell live brokers (default: all) the state of these partitions, or that their topic is deleted."""
         known = [(tp, self._shown(tp, self.leadership[tp])) for tp in tps if tp in self.leadership]
         for broker in self.brokers if receivers is None else receivers:
@@ -204,9 +202,7 @@ class WorkingState:
     def _shown(self, tp: TopicPartition, state: LeaderAndIsr) -> LeaderAndIsr:
         return replace(state, leader=LEADER_DURING_DELETE) if tp.topic in self.deletions else state
 
-    def tell_to_stop(
-        self, tp: TopicPartition, broker: BrokerId, *, delete: bool, leader_epoch: int = NO_EPOCH
-    ) -> None:
+    def tell_to_stop(self, tp: TopicPartition, broker: BrokerId, *, delete: bool, leader_epoch: int = NO_EPOCH) -> None:
         """Tell a broker to stop a replica, and with `delete` to delete it; `leader_epoch` as in `Stop`."""
         topic_id = self.topics[tp.topic].id
         if broker in self.brokers and topic_id is not None:
@@ -217,18 +213,14 @@ class WorkingState:
     ) -> LeaderAndIsrPartitionState:
         replicas, gone = self.replicas_of(tp), self.offline_of(tp)
         offline = tuple(broker for broker in replicas if broker in gone)
-        return LeaderAndIsrPartitionState(
-            tp, self.topics[tp.topic].id or "", state, replicas, is_new, offline
-        )
+        return LeaderAndIsrPartitionState(tp, self.topics[tp.topic].id or "", state, replicas, is_new, offline)
 
     def _requests(self) -> Iterable[Effect]:
         for broker, told in sorted(self._leadership_for.items()):
             rows = tuple(self._described(tp, self.leadership[tp], is_new=new) for tp, new in told.items())
             yield SendLeaderAndIsr(broker, self.brokers[broker].epoch, self.epoch, rows)
         for (broker, delete), stops in sorted(self._stops_for.items()):
-            yield SendStopReplica(
-                broker, self.brokers[broker].epoch, self.epoch, tuple(stops.values()), delete
-            )
+            yield SendStopReplica(broker, self.brokers[broker].epoch, self.epoch, tuple(stops.values()), delete)
         live = tuple(self.brokers[broker] for broker in sorted(self.brokers))
         for broker, states in sorted(self._metadata_for.items()):
             rows = tuple(self._described(tp, state) for tp, state in states.items() if self.replicas_of(tp))

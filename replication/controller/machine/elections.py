@@ -78,9 +78,7 @@ def answer_shutdown(draft: WorkingState, broker: int) -> None:
     draft.also(AnswerControlledShutdown(request, remaining))
 
 
-def accepted(
-    draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr, reason: str, *, is_unclean: bool
-) -> None:
+def accepted(draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr, reason: str, *, is_unclean: bool) -> None:
     before = draft.leadership.get(tp)
     draft.leadership[tp] = stored
     is_new = before is None
@@ -215,9 +213,7 @@ def _leave_offline(draft: WorkingState, tp: TopicPartition, current: LeaderAndIs
         return
     replicas, gone = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
     if current.leader not in offline:
-        state = current.next_term(
-            current.leader, tuple(b for b in current.isr if b not in offline), draft.epoch
-        )
+        state = current.next_term(current.leader, tuple(b for b in current.isr if b not in offline), draft.epoch)
         draft.propose(tp, state, "removal", removing=gone & offline)
         return
     candidates = draft.available(tp)

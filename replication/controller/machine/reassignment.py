@@ -122,11 +122,7 @@ def accepted(draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr, reas
     move = draft.moves.get(tp)
     if move is None or move.is_storing or move.is_leaving or move.plan.original is None:
         return
-    if (
-        reason == "departure"
-        and set(stored.isr) <= set(move.plan.target)
-        and _is_ready(draft, tp, move, stored)
-    ):
+    if reason == "departure" and set(stored.isr) <= set(move.plan.target) and _is_ready(draft, tp, move, stored):
         for broker in _leaving(move):
             if draft.replica_states.get(Replica(tp, broker)) in (ReplicaState.NEW, ReplicaState.ONLINE):
                 draft.move_replica(tp, broker, ReplicaState.OFFLINE)

@@ -36,7 +36,5 @@ def _missed_by_broker(draft: WorkingState) -> list[list[TopicPartition]]:
         missed = [tp for tp in tps if draft.leadership[tp].leader != broker]
         is_too_much = len(missed) * 100 > draft.limits.leader_imbalance_per_broker_percentage * len(tps)
         if is_too_much:
-            found.append(
-                [tp for tp in missed if broker in draft.available(tp).intersection(draft.leadership[tp].isr)]
-            )
+            found.append([tp for tp in missed if broker in draft.available(tp).intersection(draft.leadership[tp].isr)])
     return found

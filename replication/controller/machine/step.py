@@ -120,9 +120,7 @@ def _fenced(state: Controller) -> Step:
 
 
 def _is_overtaken(state: Controller, event: events.StatesWritten) -> bool:
-    return any(
-        result.stored is not None and result.stored.controller_epoch > state.epoch for result in event.results
-    )
+    return any(result.stored is not None and result.stored.controller_epoch > state.epoch for result in event.results)
 
 
 def _take_over(draft: WorkingState, event: events.ContextLoaded) -> None:
@@ -365,9 +363,7 @@ def _written(draft: WorkingState, result: WriteResult) -> None:
     _tell_written(draft, result, noted, is_new=is_new)
 
 
-def _tell_written(
-    draft: WorkingState, result: WriteResult, noted: frozenset[BrokerId], *, is_new: bool
-) -> None:
+def _tell_written(draft: WorkingState, result: WriteResult, noted: frozenset[BrokerId], *, is_new: bool) -> None:
     """Tell the stored state, after deciding again; `noted` were to leave the ISR before that.
 
     While the write was in flight a broker may have died and come back without its data. If it leads by that write,

@@ -49,9 +49,7 @@ class GroupCoordinator:
         env: Env = SYSTEM,
     ) -> None:
         self._config = config
-        self._limits = config.part(
-            GroupSettings, offsets_retention_ms=config.offsets_retention_minutes * 60_000
-        )
+        self._limits = config.part(GroupSettings, offsets_retention_ms=config.offsets_retention_minutes * 60_000)
         self._metadata = mapping.metadata
         self._topic = topic
         self._env = env
@@ -217,9 +215,7 @@ class GroupCoordinator:
         before, topics = self._topic_ids, self._metadata.topics()
         self._topic_ids = {name: topic.id for name, topic in topics.items()}
         gone = frozenset(
-            name
-            for name, topic_id in before.items()
-            if name not in topics or topic_id not in (None, topics[name].id)
+            name for name, topic_id in before.items() if name not in topics or topic_id not in (None, topics[name].id)
         )
         if gone:
             self._tell_all(events.ForgetTopics(gone))

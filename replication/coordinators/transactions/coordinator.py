@@ -176,16 +176,12 @@ class TransactionCoordinator:
         stored, now_ms = append.stored, self._env.clock.now_ms()
         value = None if stored.phase is Phase.DEAD else value_of(stored)
         records = batch.build([batch.Record(0, now_ms, key_of(stored.id), value)])
-        answer = asyncio.ensure_future(
-            self._topic.append(term.partition, records, timeout_ms=APPEND_TIMEOUT_MS)
-        )
+        answer = asyncio.ensure_future(self._topic.append(term.partition, records, timeout_ms=APPEND_TIMEOUT_MS))
         answer.add_done_callback(lambda done: self._appended(term, slot, append, done.result()))
 
     def _appended(self, term: Term[_Slot], slot: _Slot, append: events.Append, written: Written) -> None:
         if written.error:
-            logger.warning(
-                "id=%s %s is not stored: %s", append.stored.id, append.stored.phase, written.error.name
-            )
+            logger.warning("id=%s %s is not stored: %s", append.stored.id, append.stored.phase, written.error.name)
             if append.stored.phase in COMPLETED:
                 asyncio.get_running_loop().call_later(RETRY_S, self._tick_one, term, slot)
         self._post(term, slot, events.Stored(append, written.error))

@@ -242,9 +242,7 @@ class _Connection:
             self._client, self._address = self._fetchers.connect(self._owner.leader), address
         return self._client
 
-    async def _ends(
-        self, client: Client, asked: Mapping[Follower, tuple[int, int]]
-    ) -> dict[Follower, tuple[int, int]]:
+    async def _ends(self, client: Client, asked: Mapping[Follower, tuple[int, int]]) -> dict[Follower, tuple[int, int]]:
         """Return where these epochs (leader epoch, epoch in question) end; those that failed are left out."""
         roles = {role.replica.tp: role for role in asked}
         topics = [

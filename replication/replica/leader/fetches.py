@@ -83,8 +83,7 @@ class _Reading:
     def must_answer(self, terms: FetchTerms) -> bool:
         leader = self.leader
         is_behind = terms.is_follower and (
-            leader.replica.start > self.start
-            or (isinstance(leader, Leader) and leader.has_news(terms.replica_id))
+            leader.replica.start > self.start or (isinstance(leader, Leader) and leader.has_news(terms.replica_id))
         )
         return self.error is not None or leader.is_over or is_behind
 
@@ -187,11 +186,7 @@ async def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
     for number, reading in enumerate(readings, 1):
         if number % STEP_ITEMS == 0:
             await step()
-        if (
-            left_bytes > 0
-            and terms.replica_id != EXAMINER
-            and reading.read_recent(left_bytes, terms.isolation)
-        ):
+        if left_bytes > 0 and terms.replica_id != EXAMINER and reading.read_recent(left_bytes, terms.isolation):
             left_bytes -= reading.size_bytes
         else:
             rest.append(reading)

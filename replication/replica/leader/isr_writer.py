@@ -95,9 +95,7 @@ class IsrWriter:
     async def _write(self, tree: Tree, writes: Sequence[_Write]) -> None:
         if not writes:
             return
-        changes = [
-            cluster.IsrWrite(write.tp, self._state(write), write.change.incarnations) for write in writes
-        ]
+        changes = [cluster.IsrWrite(write.tp, self._state(write), write.change.incarnations) for write in writes]
         try:
             outcomes = await cluster.write_isrs(tree, changes)
         except ConnectionLossError:

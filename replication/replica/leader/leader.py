@@ -122,9 +122,7 @@ def _check_keys(data: Buffer) -> None:
 
 
 class Leader:
-    def __init__(
-        self, replica: ReplicaLog, stored: LeaderAndIsr, replicas: Assignment, high_watermark: int
-    ) -> None:
+    def __init__(self, replica: ReplicaLog, stored: LeaderAndIsr, replicas: Assignment, high_watermark: int) -> None:
         self.replica = replica
         self.recent = BatchCache()
         self.starts: dict[int, int] = {}  # follower -> its log start
@@ -305,9 +303,7 @@ class Leader:
             counters = self.replica.host.counters
             counters.bytes_in += size_bytes
             counters.messages_in += outcome.next_offset - outcome.first_offset
-            return AppendResult(
-                ErrorCode.NONE, outcome.first_offset, outcome.append_time_ms, self.replica.start
-            )
+            return AppendResult(ErrorCode.NONE, outcome.first_offset, outcome.append_time_ms, self.replica.start)
         if is_disk_dead(outcome):
             self.replica.host.disk_failed()
         self.replica.suspect(outcome)
@@ -375,9 +371,7 @@ class Leader:
 
     def has_news(self, follower: int) -> bool:
         """Must a follower hear of the high watermark at once, for the consumers that it serves?"""
-        return (
-            self.replica.host.config.has_nearest_reads and self._told.get(follower, -1) < self.high_watermark
-        )
+        return self.replica.host.config.has_nearest_reads and self._told.get(follower, -1) < self.high_watermark
 
     def tell(self, follower: int) -> None:
         self._told[follower] = self.high_watermark

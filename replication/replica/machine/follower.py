@@ -129,14 +129,7 @@ class PauseOver: ...
 
 
 Event: TypeAlias = (
-    EpochEndAnswered
-    | Truncated
-    | RecordsFetched
-    | Appended
-    | WriteFailed
-    | LogStartMoved
-    | OutOfRange
-    | PauseOver
+    EpochEndAnswered | Truncated | RecordsFetched | Appended | WriteFailed | LogStartMoved | OutOfRange | PauseOver
 )
 
 
@@ -207,9 +200,7 @@ class Pause:
     """Nothing can be written now. Answer: PauseOver, after a while."""
 
 
-Effect: TypeAlias = (
-    AskEpochEnd | ReportLostRecords | TruncateTo | StartAnew | Fetch | Append | MoveLogStart | Pause
-)
+Effect: TypeAlias = AskEpochEnd | ReportLostRecords | TruncateTo | StartAnew | Fetch | Append | MoveLogStart | Pause
 Step: TypeAlias = tuple[FollowerState, tuple[Effect, ...]]
 
 

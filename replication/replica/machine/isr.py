@@ -266,10 +266,7 @@ def has_enough_replicas(state: Leading, min_insync_replicas: int) -> bool:
 
 def _advance(state: Leading) -> Step:
     """Move the HW to the smallest log end of the maximal ISR; an unknown end holds it."""
-    known = [
-        state.log_end_offset if broker == state.broker else _end_of(state, broker)
-        for broker in state.maximal_isr
-    ]
+    known = [state.log_end_offset if broker == state.broker else _end_of(state, broker) for broker in state.maximal_isr]
     high_watermark = min(known, default=UNKNOWN_OFFSET)
     if high_watermark <= state.high_watermark:
         return state, ()
@@ -305,9 +302,7 @@ def _observe(state: Leading, event: Fetched, known: FollowerProgress) -> Followe
         caught_up_ms = event.now_ms
     elif known.log_end_offset != UNKNOWN_OFFSET and event.offset >= known.leader_end_at_fetch:
         caught_up_ms = known.fetched_ms
-    return FollowerProgress(
-        caught_up_ms, event.offset, event.broker_epoch, event.now_ms, state.log_end_offset
-    )
+    return FollowerProgress(caught_up_ms, event.offset, event.broker_epoch, event.now_ms, state.log_end_offset)
 
 
 def _maybe_expand(state: Leading, replica: BrokerId) -> Step:
@@ -324,9 +319,7 @@ def _too_slow(state: Leading, now_ms: int, limits: IsrSettings) -> tuple[BrokerI
             0 <= limits.replica_lag_max_messages < lag_messages and follower.log_end_offset != UNKNOWN_OFFSET
         )
 
-    return tuple(
-        broker for broker in state.isr if broker in state.followers and is_too_slow(state.followers[broker])
-    )
+    return tuple(broker for broker in state.isr if broker in state.followers and is_too_slow(state.followers[broker]))
 
 
 def _maybe_shrink(state: Leading, leaving: Iterable[BrokerId]) -> Step:

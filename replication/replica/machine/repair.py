@@ -182,9 +182,7 @@ def _go_on(me: BrokerId, state: Damaged, event: Event) -> Step:
             return _next(replace(state, is_noted=True), MarkOffline(state.reason))
         case Told(stored):
             epoch, is_out = stored.leader_epoch, stored.leader not in (me, NO_LEADER) and me not in stored.isr
-            return _next(
-                replace(state, told_in=epoch, out_in=epoch if is_out else None, leader=stored.leader)
-            )
+            return _next(replace(state, told_in=epoch, out_in=epoch if is_out else None, leader=stored.leader))
         case LeaderRead():
             return _leader_read(state, event)
         case WasCut():

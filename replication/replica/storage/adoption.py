@@ -63,6 +63,4 @@ async def _adopt(tree: Tree, topic: TopicInfo, broker: BrokerId) -> None:
         known = (await cluster.read_topics(tree)).get(topic.name)
         if known is None or known.id != topic.topic_id:
             raise
-    logger.info(
-        "broker=%d topic=%s id=%s partitions=%d adopted", broker, topic.name, topic.topic_id, topic.partitions
-    )
+    logger.info("broker=%d topic=%s id=%s partitions=%d adopted", broker, topic.name, topic.topic_id, topic.partitions)

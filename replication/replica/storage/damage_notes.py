@@ -37,9 +37,7 @@ class DamageNote(NamedTuple):
 class DamageNotes:
     """`despite_full_disk` calls a function, with the disk reserve released if needed."""
 
-    def __init__(
-        self, env: Env, directory: Path, despite_full_disk: Callable[[Callable[[], None]], None]
-    ) -> None:
+    def __init__(self, env: Env, directory: Path, despite_full_disk: Callable[[Callable[[], None]], None]) -> None:
         self._env = env
         self._path = directory / FILE_NAME
         self._despite_full_disk = despite_full_disk

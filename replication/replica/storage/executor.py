@@ -66,9 +66,7 @@ class Job(Protocol):
 
 
 class _Call(Generic[Found]):
-    def __init__(
-        self, act: Callable[[], Found], answer: asyncio.Future[Found], then: Callable[[], None]
-    ) -> None:
+    def __init__(self, act: Callable[[], Found], answer: asyncio.Future[Found], then: Callable[[], None]) -> None:
         self._act = act
         self._answer = answer
         self._then = then

@@ -158,9 +158,7 @@ class ReplicaLogDir:
         try:
             log.files.read_names()
             if note is not None or not is_clean:
-                self.log_dir.reserve.despite_full_disk(
-                    lambda: log.recover(lambda error: damage.append(str(error)))
-                )
+                self.log_dir.reserve.despite_full_disk(lambda: log.recover(lambda error: damage.append(str(error))))
             _settle(log)
             found = soundness.find_from(log, note.offset) if note is not None else None
             if found is not None:
@@ -299,14 +297,10 @@ class ReplicaLogDir:
         number = before.get(tp, 0)
         return number % 2 == 1 or self._cuts.get(tp, 0) != number
 
-    def note_high_watermarks(
-        self, offsets: Mapping[TopicPartition, int], cuts: Mapping[tuple[str, int], int]
-    ) -> None:
+    def note_high_watermarks(self, offsets: Mapping[TopicPartition, int], cuts: Mapping[tuple[str, int], int]) -> None:
         """Store these high watermarks; `cuts` as it was before they were read."""
         with self._mutex:
-            self.high_watermarks.update(
-                (tp, offset) for tp, offset in offsets.items() if not self._was_cut(tp, cuts)
-            )
+            self.high_watermarks.update((tp, offset) for tp, offset in offsets.items() if not self._was_cut(tp, cuts))
             self._write_high_watermarks()
 
     @contextmanager

@@ -93,9 +93,7 @@ class KafkaPython:
         return value and value[1]
 
     def set(self, name, key, value):
-        resource = kafka.admin.ConfigResource(
-            kafka.admin.ConfigResourceType.TOPIC, name, configs={key: value}
-        )
+        resource = kafka.admin.ConfigResource(kafka.admin.ConfigResourceType.TOPIC, name, configs={key: value})
         self.admin.alter_configs([resource])
 
     def shorten(self, name, offset):

@@ -159,9 +159,7 @@ def test_a_member_that_is_killed_is_missed_after_its_session_timeout(bootstrap, 
 def test_kcat_reads_in_a_group_and_goes_on_where_it_was(bootstrap, topic, feed):
     def read(count):
         words = ["-G", "g-" + topic, topic, "-X", "auto.offset.reset=earliest", "-c", str(count), "-f", "%s "]
-        done = subprocess.run(
-            ["kcat", "-b", bootstrap, *words], capture_output=True, text=True, check=True, timeout=40
-        )
+        done = subprocess.run(["kcat", "-b", bootstrap, *words], capture_output=True, text=True, check=True, timeout=40)
         return sorted(map(int, done.stdout.split()))
 
     feed.send(8)
@@ -174,9 +172,7 @@ def test_offsets_come_back_as_they_were_committed(bootstrap, topic, feed):
     """With their text, exactly, and their leader epoch; those never committed as none."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g-" + topic, "log_level": 0})
     text = "naïve — " + "x" * 1000
-    consumer.commit(
-        offsets=[TopicPartition(topic, 0, 7, text, 0), TopicPartition(topic, 1, 8)], asynchronous=False
-    )
+    consumer.commit(offsets=[TopicPartition(topic, 0, 7, text, 0), TopicPartition(topic, 1, 8)], asynchronous=False)
     found = consumer.committed([TopicPartition(topic, n) for n in range(3)])
     assert [(each.offset, each.metadata or "") for each in found] == [(7, text), (8, ""), (-1001, "")]
     assert found[0].leader_epoch == 0

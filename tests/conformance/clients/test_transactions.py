@@ -92,9 +92,7 @@ class Confluent:
     """A producer with a transactional id: begins, sends, and ends transactions."""
 
     def __init__(self, cluster, name):
-        self.producer = Producer(
-            quiet(cluster, **{"transactional.id": name, "transaction.timeout.ms": 20_000})
-        )
+        self.producer = Producer(quiet(cluster, **{"transactional.id": name, "transaction.timeout.ms": 20_000}))
         self.producer.init_transactions(60)
 
     def write(self, topic, values, *, commits=True, offsets=None, consumer=None):

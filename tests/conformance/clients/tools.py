@@ -40,9 +40,7 @@ class Kcat(Tool):
 
     def run(self, *arguments, given=""):
         command = ["kcat", "-b", self.bootstrap, *arguments]
-        done = subprocess.run(
-            command, input=given, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-        )
+        done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
         assert done.returncode == 0, (command, done.stderr)
         assert "NOTICE" not in done.stderr, done.stderr  # such as: compression not supported by the broker
         return done.stdout
@@ -123,9 +121,7 @@ class KafkaPython(Tool):
             compression_type=None if codec == "none" else codec, enable_idempotence=idempotent,
         )  # fmt: skip
         sent = [
-            producer.send(
-                topic, value.encode(), partition=partition, timestamp_ms=times[number] if times else None
-            )
+            producer.send(topic, value.encode(), partition=partition, timestamp_ms=times[number] if times else None)
             for number, value in enumerate(values)
         ]
         producer.flush(PATIENCE_S)

@@ -225,9 +225,7 @@ async def test_each_state_is_written_or_what_stands_is_told(room):
 async def test_a_new_controller_reads_the_whole_cluster(room):
     tree = await with_topic(room)
     term = await become_controller(tree, 1, 7)
-    await tree.create(
-        nodes.topic_config_path("t"), nodes.encode_config({"unclean.leader.election.enable": "true"})
-    )
+    await tree.create(nodes.topic_config_path("t"), nodes.encode_config({"unclean.leader.election.enable": "true"}))
     assert [await make_topic_id(tree, "t", name) for name in ("first", "second")] == ["first", "first"]
     (outcome,) = await write_states(tree, term, [(T0, LeaderAndIsr(1, 0, (1, 2), 1))])
     await tree.create(f"{nodes.DELETED_TOPICS}/gone")

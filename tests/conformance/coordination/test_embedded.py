@@ -177,9 +177,7 @@ async def test_copies_are_made_on_change_by_one_for_all_and_two_are_kept(sqlite_
     elsewhere = tmp_path / "another disk"
     copies = CopyPolicy(str(elsewhere), 100)
     trees = [
-        await SqliteTree.open(
-            sqlite_room.path, on_session=lambda event: None, session_timeout_ms=800, copies=copies
-        )
+        await SqliteTree.open(sqlite_room.path, on_session=lambda event: None, session_timeout_ms=800, copies=copies)
         for _ in range(3)
     ]
     await cluster.read_cluster_id(trees[0], "id")
@@ -221,9 +219,7 @@ async def test_a_copy_of_another_cluster_is_not_written_over(sqlite_room, tmp_pa
     for name, place in (("one", sqlite_room.path), ("two", tmp_path / "two" / "coordination.db")):
         copies = CopyPolicy(str(tmp_path / "shared"), 100)
         policy = copies if name == "one" else CopyPolicy("", 100)
-        tree = await SqliteTree.open(
-            place, on_session=lambda event: None, session_timeout_ms=800, copies=policy
-        )
+        tree = await SqliteTree.open(place, on_session=lambda event: None, session_timeout_ms=800, copies=policy)
         await cluster.read_cluster_id(tree, name)
         await until(place.with_name("coordination.db.copy").exists)
         await tree.close()

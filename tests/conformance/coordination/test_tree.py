@@ -207,9 +207,7 @@ async def test_a_batch_has_a_result_for_each_and_one_refused_does_not_stop_other
     refused = {i for i, result in enumerate(results) if isinstance(result, BadVersionError)}
     assert refused == {7}
     assert results[7].index == 1
-    assert [node.data for node in await tree.read_batch(paths)] == [
-        b"other" if i == 7 else b"1" for i in range(200)
-    ]
+    assert [node.data for node in await tree.read_batch(paths)] == [b"other" if i == 7 else b"1" for i in range(200)]
 
 
 @on_loop

@@ -34,9 +34,7 @@ async def test_r25_a_silence_of_the_store_ends_no_role_no_life_and_no_term(tmp_p
         def facts():
             roles = [broker.replicas.partitions()[T0].role for broker in running.values()]
             lives = [(broker.lifecycle.epoch, broker.lifecycle._tree) for broker in running.values()]
-            terms = [
-                (broker.controller.is_active, broker.controller.state.epoch) for broker in running.values()
-            ]
+            terms = [(broker.controller.is_active, broker.controller.state.epoch) for broker in running.values()]
             return roles, lives, terms
 
         before, leader = facts(), running[1].replicas.partitions()[T0].role
@@ -61,9 +59,7 @@ async def test_leadership_goes_back_where_more_than_the_percentage_is_missed(tmp
     }
     async with brokers(tmp_path, 2, **settings) as running:
         loop, clock = running[1].controller, running[1].env.clock
-        await topics.create_topic(
-            running[1].lifecycle._tree, P0.topic, "j" * 21 + "A", {0: (2, 1), 1: (2, 1)}, {}
-        )
+        await topics.create_topic(running[1].lifecycle._tree, P0.topic, "j" * 21 + "A", {0: (2, 1), 1: (2, 1)}, {})
         passed_ms = 0
 
         def leaders():

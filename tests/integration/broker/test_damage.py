@@ -185,7 +185,5 @@ async def test_what_an_examiner_is_shown_is_what_is_on_the_disk(tmp_path):
         damage(file_of(tmp_path, 1), batch=1, at=66)
         wanted = {T0: FetchPartition(0, 1, 1 << 20)}
         for reader, code in ((-1, ErrorCode.NONE), (EXAMINER, ErrorCode.KAFKA_STORAGE_ERROR)):
-            found = await leader.fetch(
-                wanted, replica_id=reader, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20
-            )
+            found = await leader.fetch(wanted, replica_id=reader, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20)
             assert found[T0].error_code == code

@@ -69,9 +69,7 @@ class Client(Peer):
         return topic.partitions[0]
 
     async def produce_many(self, records, *, acks=-1, version=9, **fields):
-        topics = tuple(
-            ProduceTopic(topic, (ProducePartition(p, data),)) for (topic, p), data in records.items()
-        )
+        topics = tuple(ProduceTopic(topic, (ProducePartition(p, data),)) for (topic, p), data in records.items())
         return await self.ask(ApiKey.PRODUCE, version, ProduceRequest(acks, 5000, topics, **fields))
 
     def fetch_request(self, offsets, version, *, max_wait_ms=0, min_bytes=1, each_bytes=1 << 20, **fields):
@@ -252,9 +250,7 @@ async def test_unknown_partitions_wrong_acks_and_transactions(tmp_path):
 @on_loop
 async def test_acks_0_gets_no_answer_and_a_closed_connection_if_it_fails(tmp_path):
     async with client_of(tmp_path) as client:
-        request = ProduceRequest(
-            0, 100, (ProduceTopic("orders", (ProducePartition(0, bytes(batch(b"a"))),)),)
-        )
+        request = ProduceRequest(0, 100, (ProduceTopic("orders", (ProducePartition(0, bytes(batch(b"a"))),)),))
         for _ in range(3):
             client.send(ApiKey.PRODUCE, 7, request)
         found = await client.fetch(0)  # its answer comes first: those before it get none
@@ -431,9 +427,7 @@ async def test_offsets_by_time_in_every_version(tmp_path):
             newest = (0, 2, 1002) if version >= 7 else (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
             assert await client.list_offset(-3, version=version) == newest
             for unknown in (-4, -5, -(2**63)):
-                assert (await client.list_offset(unknown, version=version))[
-                    0
-                ] == ErrorCode.UNSUPPORTED_VERSION
+                assert (await client.list_offset(unknown, version=version))[0] == ErrorCode.UNSUPPORTED_VERSION
         twice = [{"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}] * 2
         body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "orders", "partitions": twice}]}
         rows = (await client.ask(ApiKey.LIST_OFFSETS, 7, body)).topics[0].partitions

@@ -77,9 +77,7 @@ async def test_a_failed_fsync_ends_the_broker_and_nothing_of_it_is_acknowledged(
         assert (await one.produce(b"b")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert one.replicas.disk_failed.is_set()
         disk.is_failing = False
-        assert (
-            await one.produce(b"c")
-        ).error_code == ErrorCode.KAFKA_STORAGE_ERROR  # a second try proves nothing
+        assert (await one.produce(b"c")).error_code == ErrorCode.KAFKA_STORAGE_ERROR  # a second try proves nothing
         await one.stop()
         assert not (tmp_path / "broker-1" / ".kafka_cleanshutdown").exists()
 

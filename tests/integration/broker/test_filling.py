@@ -80,9 +80,7 @@ async def test_what_nobody_has_soundly_is_refused_and_told_and_the_rest_is_had_a
         (leads,) = (each for each in replicas if isinstance(each.partitions()[T0].role, Leader))
         for offset, value in enumerate(VALUES):  # from the disk, whatever the leader has in memory
             spec = {T0: FetchPartition(0, offset, 1 << 20)}
-            answer = await leads.fetch(
-                spec, replica_id=EXAMINER, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20
-            )
+            answer = await leads.fetch(spec, replica_id=EXAMINER, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20)
             if offset < 2:
                 assert values_of(answer[T0].records)[0] == value
             else:

@@ -31,9 +31,7 @@ async def test_a_follower_that_comes_back_catches_up_and_joins_again(tmp_path):
         one, two, _ = await with_three(site)
         await one.produce(b"a")
         await two.stop()
-        assert (
-            await one.produce(*[b"%d" % n for n in range(500)], timeout_ms=20_000)
-        ).error_code == ErrorCode.NONE
+        assert (await one.produce(*[b"%d" % n for n in range(500)], timeout_ms=20_000)).error_code == ErrorCode.NONE
         await two.start()
         assert await site.tell(2, state=await site.stored()) == ErrorCode.NONE
         await until(lambda: 2 in one.role.state.isr)

@@ -162,10 +162,7 @@ async def client_of(tmp_path, newest=9, *, leads=True, **config):
         one.replicas.metadata.update(
             1,
             [BrokerAddress(1, "127.0.0.1", 1001)],
-            [
-                PartitionUpdate(tp, site.topic_ids[tp.topic], PartitionMetadata(s, (1,)))
-                for tp, s in states.items()
-            ],
+            [PartitionUpdate(tp, site.topic_ids[tp.topic], PartitionMetadata(s, (1,))) for tp, s in states.items()],
         )
         await groups.terms.learned(5)
         if not leads:

@@ -45,13 +45,9 @@ class Coordinators:
 
     def tell_metadata(self):
         state, replicas = self.site.states[OFFSETS], self.site.replicas[OFFSETS]
-        update = PartitionUpdate(
-            OFFSETS, self.site.topic_ids[OFFSETS_TOPIC], PartitionMetadata(state, replicas)
-        )
+        update = PartitionUpdate(OFFSETS, self.site.topic_ids[OFFSETS_TOPIC], PartitionMetadata(state, replicas))
         for broker in self.site.brokers.values():
-            addresses = [
-                BrokerAddress(number, "127.0.0.1", b.port) for number, b in self.site.brokers.items()
-            ]
+            addresses = [BrokerAddress(number, "127.0.0.1", b.port) for number, b in self.site.brokers.items()]
             broker.replicas.metadata.update(1, addresses, [update])
 
     async def loaded(self, number, group="g"):
@@ -67,9 +63,7 @@ class Coordinators:
     async def commit(self, number, offset, group="g", tp=T0, **options):
         return await self.groups[number].ask(
             group,
-            lambda request: events.Commit(
-                request=request, offsets={tp: Committed(offset, -1, "", 1)}, **options
-            ),
+            lambda request: events.Commit(request=request, offsets={tp: Committed(offset, -1, "", 1)}, **options),
         )
 
     async def join(self, number, name, *, member_id=None, group="g", **options):
@@ -119,8 +113,7 @@ async def test_nobody_is_answered_before_everything_is_read(tmp_path):
     async with coordinators(tmp_path, 1) as all_:
         await all_.site.create(OFFSETS, replicas=[1])
         rows = [
-            Record(n, 1, offset_key(f"group-{n}", T0), offset_value(Committed(n, -1, "", 1)))
-            for n in range(20_000)
+            Record(n, 1, offset_key(f"group-{n}", T0), offset_value(Committed(n, -1, "", 1))) for n in range(20_000)
         ]
         for at in range(0, len(rows), 1000):
             part = [row._replace(offset=row.offset - at) for row in rows[at : at + 1000]]

@@ -162,9 +162,7 @@ async def test_a_follower_whose_append_finds_no_room_leaves_the_isr_at_once(tmp_
         await until(lambda: T1 in running[2].replicas.partitions() and in_sync(running[2], T1) == {1, 2})
         disk.is_full = True
         found = await running[2].replicas.append({T1: batch(b"a")}, acks=-1, timeout_ms=30_000)
-        assert found[T1].error_code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER), (
-            "a new epoch begins"
-        )
+        assert found[T1].error_code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER), "a new epoch begins"
         await until(lambda: in_sync(running[2], T1) == {2})
         disk.is_full = False
         await until(lambda: in_sync(running[2], T1) == {1, 2})

@@ -51,9 +51,7 @@ async def test_errors_are_codes(tmp_path):
     async with Site(tmp_path) as site:
         (one,) = await site.start(1)
         await site.create(replicas=(1,))
-        assert (
-            await one.produce(b"a", tp=TopicPartition("no", 0))
-        ).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (await one.produce(b"a", tp=TopicPartition("no", 0))).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert (await one.consume(7)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         broken = await one.replicas.append({T0: bytearray(b"nonsense" * 20)}, acks=1, timeout_ms=10)
         assert broken[T0].error_code in (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)

@@ -191,7 +191,4 @@ async def test_a_replica_that_vanishes_under_a_running_broker_takes_no_role(tmp_
         one, *_ = await with_three(site)
         one.replicas._set.dir.topic_ids.clear()
         await site.elect(2)
-        assert (
-            await site.tell(1, state=replace(site.states[T0], leader_epoch=9))
-            == ErrorCode.KAFKA_STORAGE_ERROR
-        )
+        assert await site.tell(1, state=replace(site.states[T0], leader_epoch=9)) == ErrorCode.KAFKA_STORAGE_ERROR

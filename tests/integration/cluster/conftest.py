@@ -39,9 +39,7 @@ class Tested:
         """A topic with these replicas, whose state is written."""
         name = name or next(self.names)
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
-        topic = NewTopic(
-            name, len(assignments), replica_assignment=[list(row) for row in assignments], config=settings
-        )
+        topic = NewTopic(name, len(assignments), replica_assignment=[list(row) for row in assignments], config=settings)
         self.administer("create_topics", [topic], operation_timeout=20)
         return name
 

@@ -73,9 +73,7 @@ def test_a_topic_is_made_once_and_only_if_it_is_meant(cluster, ask):
     def create(*topics, validate_only=False):
         return [
             row.error_code
-            for row in ask(
-                ApiKey.CREATE_TOPICS, topics=topics, timeout=20_000, validate_only=validate_only
-            ).topics
+            for row in ask(ApiKey.CREATE_TOPICS, topics=topics, timeout=20_000, validate_only=validate_only).topics
         ]
 
     assert create(new(name), new(name)) == [ErrorCode.INVALID_REQUEST]
@@ -114,9 +112,7 @@ def test_settings_are_described_changed_and_given_back(cluster, ask):
 
     def described(*keys):
         asked = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": keys or None}
-        answer = ask(
-            ApiKey.DESCRIBE_CONFIGS, resources=[asked], include_synonyms=False, include_documentation=False
-        )
+        answer = ask(ApiKey.DESCRIBE_CONFIGS, resources=[asked], include_synonyms=False, include_documentation=False)
         return {row.name: (row.value, row.config_source) for row in answer.results[0].configs}
 
     def change(*rows, key=ApiKey.INCREMENTAL_ALTER_CONFIGS):

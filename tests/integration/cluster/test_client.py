@@ -41,11 +41,7 @@ def rows(begin, count, partition=0):
 
 def read(client, topic, partition=0):
     extent = client.extents(topic)[partition]
-    return [
-        v.decode()
-        for b in client.read(topic, partition, extent.start, extent.end)
-        for v in b["value"].to_pylist()
-    ]
+    return [v.decode() for b in client.read(topic, partition, extent.start, extent.end) for v in b["value"].to_pylist()]
 
 
 @pytest.mark.parametrize("fault", ["kill", "pause"])
@@ -190,9 +186,7 @@ def test_committed_offsets_survive_the_broker_that_keeps_them(cluster, client):
     tps = [TopicPartition(topic, n) for n in range(3)]
     group = f"of-{topic}"
     client.commit(group, {tp: Committed(10 + tp.partition, metadata="mine") for tp in tps})
-    keeper = cluster.state(
-        OFFSETS_TOPIC, partition_of(group, len(client.topic(OFFSETS_TOPIC).leaders))
-    ).leader
+    keeper = cluster.state(OFFSETS_TOPIC, partition_of(group, len(client.topic(OFFSETS_TOPIC).leaders))).leader
     cluster.running.pause(keeper)  # it holds its connections, and answers nothing
     client.commit(group, {tps[1]: Committed(20)})
     assert client.committed(group)[tps[1]].offset == 20
@@ -256,17 +250,11 @@ def test_only_what_its_leader_calls_committed_is_read_from_files(cluster, client
     cluster.running.pause(deposed)
     cluster.until(lambda: cluster.state(topic).leader != deposed)
     client.append(topic, rows(10, 10))
-    found = [
-        v.decode() for b in client.read(topic, 0, 0, 20, short_circuit=True) for v in b["value"].to_pylist()
-    ]
+    found = [v.decode() for b in client.read(topic, 0, 0, 20, short_circuit=True) for v in b["value"].to_pylist()]
     assert found == [str(n) for n in range(20)]
-    replica = client._run(
-        local_replica(client._cluster, TopicPartition(topic, 0), 20, Isolation.READ_COMMITTED)
-    )
+    replica = client._run(local_replica(client._cluster, TopicPartition(topic, 0), 20, Isolation.READ_COMMITTED))
     assert f"broker-{deposed}" not in str(replica.directory)
-    beyond = client._run(
-        local_replica(client._cluster, TopicPartition(topic, 0), 21, Isolation.READ_COMMITTED)
-    )
+    beyond = client._run(local_replica(client._cluster, TopicPartition(topic, 0), 21, Isolation.READ_COMMITTED))
     assert beyond is None
 
 
@@ -298,10 +286,7 @@ def test_a_log_that_an_unclean_election_has_cut_is_data_loss(tmp_path, monkeypat
             end = reader.latestOffset(start, ReadAllAvailable())
             planned = reader.partitions(start, end)
             return end, [
-                v.decode()
-                for task in planned
-                for rows in reader.read(task)
-                for v in rows["value"].to_pylist()
+                v.decode() for task in planned for rows in reader.read(task) for v in rows["value"].to_pylist()
             ]
 
         client.append(topic, rows(0, 10))
@@ -317,9 +302,7 @@ def test_a_log_that_an_unclean_election_has_cut_is_data_loss(tmp_path, monkeypat
         tp = TopicPartition(topic, 0)
         assert client.committed("g")[tp] == Committed(20, before.leader_epoch)
         ahead = client.read(topic, 0, 0, 20, fetch_bytes=1, leader_epoch=before.leader_epoch)
-        assert (
-            next(ahead)["value"][0].as_py() == b"0"
-        )  # perhaps it has fetched up to 15 by now, and no further
+        assert next(ahead)["value"][0].as_py() == b"0"  # perhaps it has fetched up to 15 by now, and no further
         cluster.running.kill(1)
         cluster.running.restart(2)
         cluster.until(lambda: cluster.states(topic)[0][0] == 2)

@@ -67,9 +67,7 @@ def consume(bootstrap, topic, count):
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "-", "log_level": 0})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        return [
-            message.value() for message in (consumer.poll(15) for _ in range(count)) if message is not None
-        ]
+        return [message.value() for message in (consumer.poll(15) for _ in range(count)) if message is not None]
     finally:
         consumer.close()
 
@@ -185,9 +183,7 @@ def test_what_a_broker_does_stands_in_its_text_logs(tmp_path):
         produce(line.partition("=")[2], "told", [b"x"])
         logs = tmp_path / "broker-1" / "broker"
         texts = read_lines(logs / "state-change.log")
-        assert any(
-            "changed partition [told,0] from NewPartition to OnlinePartition" in text for text in texts
-        )
+        assert any("changed partition [told,0] from NewPartition to OnlinePartition" in text for text in texts)
         assert any("completed LeaderAndIsr request" in text for text in texts)
         form = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\] [A-Z]+ .+ \([\w.]+\)")
         for name, says in (

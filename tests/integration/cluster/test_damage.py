@@ -192,9 +192,7 @@ def test_a_leader_that_is_damaged_behind_its_only_follower_and_that_one_are_both
 
     cluster.until(lambda: kept(cluster, 1, topic) and kept(cluster, 2, topic), timeout_s=40)
     for broker in (1, 2):
-        cluster.until(
-            lambda broker=broker: log_of(cluster, broker, topic).read_bytes() == before, timeout_s=40
-        )
+        cluster.until(lambda broker=broker: log_of(cluster, broker, topic).read_bytes() == before, timeout_s=40)
     until_in_sync(cluster, topic, (1, 2))
     assert [read_at(cluster, topic, offset) for offset in range(3)] == ["first", "second", "third"]
     produce(cluster, topic, "fourth")

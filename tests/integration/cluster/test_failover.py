@@ -60,9 +60,7 @@ def test_a_stopped_broker_hands_its_leaderships_over_first_and_clients_see_no_er
     topic = cluster.create((one, two, three), (two, three, one))
     single = cluster.create((one,))
     errors: list[object] = []
-    producing = threading.Thread(
-        target=lambda: errors.extend(cluster.produce(topic, range(2000), **{"linger.ms": 1}))
-    )
+    producing = threading.Thread(target=lambda: errors.extend(cluster.produce(topic, range(2000), **{"linger.ms": 1})))
     producing.start()
 
     (ended_with,) = cluster.running.stop(one)

@@ -70,9 +70,7 @@ def test_a_broker_with_a_full_disk_hands_over_at_once_and_leads_again_when_there
             cluster.until(lambda: len(producing.sent) > 50)
             producing.longest_s = 0.0
             fill(disk / "filler")
-            handed_s = cluster.until_states(
-                topic, {0: (2, [2, 3], 1), 1: (2, [2, 3], 1)}, timeout_s=LAG_S / 2
-            )
+            handed_s = cluster.until_states(topic, {0: (2, [2, 3], 1), 1: (2, [2, 3], 1)}, timeout_s=LAG_S / 2)
             before = len(producing.sent)
             cluster.until(lambda: len(producing.sent) > before + 20)
             stalled_s = producing.longest_s
@@ -91,17 +89,12 @@ def test_a_broker_with_a_full_disk_hands_over_at_once_and_leads_again_when_there
 
             (disk / "filler").unlink()
             cluster.until(
-                lambda: (
-                    [(s[0], set(s[1])) for s in cluster.states(topic).values()]
-                    == [(1, {1, 2, 3}), (2, {1, 2, 3})]
-                ),
+                lambda: [(s[0], set(s[1])) for s in cluster.states(topic).values()] == [(1, {1, 2, 3}), (2, {1, 2, 3})],
                 timeout_s=30,
             )
         assert producing.errors == []
         assert samples(metrics)["pylog_disk_full",] == 0
-        found = [
-            value for number in (0, 1) for value in cluster.values(topic, len(producing.sent) // 2, number)
-        ]
+        found = [value for number in (0, 1) for value in cluster.values(topic, len(producing.sent) // 2, number)]
         assert sorted(found, key=int) == producing.sent
         assert cluster.produce(alone, ["again"]) == []
         logged = (disk / "broker" / "server.log").read_text()

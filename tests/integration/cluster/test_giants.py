@@ -119,9 +119,7 @@ def prepare(client):
         "assignments": (),
         "configs": (),
     }
-    made = client.call(
-        ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 60_000, "validate_only": False}
-    )
+    made = client.call(ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 60_000, "validate_only": False})
     assert made.topics[0].error_code == 0
     client.call(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": [GROUP]})
     rows = [

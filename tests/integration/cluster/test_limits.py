@@ -65,10 +65,7 @@ def test_replicas_beyond_the_limit_are_refused_in_every_way(brokers, ask):
     assert "10,010 new partitions in one request" in codes(answer)["many-0"][1]
 
     # Two brokers are asked for twice as much as there is room for, at the same time.
-    halves = [
-        (broker, ApiKey.CREATE_TOPICS, creation(*((f"t{n}-{broker}", 4) for n in range(6))))
-        for broker in (1, 2)
-    ]
+    halves = [(broker, ApiKey.CREATE_TOPICS, creation(*((f"t{n}-{broker}", 4) for n in range(6)))) for broker in (1, 2)]
     found = Counter(code for answer in ask(*halves) for code, _ in codes(answer).values())
     assert found == {ErrorCode.NONE: 6, ErrorCode.POLICY_VIOLATION: 6}
     made = sorted(brokers.brokers[1].replicas.metadata.topics())

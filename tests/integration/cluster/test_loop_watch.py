@@ -154,9 +154,7 @@ def test_one_write_that_keeps_the_loop_beyond_the_session_timeout_does_not_end_t
         assert outcome(producer.ask(produce(-1))) is ErrorCode.NONE
 
 
-def test_a_broker_whose_loop_is_stuck_loses_its_session_and_acknowledges_nothing_when_it_turns_again(
-    brokers, store
-):
+def test_a_broker_whose_loop_is_stuck_loses_its_session_and_acknowledges_nothing_when_it_turns_again(brokers, store):
     stuck, other = brokers
     with Client(other.port) as admin, Client(stuck.port) as hand, Client(stuck.port) as producer:
         create(admin, store)

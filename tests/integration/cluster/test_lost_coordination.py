@@ -67,9 +67,7 @@ def idempotent(cluster):
 
     def send(topic, *values):
         for value in values:
-            producer.produce(
-                topic, value, partition=0, on_delivery=lambda e, m: errors.append(e) if e else None
-            )
+            producer.produce(topic, value, partition=0, on_delivery=lambda e, m: errors.append(e) if e else None)
         assert producer.flush(60) == 0
         assert errors == []
 
@@ -89,9 +87,7 @@ def test_a_removed_file_is_noticed_and_made_again_from_the_copy_or_from_the_dire
         before = epochs(cluster)
         remove_store(tmp_path)
         cluster.until(
-            lambda: all(
-                "was removed while brokers have it open" in said(tmp_path, broker) for broker in (1, 2)
-            )
+            lambda: all("was removed while brokers have it open" in said(tmp_path, broker) for broker in (1, 2))
         )
         send(topic, b"2")  # they go on
         commit(cluster.running.bootstrap, topic, 2)
@@ -100,9 +96,7 @@ def test_a_removed_file_is_noticed_and_made_again_from_the_copy_or_from_the_dire
         assert "is in use: stop all brokers" in told
 
         cluster.running.stop()
-        with pytest.raises(
-            LocalClusterError, match=r"is gone; .*copy is a copy of it: stop all .*recover-coord"
-        ):
+        with pytest.raises(LocalClusterError, match=r"is gone; .*copy is a copy of it: stop all .*recover-coord"):
             cluster.running.restart(1)
         assert not (tmp_path / STORE).exists()
 
@@ -149,9 +143,7 @@ def test_an_older_copy_is_refused_by_brokers_and_leads_by_what_directories_know(
         cluster.running.stop()
         remove_store(tmp_path, copies=True)
         shutil.copy(old, tmp_path / STORE)
-        with pytest.raises(
-            LocalClusterError, match=r"records of epoch .* is an older copy, .*recover-coordination"
-        ):
+        with pytest.raises(LocalClusterError, match=r"records of epoch .* is an older copy, .*recover-coordination"):
             cluster.running.restart(2)
 
         code, rows, told = recover(tmp_path, "--copy", old, "--yes")
@@ -231,13 +223,9 @@ def test_a_new_store_is_not_taken_for_the_lost_one(tmp_path):
         cluster.running.stop()
         shutil.rmtree(tmp_path / "broker-1")
         (tmp_path / "old").rename(tmp_path / "broker-1")
-        with pytest.raises(
-            LocalClusterError, match=r"the coordination store is of cluster .*recover-coordination"
-        ):
+        with pytest.raises(LocalClusterError, match=r"the coordination store is of cluster .*recover-coordination"):
             cluster.running.restart(1)
         remove_store(tmp_path, copies=True)
-        with pytest.raises(
-            LocalClusterError, match=r"coordination.db: it is gone: stop all .*recover-coordination"
-        ):
+        with pytest.raises(LocalClusterError, match=r"coordination.db: it is gone: stop all .*recover-coordination"):
             cluster.running.restart(1)
         assert not (tmp_path / STORE).exists()

@@ -54,9 +54,7 @@ def samples(port):
 
 
 def test_the_page_tells_traffic_replicas_controller_and_lag(ports, tmp_path):
-    with running(
-        [1], tmp_path, **{"metrics.port": ports[0], "auto.create.topics.enable": "false"}
-    ) as cluster:
+    with running([1], tmp_path, **{"metrics.port": ports[0], "auto.create.topics.enable": "false"}) as cluster:
         topic = cluster.create((1,), (1,))
         assert cluster.produce(topic, range(10)) == []
         consumer = Consumer(
@@ -114,9 +112,7 @@ def test_groups_do_not_make_the_page_large(ports, tmp_path, monkeypatch):
             topic = {
                 "name": "t", "num_partitions": 2, "replication_factor": 1, "assignments": (), "configs": (),
             }  # fmt: skip
-            client.call(
-                ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 60_000, "validate_only": False}
-            )
+            client.call(ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout": 60_000, "validate_only": False})
             client.call(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": names[:1]})
             for name in names:
                 commit(client, name)

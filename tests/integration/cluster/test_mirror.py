@@ -116,9 +116,7 @@ def in_cluster(tested, topic):
 
 def end_of(tested, topic):
     """The sum of the ends of its partitions; 0 if there is none."""
-    with closing(
-        Consumer({"bootstrap.servers": tested.running.bootstrap, "group.id": "-", "log_level": 0})
-    ) as looking:
+    with closing(Consumer({"bootstrap.servers": tested.running.bootstrap, "group.id": "-", "log_level": 0})) as looking:
         if topic not in looking.list_topics(timeout=10).topics:
             return 0
         numbers = range(PARTITIONS)
@@ -132,9 +130,7 @@ def copy(tested, target, **options):
 # What is copied.
 
 
-def test_a_copy_in_a_directory_has_everything_of_a_record_and_the_settings_of_the_topic(
-    source, topic, tmp_path
-):
+def test_a_copy_in_a_directory_has_everything_of_a_record_and_the_settings_of_the_topic(source, topic, tmp_path):
     source.administer("incremental_alter_configs", [altered(topic, "max.message.bytes", "70000")])
     send(source, topic, 200)
 
@@ -250,9 +246,7 @@ def test_a_copy_in_a_cluster_that_is_killed_goes_on_without_a_gap_or_a_double(so
     assert in_cluster(cluster, topic) == expected(600)
 
 
-def test_what_was_appended_after_the_last_checkpoint_is_not_appended_again(
-    source, cluster, topic, monkeypatch
-):
+def test_what_was_appended_after_the_last_checkpoint_is_not_appended_again(source, cluster, topic, monkeypatch):
     send(source, topic, 200)
     keep, kept = ClusterTarget._checkpoint, []
 
@@ -383,9 +377,7 @@ def test_wrong_words_are_answered_in_one_line(source, tmp_path, monkeypatch):
     away = says("127.0.0.1:1", *quick, "default.api.timeout.ms=500")
     assert "127.0.0.1:1" in away
     assert "kafka.bootstrap.servers" not in away  # the command has an option of another name
-    assert "default.api.timeout.ms=soon: a number of milliseconds" in says(
-        here, *quick, "default.api.timeout.ms=soon"
-    )
+    assert "default.api.timeout.ms=soon: a number of milliseconds" in says(here, *quick, "default.api.timeout.ms=soon")
     assert "speaks no TLS: set security.protocol=PLAINTEXT" in says(here, *quick, "security.protocol=SSL")
     assert "ssl.ca.location: it needs security.protocol" in says(here, *quick, "ssl.ca.location=ca.pem")
     assert "did you mean 'ssl.ca.location'" in says(here, *quick, "ssl.ca.loction=ca.pem")

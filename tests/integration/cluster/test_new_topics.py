@@ -63,9 +63,7 @@ def create(brokers, topic, *assignments):
 
 
 def confluent(bootstrap, topic, acks):
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": bootstrap, "acks": acks, "retries": 0, "log_level": 0}
-    )
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": acks, "retries": 0, "log_level": 0})
     for number in range(COUNT):
         producer.produce(topic, str(number).encode(), partition=0)
     assert producer.flush(PATIENCE_S) == 0

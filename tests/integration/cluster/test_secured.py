@@ -98,8 +98,7 @@ def test_strangers_are_let_in_as_we_are(listener, certificates, mechanism):
 
 def test_a_producer_and_a_group_work_over_a_secured_listener(listener, certificates):
     jaas = (
-        "org.apache.kafka.common.security.scram.ScramLoginModule required username=ada "
-        'password="pä=,ss \\"word\\\\";'
+        'org.apache.kafka.common.security.scram.ScramLoginModule required username=ada password="pä=,ss \\"word\\\\";'
     )
     settings = {
         "security.protocol": "SASL_SSL",

@@ -113,9 +113,7 @@ def test_nothing_that_a_leader_acknowledged_before_or_after_it_stood_still_is_lo
                 cluster.until(lambda: two in running.describe().brokers)
             else:
                 load.goes_on(cluster)
-            code = asyncio.run(
-                send_to_who_stands_still(running.address(one), topic, lambda: running.resume(one))
-            )
+            code = asyncio.run(send_to_who_stands_still(running.address(one), topic, lambda: running.resume(one)))
         finally:
             running.resume(one)
             running.resume(two)
@@ -142,9 +140,7 @@ def test_what_only_a_leader_has_that_stood_still_is_not_acknowledged(cluster):
         def ask(client, value, acks):
             data = bytes(build([Record(0, 1, None, value.encode())]))
             partition = ProduceTopic(topic, (ProducePartition(0, data),))
-            return asyncio.ensure_future(
-                client.call(ApiKey.PRODUCE, ProduceRequest(acks, 60_000, (partition,)))
-            )
+            return asyncio.ensure_future(client.call(ApiKey.PRODUCE, ProduceRequest(acks, 60_000, (partition,))))
 
         try:
             running.pause(two)

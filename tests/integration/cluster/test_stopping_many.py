@@ -52,9 +52,7 @@ for name in ("create", "fsync", "link", "list", "read", "read_all", "rename", "s
 
 async def make(brokers, partitions):
     """A topic with a record in each partition, that all replicas have."""
-    await brokers[1].admin.create(
-        NewTopic(name="t", partitions=partitions, replication_factor=3), timeout_s=PATIENCE_S
-    )
+    await brokers[1].admin.create(NewTopic(name="t", partitions=partitions, replication_factor=3), timeout_s=PATIENCE_S)
     left = {TopicPartition("t", number) for number in range(partitions)}
     while left:
         for broker in brokers.values():

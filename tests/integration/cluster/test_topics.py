@@ -58,9 +58,7 @@ def test_partitions_are_added_and_settings_changed_while_clients_use_the_topic(c
 
     def refuses():
         found = []
-        producer.produce(
-            topic, bytes(1000), partition=0, on_delivery=lambda error, message: found.append(error)
-        )
+        producer.produce(topic, bytes(1000), partition=0, on_delivery=lambda error, message: found.append(error))
         producer.flush(10)
         return found[0] is not None and found[0].name() == "MSG_SIZE_TOO_LARGE"
 

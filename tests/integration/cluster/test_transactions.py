@@ -164,9 +164,7 @@ class Talk:
 
     def keeper(self, group):
         while True:
-            row = self.do(
-                1, ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": [group]}
-            ).coordinators[0]
+            row = self.do(1, ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": [group]}).coordinators[0]
             if not row.error_code:
                 return row.node_id
 
@@ -175,9 +173,7 @@ class Talk:
         asked = [{"group_id": group, "topics": [{"name": "t", "partition_indexes": [0]}]}]
         asked[0] |= {"member_id": None, "member_epoch": -1}
         while True:
-            answer = self.do(
-                self.keeper(group), ApiKey.OFFSET_FETCH, 9, {"groups": asked, "require_stable": True}
-            )
+            answer = self.do(self.keeper(group), ApiKey.OFFSET_FETCH, 9, {"groups": asked, "require_stable": True})
             if not answer.groups[0].error_code:
                 row = answer.groups[0].topics[0].partitions[0]
                 return row.committed_offset, int(row.error_code)
@@ -298,9 +294,7 @@ def test_a_late_marker_does_not_end_the_next_transaction(brokers):
     assert talk.end(version=5) is NONE
     stale = row | {"producer_epoch": talk.pair[1], "coordinator_epoch": -1}
     assert talk.produce(T0, b"three", version=12) is NONE
-    answer = talk.do(
-        talk.leader(T0), ApiKey.WRITE_TXN_MARKERS, 2, {"markers": [stale | {"transaction_version": 0}]}
-    )
+    answer = talk.do(talk.leader(T0), ApiKey.WRITE_TXN_MARKERS, 2, {"markers": [stale | {"transaction_version": 0}]})
     assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert talk.end(version=5) is NONE
     values, aborted = talk.values(T0, 0)
@@ -383,9 +377,7 @@ def test_administrators_see_transactions_and_producers_and_can_abort(brokers):
     (mine,) = [one for one in producers if one.producer_id == talk.pair[0]]
     assert (mine.producer_epoch, mine.last_sequence) == (talk.pair[1], 0)
     assert mine.current_txn_start_offset >= 0
-    missing = talk.do(
-        1, ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ["nobody"]}
-    ).transaction_states[0]
+    missing = talk.do(1, ApiKey.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": ["nobody"]}).transaction_states[0]
     assert int(missing.error_code) in (ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, ErrorCode.NOT_COORDINATOR)
     assert talk.end(commits=False) is NONE
 
@@ -464,9 +456,7 @@ def test_a_prepared_transaction_is_kept_over_restarts_and_ended_by_whoever_knows
         admin = AdminClient({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic("t", 2, 1)])["t"].result(30)
         talk = Talk(brokers, "prepared")
-        shown = talk.do(
-            1, ApiKey.API_VERSIONS, 4, {"client_software_name": "t", "client_software_version": "1"}
-        )
+        shown = talk.do(1, ApiKey.API_VERSIONS, 4, {"client_software_name": "t", "client_software_version": "1"})
         assert (22, 0, 6) in [(row.api_key, row.min_version, row.max_version) for row in shown.api_keys]
         first = talk.ask(ApiKey.INIT_PRODUCER_ID, 6, transaction_timeout=1, **two_phase)
         talk.pair = first.producer_id, first.producer_epoch
@@ -478,9 +468,7 @@ def test_a_prepared_transaction_is_kept_over_restarts_and_ended_by_whoever_knows
     with brokers_in_process(tmp_path, (1,), **settings) as brokers:
         talk.brokers = brokers
         assert described(talk).transaction_state == "Ongoing"
-        kept = talk.ask(
-            ApiKey.INIT_PRODUCER_ID, 6, transaction_timeout=1, enable2_pc=True, keep_prepared_txn=True
-        )
+        kept = talk.ask(ApiKey.INIT_PRODUCER_ID, 6, transaction_timeout=1, enable2_pc=True, keep_prepared_txn=True)
         assert (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) == talk.pair
         assert kept.producer_epoch > talk.pair[1]
         prepared = talk.pair

@@ -81,7 +81,5 @@ def test_the_tools_of_kafka_0_9_see_and_change_the_cluster(zookeeper, tmp_path):
         reassign = ("kafka-reassign-partitions.sh", "--reassignment-json-file", str(plan))
         assert "Successfully started reassignment" in " ".join(run(*reassign, "--execute"))
         cluster.until(lambda: not cluster.running.describe().reassignments)
-        assert run(*reassign, "--verify")[1:] == [
-            f"Reassignment of partition [{topic},0] completed successfully"
-        ]
+        assert run(*reassign, "--verify")[1:] == [f"Reassignment of partition [{topic},0] completed successfully"]
         assert cluster.states(topic)[0][:2] == (3, [3])

@@ -100,8 +100,7 @@ class Run:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark.kills.query", str(self.root)],
                 cwd=ROOT,
-                env=os.environ
-                | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
@@ -349,14 +348,10 @@ def compare(run: Run) -> dict[str, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
-    parser.add_argument(
-        "--keep", action="store_true", help="leave the directory, also of a proof that succeeds"
-    )
+    parser.add_argument("--keep", action="store_true", help="leave the directory, also of a proof that succeeds")
     asked = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="pylog-kills-"))
     start = time.monotonic()

@@ -72,9 +72,7 @@ def test_a_value_out_of_range_says_what_is_allowed(key: str, value: str, hint: s
 
 def test_settings_that_contradict_each_other_are_named_both() -> None:
     LogConfig.from_properties({"min.compaction.lag.ms": 10, "max.compaction.lag.ms": 10}).check()
-    with pytest.raises(
-        InvalidConfigError, match=r"min\.compaction\.lag\.ms=11 .* max\.compaction\.lag\.ms=10"
-    ):
+    with pytest.raises(InvalidConfigError, match=r"min\.compaction\.lag\.ms=11 .* max\.compaction\.lag\.ms=10"):
         LogConfig.from_properties({"min.compaction.lag.ms": 11, "max.compaction.lag.ms": 10}).check()
 
 
@@ -95,7 +93,5 @@ def test_a_batch_may_fill_a_segment_but_no_more(segment_bytes: int, message_byte
 def test_properties_survive_a_round_trip() -> None:
     config = LogConfig.from_properties({"cleanup.policy": " compact , delete ", "segment.ms": "60000"})
     assert LogConfig.from_properties(config.to_properties()) == config
-    assert canonical_properties({"cleanup.policy": " delete , compact "}) == {
-        "cleanup.policy": "compact,delete"
-    }
+    assert canonical_properties({"cleanup.policy": " delete , compact "}) == {"cleanup.policy": "compact,delete"}
     assert pickle.loads(pickle.dumps(config)) == config

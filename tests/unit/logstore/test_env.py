@@ -129,9 +129,7 @@ def test_locks_keep_out_other_holders_of_this_process_and_of_others(files, tmp_p
     assert files.lock(tmp_path / "lock", wait=False) is None
     assert files.lock(tmp_path / "lock", shared=True, wait=False) is None
     script = f"import fcntl; fcntl.flock(open({str(tmp_path / 'lock')!r}), fcntl.LOCK_EX | fcntl.LOCK_NB)"
-    assert (
-        subprocess.run([sys.executable, "-c", script], stderr=subprocess.DEVNULL, check=False).returncode == 1
-    )
+    assert subprocess.run([sys.executable, "-c", script], stderr=subprocess.DEVNULL, check=False).returncode == 1
     held.release()
     held.release()
     shared = [files.lock(tmp_path / "lock", shared=True, wait=False) for _ in range(2)]

@@ -96,9 +96,7 @@ async def test_a_call_whose_time_is_over_ends_the_connection_and_the_next_one_ha
     await server.close(grace_s=0.1)
 
 
-@pytest.mark.parametrize(
-    "nonsense", [b"\x00\x00\x00\x08" + b"\xff" * 8, b"\xff" * 64, b"\x00\x00\x00\x09" + bytes(9)]
-)
+@pytest.mark.parametrize("nonsense", [b"\x00\x00\x00\x08" + b"\xff" * 8, b"\xff" * 64, b"\x00\x00\x00\x09" + bytes(9)])
 def test_a_peer_that_talks_nonsense_is_a_protocol_error(nonsense):
     @on_loop
     async def run():
@@ -126,6 +124,4 @@ def test_a_peer_that_talks_nonsense_is_a_protocol_error(nonsense):
 @on_loop
 async def test_nobody_at_home_is_an_os_error():
     with pytest.raises(ConnectionError):
-        await Clients("me", timeout_ms=500).call(
-            "127.0.0.1", 1, ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_REQUEST
-        )
+        await Clients("me", timeout_ms=500).call("127.0.0.1", 1, ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCH_REQUEST)

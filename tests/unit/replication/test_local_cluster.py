@@ -40,9 +40,7 @@ def command(monkeypatch):
 
 def files_of(directory):
     return sorted(
-        (str(each.relative_to(directory)), each.read_bytes())
-        for each in directory.rglob("*")
-        if each.is_file()
+        (str(each.relative_to(directory)), each.read_bytes()) for each in directory.rglob("*") if each.is_file()
     )
 
 
@@ -91,9 +89,7 @@ def test_the_brokers_of_a_cluster_count_the_metrics_port_up(tmp_path):
 def test_the_help_says_what_differs_from_the_defaults():
     said = " ".join(cluster.commands["start"].help.split())
     assert all(f"{key}={value}" in said for key, value in DEFAULTS.items())
-    assert all(
-        BrokerConfig.from_properties({key: value}) != BrokerConfig() for key, value in DEFAULTS.items()
-    )
+    assert all(BrokerConfig.from_properties({key: value}) != BrokerConfig() for key, value in DEFAULTS.items())
 
 
 def test_a_broker_that_is_none_of_the_cluster_is_an_error_that_names_those_there_are(tmp_path):
@@ -151,9 +147,7 @@ def store(tmp_path):
 
 def test_a_directory_in_use_or_of_another_broker_is_refused_and_left_as_it_was(command, store):
     def start(number, *more):
-        return command(
-            "broker", "start", "--set", f"log.dirs={store.path}", "--set", f"broker.id={number}", *more
-        )
+        return command("broker", "start", "--set", f"log.dirs={store.path}", "--set", f"broker.id={number}", *more)
 
     before = files_of(store.path)
     assert "is open in another process; broker needs it alone" in start(3)
@@ -161,14 +155,10 @@ def test_a_directory_in_use_or_of_another_broker_is_refused_and_left_as_it_was(c
     store.close()
 
     before = files_of(store.path)
-    assert "belongs to broker 3 of cluster a-cluster; this is broker 4" in start(
-        4, "--coordination", "sqlite:/no/x"
-    )
+    assert "belongs to broker 3 of cluster a-cluster; this is broker 4" in start(4, "--coordination", "sqlite:/no/x")
     assert "name the store with --coordination" in start(3)
     assert files_of(store.path) == before
-    check_directory(
-        BrokerConfig.from_properties({"broker.id": 3, "log.dirs": store.path, "coordination": "sqlite:x"})
-    )
+    check_directory(BrokerConfig.from_properties({"broker.id": 3, "log.dirs": store.path, "coordination": "sqlite:x"}))
 
 
 def test_a_cluster_whose_directory_is_in_use_starts_nothing_and_writes_nothing(tmp_path, store):
@@ -189,9 +179,7 @@ def test_a_cluster_leaves_the_directory_of_something_else_alone(tmp_path):
 
 def test_a_broker_that_did_not_end_in_good_order_has_more_time_to_start(tmp_path):
     def time_to_start_s():
-        return (
-            LocalCluster([3], tmp_path, {"zookeeper.session.timeout.ms": 1000})._brokers[3]._time_to_start_s()
-        )
+        return LocalCluster([3], tmp_path, {"zookeeper.session.timeout.ms": 1000})._brokers[3]._time_to_start_s()
 
     assert time_to_start_s() == READY_TIMEOUT_S + 3
     opened = LogDir.open(tmp_path / "broker-3", read_only=False, create=True, env=SYSTEM, alone_for="broker")

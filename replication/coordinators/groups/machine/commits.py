@@ -132,9 +132,7 @@ def clean(draft: WorkingState, event: events.ForgetTopics | events.ExpireOffsets
         return
     being_written = {tp for tps in draft.commits.values() for tp in tps}
     expired = tuple(
-        tp
-        for tp, stored in draft.offsets.items()
-        if tp not in being_written and _is_expired(draft, tp, stored)
+        tp for tp, stored in draft.offsets.items() if tp not in being_written and _is_expired(draft, tp, stored)
     )
     is_used = draft.commits or draft.pending or draft.uncommitted
     is_abandoned = draft.phase is Phase.EMPTY and not is_used
@@ -182,9 +180,7 @@ def offsets_gone(draft: WorkingState, write: events.GoneOffsets, outcome: events
     if outcome.error is ErrorCode.NONE:
         gone = set(write.partitions)
         draft.offsets = {
-            tp: stored
-            for tp, stored in draft.offsets.items()
-            if tp not in gone or stored.position > outcome.position
+            tp: stored for tp, stored in draft.offsets.items() if tp not in gone or stored.position > outcome.position
         }
         if draft.phase is Phase.EMPTY and draft.generation == write.group_generation:
             draft.generation, draft.protocol_type, draft.since_ms = 0, None, NO_TIME

@@ -73,9 +73,7 @@ class Commit:
     member_id: str = ""
     generation: int = NO_GENERATION
     instance_id: str | None = None
-    producer: tuple[int, int] | None = (
-        None  # id and epoch: the offsets count once its transaction is committed
-    )
+    producer: tuple[int, int] | None = None  # id and epoch: the offsets count once its transaction is committed
 
 
 @dataclass(frozen=True, slots=True)

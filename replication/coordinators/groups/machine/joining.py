@@ -27,9 +27,7 @@ def join(draft: WorkingState, event: Join) -> None:
 
 def _refusal(draft: WorkingState, event: Join) -> ErrorCode:
     limits = draft.limits
-    if not (
-        limits.group_min_session_timeout_ms <= event.session_timeout_ms <= limits.group_max_session_timeout_ms
-    ):
+    if not (limits.group_min_session_timeout_ms <= event.session_timeout_ms <= limits.group_max_session_timeout_ms):
         return ErrorCode.INVALID_SESSION_TIMEOUT
     if not _has_room(draft, event):
         return ErrorCode.GROUP_MAX_SIZE_REACHED

@@ -118,9 +118,7 @@ def read_key(data: bytes) -> Key:
         raise UnknownRecordError(f"key version {version}")
     group = at.take_string()
     return (
-        GroupKey(group)
-        if version == GROUP_KEY
-        else OffsetKey(group, TopicPartition(at.take_string(), at.take_int()))
+        GroupKey(group) if version == GROUP_KEY else OffsetKey(group, TopicPartition(at.take_string(), at.take_int()))
     )
 
 

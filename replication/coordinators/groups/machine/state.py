@@ -124,12 +124,7 @@ class Group:
     @property
     def is_blank(self) -> bool:
         return not (
-            self.members
-            or self.pending
-            or self.offsets
-            or self.commits
-            or self.uncommitted
-            or self.generation
+            self.members or self.pending or self.offsets or self.commits or self.uncommitted or self.generation
         ) and self.phase in (Phase.EMPTY, Phase.DEAD)
 
     @property

@@ -14,9 +14,7 @@ from replication.model.cluster import TopicPartition
 NO_ID = NO_EPOCH = NO_TIME = -1
 EPOCH_MAX = 2**15 - 1
 EPOCH_GIVEN_MAX = EPOCH_MAX - 1  # a producer gets no higher one, so that it can still be fenced
-NO_TIMEOUT_MS = (
-    2**31 - 1
-)  # as in Kafka: the transactions of a two-phase commit are never aborted for their age
+NO_TIMEOUT_MS = 2**31 - 1  # as in Kafka: the transactions of a two-phase commit are never aborted for their age
 
 
 class Phase(enum.StrEnum):

@@ -87,9 +87,7 @@ class _Draft:
                 partitions=frozenset(),
                 producer_id=t.next_producer_id if has_next else t.producer_id,
                 producer_epoch=t.next_producer_epoch if has_next else t.producer_epoch,
-                previous_producer_id=t.producer_id
-                if t.next_producer_id not in (NO_ID, t.producer_id)
-                else NO_ID,
+                previous_producer_id=t.producer_id if t.next_producer_id not in (NO_ID, t.producer_id) else NO_ID,
                 next_producer_id=NO_ID,
                 next_producer_epoch=NO_EPOCH,
             )
@@ -144,9 +142,7 @@ def _initialize(draft: _Draft, event: Initialize) -> None:
         is_used_up = epoch >= EPOCH_GIVEN_MAX
         next_id = t.next_producer_id if t.is_kept else t.producer_id
         next_pair = (event.fresh_id, 0) if is_used_up else (next_id, epoch + 1)
-        kept = replace(
-            t, next_producer_id=next_pair[0], next_producer_epoch=next_pair[1], timeout_ms=timeout_ms
-        )
+        kept = replace(t, next_producer_id=next_pair[0], next_producer_epoch=next_pair[1], timeout_ms=timeout_ms)
         body = Initialized(ErrorCode.NONE, *next_pair, t.producer_id, t.producer_epoch)
         draft.store(kept, Answer(event.request, body))
     elif t.phase is Phase.ONGOING:

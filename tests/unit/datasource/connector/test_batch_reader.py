@@ -59,9 +59,7 @@ def test_a_start_after_the_end_is_a_mistake(target):
 
 @pytest.mark.parametrize("side", ["startingOffsets", "endingOffsets"])
 def test_offsets_beyond_the_end_are_refused(target, side):
-    with pytest.raises(
-        OffsetOutOfRangeError, match=f"option {side}: offset 6 is outside u-0.* give 5 or less"
-    ):
+    with pytest.raises(OffsetOutOfRangeError, match=f"option {side}: offset 6 is outside u-0.* give 5 or less"):
         ranges(target, subscribe="u", **{side: '{"u":{"0":6}}'})
 
 

@@ -47,9 +47,7 @@ def test_a_stream_starts_at_the_end_and_a_batch_at_the_beginning():
 
 
 def test_option_names_have_no_case():
-    options = read_options(
-        {"PATH": "/log", "SubscribePattern": "o.*", "FailOnDataLoss": "FALSE"}, streaming=True
-    )
+    options = read_options({"PATH": "/log", "SubscribePattern": "o.*", "FailOnDataLoss": "FALSE"}, streaming=True)
     assert options.topics == SubscribePattern("o.*")
     assert options.fail_on_data_loss is False
 
@@ -170,9 +168,7 @@ def test_limits_are_read():
         },
         streaming=True,
     )
-    assert options.trigger == TriggerLimits(
-        max_offsets=10, min_offsets=5, max_bytes=1000, max_delay_ms=120_000
-    )
+    assert options.trigger == TriggerLimits(max_offsets=10, min_offsets=5, max_bytes=1000, max_delay_ms=120_000)
     assert options.tasks == TaskLimits(min_partitions=4, max_records=100)
     assert (options.retries, options.retry_interval_ms, options.no_match_is_latest) == (1, 2, True)
 
@@ -395,9 +391,7 @@ def test_a_cluster_is_met_as_the_options_say_and_a_directory_is_not():
     options = {f"kafka.{name}": value for name, value in (JAAS | FILES).items()}
     found = read_options({"kafka.bootstrap.servers": "a:1", "subscribe": "t", **options}, streaming=True)
     assert found.location.security == security_of(USER | FILES)
-    assert (
-        read_options({"subscribe": "t", **found.location.options}, streaming=True).location == found.location
-    )
+    assert read_options({"subscribe": "t", **found.location.options}, streaming=True).location == found.location
     assert "password" not in repr(found).replace("checks", "")
     for options in ({"path": "/log"}, {"kafka.bootstrap.servers": "a:1"}):
         with pytest.raises(InvalidConfigError, match=r"kafka\.ssl\.ca\.location") as caught:

@@ -123,9 +123,7 @@ def test_small_partitions_share_a_task_and_large_ones_do_not():
 
 
 def test_nothing_to_read_needs_no_task():
-    assert (
-        plan([PartitionRange("t", 0, 5, 5), PartitionRange("t", 1, 9, 3)], TaskLimits(min_partitions=4)) == []
-    )
+    assert plan([PartitionRange("t", 0, 5, 5), PartitionRange("t", 1, 9, 3)], TaskLimits(min_partitions=4)) == []
 
 
 # --- offsets ---
@@ -219,9 +217,7 @@ def test_topics_and_partitions_are_excluded():
     assert not bounds(("GreaterThan", "partition", 0)).allows("b", 0)
     assert not bounds(("LessThanOrEqual", "partition", 3)).allows("b", 4)
     assert not bounds(("In", "partition", [1, 2])).allows("b", 0)
-    assert bounds(("Not", "", None), ("IsNotNull", "topic", None), ("IsNotNull", "partition", None)).allows(
-        "b", 0
-    )
+    assert bounds(("Not", "", None), ("IsNotNull", "topic", None), ("IsNotNull", "partition", None)).allows("b", 0)
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,7 @@ def test_a_batch_without_data_reads_nothing_again(target):
 
 
 @settings(deadline=None)  # other processes may have the machine
-@given(
-    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6), st.integers(1, 50), st.booleans()
-)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6), st.integers(1, 50), st.booleans())
 def test_every_offset_is_read_once_however_the_topic_grows(steps, limit, by_bytes):
     target = MemoryTarget()
     target.create("t", 5, 0)
@@ -213,9 +211,7 @@ def test_starting_offsets_name_every_partition(target, text, problem):
 
 
 def test_starting_offsets_may_be_the_ends_but_not_beyond(target):
-    assert Query(target, subscribe="t", startingOffsets='{"t":{"0":-1,"1":-2}}').trigger() == [
-        ("t", 1, 0, 10)
-    ]
+    assert Query(target, subscribe="t", startingOffsets='{"t":{"0":-1,"1":-2}}').trigger() == [("t", 1, 0, 10)]
     with pytest.raises(OffsetOutOfRangeError, match="t-1"):
         Query(target, subscribe="t", startingOffsets='{"t":{"0":0,"1":11}}').trigger()
 
@@ -305,9 +301,7 @@ def test_a_deleted_topic_is_a_loss(target):
 
 def test_a_task_notices_what_was_lost_since_it_was_planned(target):
     reader = stream_reader(target, **ALL)
-    (task,) = reader.partitions(
-        reader.initialOffset(), reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
-    )
+    (task,) = reader.partitions(reader.initialOffset(), reader.latestOffset(reader.initialOffset(), ReadAllAvailable()))
     target.lose("t", 1, 4)
     with pytest.raises(DataLossError, match=r"t-1 \[0, 4\)"):
         list(reader.read(task))
@@ -320,9 +314,7 @@ def test_a_task_notices_what_was_lost_since_it_was_planned(target):
 def test_a_failing_disk_is_tried_again(target):
     from logstore import StorageError
 
-    reader = stream_reader(
-        target, **ALL, **{"fetchOffset.numRetries": "2", "fetchOffset.retryIntervalMs": "0"}
-    )
+    reader = stream_reader(target, **ALL, **{"fetchOffset.numRetries": "2", "fetchOffset.retryIntervalMs": "0"})
     failures = [StorageError("EIO")] * 2
     offsets = target.offsets
     target.offsets = lambda topic: offsets(topic) if not failures else (_ for _ in ()).throw(failures.pop())

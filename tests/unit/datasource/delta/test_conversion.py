@@ -118,9 +118,7 @@ def test_a_missing_field_is_null_unless_it_is_declared_not_null():
 documents = st.fixed_dictionaries(
     {},
     optional={
-        "n": st.one_of(
-            st.integers(-(2**70), 2**70), st.text(max_size=3), st.none(), st.floats(allow_nan=False)
-        ),
+        "n": st.one_of(st.integers(-(2**70), 2**70), st.text(max_size=3), st.none(), st.floats(allow_nan=False)),
         "s": st.one_of(st.text(max_size=3), st.integers(0, 5), st.none()),
     },
 )

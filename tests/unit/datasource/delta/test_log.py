@@ -18,9 +18,7 @@ OURS = "pylog:id:"
 
 
 def entry(*, restored: int | None = None, app: str | None = None, files: int = 1) -> Entry:
-    return Entry(
-        restored=restored, transactions={app: 1} if app else {}, files=files, size_bytes=0, records=0
-    )
+    return Entry(restored=restored, transactions={app: 1} if app else {}, files=files, size_bytes=0, records=0)
 
 
 def history(*entries: Entry | None, since: int = 0) -> Undone | None:

@@ -28,9 +28,7 @@ def made(table: Path, schema: pa.Schema = RAW) -> TopicTable:
 
 
 def added(name: str, rows: int = 1) -> AddAction:
-    return AddAction(
-        f"date=1970-01-01/{name}", 10, {"date": "1970-01-01"}, 0, True, f'{{"numRecords": {rows}}}'
-    )
+    return AddAction(f"date=1970-01-01/{name}", 10, {"date": "1970-01-01"}, 0, True, f'{{"numRecords": {rows}}}')
 
 
 def rewrite(table: Path, change: Callable[[dict], None]) -> None:
@@ -48,9 +46,7 @@ def test_a_table_that_deltalake_cannot_write_is_no_conflict(tmp_path, feature):
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [feature]}
     rewrite(tmp_path / "t", lambda action: action.update(protocol=protocol) if "protocol" in action else None)
     table = TopicTable(tmp_path / "t", of_store(tmp_path / "store", "t", ID))
-    with pytest.raises(
-        StoreError, match=r"(?i)cannot be written: .*feature.*; run the job in a session with Delta"
-    ):
+    with pytest.raises(StoreError, match=r"(?i)cannot be written: .*feature.*; run the job in a session with Delta"):
         table.commit([added("a")], {0: 1})
     assert TopicTable(tmp_path / "t", of_store(tmp_path / "store", "t", ID)).version == 0
 
@@ -104,9 +100,7 @@ def test_a_table_names_all_features_that_its_schema_uses(tmp_path):
 @pytest.mark.parametrize("name", ["a%41b", "a%20b"])
 def test_a_path_that_deltalake_would_take_for_another_is_refused(tmp_path, name):
     made(tmp_path / "a b")
-    with pytest.raises(
-        InvalidRequestError, match=f"cannot use a directory with {name[1:4]} in its path; give another"
-    ):
+    with pytest.raises(InvalidRequestError, match=f"cannot use a directory with {name[1:4]} in its path; give another"):
         made(tmp_path / name)
     assert not (tmp_path / name).exists()
     with pytest.raises(InvalidRequestError, match="cannot use a directory with"):

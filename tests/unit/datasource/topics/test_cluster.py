@@ -103,18 +103,14 @@ class Leader:
         (3, -1, 0, False),
     ],
 )
-def test_a_log_that_lost_what_the_table_holds_is_told_by_its_leader_epochs(
-    tmp_path, noted_epoch, epoch, kept, is_cut
-):
+def test_a_log_that_lost_what_the_table_holds_is_told_by_its_leader_epochs(tmp_path, noted_epoch, epoch, kept, is_cut):
     owner = Owner("kafka:c", "t", "id", tmp_path, "_pylog")
     note = TierConfig(tmp_path, tiered={0: (100, noted_epoch)})
     write_note(owner, note)
     assert noted(owner) == note
     task = TieringTask(location=Location(bootstrap="a:1"), owner=owner, table=tmp_path, noted=note)
     if is_cut:
-        with pytest.raises(
-            StoreError, match=f"cut the log at offset {max(0, kept)}.* holds records up to 100"
-        ):
+        with pytest.raises(StoreError, match=f"cut the log at offset {max(0, kept)}.* holds records up to 100"):
             check_not_cut(Leader({3: kept}), task, 0, LedRange(0, 200, epoch))
     else:
         check_not_cut(Leader({3: kept}), task, 0, LedRange(0, 200, epoch))

@@ -31,9 +31,7 @@ def test_records_below_the_offset_are_gone_and_what_is_left_is_shown(pylog, stor
     ran = pylog("delete-records", "orders", "--partition", 0, "--offset", 2, "--output", "json").ok()
     assert ran.json == [{"topic": "orders", "partition": 0, "start": 2, "end": 5}]
     assert starts(store, "orders") == [2, 0]
-    assert (
-        pylog("consume", "orders", "--from-beginning", "-f", "%p:%o ").ok().out == "0:2 0:3 0:4 1:0 1:1 1:2 "
-    )
+    assert pylog("consume", "orders", "--from-beginning", "-f", "%p:%o ").ok().out == "0:2 0:3 0:4 1:0 1:1 1:2 "
 
 
 def test_minus_one_deletes_all_and_less_than_the_start_nothing(pylog, store):

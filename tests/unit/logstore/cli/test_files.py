@@ -56,18 +56,14 @@ def test_dump_as_json_is_one_object_a_line(partition, dump):
 
 
 def test_index_entries_lead_to_their_batches(partition, dump):
-    batches = {
-        b["position"]: b["lastOffset"] for b in dump(partition / LOG, "--output", "json").ok().json_lines
-    }
+    batches = {b["position"]: b["lastOffset"] for b in dump(partition / LOG, "--output", "json").ok().json_lines}
     entries = dump(partition / INDEX, "--verify", "--output", "json").ok().json_lines
     assert entries
     assert all(batches[entry["position"]] == entry["offset"] for entry in entries)
 
 
 def test_time_index_entries_are_true(partition, dump):
-    newest = {
-        b["lastOffset"]: b["CreateTime"] for b in dump(partition / LOG, "--output", "json").ok().json_lines
-    }
+    newest = {b["lastOffset"]: b["CreateTime"] for b in dump(partition / LOG, "--output", "json").ok().json_lines}
     entries = dump(partition / TIME_INDEX, "--verify", "--output", "json").ok().json_lines
     assert entries
     assert all(newest[entry["offset"]] == entry["timestamp"] for entry in entries)
@@ -148,9 +144,7 @@ def test_verify_finds_damage_names_it_and_changes_nothing(pylog, partition):
 
 def test_verify_of_one_topic_leaves_out_the_others(pylog, partition):
     pylog("topics", "create", "other").ok()
-    assert [row["topic"] for row in pylog("verify", "--topic", "other", "--output", "json").ok().json] == [
-        "other"
-    ]
+    assert [row["topic"] for row in pylog("verify", "--topic", "other", "--output", "json").ok().json] == ["other"]
     assert "no topic" in pylog("verify", "--topic", "nothing").failed()
 
 
@@ -178,9 +172,7 @@ def test_verify_names_directories_that_belong_to_no_topic(pylog, partition, path
     assert said("--topic", "orders") == []
     (path / "old-0" / "partition.metadata").unlink()
     (path / "old-0").rmdir()
-    assert (
-        said()[0] == f"{path / 'old-2'} belongs to no topic and holds no records; `pylog recover` removes it"
-    )
+    assert said()[0] == f"{path / 'old-2'} belongs to no topic and holds no records; `pylog recover` removes it"
     assert said("--topic", "orders") == []
     pylog("recover").ok()
     assert sorted(each.name for each in path.glob("old*")) == []

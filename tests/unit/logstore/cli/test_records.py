@@ -84,9 +84,7 @@ def test_what_was_produced_is_durable(pylog, path):
 
 
 def test_keys_decide_the_partition(pylog):
-    pylog(
-        "produce", "orders", "--key-separator", ":", input="".join(f"k{i % 5}:{i}\n" for i in range(50))
-    ).ok()
+    pylog("produce", "orders", "--key-separator", ":", input="".join(f"k{i % 5}:{i}\n" for i in range(50))).ok()
     records = pylog("consume", "orders", "--output", "json").ok().json_lines
     homes = {(record["key"], record["partition"]) for record in records}
     assert len(homes) == 5
@@ -108,9 +106,7 @@ def test_what_consume_prints_produce_reads(pylog):
 
 def test_the_codec_is_that_asked_for(pylog, path):
     pylog("produce", "orders", "--partition", 0, "--compression-codec", "zstd", input="a\n" * 100).ok()
-    dumped = (
-        pylog("dump-log", path / "orders-0" / f"{0:020}.log", "--output", "json", store=False).ok().json_lines
-    )
+    dumped = pylog("dump-log", path / "orders-0" / f"{0:020}.log", "--output", "json", store=False).ok().json_lines
     assert {batch["compresscodec"] for batch in dumped} == {"zstd"}
     assert values(pylog("consume", "orders")) == ["a"] * 100
 
@@ -279,9 +275,7 @@ def test_ctrl_c_ends_produce_and_what_was_read_is_written(pylog, path):
     assert values(pylog("consume", "orders")) == ["begun", "first"]
 
 
-@pytest.mark.parametrize(
-    "arguments", [["consume", "orders"], ["topics", "list"], ["consume", "--help"], ["--help"]]
-)
+@pytest.mark.parametrize("arguments", [["consume", "orders"], ["topics", "list"], ["consume", "--help"], ["--help"]])
 def test_an_output_that_cannot_be_written_is_one_line(pylog, path, arguments):
     pylog("produce", "orders", input="a\n").ok()
     code = "from logstore.cli import main; main()"

@@ -141,10 +141,7 @@ def test_delete_removes_the_topic(pylog):
 
 
 def test_a_bad_setting_is_refused_with_what_is_near(pylog):
-    assert (
-        "did you mean 'retention.ms'"
-        in pylog("topics", "create", "a", "--config", "retention.mss=1").failed()
-    )
+    assert "did you mean 'retention.ms'" in pylog("topics", "create", "a", "--config", "retention.mss=1").failed()
     assert "whole number" in pylog("topics", "create", "a", "--config", "retention.ms=soon").failed()
     assert pylog("topics", "create", "a", "--config", "retention.ms").code == 2
 

@@ -11,12 +11,8 @@ from tests.support.partition import batch, make
 from tests.support.repeats import times
 
 any_index = pytest.mark.parametrize("kind", [offset_index, time_index])
-entries = st.lists(
-    st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=0, max_size=3 * BLOCK_ENTRIES
-).map(
-    lambda steps: [
-        (sum(a for a, _ in steps[: i + 1]), sum(b for _, b in steps[: i + 1])) for i in range(len(steps))
-    ]
+entries = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=0, max_size=3 * BLOCK_ENTRIES).map(
+    lambda steps: [(sum(a for a, _ in steps[: i + 1]), sum(b for _, b in steps[: i + 1])) for i in range(len(steps))]
 )
 
 

@@ -61,9 +61,7 @@ def test_nothing_is_written_where_nothing_is_trimmed(disk, epochs):
 
 
 @pytest.mark.parametrize("last", ["1 30", "2 30", "5 10", "5 9", "x"])
-def test_a_file_of_epochs_that_do_not_follow_each_other_is_damaged_until_it_is_replaced(
-    env, root, disk, epochs, last
-):
+def test_a_file_of_epochs_that_do_not_follow_each_other_is_damaged_until_it_is_replaced(env, root, disk, epochs, last):
     disk.names[epochs.path].data[:] = f"0\n4\n0 0\n2 10\n{last}\n7 40\n".encode()
     found = LeaderEpochs(env, str(root))
     assert (found.starts, found.is_damaged) == ((), True)

@@ -45,9 +45,7 @@ def test_bytes_between_offsets_add_up_and_there_are_none_at_the_end(root, env):
     for number in range(7):
         log.append_as_leader(batch(b"value %d" % number))
     sizes = [log.reader.bytes_between(one, two) for one, two in pairwise(range(8))]
-    assert (
-        sum(sizes) == log.reader.bytes_between(0, 7) == sum(segment.size_bytes for segment in log.segments())
-    )
+    assert sum(sizes) == log.reader.bytes_between(0, 7) == sum(segment.size_bytes for segment in log.segments())
     assert len(set(sizes)) == 1
     assert (
         log.reader.bytes_between(7, 7),

@@ -132,9 +132,7 @@ def test_every_offset_can_be_read_from_after_compaction(root, env):
     for offset in range(log.log_end_offset):
         result = log.read(offset, max_bytes=1)
         found = [r for at, _ in batches.batches(result.data) for r in batches.records(result.data, at)]
-        assert [r for r in found if r.offset >= offset] == [
-            r for r in left if offset <= r.offset < result.next_offset
-        ]
+        assert [r for r in found if r.offset >= offset] == [r for r in left if offset <= r.offset < result.next_offset]
 
 
 def test_what_is_not_tiered_is_not_compacted_where_it_is_to_be(root, env):
@@ -412,9 +410,7 @@ def test_a_dry_run_says_what_is_due_and_changes_nothing(root, env, disk):
 
 def test_as_in_the_transcript_of_a_real_broker(root, env):
     """The steps of a recorded Kafka: 8 rounds of 6 keys, 2 tombstones, fillers; segments of 18 records."""
-    log = make(
-        root, env, delete_retention_ms=6000, **(SMALL | {"segment_bytes": 1 << 20, "max_message_bytes": 700})
-    )
+    log = make(root, env, delete_retention_ms=6000, **(SMALL | {"segment_bytes": 1 << 20, "max_message_bytes": 700}))
     for number in range(48):
         append(log, (f"key{number % 6}", f"round{number // 6}-value{number % 6}"))
         if number in (17, 35):

@@ -169,10 +169,7 @@ def test_a_marker_stays_as_long_as_a_record_of_its_transaction_does(writer):
         writer.env.clock.time_ms += 5000
         writer.compact()
     assert markers(writer.log)[0] == (2, "COMMIT", None)
-    assert (
-        writer.without_files(".snapshot", ".txnindex").producers.last_stable_offset
-        == writer.log.log_end_offset
-    )
+    assert writer.without_files(".snapshot", ".txnindex").producers.last_stable_offset == writer.log.log_end_offset
 
 
 def test_the_last_batches_of_a_producer_stay_though_they_are_empty(writer):
@@ -310,10 +307,7 @@ def test_a_marker_that_its_leader_let_wait_too_early_stays_with_its_data(writer)
     writer.log.append_as_follower(waiting)
     writer.compact()
     assert [(offset, kind) for offset, kind, _ in markers(writer.log)] == [(1, "COMMIT")]
-    assert (
-        writer.without_files(".snapshot", ".txnindex").producers.last_stable_offset
-        == writer.log.log_end_offset
-    )
+    assert writer.without_files(".snapshot", ".txnindex").producers.last_stable_offset == writer.log.log_end_offset
 
 
 def test_an_open_transaction_is_not_forgotten_however_long_it_is_silent(root, env):

@@ -66,9 +66,7 @@ def test_gzip_may_have_several_members():
         decompress(Codec.GZIP, packed, limit_bytes=5)
 
 
-@pytest.mark.parametrize(
-    ("name", "codec"), [(None, 0), ("none", 0), ("uncompressed", 0), ("LZ4", 3), ("zstd", 4)]
-)
+@pytest.mark.parametrize(("name", "codec"), [(None, 0), ("none", 0), ("uncompressed", 0), ("LZ4", 3), ("zstd", 4)])
 def test_codecs_have_names(name, codec):
     assert Codec.from_name(name) == codec
 

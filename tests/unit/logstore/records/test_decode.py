@@ -68,9 +68,7 @@ def test_no_data_gives_an_empty_batch():
 
 
 def test_control_batches_are_left_out():
-    marker = build(
-        [Record(3, 0, b"\0\0\0\1", b"\0\0\0\0\0\0")], attributes=batch.CONTROL | batch.TRANSACTIONAL
-    )
+    marker = build([Record(3, 0, b"\0\0\0\1", b"\0\0\0\0\0\0")], attributes=batch.CONTROL | batch.TRANSACTIONAL)
     data = build(numbered(3)) + marker + build(numbered(2, start=4))
     assert decode(data, start=0, end=END).column("offset").to_pylist() == [0, 1, 2, 4, 5]
 

@@ -96,9 +96,7 @@ def test_records_cut_anywhere_are_damage(codec):
             decode(sealed(codec, section[:cut], 6, 5), start=0, end=END)
 
 
-@pytest.mark.parametrize(
-    "number", [b"\xff" * 4 + b"\x0f", b"\xff" * 9 + b"\x01", b"\x80" * 12, b"\x01", b"\x7f"]
-)
+@pytest.mark.parametrize("number", [b"\xff" * 4 + b"\x0f", b"\xff" * 9 + b"\x01", b"\x80" * 12, b"\x01", b"\x7f"])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_extreme_lengths_are_damage(codec, number):
     """Each number of a record in turn is the largest, the smallest, or never ends."""

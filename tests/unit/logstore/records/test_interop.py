@@ -19,12 +19,8 @@ with warnings.catch_warnings():
     from kafka.record import MemoryRecords as KafkaMemoryRecords
 
 PEERS = {
-    "kafka-python": SimpleNamespace(
-        builder=kafka_records.DefaultRecordBatchBuilder, reader=KafkaMemoryRecords
-    ),
-    "aiokafka": SimpleNamespace(
-        builder=aiokafka_records.DefaultRecordBatchBuilder, reader=AiokafkaMemoryRecords
-    ),
+    "kafka-python": SimpleNamespace(builder=kafka_records.DefaultRecordBatchBuilder, reader=KafkaMemoryRecords),
+    "aiokafka": SimpleNamespace(builder=aiokafka_records.DefaultRecordBatchBuilder, reader=AiokafkaMemoryRecords),
 }
 
 both = pytest.mark.parametrize("peer", PEERS.values(), ids=PEERS)
@@ -44,8 +40,7 @@ def peer_decode(peer, data):
         found = reader.next_batch()
         assert found.validate_crc()
         records += [
-            batch.Record(r.offset, r.timestamp, r.key, r.value, tuple((k, v) for k, v in r.headers))
-            for r in found
+            batch.Record(r.offset, r.timestamp, r.key, r.value, tuple((k, v) for k, v in r.headers)) for r in found
         ]
     return records
 
@@ -70,9 +65,7 @@ def test_we_read_what_they_write(peer, codec, records):
 @given(records=record_lists())
 def test_they_read_what_we_write(peer, codec, records):
     assert peer_decode(peer, batch.build(records, codec=codec)) == records
-    buffers = arrow.encode(
-        Rows(table_of(records), now_ms=0), codec=codec, batch_bytes_max=20_000, batch_bytes=5_000
-    )
+    buffers = arrow.encode(Rows(table_of(records), now_ms=0), codec=codec, batch_bytes_max=20_000, batch_bytes=5_000)
     assert peer_decode(peer, b"".join(buffers)) == records
 
 

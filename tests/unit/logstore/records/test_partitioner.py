@@ -87,9 +87,7 @@ def test_a_named_partition_wins(kind):
 @pytest.mark.parametrize("wrong", [-1, 4, 2**31, 2**40])
 def test_a_partition_that_is_not_there_is_refused(wrong):
     table = pa.table({"value": [b"a", b"b", b"c"], "partition": pa.array([0, None, wrong])})
-    with pytest.raises(
-        InvalidRecordError, match=f"partition {wrong} in row 2: the topic has partitions 0 to 3"
-    ):
+    with pytest.raises(InvalidRecordError, match=f"partition {wrong} in row 2: the topic has partitions 0 to 3"):
         partition_ids(Rows(table, now_ms=0), 4)
 
 
@@ -115,6 +113,4 @@ def test_no_rows_are_no_trouble(partitioner):
 def test_groups_hold_every_row_once_in_order(chosen):
     groups = group_by_partition(np.array(chosen, dtype=np.int32), 6)
     assert [p for p, _ in groups] == sorted(set(chosen))
-    assert {p: rows.tolist() for p, rows in groups} == {
-        p: [i for i, q in enumerate(chosen) if q == p] for p in chosen
-    }
+    assert {p: rows.tolist() for p, rows in groups} == {p: [i for i, q in enumerate(chosen) if q == p] for p in chosen}

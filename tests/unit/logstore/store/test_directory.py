@@ -160,9 +160,7 @@ def test_unreadable_recovery_points_mean_that_everything_is_checked(
 
 
 @pytest.mark.parametrize("position", range(0, 30, 2))
-def test_s15_a_flipped_digit_in_the_recovery_points_is_not_blamed_on_the_log(
-    tmp_path: Path, position: int
-) -> None:
+def test_s15_a_flipped_digit_in_the_recovery_points_is_not_blamed_on_the_log(tmp_path: Path, position: int) -> None:
     with logstore.open(tmp_path) as store:
         store.create_topic("t", partitions=2)
         store.append("t", rows(["a", "b"], partition=[0, 1]))
@@ -198,9 +196,7 @@ def test_several_processes_append_at_once_and_nothing_is_lost_or_reordered(tmp_p
         for writer in writers:
             writer.communicate(timeout=120)
             assert writer.returncode == 0
-        found = [
-            v.decode() for p in (0, 1) for v in store.read("t", partition=p).read_all()["value"].to_pylist()
-        ]
+        found = [v.decode() for p in (0, 1) for v in store.read("t", partition=p).read_all()["value"].to_pylist()]
         for name in ("w0", "w1", "w2", "me"):
             assert [v for v in found if v.startswith(name)] == [f"{name}:{i}" for i in range(150)]
         assert len(found) == 600

@@ -79,9 +79,7 @@ def test_recovery_after_a_failed_fsync_looks_at_the_disk_and_not_at_the_cache(tm
     assert [report.log_end_offset for report in reports] == [0]
 
 
-def test_a_full_disk_can_be_opened_and_read_and_closed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_disk_can_be_opened_and_read_and_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with logstore.open(tmp_path) as store:
         store.create_topic("t")
         store.append("t", rows(["a"]))
@@ -185,9 +183,7 @@ def test_files_of_a_deleted_topic_that_cannot_be_removed_do_not_get_in_the_way(
 @pytest.mark.parametrize(
     "change", [{"config": []}, {"config": None}, {"partitions": "many"}, {"partitions": 0}, {"name": "../x"}]
 )
-def test_a_topic_description_that_makes_no_sense_is_damaged(
-    tmp_path: Path, change: dict[str, object]
-) -> None:
+def test_a_topic_description_that_makes_no_sense_is_damaged(tmp_path: Path, change: dict[str, object]) -> None:
     with logstore.open(tmp_path) as store:
         store.create_topic("t")
         path = tmp_path / "topics" / "t.json"

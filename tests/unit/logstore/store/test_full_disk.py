@@ -93,9 +93,7 @@ def test_s9_on_a_real_full_file_system_all_but_appends_goes_on(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("room", [*range(0, 400, 23), 2_000])
-def test_s9_whatever_room_is_left_what_was_acknowledged_stays_and_the_end_is_clean(
-    disk: Disk, room: int
-) -> None:
+def test_s9_whatever_room_is_left_what_was_acknowledged_stays_and_the_end_is_clean(disk: Disk, room: int) -> None:
     acknowledged = []
     store = simulated(disk)
     store.create_topic("t")
@@ -168,9 +166,7 @@ def test_a_reserve_that_is_too_short_is_made_whole(disk: Disk) -> None:
 def test_s9_retention_deleted_records_and_aborts_go_on_on_a_full_disk(disk: Disk) -> None:
     env = Env(StillClock(), disk)
     store = logstore.open(ROOT, env=env)
-    store.create_topic(
-        "t", config={"retention.ms": 10_000_000, "segment.bytes": 300, "file.delete.delay.ms": 0}
-    )
+    store.create_topic("t", config={"retention.ms": 10_000_000, "segment.bytes": 300, "file.delete.delay.ms": 0})
     for number in range(12):
         store.append("t", rows([b"%d" % number * 20]), flush=True)
     transaction = store.transaction()

@@ -59,9 +59,7 @@ def dated(tmp_path: Path, clock: Clock) -> logstore.LogStore:
     return logstore.open(tmp_path / "dated", env=Env(clock, DatedFiles(clock)))
 
 
-def append(
-    store: logstore.LogStore, count: int, *, key: str | None = None, timestamp: int | None = None
-) -> None:
+def append(store: logstore.LogStore, count: int, *, key: str | None = None, timestamp: int | None = None) -> None:
     """`count` appends of one record each."""
     for number in range(count):
         columns = {"value": pa.array([b"%d" % number + b"." * 90])}
@@ -157,9 +155,7 @@ def test_housekeeping_is_done_at_a_roll_at_opening_and_at_closing(tmp_path: Path
     env = Env(clock, DatedFiles(clock))
     path = tmp_path / "house"
     store = logstore.open(path, env=env)
-    store.create_topic(
-        "t", config={"segment.bytes": "400", "retention.bytes": "1000", "file.delete.delay.ms": "1000"}
-    )
+    store.create_topic("t", config={"segment.bytes": "400", "retention.bytes": "1000", "file.delete.delay.ms": "1000"})
     append(store, 40)
     store.flush()
     append(store, 8)  # rolls, and what was flushed may go

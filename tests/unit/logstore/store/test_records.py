@@ -67,14 +67,10 @@ def test_every_row_is_there_once_and_rows_of_a_key_keep_their_order(
     with logstore.open(tmp_path_factory.mktemp("s")) as store:
         store.create_topic("t", partitions=partitions)
         numbers = [b"%d" % i for i in range(len(keys))]
-        store.append(
-            "t", pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(numbers, pa.binary())})
-        )
+        store.append("t", pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(numbers, pa.binary())}))
         found = [store.read("t", partition=p).read_all() for p in range(partitions)]
         everything = [
-            (k, int(v))
-            for t in found
-            for k, v in zip(t["key"].to_pylist(), t["value"].to_pylist(), strict=True)
+            (k, int(v)) for t in found for k, v in zip(t["key"].to_pylist(), t["value"].to_pylist(), strict=True)
         ]
         assert sorted(n for _, n in everything) == list(range(len(keys)))
         assert sorted(everything, key=lambda kn: kn[1]) == [(k, n) for n, k in enumerate(keys)]
@@ -87,9 +83,7 @@ def test_every_row_is_there_once_and_rows_of_a_key_keep_their_order(
 
 def test_an_explicit_partition_wins_over_the_key(store: logstore.LogStore) -> None:
     store.create_topic("t", partitions=3)
-    done = store.append(
-        "t", rows(["a", "b", "c"], key=["k", "k", "k"], partition=pa.array([2, 0, 2], pa.int32()))
-    )
+    done = store.append("t", rows(["a", "b", "c"], key=["k", "k", "k"], partition=pa.array([2, 0, 2], pa.int32())))
     assert done == {0: OffsetRange(0, 1), 2: OffsetRange(0, 2)}
     assert values_of(store, "t", 2) == [b"a", b"c"]
 
@@ -116,9 +110,7 @@ def test_a_partition_that_is_not_there_is_refused_before_anything_is_written(
         (pa.table({"value": ["v"], "valeu": ["0"]}), "valeu"),
     ],
 )
-def test_a_column_that_cannot_be_stored_is_named(
-    store: logstore.LogStore, table: pa.Table, hint: str
-) -> None:
+def test_a_column_that_cannot_be_stored_is_named(store: logstore.LogStore, table: pa.Table, hint: str) -> None:
     store.create_topic("t")
     with pytest.raises(InvalidRecordError, match=hint):
         store.append("t", table)
@@ -126,9 +118,7 @@ def test_a_column_that_cannot_be_stored_is_named(
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("ms")])
-def test_a_time_before_1970_is_refused_and_minus_one_is_none(
-    store: logstore.LogStore, kind: pa.DataType
-) -> None:
+def test_a_time_before_1970_is_refused_and_minus_one_is_none(store: logstore.LogStore, kind: pa.DataType) -> None:
     store.create_topic("t")
     with pytest.raises(InvalidRecordError, match="row 2: timestamp -2 ms is before 1970") as caught:
         store.append("t", rows(["a", "b", "c"], timestamp=pa.array([0, -1, -2], kind)))

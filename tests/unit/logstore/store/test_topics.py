@@ -143,9 +143,7 @@ def test_another_store_sees_changes_at_once(tmp_path: Path) -> None:
         assert one.read("orders", partition=0).read_all()["value"].to_pylist() == [b"w"]
 
 
-def test_a_deleted_topic_is_gone_at_once_and_its_files_after_the_delay(
-    tmp_path: Path, machine: Machine
-) -> None:
+def test_a_deleted_topic_is_gone_at_once_and_its_files_after_the_delay(tmp_path: Path, machine: Machine) -> None:
     with logstore.open(tmp_path, env=machine.env) as store:
         store.create_topic("orders", partitions=2, config={"file.delete.delay.ms": 5000})
         store.append("orders", rows(["v"], partition=[1]))
@@ -207,9 +205,7 @@ def test_a_damaged_topic_description_is_named_and_the_other_topics_go_on(tmp_pat
     """By all that goes over all topics, too: opening after a crash, transactions, jobs, verification, recovery."""
     with logstore.open(tmp_path) as store:
         for name in ("a", "orders", "z"):
-            store.create_topic(
-                name, config={"retention.bytes": 0, "segment.bytes": 500, "max.message.bytes": 400}
-            )
+            store.create_topic(name, config={"retention.bytes": 0, "segment.bytes": 500, "max.message.bytes": 400})
         with store.transaction("n", batch_id=1) as transaction:
             for name in ("a", "orders", "z"):
                 store.append(name, rows(["1"]), transaction=transaction)
@@ -231,9 +227,7 @@ def test_a_damaged_topic_description_is_named_and_the_other_topics_go_on(tmp_pat
             assert store.log("a", 0).log_start_offset > 0
             damage = {report.topic: report.damage for report in verify_store(store)}
             assert damage["a"] == damage["z"] == ()
-            assert [place[:2] for place in damage["orders"]] == [
-                (str(tmp_path / "topics" / "orders.json"), 0)
-            ]
+            assert [place[:2] for place in damage["orders"]] == [(str(tmp_path / "topics" / "orders.json"), 0)]
             for use in (store.topic, store.offsets, store.create_topic, store.delete_topic):
                 with named:
                     use("orders")

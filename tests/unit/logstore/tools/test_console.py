@@ -72,9 +72,7 @@ def test_without_a_null_marker_an_empty_value_is_empty():
     assert parser().row(b"", 1).value == b""
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"), [({"parse_key": "true"}, b"novalue"), ({"parse_headers": "true"}, b"h")]
-)
+@pytest.mark.parametrize(("changes", "line"), [({"parse_key": "true"}, b"novalue"), ({"parse_headers": "true"}, b"h")])
 def test_a_missing_separator_names_the_line(changes, line):
     with pytest.raises(InvalidRecordError, match=r"^line 7: no "):
         parser(**changes).row(line, 7)
@@ -189,8 +187,6 @@ def test_lines_that_are_there_and_perhaps_not_on_disk_are_not_called_unwritten()
     writer = LineWriter("t", parser())
     writer.write(store, [b"a\n"])
     disk.fsync_fails = ".log"
-    with pytest.raises(
-        FailedStoreError, match=r"; the first 1 lines were written, of later ones it is not known$"
-    ):
+    with pytest.raises(FailedStoreError, match=r"; the first 1 lines were written, of later ones it is not known$"):
         writer.write(store, [b"b\n"])
     assert store.read("t", partition=0).read_all().num_rows == 2

@@ -48,9 +48,7 @@ def write_batches(store, numbers=range(6)):
 def check_damage_is_told(path, *, last):
     journal = str(path / "transactions" / "journal")
     with logstore.open(path) as store:
-        with pytest.raises(
-            logstore.CorruptLogError, match=r"missing from here on; .*`pylog recover`"
-        ) as caught:
+        with pytest.raises(logstore.CorruptLogError, match=r"missing from here on; .*`pylog recover`") as caught:
             store.transaction("q", batch_id=last)
         assert caught.value.path == journal
         store.append("b", pa.table({"value": ["plain"]}))

@@ -203,9 +203,7 @@ def test_the_same_batch_again_writes_nothing(store, order):
 def test_the_same_batch_again_with_other_rows_is_refused_and_leaves_nothing(store):
     """(T9)"""
     store.transactions.commit([part(store, ["x", "y"]).prepare()])
-    with pytest.raises(
-        BatchConflictError, match=r"another content \(as many rows, but not the same ones\): was"
-    ):
+    with pytest.raises(BatchConflictError, match=r"another content \(as many rows, but not the same ones\): was"):
         store.transactions.commit([part(store, ["x", "Y"], run="r2").prepare()])
     with pytest.raises(BatchConflictError, match=r"another content \(rows: 2, now 1\): was"):
         store.transactions.commit([part(store, ["x"], run="r2").prepare()])
@@ -445,9 +443,7 @@ def test_ends_over_partitions_and_topics_never_tear(store, path):
         with logstore.open(path) as other:
             for _ in range(40):
                 with other.transaction() as transaction:
-                    other.append(
-                        "a", pa.table({"value": ["x", "x"], "partition": [0, 1]}), transaction=transaction
-                    )
+                    other.append("a", pa.table({"value": ["x", "x"], "partition": [0, 1]}), transaction=transaction)
                     other.append("b", pa.table({"value": ["x"]}), transaction=transaction)
 
     writer = Thread(target=write)

@@ -79,9 +79,7 @@ def test_what_changed_while_an_answer_was_made_is_told_to_the_next():
 def test_failures_are_not_kept():
     async def main():
         metadata = Metadata()
-        handlers = ClusterHandlers(
-            BrokerConfig(auto_create_topics_enable=False), "c", metadata, NoAdmin(metadata)
-        )
+        handlers = ClusterHandlers(BrokerConfig(auto_create_topics_enable=False), "c", metadata, NoAdmin(metadata))
         metadata.update(1, [ONE], [])
         assert leaders(await ask(handlers, ["t"])) == {}
         assert not handlers._answers

@@ -127,9 +127,7 @@ def test_what_is_asked_for_is_begun_listed_and_taken_back(tmp_path):
 def test_what_cannot_be_is_refused_and_nothing_of_it_is_written(tmp_path):
     async def check():
         async with site(tmp_path) as here:
-            handlers = ReassignmentHandlers(
-                here.loop, metadata_of(TP, GONE), Placements(100), lambda: here.tree
-            )
+            handlers = ReassignmentHandlers(here.loop, metadata_of(TP, GONE), Placements(100), lambda: here.tree)
             await here.create()
             await topics.create_topic(here.tree, GONE.topic, TOPIC_ID, {0: (9,)}, {})  # and 9 is down
             for wrong in ((), (2, 2), (1, 9), (-1,)):

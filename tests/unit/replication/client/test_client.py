@@ -55,9 +55,7 @@ def read(client, topic, **options):
 
 def test_what_is_appended_to_brokers_of_another_make_is_read_there(mock, client):
     producer = mock[1]
-    producer.produce(
-        "made-by-writing", b"first", partition=0
-    )  # the mock makes topics when they are written to
+    producer.produce("made-by-writing", b"first", partition=0)  # the mock makes topics when they are written to
     assert producer.flush(20) == 0
     client.append("made-by-writing", table(5000))
     assert sorted(read(client, "made-by-writing")) == sorted(["first", *table(5000)["value"].to_pylist()])
@@ -94,9 +92,7 @@ def test_a_range_begins_and_ends_within_batches(mock, client):
 def test_an_offset_that_is_not_there_is_an_error(mock, client):
     mock[1].produce("short", b"first", partition=0)
     assert mock[1].flush(20) == 0
-    with pytest.raises(
-        OffsetOutOfRangeError, match="offset 7 is outside short-0, which holds offsets 0 to 1"
-    ):
+    with pytest.raises(OffsetOutOfRangeError, match="offset 7 is outside short-0, which holds offsets 0 to 1"):
         list(client.read("short", 0, 7, 9))
 
 

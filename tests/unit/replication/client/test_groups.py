@@ -48,9 +48,7 @@ class Coordinator:
         if code is None:  # it hangs
             context.park()
             await asyncio.sleep(60)
-        rows = [
-            {"partition_index": row.partition_index, "error_code": code} for row in body.topics[0].partitions
-        ]
+        rows = [{"partition_index": row.partition_index, "error_code": code} for row in body.topics[0].partitions]
         if not code:
             self.offsets = {row.partition_index: row.committed_offset for row in body.topics[0].partitions}
         return {"topics": [{"name": "t", "partitions": rows}]}
@@ -93,9 +91,7 @@ def test_what_no_repetition_mends_is_told_at_once_and_names_the_partition():
 
 
 def test_nobody_who_keeps_the_group_is_an_error_when_the_time_is_over():
-    with pytest.raises(
-        KafkaError, match=r"OFFSET_COMMIT of group 'g' .* within 0.3 s; last: NOT_COORDINATOR"
-    ):
+    with pytest.raises(KafkaError, match=r"OFFSET_COMMIT of group 'g' .* within 0.3 s; last: NOT_COORDINATOR"):
         committing(MOVED, timeout_ms=300)
 
 

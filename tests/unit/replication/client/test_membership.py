@@ -145,9 +145,7 @@ def test_a_static_member_does_not_leave_and_a_fenced_one_fails():
 
 def members(count, topics=("t",), owned=None):
     return [
-        Member(
-            f"m{i}", (True, f"m{i}"), Subscription(topics, tuple(sorted((owned or {}).get(f"m{i}", ()))), 1)
-        )
+        Member(f"m{i}", (True, f"m{i}"), Subscription(topics, tuple(sorted((owned or {}).get(f"m{i}", ()))), 1))
         for i in range(count)
     ]
 

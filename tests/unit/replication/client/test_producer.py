@@ -67,15 +67,11 @@ def test_small_sends_become_one_batch_and_each_knows_its_offsets(client):
 
 def test_tables_of_different_columns_go_together(client):
     topic = client.topic_made("columns")
-    headers = pa.array(
-        [[("h", b"x")], None], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    )
+    headers = pa.array([[("h", b"x")], None], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
     place = pa.array([0, 0], pa.int32())
     tables = [
         pa.table({"value": ["a", None], "partition": place}),
-        pa.table(
-            {"value": pa.array([b"b", b"c"], pa.large_binary()), "headers": headers, "partition": place}
-        ),
+        pa.table({"value": pa.array([b"b", b"c"], pa.large_binary()), "headers": headers, "partition": place}),
         pa.record_batch({"key": ["k", None], "value": ["d", "e"], "timestamp": [5, 6], "partition": place}),
     ]
     with client.producer(linger_ms=200) as producer:
@@ -211,9 +207,7 @@ def test_halves_have_the_records_in_their_order_with_their_sequence_numbers(code
         }
     )
     stamp = ProducerStamp(7, 3, 2**31 - 5)
-    (data,) = encode(
-        Rows(table, now_ms=0), codec=codec, batch_bytes=10**6, batch_bytes_max=10**6, producer=stamp
-    )
+    (data,) = encode(Rows(table, now_ms=0), codec=codec, batch_bytes=10**6, batch_bytes_max=10**6, producer=stamp)
     columns = ["key", "value", "headers", "timestamp"]
     (at, one), (following, two) = halves(data)
     assert (at, following) == (0, 7)

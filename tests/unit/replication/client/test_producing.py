@@ -116,9 +116,7 @@ def one(value):
 
 
 @pytest.mark.parametrize("seed", range(times(10, 300)))
-def test_what_unclean_elections_cut_is_all_that_is_missing_and_nothing_is_doubled(
-    tmp_path, monkeypatch, seed
-):
+def test_what_unclean_elections_cut_is_all_that_is_missing_and_nothing_is_doubled(tmp_path, monkeypatch, seed):
     monkeypatch.setattr(producing, "BACKOFF_MIN_S", 0.001)
     monkeypatch.setattr(producing, "BACKOFF_MAX_S", 0.002)
     outcomes = {}
@@ -126,9 +124,7 @@ def test_what_unclean_elections_cut_is_all_that_is_missing_and_nothing_is_double
     async def main(leaders):
         sender = Sender(leaders, (7, 0), timeout_ms=60_000)
         for n in range(SENDS):
-            sender.send(
-                T0, one(f"{n}"), n, 1, lambda first, count, outcome: outcomes.update({first: outcome})
-            )
+            sender.send(T0, one(f"{n}"), n, 1, lambda first, count, outcome: outcomes.update({first: outcome}))
             await leaders.turns(6)
         async with asyncio.timeout(30):
             await sender.room(0)

@@ -249,9 +249,7 @@ def test_a_call_takes_no_longer_than_its_time_however_late_a_broker_stops_to_ans
             for ask in (lambda c: c.topic("electing"), lambda c: list_offsets(c, {T0: 5})):
                 leader = Hanging(7, 0, 10, 8)
                 _, leader.port = await stack.enter_async_context(serving(leader.handlers()))
-                cluster = await stack.enter_async_context(
-                    Cluster(f"127.0.0.1:{leader.port}", timeout_ms=2000)
-                )
+                cluster = await stack.enter_async_context(Cluster(f"127.0.0.1:{leader.port}", timeout_ms=2000))
                 await cluster.topic("t")
                 calls.append((ask, cluster))
             begin = asyncio.get_running_loop().time()

@@ -162,9 +162,7 @@ def test_a_challenge_that_is_none_is_not_answered(challenge, line):
         Exchange("SCRAM-SHA-256", "user", "p", "N").final(challenge)
 
 
-@pytest.mark.parametrize(
-    "answer", [b"v=", b"v=AAAA", b"", b"e=other-error", b"v=*", b"p=rmF9pqV8S7suAoZWja4dJRkFsKQ="]
-)
+@pytest.mark.parametrize("answer", [b"v=", b"v=AAAA", b"", b"e=other-error", b"v=*", b"p=rmF9pqV8S7suAoZWja4dJRkFsKQ="])
 def test_a_server_without_the_password_is_not_believed(answer):
     nonce, challenge, *_ = RFC["SCRAM-SHA-1"]
     exchange = Exchange("SCRAM-SHA-1", "user", "pencil", nonce)

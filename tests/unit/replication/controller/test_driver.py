@@ -321,9 +321,7 @@ def test_nodes_that_nobody_understands_keep_no_controller_from_its_office(tmp_pa
     async def check():
         async with site(tmp_path, before=garble) as here:
             await here.until(here.state)
-            await here.until(
-                lambda: _true(TP in here.loop.state.moves)
-            )  # the other node is read nevertheless
+            await here.until(lambda: _true(TP in here.loop.state.moves))  # the other node is read nevertheless
             assert await _state(here.tree, bad) is None
             await here.tree.set(nodes.topic_path("bad"), nodes.encode_topic({0: (1,)}))
             await here.until(lambda: _state(here.tree, bad))
@@ -359,9 +357,7 @@ def test_a_reassignment_is_begun_and_ended_once_though_the_answers_of_the_store_
             state = await here.state()
             assert (state.leader, state.isr, state.controller_epoch) == (2, (2,), 1)
             stops = [request for key, request in here.asked if key is ApiKey.STOP_REPLICA]
-            rows = [
-                row for request in stops for topic in request.topic_states for row in topic.partition_states
-            ]
+            rows = [row for request in stops for topic in request.topic_states for row in topic.partition_states]
             assert [(row.delete_partition, row.leader_epoch) for row in rows] == [
                 (False, state.leader_epoch),
                 (True, state.leader_epoch),

@@ -45,9 +45,7 @@ class World:
         self.offline: dict[int, Offline] = {}
         self.orders: list[events.WriteStates | events.WriteReassignment] = []
         self.plans: dict[TopicPartition, Reassignment] = {}
-        self.told: dict[
-            tuple[TopicPartition, int], Assignment
-        ] = {}  # what a leader knows of its replicas, per epoch
+        self.told: dict[tuple[TopicPartition, int], Assignment] = {}  # what a leader knows of its replicas, per epoch
         self.to_delete: list[events.SendStopReplica] = []
         self.now_ms = 0
 
@@ -65,9 +63,7 @@ class World:
                     self.orders.append(effect)
                 case events.LoadContext():
                     cluster = (dict(self.live), dict(self.topics), dict(self.stored), tuple(self.deletions))
-                    found = events.ClusterState(
-                        *cluster, reassignments=dict(self.plans), offline=dict(self.offline)
-                    )
+                    found = events.ClusterState(*cluster, reassignments=dict(self.plans), offline=dict(self.offline))
                     self.post(events.ContextLoaded(found, self.now_ms))
                     return
                 case events.SendLeaderAndIsr():
@@ -107,9 +103,7 @@ class World:
             known = before.moves.get(tp)
             if move.is_leaving and not (known and known.is_leaving):
                 target, isr = set(move.plan.target), set(self.state.leadership[tp].isr)
-                needed = (
-                    target & set(self.state.brokers) if move.plan.target == move.plan.original else target
-                )
+                needed = target & set(self.state.brokers) if move.plan.target == move.plan.original else target
                 assert isr <= target
                 assert needed <= isr or self.state.leadership[tp].leader == NO_LEADER
                 assert isr
@@ -135,9 +129,7 @@ class World:
         """Who is offline takes no lead, unless nobody else of the ISR is left."""
         offline = {broker for broker, said in self.state.offline.items() if said.reason(tp)}
         if after.leader in offline and after.leader != before.leader and not self.unclean:
-            kept = {
-                b for b in before.isr if b not in self.state.brokers or not self.state.brokers[b].lost_writes
-            }
+            kept = {b for b in before.isr if b not in self.state.brokers or not self.state.brokers[b].lost_writes}
             assert kept <= offline & set(self.state.brokers) or not kept
         if after.isr and set(after.isr) <= offline and not self.unclean:
             info = self.state.brokers.get(before.leader)
@@ -370,12 +362,8 @@ def in_the_middle_of_a_write(isr, leader, live, then):
     topics = {"t": TopicInfo({0: (1, 2, 3)}, "t@1", False)}
     stored = LeaderAndIsr(leader, 4, isr, 1, 9)
     state, _ = step(Controller(broker=3), events.Elected(2), LIMITS)
-    state, effects = step(
-        state, events.ContextLoaded(events.ClusterState(brokers, topics, {T0: stored}), 0), LIMITS
-    )
-    (write,) = [
-        write for effect in effects if isinstance(effect, events.WriteStates) for write in effect.writes
-    ]
+    state, effects = step(state, events.ContextLoaded(events.ClusterState(brokers, topics, {T0: stored}), 0), LIMITS)
+    (write,) = [write for effect in effects if isinstance(effect, events.WriteStates) for write in effect.writes]
     state, effects = step(state, events.BrokersChanged(then), LIMITS)
     assert not told_of(effects), "nothing is told while a write is under way"
     return step(state, written(write), LIMITS)
@@ -387,18 +375,14 @@ def written(write):
 
 
 def next_write(effects):
-    (write,) = [
-        write for effect in effects if isinstance(effect, events.WriteStates) for write in effect.writes
-    ]
+    (write,) = [write for effect in effects if isinstance(effect, events.WriteStates) for write in effect.writes]
     return write
 
 
 def test_nobody_hears_of_a_leader_that_came_back_without_its_data_while_it_was_written():
     """(R10, R19) Its followers would cut what it lost, and one of them leads next."""
     two, three = BrokerInfo(2, 2), BrokerInfo(3, 3)
-    state, effects = in_the_middle_of_a_write(
-        (1, 2, 3), 1, (two, three), (BrokerInfo(2, 12, lost_writes=True), three)
-    )
+    state, effects = in_the_middle_of_a_write((1, 2, 3), 1, (two, three), (BrokerInfo(2, 12, lost_writes=True), three))
     assert state.leadership[T0].leader == 2
     assert not told_of(effects)
     write = next_write(effects)
@@ -410,9 +394,7 @@ def test_nobody_hears_of_a_leader_that_came_back_without_its_data_while_it_was_w
 def test_who_comes_back_without_its_data_while_nobody_leads_is_not_waited_for():
     """(R10) It was written that the partition waits for both; it hears only that it does not wait for it."""
     three = BrokerInfo(3, 3)
-    state, effects = in_the_middle_of_a_write(
-        (1, 2), 1, (three,), (three, BrokerInfo(2, 12, lost_writes=True))
-    )
+    state, effects = in_the_middle_of_a_write((1, 2), 1, (three,), (three, BrokerInfo(2, 12, lost_writes=True)))
     assert told_of(effects) == {(3, NO_LEADER, (1, 2))}
     write = next_write(effects)
     assert (write.state.leader, write.state.isr) == (NO_LEADER, (1,))
@@ -425,9 +407,7 @@ def test_who_asks_again_before_the_end_is_heard_of_begins_from_what_the_tree_say
     brokers = {b: BrokerInfo(b, b) for b in ALL}
     topics = {"t": TopicInfo({0: (1, 2)}, "t@1", False)}
     plans = {T0: Reassignment((2,), (1, 2))}
-    cluster = events.ClusterState(
-        brokers, topics, {T0: LeaderAndIsr(2, 4, (2, 1), 1, 9)}, reassignments=plans
-    )
+    cluster = events.ClusterState(brokers, topics, {T0: LeaderAndIsr(2, 4, (2, 1), 1, 9)}, reassignments=plans)
     state, _ = step(Controller(broker=3), events.Elected(2), LIMITS)
     state, effects = step(state, events.ContextLoaded(cluster, 0), LIMITS)
     state, _ = step(state, written(next_write(effects)), LIMITS)

@@ -29,9 +29,7 @@ def calls(command, partitions):
     return made
 
 
-@pytest.mark.parametrize(
-    "command", ["shutdown 1", "kill 1", "bounce 1", "elect 2", "offline 1 all", "delete t"]
-)
+@pytest.mark.parametrize("command", ["shutdown 1", "kill 1", "bounce 1", "elect 2", "offline 1 all", "delete t"])
 def test_twice_the_partitions_take_twice_the_calls(command):
     few, many = calls(command, FEW), calls(command, 2 * FEW)
     assert FEW < few < many < 2.1 * few

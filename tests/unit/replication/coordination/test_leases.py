@@ -16,9 +16,7 @@ def test_silence_for_the_timeout_ends_a_session():
 
 def test_who_counts_lives():
     leases = Leases()
-    assert not any(
-        leases.look([Pulse(1, now_ms // 900, TIMEOUT_MS)], now_ms) for now_ms in range(0, 9000, 100)
-    )
+    assert not any(leases.look([Pulse(1, now_ms // 900, TIMEOUT_MS)], now_ms) for now_ms in range(0, 9000, 100))
 
 
 def test_a_long_time_without_a_look_counts_for_a_quarter_of_the_timeout():

@@ -243,9 +243,7 @@ class GroupMachine(RuleBasedStateMachine):
     def state_is_sound(self):
         group = self.group
         has_members = bool(group.members)
-        assert group.phase in (
-            (Phase.EMPTY, Phase.PREPARING) if not has_members else set(Phase) - {Phase.EMPTY}
-        )
+        assert group.phase in ((Phase.EMPTY, Phase.PREPARING) if not has_members else set(Phase) - {Phase.EMPTY})
         assert (group.leader in group.members) if has_members else group.leader is None or not has_members
         assert (group.join_until_ms is not None) == (group.phase is Phase.PREPARING)
         assert group.unsynced <= set(group.members)
@@ -315,9 +313,7 @@ def test_a_commit_that_stands_earlier_in_the_log_does_not_undo_a_later_one():
     group = Group(id="g")
     writes = []
     for request, offset in ((1, 10), (2, 20)):
-        group, (append,) = step(
-            group, events.Commit(request=request, offsets={tp: Committed(offset)}), now, limits
-        )
+        group, (append,) = step(group, events.Commit(request=request, offsets={tp: Committed(offset)}), now, limits)
         writes.append(append.write)
     assert [type(write) for write in writes] == [NewOffsets, NewOffsets]
     for write, position in reversed(list(zip(writes, (100, 101), strict=True))):

@@ -47,8 +47,7 @@ SUBSCRIPTION = st.binary(max_size=30)
 def groups(draw):
     protocol = draw(st.none() | TEXT)
     members = [
-        Member(**member, protocols=((protocol or "", draw(SUBSCRIPTION)),), deadline_ms=0)
-        for member in draw(MEMBERS)
+        Member(**member, protocols=((protocol or "", draw(SUBSCRIPTION)),), deadline_ms=0) for member in draw(MEMBERS)
     ]
     return Group(
         id="g",
@@ -141,9 +140,7 @@ def test_the_last_record_of_a_key_counts_and_one_without_a_value_wipes_it():
     loaded = Loaded()
     group = Group(id="g", generation=3)
     rows = records_of("g", Append(EmptyGroup(), group, {TP: Committed(1)}))
-    rows += records_of(
-        "g", Append(EmptyGroup(), None, {TP: Committed(2), TopicPartition("u", 0): Committed(5)})
-    )
+    rows += records_of("g", Append(EmptyGroup(), None, {TP: Committed(2), TopicPartition("u", 0): Committed(5)}))
     rows += records_of("h", Append(EmptyGroup(), None, {TP: Committed(9)}))
     rows += records_of("h", Append(EmptyGroup(), None, {TP: None}))
     for position, (key, value) in enumerate(rows):

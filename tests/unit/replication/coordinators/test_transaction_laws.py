@@ -372,9 +372,7 @@ def test_a_question_is_answered_while_partitions_are_added_and_not_while_it_ends
 
 
 def test_a_kept_transaction_whose_epochs_run_out_goes_on_with_another_id():
-    driver = Driver(
-        Transaction(id="t", producer_id=7, producer_epoch=EPOCH_GIVEN_MAX, timeout_ms=NO_TIMEOUT_MS)
-    )
+    driver = Driver(Transaction(id="t", producer_id=7, producer_epoch=EPOCH_GIVEN_MAX, timeout_ms=NO_TIMEOUT_MS))
     pair = 7, EPOCH_GIVEN_MAX
     assert driver.add(pair, A).error is NONE
     first = driver.initialize(is_two_phase=True, keeps_prepared=True)

@@ -15,12 +15,8 @@ RECORDED = {
     "TRACE Controller 3 epoch 1 changed partition [bar,0] state from OnlinePartition to OfflinePartition": (
         CONTROLLER.partition_changed(BAR, "OnlinePartition", "OfflinePartition")
     ),
-    "TRACE Controller 3 epoch 1 started leader election for partition [bar,0]": CONTROLLER.election_started(
-        BAR
-    ),
-    "TRACE Controller 3 epoch 1 elected leader 2 for Offline partition [bar,0]": CONTROLLER.leader_elected(
-        BAR, 2
-    ),
+    "TRACE Controller 3 epoch 1 started leader election for partition [bar,0]": CONTROLLER.election_started(BAR),
+    "TRACE Controller 3 epoch 1 elected leader 2 for Offline partition [bar,0]": CONTROLLER.leader_elected(BAR, 2),
     "TRACE Controller 3 epoch 1 changed partition [bar,0] from OfflinePartition to OnlinePartition with leader 2": (
         CONTROLLER.partition_online(BAR, "OfflinePartition", 2)
     ),
@@ -46,9 +42,7 @@ RECORDED = {
     "TRACE Broker 2 completed LeaderAndIsr request correlationId 4 from controller 3 epoch 1 for the "
     "become-leader transition for partition [bar,0]": BROKER.completed(BAR, "leader"),
     "WARN Broker 2 ignoring LeaderAndIsr request from controller 3 with correlation id 4 epoch 1 for partition "
-    "[bar,0] since its associated leader epoch 1 is old. Current leader epoch is 1": BROKER.ignored(
-        BAR, 1, 1
-    ),
+    "[bar,0] since its associated leader epoch 1 is old. Current leader epoch is 1": BROKER.ignored(BAR, 1, 1),
     "TRACE Broker 2 cached leader info (LeaderAndIsrInfo:(Leader:2,ISR:2,3,LeaderEpoch:1,ControllerEpoch:1),"
     "ReplicationFactor:3),AllReplicas:1,2,3) for partition [bar,0] in response to UpdateMetadata request sent by "
     "controller 3 epoch 1 with correlation id 4": BROKER.cached(BAR, STATE, (1, 2, 3)),

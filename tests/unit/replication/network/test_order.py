@@ -65,9 +65,7 @@ def test_no_more_than_the_pipeline_holds_is_in_work_for_one_connection():
                 hand.answer(PRODUCED)
                 await asyncio.sleep(0)
                 await settled()
-            assert [await peer.answered() for _ in range(PIPELINE_MAX + 5)] == list(
-                range(1, PIPELINE_MAX + 6)
-            )
+            assert [await peer.answered() for _ in range(PIPELINE_MAX + 5)] == list(range(1, PIPELINE_MAX + 6))
 
     run(main())
 

@@ -85,9 +85,7 @@ def test_what_is_advertised_is_what_is_served_and_nothing_between_brokers():
 @pytest.mark.parametrize("version", range(5))
 def test_api_versions_is_answered_in_every_version(version):
     software = {"client_software_name": "a-client", "client_software_version": "1.0"}
-    frame = b"".join(
-        apis.encode_request(ApiKey.API_VERSIONS, version, 5, "me", software if version >= 3 else {})
-    )
+    frame = b"".join(apis.encode_request(ApiKey.API_VERSIONS, version, 5, "me", software if version >= 3 else {}))
     answer = answered(frame[4:])
     assert answer[:4] == b"\0\0\0\5"  # a header without tags, whatever the version
     correlation_id, body = apis.decode_response(ApiKey.API_VERSIONS, version, memoryview(answer))
@@ -133,7 +131,4 @@ def test_versions_outside_the_range_are_refused(key):
 
 
 def test_a_range_is_never_empty():
-    assert all(
-        isinstance(versions, Versions) and versions.first <= versions.last
-        for versions in apis.SERVED.values()
-    )
+    assert all(isinstance(versions, Versions) and versions.first <= versions.last for versions in apis.SERVED.values())

@@ -75,9 +75,7 @@ def test_null_is_refused_where_an_array_must_be():
     null_topics = bytes(4) + struct.pack(">i", -1)
     with pytest.raises(ProtocolError, match="null"):
         read(load_request_schema(2, 1), null_topics, 0)
-    assert (
-        read(load_request_schema(3, 1), struct.pack(">i", -1), 0)[0].topics is None
-    )  # Metadata of all topics
+    assert read(load_request_schema(3, 1), struct.pack(">i", -1), 0)[0].topics is None  # Metadata of all topics
 
 
 @pytest.mark.parametrize("cursor", [b"\xff", b"\x01" + b"\x02t" + struct.pack(">i", 3) + b"\x00"])

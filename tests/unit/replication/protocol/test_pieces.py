@@ -59,9 +59,7 @@ def test_a_response_is_written_the_same_in_pieces(version, rows):
         except StopIteration as end:
             made = b"".join(map(bytes, end.value))
             break
-    assert made == b"".join(
-        map(bytes, apis.encode_response(ApiKey.METADATA, version, 7, response(version, list)))
-    )
+    assert made == b"".join(map(bytes, apis.encode_response(ApiKey.METADATA, version, 7, response(version, list))))
     assert count == 1 + 200 * 4
 
 

@@ -30,9 +30,7 @@ from replication.replica.machine.follower import (
 
 def starts(log):
     """((epoch, first offset), …) of a log that is a list of the epochs of its records."""
-    return tuple(
-        (epoch, offset) for offset, epoch in enumerate(log) if offset == 0 or log[offset - 1] != epoch
-    )
+    return tuple((epoch, offset) for offset, epoch in enumerate(log) if offset == 0 or log[offset - 1] != epoch)
 
 
 class Follower:
@@ -268,7 +266,5 @@ def test_a_log_that_begins_behind_the_leaders_end_begins_anew():
 def test_the_leaders_log_start_is_passed_on():
     follower = Follower([])
     assert MoveLogStart(5) in follower.on(answer(0, 10, 0, start=5))
-    assert MoveLogStart(5) in follower.on(
-        Appended(10, ((9, 0),), 0), answer(10, 0, 0, start=5)
-    )  # it was not done
+    assert MoveLogStart(5) in follower.on(Appended(10, ((9, 0),), 0), answer(10, 0, 0, start=5))  # it was not done
     assert follower.on(LogStartMoved(5), answer(10, 0, 0, start=5)) == (Fetch(1, 9, 10),)

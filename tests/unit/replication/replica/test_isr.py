@@ -36,9 +36,7 @@ class Leader:
     def __init__(self, *isr, replicas=(1, 2, 3), log_end=10, hw=0, epoch=5, limits=LIMITS):
         stored = LeaderAndIsr(1, epoch, isr or replicas, 1, 20)
         self.limits = limits
-        self.state, self.effects = lead(
-            1, stored, replicas, log_end_offset=log_end, high_watermark=hw, now_ms=0
-        )
+        self.state, self.effects = lead(1, stored, replicas, log_end_offset=log_end, high_watermark=hw, now_ms=0)
 
     def on(self, *events):
         for event in events:
@@ -252,9 +250,7 @@ def test_the_hw_is_never_above_the_log():
 
 
 EVENTS = st.one_of(
-    st.builds(
-        Fetched, st.sampled_from([2, 3, 4]), st.integers(0, 40), st.integers(0, 500), st.integers(1, 2)
-    ),
+    st.builds(Fetched, st.sampled_from([2, 3, 4]), st.integers(0, 40), st.integers(0, 500), st.integers(1, 2)),
     st.builds(Appended, st.integers(0, 40)),
     st.builds(Ticked, st.integers(0, 500)),
     st.builds(IsrWritten, st.sampled_from([4, 5]), st.just(21)),

@@ -50,9 +50,7 @@ class Site:
         self.found.set()
 
     def scrub(self, interval_ms=WEEK_MS):
-        config = BrokerConfig.from_properties(
-            {"log.dirs": str(self.root), "log.scrub.interval.ms": interval_ms}
-        )
+        config = BrokerConfig.from_properties({"log.dirs": str(self.root), "log.scrub.interval.ms": interval_ms})
         return Scrub(config, self.env, self)
 
     def size(self):
@@ -119,9 +117,7 @@ def test_a_pass_that_was_interrupted_goes_on(site, monkeypatch):
 @pytest.mark.parametrize("interval_ms", [0, -1])
 def test_it_may_be_off(site, interval_ms):
     async def begun():
-        config = BrokerConfig.from_properties(
-            {"log.dirs": str(site.root), "log.scrub.interval.ms": interval_ms}
-        )
+        config = BrokerConfig.from_properties({"log.dirs": str(site.root), "log.scrub.interval.ms": interval_ms})
         maintenance = Maintenance(config, site.env, site)
         maintenance.begin()
         names = [thread.name for thread in threading.enumerate()]

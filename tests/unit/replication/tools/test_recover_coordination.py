@@ -115,9 +115,7 @@ def test_the_store_has_what_the_directories_know_and_what_was_there_is_aside(run
     assert int(node(store, nodes.CONTROLLER_EPOCH)) == state["controller_epoch"] == STEP
     assert node(store, nodes.topic_id_path("orders")) == TOPIC_ID.encode()
     assert json.loads(node(store, nodes.topic_config_path("orders")))["config"]["retention.ms"] == "-1"
-    again = run(
-        "--dir", tmp_path, "--without-copy", "--yes", "--output", "json"
-    )  # once more, over a sound one
+    again = run("--dir", tmp_path, "--without-copy", "--yes", "--output", "json")  # once more, over a sound one
     assert again.exit_code == 0, again.output
 
 

@@ -35,9 +35,7 @@ def test_the_log_written_last_leads_and_who_has_as_much_is_in_sync():
     assert (state.leader, state.isr, state.leader_epoch) == (1, (1, 3), 4 + STEP)
     assert made.topics["t"].partitions == {0: (1, 3, 2)}
     assert made.rows[0].note == "broker 2 has offsets 10 to 90 of an older leader, which are cut"
-    assert made.notes == [
-        "topic t: its settings are lost; nothing of it is deleted until it has settings again"
-    ]
+    assert made.notes == ["topic t: its settings are lost; nothing of it is deleted until it has settings again"]
 
 
 def test_every_epoch_is_above_all_that_anybody_holds():
