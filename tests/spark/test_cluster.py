@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 
@@ -316,7 +315,7 @@ def test_verify_tells_damage_from_what_a_leader_refuses(spark, client, over, clu
     cluster.running.restart(3)  # it reads what it has, and serves no damage from then on
     cluster.until(lambda: cluster.states(alone)[0][0] == 3)
     impatient = KafkaClient(bootstrap, timeout_ms=1500)
-    monkeypatch.setitem(cluster_topics._clients, (os.getpid(), bootstrap, ""), impatient)
+    monkeypatch.setattr(cluster_topics, "client_of", lambda *_: impatient)
     monkeypatch.setattr(tasks, "run_tasks", lambda _, items, work, __: [tasks._guarded(work, i) for i in items])
     (row,) = verify.run(spark, bootstrap=bootstrap, topics=alone).collect()
     assert (row.status, row.damage) == ("failed", [])

@@ -18,7 +18,12 @@ from tests.support.ddl import schema
 
 @pytest.fixture(autouse=True)
 def no_open_stores():
+    close_all()  # those of other files
     yield
+    close_all()
+
+
+def close_all():
     while topics._stores:
         topics._stores.popitem()[1][1].close()
 
