@@ -4,10 +4,10 @@ import time
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 
-from replication.client.kafka_client import KafkaClient
+from replication.client.kafka_client import Isolation, KafkaClient
 from replication.config.broker import RACK_AWARE_SELECTOR
 from tests.integration.cluster.conftest import running
 from tests.integration.cluster.test_metrics import free_ports, samples
@@ -23,8 +23,8 @@ def racks(tmp_path_factory):
         broker: {"broker.rack": rack, "metrics.port": str(port)}
         for broker, rack, port in zip((LEADER, FOLLOWER), ("far", "near"), ports, strict=True)
     }
-    selector = {"replica.selector.class": RACK_AWARE_SELECTOR}
-    with running(2, tmp_path_factory.mktemp("racks"), own=own, **selector) as tested:
+    settings = {"replica.selector.class": RACK_AWARE_SELECTOR, "transaction.state.log.replication.factor": 2}
+    with running(2, tmp_path_factory.mktemp("racks"), own=own, **settings) as tested:
         tested.ports = ports
         yield tested
 
@@ -75,6 +75,35 @@ def test_who_names_a_rack_reads_at_the_follower_there_and_others_at_the_leader(r
         assert by_leader == 0
         assert sum(batch.num_rows for batch in client.read(topic, 0, 0, 3000)) == 3000
         assert sent(racks)[0] - begin[0] >= 3000 * SIZE
+
+
+def test_a_follower_shows_what_is_committed_and_nothing_of_other_transactions(racks):
+    topic = racks.create((LEADER, FOLLOWER))
+    producer = Producer({"bootstrap.servers": racks.running.bootstrap, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(30)
+    for number, end in enumerate(
+        (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction)
+    ):
+        producer.begin_transaction()
+        for n in range(100 * number, 100 * number + 100):
+            producer.produce(topic, f"{n}".ljust(SIZE, "."), partition=0)
+        producer.flush(30)
+        end(30)
+    producer.begin_transaction()
+    producer.produce(topic, "open", partition=0)
+    producer.flush(30)
+    begin, committed = sent(racks), [*range(100), *range(200, 300)]
+    assert numbers(theirs(racks, topic, 200)) == committed
+    with KafkaClient(racks.running.bootstrap, rack="near", timeout_ms=20_000) as client:
+        isolation = Isolation.READ_COMMITTED
+        (extent,) = client.extents(topic, isolation=isolation).values()
+        read = client.read(topic, 0, extent.start, extent.end, isolation=isolation)
+        assert numbers([value for batch in read for value in batch["value"].to_pylist()]) == committed
+        assert extent.end == 303  # three markers; the open transaction begins there
+    by_leader, by_follower = (end - at for at, end in zip(begin, sent(racks), strict=True))
+    assert by_follower >= 2 * 200 * SIZE
+    assert by_leader == 0
+    producer.abort_transaction(30)
 
 
 def test_the_leader_serves_when_the_follower_dies_and_nothing_is_lost_or_doubled(racks):
