@@ -88,16 +88,17 @@ class Partition:
         self.log = Log.open(path, topic_id=TOPIC_ID, config=LogConfig(), env=env)
         self.high_watermark = self.epoch = 0
         self.writing: dict[int, int] = {}
+        self.asking: dict[int, object] = {}  # a question, until a marker or another leader voids it
 
     def produce(self, pair, sequence, value, answer) -> None:
         """As `broker.verification`: asked first, and void if a marker or another leader came meanwhile."""
         if self.writing.get(pair[0]) == pair[1] or self.flaw is Flaw.NO_QUESTION:
             self.append(pair, sequence, value, answer)
             return
-        before = self.epoch, self.writing.setdefault(pair[0], -1)
+        asked = self.asking.setdefault(pair[0], object())
 
         def told(added) -> None:
-            if not added.error and not added.refused and (self.epoch, self.writing.get(pair[0])) == before:
+            if not added.error and not added.refused and self.asking.get(pair[0]) is asked:
                 self.writing[pair[0]] = pair[1]
                 self.append(pair, sequence, value, answer)
 
@@ -113,6 +114,7 @@ class Partition:
 
     def mark(self, markers: events.WriteMarkers, coordinator_epoch: int, answer) -> None:
         self.writing.pop(markers.producer_id, None)
+        self.asking.pop(markers.producer_id, None)
         try:
             self.log.append_marker(
                 markers.producer_id,
@@ -138,7 +140,7 @@ class Partition:
 
     def move(self) -> None:
         self.epoch += 1
-        self.writing = {}
+        self.writing, self.asking = {}, {}
         self.log.truncate_to(self.high_watermark)
 
     def committed(self) -> list[bytes]:

@@ -154,7 +154,9 @@ class TopicsOfCluster:
 
     def delete(self, topic: str) -> None:
         self.cluster.administer("delete_topics", [topic], operation_timeout=20)
-        self.cluster.until(lambda: not self.cluster.states(topic) and topic not in self.client.topics())
+        self.cluster.until(
+            lambda: topic not in self.cluster.running.describe().topics and topic not in self.client.topics()
+        )
         self._made.discard(topic)
 
     def cut(self, topic: str, offset: int) -> None:

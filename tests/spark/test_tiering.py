@@ -283,15 +283,15 @@ def test_workers_killed_in_the_middle_leave_every_record_once(topics, tier):
 
 
 def kill_workers(directory: Path, done: threading.Event, killed: list[int]) -> None:
-    """Kill two processes that have a file of the table open."""
+    """Kill two processes of Spark that have a file of the table open."""
     while not done.is_set() and len(killed) < 2:
-        for link in Path("/proc").glob("[0-9]*/fd/*"):
+        for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                pid = int(link.parts[2])
-                if str(link.readlink()).startswith(f"{directory}/date=") and pid != os.getpid():
-                    os.kill(pid, signal.SIGKILL)
-                    killed.append(pid)
-                    break
+                if b"pyspark.daemon" in (process / "cmdline").read_bytes():
+                    files = [str(link.readlink()) for link in (process / "fd").iterdir()]
+                    if any(file.startswith(f"{directory}/date=") for file in files):
+                        os.kill(int(process.name), signal.SIGKILL)
+                        killed.append(int(process.name))
 
 
 @pytest.mark.directory  # over a cluster, in-sync replicas have it
