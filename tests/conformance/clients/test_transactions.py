@@ -302,7 +302,8 @@ def whole(cluster):
 def has_committed(cluster, topic):
     """Is there anything to read? (The end of what somebody writes to may not be reached.)"""
     wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(3)}
-    found = AdminClient(quiet(cluster)).list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
+    admin = AdminClient(quiet(cluster))
+    found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
     return any(each.result(20).offset > 0 for each in found.values())
 
 
