@@ -303,8 +303,8 @@ def has_committed(cluster, topic):
     """Is there anything to read? (The end of what somebody writes to may not be reached.)"""
     wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(3)}
     admin = AdminClient(quiet(cluster))
-    found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED)
-    return any(each.result(20).offset > 0 for each in found.values())
+    found = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=20)
+    return any(each.result(30).offset > 0 for each in found.values())
 
 
 def feed(cluster, topic, values):
