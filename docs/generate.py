@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import sys
 import textwrap
-import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +21,11 @@ sys.path.insert(0, str(HERE.parent))  # a checkout will do, installed or not
 from logstore.cli import cli  # noqa: E402
 from logstore.config import INT64_MAX, LogConfig, format_value  # noqa: E402
 from replication.config.broker import BrokerConfig  # noqa: E402
+from replication.config.live import LIVE  # noqa: E402
 
 
 def configuration() -> str:
-    """docs/configuration.md: every topic setting, from the fields of LogConfig."""
+    """docs/configuration.md: every setting of topics and brokers, from the fields of LogConfig and BrokerConfig."""
     rows = [
         f"| `{f.metadata['key']}` | {_default(f.default)} | {_allowed(f)} | {f.metadata['help']} |"
         for f in fields(LogConfig)
@@ -35,7 +34,7 @@ def configuration() -> str:
         [
             "# Topic settings",
             "",
-            "<!-- Written by docs/generate.py from logstore/config.py: change that and run `make docs`. -->",
+            "<!-- Written by docs/generate.py from the code: change logstore/config.py and run `make docs`. -->",
             "",
             "Kafka's names and limits. Give them with `pylog topics create --config KEY=VALUE`, change them",
             "with `pylog topics alter --config KEY=VALUE`, go back to the default with `--delete-config`.",
@@ -45,6 +44,20 @@ def configuration() -> str:
             "| key | default | allowed | what it does |",
             "|---|---|---|---|",
             *rows,
+            "",
+            "# Broker settings",
+            "",
+            "Those of `server.properties`; `conf/server.properties` says what each does. Settings that are live",
+            "change while brokers run: `pylog configs alter --entity-type brokers`, or any client, with",
+            "`--entity-name ID` for one broker or `--entity-default` for all. A broker's own value counts first,",
+            "then that of all, then its file. The others are refused there, and take a restart.",
+            "",
+            "| key | default | live |",
+            "|---|---|---|",
+            *(
+                f"| `{f.metadata['key']}` | {_default(f.default)} | {'yes' if f.metadata['key'] in LIVE else 'no'} |"
+                for f in fields(BrokerConfig)
+            ),
             "",
         ]
     )
@@ -56,6 +69,8 @@ def _default(value: object) -> str:
             return f"`{str(value).lower()}`"
         case frozenset():
             return f"`{','.join(sorted(value))}`"
+        case "":
+            return "empty"
         case _ if value == INT64_MAX:
             return f"`{value}` (never)"
         case _:
@@ -100,10 +115,10 @@ def command_line() -> str:
         "",
         "Data goes to stdout, messages to stderr. Exit codes: 0 it worked, 1 it failed (or found damage),",
         "2 wrong usage.",
-        "`--path` can also come from the environment variable `PYLOG_PATH`.",
+        "`--path` can also come from the environment variable `PYLOG_PATH`,",
+        "`--bootstrap-server` from `PYLOG_BOOTSTRAP`.",
         "",
     ]
-    add_commands_of_this_checkout()
     for words, page in help_pages(cli, ("pylog",)):
         parts += [f"## {' '.join(words)}", "", "```text", page, "```", ""]
     return "\n".join(parts)
@@ -120,13 +135,6 @@ def help_pages(command: click.Command, words: tuple[str, ...]) -> Iterator[tuple
             child = command.get_command(context, name)
             assert child is not None, name
             yield from help_pages(child, (*words, name))
-
-
-def add_commands_of_this_checkout() -> None:
-    """Show the commands that pyproject.toml adds, whatever is installed."""
-    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for name, value in project["entry-points"]["pylog.commands"].items():
-        cli.add_command(EntryPoint(name, value, "pylog.commands").load(), name)
 
 
 PAGES = {

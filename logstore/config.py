@@ -1,8 +1,8 @@
 """LogConfig: the settings of one topic, as Kafka names them.
 
-One frozen field per setting. Key, unit and help stand beside the field, so that the checks, the `--help` pages and
-docs/configuration.md come from one place. Kafka's limits are kept; an unknown key or a bad value is an
-InvalidConfigError that says what is allowed.
+One frozen field per setting, named as Kafka's key with `_` for a dot. Unit and help stand beside the field, so that
+the checks, the `--help` pages and docs/configuration.md come from one place. Kafka's limits are kept; an unknown key or
+a bad value is an InvalidConfigError that says what is allowed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import Field as DataclassField
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from logstore.errors import InvalidConfigError, did_you_mean
@@ -24,12 +25,22 @@ COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"
 CLEANUP_POLICIES = frozenset({"delete", "compact"})
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
+_Class = TypeVar("_Class", bound="DataclassInstance")
 
-def setting(key: str, default: Any, help_text: str, **bounds: Any) -> Any:
+
+def setting(default: Any, help_text: str, **bounds: Any) -> Any:
     """A field of a settings class, with metadata for `settings_from`."""
-    return field(default=default, metadata={"key": key, "help": help_text, **bounds})
+    return field(default=default, metadata={"help": help_text, **bounds})
 
 
+def keyed(cls: type[_Class]) -> type[_Class]:
+    """Note at each setting of the class its key, Kafka's name: that of the field, with dots."""
+    for each in fields(cls):
+        each.metadata = MappingProxyType({"key": each.name.replace("_", "."), **each.metadata})
+    return cls
+
+
+@keyed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """The settings of one topic.
@@ -38,120 +49,64 @@ class LogConfig:
     """
 
     cleanup_policy: frozenset[str] = setting(
-        "cleanup.policy",
         frozenset({"delete"}),
         "What happens to old records: delete whole segments, compact to the last record of each key, or both.",
         members=CLEANUP_POLICIES,
     )
     compression_type: str = setting(
-        "compression.type",
         "producer",
         "Codec of stored batches; 'producer' keeps what the writer chose (none, unless it asks for one).",
         choices=COMPRESSION_TYPES,
     )
-    delete_retention_ms: int = setting(
-        "delete.retention.ms", 86_400_000, "How long compaction keeps tombstones.", minimum=0
-    )
-    file_delete_delay_ms: int = setting(
-        "file.delete.delay.ms",
-        60_000,
-        "How long a deleted file stays for those who still read it.",
-        minimum=0,
-    )
-    flush_messages: int = setting(
-        "flush.messages", INT64_MAX, "fsync after this many records; 1 makes every append durable.", minimum=1
-    )
+    delete_retention_ms: int = setting(86_400_000, "How long compaction keeps tombstones.", minimum=0)
+    file_delete_delay_ms: int = setting(60_000, "How long a deleted file stays for those who still read it.", minimum=0)
+    flush_messages: int = setting(INT64_MAX, "fsync after this many records; 1 makes every append durable.", minimum=1)
     flush_ms: int = setting(
-        "flush.ms",
         INT64_MAX,
         "fsync at an append when the last fsync is this long ago; brokers also without one, up to a second later.",
         minimum=0,
     )
-    index_interval_bytes: int = setting(
-        "index.interval.bytes", 4096, "Bytes of log between two index entries.", minimum=0, maximum=INT32_MAX
-    )
-    max_message_bytes: int = setting(
-        "max.message.bytes", 1_048_588, "Largest batch, as stored.", minimum=0, maximum=INT32_MAX
-    )
+    index_interval_bytes: int = setting(4096, "Bytes of log between two index entries.", minimum=0, maximum=INT32_MAX)
+    max_message_bytes: int = setting(1_048_588, "Largest batch, as stored.", minimum=0, maximum=INT32_MAX)
     message_timestamp_after_max_ms: int = setting(
-        "message.timestamp.after.max.ms",
-        INT64_MAX,
-        "Records dated further into the future than this are refused (CreateTime only).",
-        minimum=0,
+        INT64_MAX, "Records dated further into the future than this are refused (CreateTime only).", minimum=0
     )
     message_timestamp_before_max_ms: int = setting(
-        "message.timestamp.before.max.ms",
-        INT64_MAX,
-        "Records dated further into the past than this are refused (CreateTime only).",
-        minimum=0,
+        INT64_MAX, "Records dated further into the past than this are refused (CreateTime only).", minimum=0
     )
     message_timestamp_type: str = setting(
-        "message.timestamp.type",
         "CreateTime",
         "Timestamp of a record: the writer's (CreateTime) or the time of the append (LogAppendTime).",
         choices=TIMESTAMP_TYPES,
     )
     max_compaction_lag_ms: int = setting(
-        "max.compaction.lag.ms",
         INT64_MAX,
         "Compact at the latest when a record waits this long, whatever min.cleanable.dirty.ratio says.",
         minimum=1,
     )
-    min_compaction_lag_ms: int = setting(
-        "min.compaction.lag.ms", 0, "How long a record stays before compaction may remove it.", minimum=0
-    )
+    min_compaction_lag_ms: int = setting(0, "How long a record stays before compaction may remove it.", minimum=0)
     min_cleanable_dirty_ratio: float = setting(
-        "min.cleanable.dirty.ratio",
-        0.5,
-        "Compact once this part of the log is dirty.",
-        minimum=0.0,
-        maximum=1.0,
+        0.5, "Compact once this part of the log is dirty.", minimum=0.0, maximum=1.0
     )
-    min_insync_replicas: int = setting(
-        "min.insync.replicas", 1, "In-sync replicas that acks=all needs.", minimum=1, maximum=INT32_MAX
-    )
+    min_insync_replicas: int = setting(1, "In-sync replicas that acks=all needs.", minimum=1, maximum=INT32_MAX)
     remote_storage_enable: bool = setting(
-        "remote.storage.enable",
-        False,
-        "Retention and compaction wait until segments are tiered, by `pylog jobs tiering`.",
+        False, "Retention and compaction wait until segments are tiered, by `pylog jobs tiering`."
     )
     producer_id_expiration_ms: int = setting(
-        "producer.id.expiration.ms",
-        86_400_000,
-        "A producer that wrote nothing for so long, and has no open transaction, is forgotten.",
-        minimum=1,
+        86_400_000, "A producer that wrote nothing for so long, and has no open transaction, is forgotten.", minimum=1
     )
-    retention_bytes: int = setting(
-        "retention.bytes", -1, "Delete old segments of a partition above this size; -1: never.", minimum=-1
-    )
-    retention_ms: int = setting("retention.ms", -1, "Delete segments older than this; -1: never.", minimum=-1)
-    segment_bytes: int = setting(
-        "segment.bytes",
-        1_073_741_824,
-        "A segment file is closed at this size.",
-        minimum=14,
-        maximum=INT32_MAX,
-    )
+    retention_bytes: int = setting(-1, "Delete old segments of a partition above this size; -1: never.", minimum=-1)
+    retention_ms: int = setting(-1, "Delete segments older than this; -1: never.", minimum=-1)
+    segment_bytes: int = setting(1_073_741_824, "A segment file is closed at this size.", minimum=14, maximum=INT32_MAX)
     segment_index_bytes: int = setting(
-        "segment.index.bytes",
-        10_485_760,
-        "A segment is closed when its index has this size.",
-        minimum=12,
-        maximum=INT32_MAX,
+        10_485_760, "A segment is closed when its index has this size.", minimum=12, maximum=INT32_MAX
     )
     segment_jitter_ms: int = setting(
-        "segment.jitter.ms",
-        0,
-        "Up to this much, never all, is taken off segment.ms, at random per segment.",
-        minimum=0,
+        0, "Up to this much, never all, is taken off segment.ms, at random per segment.", minimum=0
     )
-    segment_ms: int = setting(
-        "segment.ms", 604_800_000, "A segment is closed at this age, even if it is not full.", minimum=1
-    )
+    segment_ms: int = setting(604_800_000, "A segment is closed at this age, even if it is not full.", minimum=1)
     unclean_leader_election_enable: bool = setting(
-        "unclean.leader.election.enable",
-        False,
-        "May a replica that is not in sync become leader (data may be lost)?",
+        False, "May a replica that is not in sync become leader (data may be lost)?"
     )
 
     @property
@@ -202,10 +157,7 @@ class LogConfig:
         return dict(sorted((f.metadata["key"], format_value(getattr(self, f.name))) for f in fields(self)))
 
 
-_Settings = TypeVar("_Settings", bound="DataclassInstance")
-
-
-def settings_from(base: _Settings, properties: Mapping[str, Any], kind: str) -> _Settings:
+def settings_from(base: _Class, properties: Mapping[str, Any], kind: str) -> _Class:
     """Return `base`, whose fields are made by `setting`, with these settings, checked.
 
     Raises: InvalidConfigError: a key that is no `kind`, or a value that the setting does not allow.

@@ -43,7 +43,9 @@ class ErrorCode(enum.IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     INVALID_COMMIT_OFFSET_SIZE = 28
+    TOPIC_AUTHORIZATION_FAILED = 29
     GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
@@ -80,6 +82,7 @@ class ErrorCode(enum.IntEnum):
     PREFERRED_LEADER_NOT_AVAILABLE = 80
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
     GROUP_SUBSCRIBED_TO_TOPIC = 86
@@ -118,6 +121,7 @@ _RETRIABLE = frozenset(
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.OFFSET_NOT_AVAILABLE,
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
         ErrorCode.ELECTION_NOT_NEEDED,
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -135,11 +139,16 @@ class TooManyItemsError(ProtocolError):
 
 
 class KafkaError(errors.PylogError):
-    """A failure with a Kafka code: raised by handlers, and by clients that were answered with one."""
+    """A failure with a Kafka code: raised by handlers, and by clients that were answered with one.
+
+    `message` says what is wrong, without the code.
+    """
 
     code: ErrorCode
+    message: str
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
+        self.message = message
         words = code.name.lower().replace("_", " ")
         super().__init__(f"{words} ({code.value}){': ' if message else ''}{message}", code=code)
 
@@ -202,6 +211,11 @@ def is_disk_dead(error: BaseException) -> bool:
     cause = error.__cause__
     is_gone = isinstance(error, errors.StorageError) and isinstance(cause, OSError) and cause.errno in _DEAD
     return is_gone or isinstance(error, errors.FailedStoreError)
+
+
+def message_of(error: Exception) -> str:
+    """What an answer says beside the code of an error."""
+    return error.message if isinstance(error, KafkaError) and error.message else str(error)
 
 
 def error_of(code: int, message: str = "") -> KafkaError:

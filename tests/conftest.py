@@ -10,28 +10,24 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from tests.support import repeats
+from tests.support import fork_server, repeats
 
 # Sessions of tests are short: a JVM that optimises less has done more by the end (by a third of the CPU time), and
-# Python workers are forked from a process that has loaded pylog (tests/spark/preload).
+# Python processes load what they need and no more (tests/support/preload).
 JVM = os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-PRELOAD = str(Path(__file__).parent / "spark" / "preload")
+PRELOAD = str(Path(__file__).parent / "support" / "preload")
 if PRELOAD not in os.environ.get("PYTHONPATH", ""):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PRELOAD, os.environ.get("PYTHONPATH")]))
-# The files whose tests share a Spark session, in two halves. tests/spark/test_exactly_once_kills.py starts its own.
-SESSIONS = dict.fromkeys(
-    ("batch", "cluster", "stream", "jobs", "session", "delta_jar"), "reads and jobs"
-) | dict.fromkeys(
-    ("exactly_once", "tiering", "tiering_delta", "tiering_restore", "tiering_stores"), "writes and tiering"
-)
-# These are begun in this order, before the other slow files: the demo, which leaves its JVM's classes for the JVMs that
-# are started after it, two files without a JVM in the meantime, and the sessions, which take longest.
+# The files of tests/spark that share no Spark session with the others.
+APART = ("tests/spark/test_exactly_once_kills.py", "tests/spark/test_workers.py")
+# With --long these have a session of their own: one worker would be at it when all others have ended.
+WRITES = ("tests/spark/test_exactly_once", "tests/spark/test_cluster_exactly_once", "tests/spark/test_tiering")
+# These are begun in this order, before the other slow files: with --long the demo, which leaves its JVM's classes for
+# the JVMs that are started after it; then the session, which takes longest.
 FIRST = [
     "tests/docs/test_demo.py",
-    "tests/integration/cluster/test_giants.py",
-    "tests/integration/cluster/test_mirror.py",
-    "reads and jobs",
-    "writes and tiering",
+    "tests/spark",
+    "tests/spark, writes",
     "tests/spark/test_exactly_once_kills.py",
     "tests/docs/test_python_examples.py",
 ]
@@ -44,20 +40,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long",
         action="store_true",
-        help="repeat the random tests more often: seeds, crash points, kills, examples (tests/support/repeats.py)",
+        help="also what is dear, and more of the random tests: seeds, crash points, kills (tests/support/repeats.py)",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Undo what pytest-xdist does to its workers: their children would inherit that they ignore SIGINT."""
     repeats.choose(is_long=config.getoption("long"))
+    fork_server.begin()
     if hasattr(config, "workerinput"):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def scope_of(file: str) -> str:
     """Return what is handed to a worker as a whole: the file, or those that share a Spark session."""
-    return SESSIONS.get(file.removeprefix("tests/spark/test_").removesuffix(".py"), file)
+    if not file.startswith("tests/spark/") or file in APART:
+        return file
+    return "tests/spark, writes" if file.startswith(WRITES) and repeats.times(0, 1) else "tests/spark"
 
 
 class Scheduling(LoadFileScheduling):

@@ -67,6 +67,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "replication/replica/machine/follower.py": ("tests/unit/replication/replica/test_follower.py",),
     "replication/replica/machine/leadership.py": ("tests/unit/replication/replica/test_leadership.py",),
     "replication/replica/machine/repair.py": ("tests/unit/replication/replica/test_repair.py",),
+    "replication/model/placement.py": ("tests/unit/replication/controller/test_assignment.py",),
     "replication/controller/machine/assignment.py": (
         "tests/unit/replication/controller/test_assignment.py",
         *CONTROLLER,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast, get_args
 
@@ -17,6 +17,8 @@ from datasource.connector import option_parsing as parse
 from datasource.connector.places import GROUP, OffsetSpec, OfGroup, Topics, ending, starting, topics_of
 from datasource.schema import COLUMNS, HEADERS
 from datasource.topics.locations import Location
+from datasource.topics.transactions.state import LEASED
+from logstore.config import INT32_MAX
 from logstore.errors import InvalidConfigError
 from logstore.log.isolation import Isolation
 from logstore.records.compression import Codec
@@ -25,6 +27,7 @@ from replication.client.addresses import addresses_of
 from replication.client.security import SETTINGS, hint_of, security_of
 
 ISOLATIONS: tuple[str, ...] = get_args(Isolation)
+DECISION_TOPIC = "__pylog_decisions"
 COMPRESSIONS = tuple(codec.name.lower() for codec in Codec)
 
 
@@ -78,6 +81,7 @@ OPTIONS: dict[str, Uses] = {
     "txnId": _WRITE,
     "txnVersion": _WRITE,
     "transaction.timeout.ms": _WRITE,
+    "decisionTopic": _WRITE,
     **{f"kafka.{name}": _READ | _WRITE for name in sorted(SETTINGS)},
     # Spark adds these two by itself to what a stream writer gets.
     "checkpointLocation": _WRITE,
@@ -89,15 +93,13 @@ _WRONG_PLACE = {
     ("topic", Use.STREAM_READ): "a read chooses topics by 'subscribe', 'subscribePattern' or 'assign'",
     ("subscribe", Use.WRITE): "a write names its topic by the option 'topic' or a column 'topic'",
     ("assign", Use.WRITE): "a write chooses partitions by a column 'partition'",
-    (
-        "endingoffsets",
-        Use.STREAM_READ,
-    ): "a stream has no end; to stop at today's end use trigger(availableNow=True)",
+    ("endingoffsets", Use.STREAM_READ): "a stream has no end; to stop at today's end use trigger(availableNow=True)",
     ("endingtimestamp", Use.STREAM_READ): "a stream has no end; use a batch read for a range of time",
     ("maxoffsetspertrigger", Use.BATCH_READ): "a batch has no triggers; bound it by 'endingOffsets'",
     ("maxbytespertrigger", Use.BATCH_READ): "a batch has no triggers; bound it by 'endingOffsets'",
     ("checkpointlocation", Use.STREAM_READ): "give it to writeStream",
 }
+_NO_CLUSTER = "needs a cluster: a directory is read directly"
 _NO_MEANING = {
     "groupidprefix": "no group is made for a query; option 'groupId' names one to commit its progress to",
     "kafkaconsumer.polltimeoutms": "nothing is polled here; remove it",
@@ -172,6 +174,7 @@ class WriteOptions:
     transaction: str | None
     batch_id: int | None
     transaction_timeout_ms: int
+    decision_topic: str
     checkpoint: str | None
 
 
@@ -199,16 +202,16 @@ def read_options(options: Mapping[str, str], *, streaming: bool | None) -> ReadO
         max_delay_ms=parse.duration_ms(given, "maxTriggerDelay", TriggerLimits().max_delay_ms),
     )
     if trigger.max_offsets and trigger.min_offsets and trigger.min_offsets > trigger.max_offsets:
-        raise parse.bad("minOffsetsPerTrigger", str(trigger.min_offsets), "must not be above maxOffsetsPerTrigger")
+        raise _refused(given, "minOffsetsPerTrigger", "must not be above maxOffsetsPerTrigger")
     isolation: Isolation = cast("Isolation", parse.choice(given, "isolation", ISOLATIONS, ISOLATIONS[0]))
     include_tiered = parse.flag(given, "includeTiered", default=False)
     if include_tiered and isolation != "read_committed":
-        raise parse.bad("isolation", given["isolation"], "includeTiered reads committed records: leave one away")
-    location = replace(_location(given), rack=_rack(given))
+        raise _refused(given, "isolation", "includeTiered reads committed records: leave one away")
+    location = _location(given)
     _check_table(given, location, include_tiered=include_tiered)
     short_circuit = parse.flag(given, "shortCircuit", default=False)
     if short_circuit and not location.bootstrap:
-        raise parse.bad("shortCircuit", given["shortcircuit"], "needs a cluster: a directory is read directly")
+        raise _refused(given, "shortCircuit", _NO_CLUSTER)
     return ReadOptions(
         location=location,
         group=_group(given, location.bootstrap, uses),
@@ -242,12 +245,6 @@ def write_options(options: Mapping[str, str], *, streaming: bool = False) -> Wri
     exactly_once = parse.flag(given, "exactlyOnce", default=True)
     _check_transaction(given, exactly_once=exactly_once, streaming=streaming)
     location = _location(given)
-    if location.bootstrap and exactly_once:
-        raise InvalidConfigError(
-            "option 'exactlyOnce': writes to a cluster are not exactly-once yet; set it to false (the rows of a task "
-            "that Spark repeats are then appended again)",
-            option="exactlyOnce",
-        )
     return WriteOptions(
         location=location,
         topic=given["topic"].strip() if "topic" in given else None,
@@ -257,27 +254,42 @@ def write_options(options: Mapping[str, str], *, streaming: bool = False) -> Wri
         exactly_once=exactly_once,
         transaction=given.get("txnid"),
         batch_id=parse.whole(given, "txnVersion", 0) if "txnversion" in given else None,
-        transaction_timeout_ms=parse.duration_ms(given, "transaction.timeout.ms", 15 * 60 * 1000),
+        transaction_timeout_ms=_transaction_timeout_ms(given, location),
+        decision_topic=_decision_topic(given, location, exactly_once=exactly_once),
         checkpoint=given.get("checkpointlocation"),
     )
+
+
+def _transaction_timeout_ms(given: Mapping[str, str], location: Location) -> int:
+    name = "transaction.timeout.ms"
+    timeout_ms = parse.duration_ms(given, name, 15 * 60 * 1000)
+    if location.bootstrap and timeout_ms > INT32_MAX:
+        raise _refused(given, name, f"at most {INT32_MAX} ms over a cluster")
+    return timeout_ms
+
+
+def _decision_topic(given: Mapping[str, str], location: Location, *, exactly_once: bool) -> str:
+    topic = given.get("decisiontopic", DECISION_TOPIC).strip()
+    if "decisiontopic" in given and not (location.bootstrap and exactly_once and topic):
+        remedy = "a directory keeps decisions itself: remove it" if location.path else "name a topic"
+        raise _refused(given, "decisionTopic", remedy if exactly_once else "needs exactlyOnce=true")
+    return topic
 
 
 def _check_transaction(given: Mapping[str, str], *, exactly_once: bool, streaming: bool) -> None:
     """Raise InvalidConfigError unless the options that name a transaction go together."""
     named = [name for name in ("txnId", "txnVersion") if name.lower() in given]
     if named and not exactly_once:
-        raise parse.bad(named[0], given[named[0].lower()], "needs exactlyOnce=true")
+        raise _refused(given, named[0], "needs exactlyOnce=true")
     if "txnid" in given and not given["txnid"].strip():
-        raise parse.bad("txnId", given["txnid"], "must not be empty")
+        raise _refused(given, "txnId", "must not be empty")
+    if "path" not in given and given.get("txnid", "").startswith(LEASED):
+        raise _refused(given, "txnId", f"must not begin with {LEASED!r}: those names are lent to batch writes")
     if streaming and "txnversion" in given:
-        raise parse.bad("txnVersion", given["txnversion"], "a stream numbers its batches itself; remove it")
+        raise _refused(given, "txnVersion", "a stream numbers its batches itself; remove it")
     if not streaming and len(named) == 1:
-        raise parse.bad(
-            named[0],
-            given[named[0].lower()],
-            "a batch write takes both: txnId names the writer, txnVersion grows from write to write (in "
-            "foreachBatch: the batch id)",
-        )
+        both = "txnId names the writer, txnVersion grows from write to write (in foreachBatch: the batch id)"
+        raise _refused(given, named[0], f"a batch write takes both: {both}")
 
 
 def selected_columns(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -289,12 +301,14 @@ def selected_columns(options: Mapping[str, str]) -> tuple[str, ...]:
     wanted = [part.strip().lower() for part in given["columns"].split(",")]
     for name in wanted:
         if name not in names:
-            raise parse.bad(
-                "columns", given["columns"], f"{name!r} is no column; there are {', '.join(names.values())}"
-            )
+            raise _refused(given, "columns", f"{name!r} is no column; there are {', '.join(names.values())}")
     if len(set(wanted)) < len(wanted):
-        raise parse.bad("columns", given["columns"], "a column is named twice")
+        raise _refused(given, "columns", "a column is named twice")
     return tuple(names[name] for name in wanted)
+
+
+def _refused(given: Mapping[str, str], name: str, rule: str) -> InvalidConfigError:
+    return parse.bad(name, given[name.lower()].strip(), rule)
 
 
 def _lower(options: Mapping[str, str]) -> dict[str, str]:
@@ -344,15 +358,13 @@ def _unknown(name: str, uses: Uses, names: Mapping[str, str]) -> str:
 
 
 def _location(given: Mapping[str, str]) -> Location:
-    bootstrap = given.get("kafka.bootstrap.servers", "").strip()
+    bootstrap, rack = (given.get(name, "").strip() for name in ("kafka.bootstrap.servers", "kafka.client.rack"))
     secured = {
         name.removeprefix("kafka."): value for name, value in given.items() if name.removeprefix("kafka.") in SETTINGS
     }
     if "kafka.bootstrap.servers" not in given:
-        for name in secured:
-            raise InvalidConfigError(
-                f"option 'kafka.{name}' needs a cluster: a directory is read directly", option=name
-            )
+        for name in [*secured, *(["client.rack"] if rack else [])]:
+            raise InvalidConfigError(f"option 'kafka.{name}' {_NO_CLUSTER}", option=name)
         return Location(path=_path(given))
     if "path" in given:
         raise InvalidConfigError(
@@ -360,7 +372,7 @@ def _location(given: Mapping[str, str]) -> Location:
             option="path",
         )
     addresses_of(bootstrap, "kafka.bootstrap.servers")
-    return Location(bootstrap=bootstrap, security=security_of(secured, "kafka."))
+    return Location(bootstrap=bootstrap, rack=rack, security=security_of(secured, "kafka."))
 
 
 def _check_table(given: Mapping[str, str], location: Location, *, include_tiered: bool) -> None:
@@ -368,20 +380,10 @@ def _check_table(given: Mapping[str, str], location: Location, *, include_tiered
     table = given.get("tieredtable", "").strip()
     if table and not (include_tiered and location.bootstrap):
         remedy = "a directory knows its tables: remove it" if location.path else "needs includeTiered=true"
-        raise parse.bad("tieredTable", table, remedy)
+        raise _refused(given, "tieredTable", remedy)
     if include_tiered and location.bootstrap and not table:
-        raise parse.bad(
-            "includeTiered",
-            given["includetiered"],
-            "over a cluster option 'tieredTable' names the directory of the Delta table, {topic} for the topic's name",
-        )
-
-
-def _rack(given: Mapping[str, str]) -> str:
-    rack = given.get("kafka.client.rack", "").strip()
-    if rack and "path" in given:
-        raise parse.bad("kafka.client.rack", rack, "needs a cluster: a directory is read directly")
-    return rack
+        remedy = "option 'tieredTable' names the directory of the Delta table, {topic} for the topic's name"
+        raise _refused(given, "includeTiered", f"over a cluster {remedy}")
 
 
 def _group(given: Mapping[str, str], bootstrap: str, uses: Uses) -> str:
@@ -389,23 +391,17 @@ def _group(given: Mapping[str, str], bootstrap: str, uses: Uses) -> str:
     starts_there = given.get("startingoffsets", "").strip().lower() == GROUP
     if "groupid" not in given:
         if starts_there:
-            raise parse.bad("startingOffsets", GROUP, "needs the option 'groupId', which names the group")
+            raise _refused(given, "startingOffsets", "needs the option 'groupId', which names the group")
         return ""
     group = given["groupid"].strip()
     if not group:
-        raise parse.bad("groupId", group, "must not be empty")
+        raise _refused(given, "groupId", "must not be empty")
     if not bootstrap:
-        raise parse.bad(
-            "groupId",
-            group,
-            "a directory keeps no groups: positions live in the query's checkpoint; remove it",
-        )
+        remedy = "positions live in the query's checkpoint; remove it"
+        raise _refused(given, "groupId", f"a directory keeps no groups: {remedy}")
     if uses == _BATCH and not starts_there:
-        raise parse.bad(
-            "groupId",
-            group,
-            "a batch read commits nothing: add startingOffsets=group to begin there, or remove it",
-        )
+        remedy = "add startingOffsets=group to begin there, or remove it"
+        raise _refused(given, "groupId", f"a batch read commits nothing: {remedy}")
     return group
 
 
@@ -419,6 +415,6 @@ def _path(given: Mapping[str, str]) -> str:
         )
     if scheme := re.match(r"(?i)([a-z][a-z0-9+.-]+):/", path):
         if scheme[1].lower() != "file":
-            raise parse.bad("path", path, "must be a directory of a local or mounted file system")
+            raise _refused(given, "path", "must be a directory of a local or mounted file system")
         path = "/" + path[scheme.end() :].lstrip("/")
     return path

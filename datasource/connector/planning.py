@@ -5,7 +5,7 @@ All functions are pure; lookups in the log (batch boundaries, sizes) come in as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
@@ -66,7 +66,9 @@ def tasks(
     if limits.max_records:
         pieces = [piece for r in pieces for piece in _cut_every(r, limits.max_records, floor_batch)]
     if limits.min_partitions and len(pieces) < limits.min_partitions:
-        return [(piece,) for piece in _cut_into(pieces, limits.min_partitions, floor_batch)]
+        # As many pieces as are wanted, if there are as many offsets; each range is cut in proportion to its length.
+        spare = proportional({r: r.count - 1 for r in pieces}, limits.min_partitions - len(pieces))
+        return [(piece,) for r in pieces for piece in _cut_evenly(r, 1 + spare[r], floor_batch)]
     packed = _pack(pieces, min(limits.max_records or TASK_RECORDS, TASK_RECORDS), size_bytes)
     if limits.min_partitions and len(packed) < limits.min_partitions:
         return [(piece,) for piece in pieces]
@@ -85,14 +87,6 @@ def _cut_every(
         pieces.append(replace(r, end=cut))
         r = replace(r, start=cut)
     return [*pieces, r]
-
-
-def _cut_into(
-    ranges: Sequence[PartitionRange], wanted: int, floor_batch: Callable[[PartitionRange, int], int]
-) -> list[PartitionRange]:
-    """Return `wanted` pieces if there are as many offsets; each range is cut in proportion to its length."""
-    spare = proportional({r: r.count - 1 for r in ranges}, wanted - len(ranges))
-    return [piece for r in ranges for piece in _cut_evenly(r, 1 + spare[r], floor_batch)]
 
 
 def _cut_evenly(

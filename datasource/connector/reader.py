@@ -45,7 +45,6 @@ from datasource.connector.offsets import (
 from datasource.connector.options import ReadOptions
 from datasource.connector.places import Offsets, OfGroup, Subscribe
 from datasource.connector.planning import Bounds, Filter, is_worth_a_batch, limited, proportional, tasks
-from datasource.delta.tiered_topics import reading_tiered
 from datasource.errors import report
 from datasource.schema import Shape
 from datasource.topics.directory import PartitionRange, ReadableTopics
@@ -114,6 +113,8 @@ class _Tasks:
     def _target(self) -> ReadableTopics:
         options = self.options
         if options.include_tiered:
+            from datasource.delta.tiered_topics import reading_tiered
+
             return reading_tiered(options.location, options.tiered_table, fail_on_data_loss=options.fail_on_data_loss)
         return options.location.read(options.isolation, short_circuit=options.short_circuit)
 

@@ -1,8 +1,9 @@
 """The writers that Spark drives: Arrow batches in, appends out, one fsync per task and partition.
 
 With `exactlyOnce` (the default) every task attempt writes its part of a transaction. The driver commits the attempts
-that count: the whole micro-batch, or batch write, becomes visible at once or never. Without `exactlyOnce` rows are in
-the log once they are appended: a failed or repeated task leaves what it appended, and a failed batch write says what.
+that count: the whole micro-batch, or batch write, or nothing of it; a directory shows it at once. Without
+`exactlyOnce` rows are in the log once they are appended: a failed or repeated task leaves what it appended, and a
+failed batch write says what.
 
 Spark recreates a stream's writer in each process, so `commit` and `abort` know only what the messages bring.
 """
@@ -15,8 +16,8 @@ import logging
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,14 +27,20 @@ from pyspark.sql.types import StructType
 
 from datasource.connector.options import WriteOptions
 from datasource.schema import check_write_schema, rows_to_append
-from datasource.topics.directory import PartitionRange, WritableTopics
+from datasource.topics.directory import (
+    Batch,
+    BatchTransactions,
+    Part,
+    PartitionRange,
+    PreparedPart,
+    TransactionSettings,
+    WritableTopics,
+    quietly,
+)
 from logstore import InvalidRecordError, InvalidRequestError, PylogError
 from logstore.env import SYSTEM
 from logstore.records import compiled_code
-from logstore.store.transactions.coordinator import Transactions
 from logstore.store.transactions.processes import driver
-from logstore.store.transactions.state import TransactionOwner
-from logstore.store.transactions.transaction import Prepared, Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +60,7 @@ class Appended(WriterCommitMessage):
     """What one task appended, on disk; the driver commits `prepared`."""
 
     ranges: tuple[PartitionRange, ...]
-    prepared: Prepared | None = None
+    prepared: PreparedPart | None = None
 
 
 Messages = Sequence[WriterCommitMessage | None]
@@ -61,8 +68,6 @@ Messages = Sequence[WriterCommitMessage | None]
 
 class _Appender:
     """What batch and stream share: the checks before any task runs, and the work of a task."""
-
-    _is_once = False  # True: nobody writes this batch again
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -72,12 +77,12 @@ class _Appender:
             )
         check_write_schema(schema, has_topic=options.topic is not None)
         self._options = options
+        self._driver = driver(SYSTEM)
         if _COMMITTING in sys.modules:
             return
         target = options.location.read()
         if options.topic is not None:
             target.topic(options.topic)
-        self._driver = driver(SYSTEM)
         if not compiled_code.is_kept():
             import logstore.records.kernels  # noqa: F401 - compiled once here, not in every worker at once
 
@@ -103,28 +108,38 @@ class _Appender:
         target.flush()
         return Appended(tuple(merged(ranges)))
 
-    @contextmanager
-    def _begun(self, target: WritableTopics) -> Iterator[Transaction | None]:
+    def _begun(self, target: WritableTopics) -> AbstractContextManager[Part | None]:
         """The transaction of this task, which an error aborts; None: none is asked for."""
         if not self._options.exactly_once:
-            yield None
-            return
-        name, batch_id, run = self._batch()
+            return nullcontext()
         task = TaskContext.get()
-        label = "" if task is None else f"task {task.partitionId()} attempt {task.attemptNumber()}"
-        owner = TransactionOwner(driver=self._driver, timeout_ms=self._options.transaction_timeout_ms)
-        transaction = target.transactions.begin(name, batch_id, run=run, task=label, owner=owner, once=self._is_once)
-        with target.transactions.at_work(transaction):
-            try:
-                yield transaction
-            except BaseException as error:
-                with _quietly():
-                    transaction.abort(f"its task failed: {type(error).__name__}")
-                raise
+        number = (0, 0) if task is None else (task.partitionId(), task.attemptNumber())
+        return self._transactions(target).begun(self._batch(), number)
 
-    def _batch(self) -> tuple[str, int, str]:
-        """Return the transaction's name, the batch's number, and the run that writes it."""
+    def _transactions(self, target: WritableTopics) -> BatchTransactions:
+        options = self._options
+        settings = TransactionSettings(
+            driver=self._driver, timeout_ms=options.transaction_timeout_ms, decision_topic=options.decision_topic
+        )
+        return target.transactions(settings)
+
+    def _batch(self) -> Batch:
+        """The batch of this task."""
         raise AssertionError("BatchWriter and StreamWriter define it")
+
+    def _commit(self, messages: Messages, *, origin: str = "") -> None:
+        if prepared := _prepared(messages):
+            self._transactions(self._options.location.write()).commit(prepared, origin=origin)
+
+    def _abort(self, batches: Iterable[Batch]) -> None:
+        """Abort what tasks wrote, also what killed tasks left.
+
+        An error is only logged, or it would hide why the write failed: the next process that comes by aborts the rest.
+        """
+        with quietly():
+            transactions = self._transactions(self._options.location.write())
+            for batch in batches:
+                transactions.abort(batch, reason=_GIVEN_UP)
 
 
 class BatchWriter(_Appender, DataSourceArrowWriter):
@@ -133,12 +148,15 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         super().__init__(options, schema, overwrite=overwrite)
         self._run = uuid.uuid4().hex
-        self._is_once = options.transaction is None
-        self._before = {} if options.exactly_once else _all_ends(options)
+        self._name, self._before = "", dict[str, Mapping[int, int]]()
+        if options.exactly_once:
+            self._name = self._transactions(options.location.write()).claim(options.transaction, self._run)
+        else:
+            self._before = _all_ends(options)
 
-    def _batch(self) -> tuple[str, int, str]:
-        name, batch_id = self._options.transaction, self._options.batch_id
-        return name or f"write {self._run}", batch_id or 0, self._run
+    def _batch(self) -> Batch:
+        is_once, batch_id = self._options.transaction is None, self._options.batch_id or 0
+        return Batch(name=self._name, batch_id=batch_id, run=self._run, is_claimed=True, is_once=is_once)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Appended:
         """Append the rows; on return they are on disk. The error of a plain write says what all tasks left so far."""
@@ -150,7 +168,7 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
             raise
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _commit(self._options, messages)
+        self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give up the transaction; for a plain write, log what it left, now that all its tasks have ended.
@@ -158,8 +176,7 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
         An error here would hide the cause behind "Writing job failed".
         """
         if self._options.exactly_once:
-            name, batch_id, run = self._batch()
-            _abort(self._options, lambda t: t.abort(name, batch_id, run=run, reason=_GIVEN_UP))
+            self._abort([self._batch()])
         else:
             logger.warning("the write failed; left in the log since it began: %s", self._left())
 
@@ -177,7 +194,7 @@ class BatchWriter(_Appender, DataSourceArrowWriter):
 class StreamWriter(_Appender, DataSourceStreamArrowWriter):
     """Appends each micro-batch. Of one that is replayed after its commit nothing is written."""
 
-    def _batch(self) -> tuple[str, int, str]:
+    def _batch(self) -> Batch:
         task = TaskContext.get()
         assert task is not None, "a stream is written by tasks"
         query = self._options.transaction or task.getLocalProperty(_QUERY_ID)
@@ -186,10 +203,10 @@ class StreamWriter(_Appender, DataSourceStreamArrowWriter):
             raise InvalidRequestError(
                 "Spark does not say which query and batch a task belongs to; set option exactlyOnce=false"
             )
-        return query, int(batch_id), task.getLocalProperty("spark.jobGroup.id") or ""
+        return Batch(name=query, batch_id=int(batch_id), run=task.getLocalProperty("spark.jobGroup.id") or "")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        _commit(self._options, messages, origin=_origin(self._options.checkpoint, batchId))
+        self._commit(messages, origin=_origin(self._options.checkpoint, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Give the micro-batch up. Spark also calls this after a failed commit: what is decided stays.
@@ -200,43 +217,13 @@ class StreamWriter(_Appender, DataSourceStreamArrowWriter):
         if not self._options.exactly_once:
             return
         runs = {(p.name, p.run) for p in _prepared(messages)}
-        query = self._options.transaction or _query_id(self._options.checkpoint)
-
-        def give_up(transactions: Transactions) -> None:
-            for name, run in runs:
-                transactions.abort(name, batchId, run=run, reason=_GIVEN_UP)
-            if query:
-                transactions.abort(query, batchId, driver=driver(SYSTEM), reason=_GIVEN_UP)
-
-        _abort(self._options, give_up)
+        if query := self._options.transaction or _query_id(self._options.checkpoint):
+            runs.add((query, ""))
+        self._abort(Batch(name=name, batch_id=batchId, run=run) for name, run in sorted(runs, reverse=True))
 
 
-def _prepared(messages: Messages) -> list[Prepared]:
+def _prepared(messages: Messages) -> list[PreparedPart]:
     return [m.prepared for m in messages if isinstance(m, Appended) and m.prepared is not None]
-
-
-def _commit(options: WriteOptions, messages: Messages, *, origin: str = "") -> None:
-    if prepared := _prepared(messages):
-        options.location.write().transactions.commit(prepared, origin=origin)
-
-
-def _abort(options: WriteOptions, give_up: Callable[[Transactions], None]) -> None:
-    """Abort what tasks wrote, also what killed tasks left.
-
-    An error is only logged, or it would hide why the write failed: the next process that comes by aborts the rest.
-    """
-    with _quietly():
-        transactions = options.location.write().transactions
-        give_up(transactions)
-        transactions.tend()
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    try:
-        yield
-    except PylogError as error:
-        logger.warning("a transaction is not aborted yet: %s", error)
 
 
 def _origin(checkpoint: str | None, batch_id: int) -> str:

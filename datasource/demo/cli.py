@@ -1,4 +1,4 @@
-"""`pylog demo`, which `pylog` finds through the entry points of this package."""
+"""`pylog demo`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@
 `run(spark, path=…, topics=…, dry_run=…)` returns a DataFrame with a row per partition: what was done, or would be. A
 partition that fails says so in its row, and the others go on. A job may be killed and run again, and two may run at
 once. From the ground up: `tasks`, what all of them share; `delta_spark`, tiering through Delta's own writer; the jobs,
-`retention`, `compaction`, `tiering` and `verify`; `schedule`, jobs in turn; `cli`.
+`retention`, `compaction`, `tiering` and `verify`; `schedule`, jobs in turn; `cli`; `release`,
+a command without Spark for what its writers left.
 """
 
 from datasource.jobs import compaction, retention, tiering, verify

@@ -10,14 +10,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from datasource.topics.directory import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange
-from logstore import InvalidRequestError, OffsetRange, TopicInfo
+from datasource.topics.directory import BATCH_BYTES, NO_EPOCH, LedRange, PartitionRange, TransactionSettings
+from logstore import OffsetRange, TopicInfo
 from logstore.config import INT64_MAX
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError
 from logstore.log.isolation import Isolation
-from logstore.records.arrow import decode_pieces
-from logstore.store.transactions.coordinator import Transactions
-from logstore.store.transactions.transaction import Transaction
 from logstore.tools.verify import Place
 from replication.client.fetching import LATEST
 from replication.client.groups import Committed
@@ -29,6 +26,8 @@ from replication.protocol.messages import Isolation as Level
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from datasource.topics.transactions.batches import ClusterPart, ClusterTransactions
 
 CLIENTS_MAX = 8
 COMMIT_TIMEOUT_MS = 5_000  # a query waits for it, and can do without it
@@ -47,6 +46,7 @@ class ClusterTopics:
         self._client = client
         self._short_circuit = short_circuit
         self._level = _LEVELS[isolation]
+        self._asked: set[str] = set()  # topics that were appended to
 
     @property
     def identity(self) -> str:
@@ -143,13 +143,11 @@ class ClusterTopics:
         """What `look` finds: each partition by itself, up to its last stable offset."""
         return look()
 
-    @property
-    def transactions(self) -> Transactions:
-        """Refused: writes that are exactly-once need a directory."""
-        raise InvalidRequestError(
-            "writes to a cluster are not exactly-once yet: set option exactlyOnce=false (rows of a task that Spark "
-            "repeats are appended again)"
-        )
+    def transactions(self, settings: TransactionSettings) -> ClusterTransactions:
+        """See `WritableTopics`."""
+        from datasource.topics.transactions.batches import ClusterTransactions
+
+        return ClusterTransactions(self._client, settings)
 
     def append(
         self,
@@ -158,10 +156,14 @@ class ClusterTopics:
         *,
         partitioner: str,
         compression: str | None,
-        transaction: Transaction | None,
+        transaction: ClusterPart | None,
     ) -> dict[int, OffsetRange]:
         """Append rows, acknowledged by all in-sync replicas; return the offsets that they got."""
-        assert transaction is None
+        if topic not in self._asked:  # the client outlives tasks, and a topic may have been made again since
+            self._client.topic(topic)
+            self._asked.add(topic)
+        if transaction is not None:
+            return transaction.append(topic, rows, partitioner=partitioner, compression=compression)
         done = self._client.append(topic, rows, partitioner=partitioner, compression=compression)
         return {p: OffsetRange(extent.start, extent.end) for p, extent in done.items()}
 
@@ -222,6 +224,8 @@ def client_of(bootstrap: str, rack: str = "", security: Security = PLAINTEXT) ->
 
 def _damage(part: memoryview, where: str) -> Place | None:
     """What is wrong with these batches, first."""
+    from logstore.records.arrow import decode_pieces  # and the kernels
+
     try:
         for _ in decode_pieces(part, start=0, end=INT64_MAX, columns=["offset"], where=(where, 0)):
             pass

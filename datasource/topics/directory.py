@@ -10,9 +10,10 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 import logstore
 from logstore import LogStore, NotAStoreError, OffsetRange, PylogError, TopicInfo
@@ -21,7 +22,8 @@ from logstore.log.isolation import Isolation
 from logstore.store.log_dir import META
 from logstore.store.reading import extent_of
 from logstore.store.transactions.coordinator import Transactions
-from logstore.store.transactions.transaction import Transaction
+from logstore.store.transactions.state import TransactionOwner
+from logstore.store.transactions.transaction import Prepared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,12 +114,78 @@ class ReadableTopics(Protocol):
         """Return what `look` finds while no transaction is decided: it sees all of a transaction, or nothing."""
 
 
-class WritableTopics(Protocol):
-    """Topics to write. A `LogStore` is them for a directory."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What becomes visible as a whole: a batch of a name, written by a run.
+
+    `is_claimed`: the run has claimed the name before its tasks began. `is_once`: nobody writes this batch again.
+    """
+
+    name: str
+    batch_id: int
+    run: str
+    is_claimed: bool = False
+    is_once: bool = False
+
+
+class PreparedPart(Protocol):
+    """What a task sends to whoever commits; can be pickled."""
 
     @property
-    def transactions(self) -> Transactions:
-        """The store's transactions."""
+    def name(self) -> str: ...
+    @property
+    def run(self) -> str: ...
+
+
+class Part(Protocol):
+    """One task's part of a batch, which `WritableTopics.append` takes."""
+
+    def prepare(self) -> PreparedPart:
+        """Make durable what was appended; return what commits it, in another process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    """`driver`: the process that decides. `timeout_ms`: when a batch that nobody works on is given up.
+
+    `decision_topic`: where a cluster keeps what was decided.
+    """
+
+    driver: str
+    timeout_ms: int
+    decision_topic: str
+
+
+class BatchTransactions(Protocol):
+    """The transactions of a writer of batches. Errors are those of `logstore.errors`, and KafkaError."""
+
+    def claim(self, name: str | None, run: str) -> str:
+        """Before the tasks of a batch write: the name under which this run writes; None: any that nobody has."""
+
+    def begun(self, batch: Batch, task: tuple[int, int]) -> AbstractContextManager[Part]:
+        """The part of a task (its partition, and the number of its attempt), aborted if the block raises.
+
+        Raises: BatchConflictError: a later batch is committed under this name; TransactionAbortedError.
+        """
+
+    def commit(self, prepared: Sequence[PreparedPart], *, origin: str) -> None:
+        """Commit a batch: these parts of it, at least one, and no others. One that is committed already stays.
+
+        Raises: BatchConflictError: it is, with another content, and of another origin; TransactionAbortedError.
+        """
+
+    def abort(self, batch: Batch, *, reason: str) -> None:
+        """Give a batch up, also what killed tasks left of it; finish one that is decided.
+
+        Without a run it is that of the same driver.
+        """
+
+
+class WritableTopics(Protocol):
+    """Topics to write."""
+
+    def transactions(self, settings: TransactionSettings) -> BatchTransactions:
+        """The transactions of one writer."""
 
     def append(
         self,
@@ -127,9 +195,9 @@ class WritableTopics(Protocol):
         *,
         partitioner: str,
         compression: str | None,
-        transaction: Transaction | None,
+        transaction: Any,
     ) -> dict[int, OffsetRange]:
-        """Append rows; return the offsets that they got."""
+        """Append rows, in a transaction that `begun` gave or in none; return the offsets that they got."""
 
     def flush(self) -> None:
         """Make durable what was appended through this target."""
@@ -207,6 +275,63 @@ class DirectoryTopics:
             logger.warning("path=%s transactions of dead writers are not ended: %s", path, error)
 
 
+class WritableDirectory:
+    """See `WritableTopics`."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self.append = store.append
+        self.flush = store.flush
+
+    def transactions(self, settings: TransactionSettings) -> BatchTransactions:
+        return _Transactions(self._store.transactions, settings)
+
+
+class _Transactions:
+    """See `BatchTransactions`."""
+
+    def __init__(self, transactions: Transactions, settings: TransactionSettings) -> None:
+        self._transactions, self._settings = transactions, settings
+
+    def claim(self, name: str | None, run: str) -> str:
+        return name or f"write {run}"
+
+    @contextmanager
+    def begun(self, batch: Batch, task: tuple[int, int]) -> Iterator[Part]:
+        transaction = self._transactions.begin(
+            batch.name,
+            batch.batch_id,
+            run=batch.run,
+            task=f"task {task[0]} attempt {task[1]}",
+            owner=TransactionOwner(driver=self._settings.driver, timeout_ms=self._settings.timeout_ms),
+            once=batch.is_once,
+        )
+        with self._transactions.at_work(transaction):
+            try:
+                yield transaction
+            except BaseException as error:
+                with quietly():
+                    transaction.abort(f"its task failed: {type(error).__name__}")
+                raise
+
+    def commit(self, prepared: Sequence[PreparedPart], *, origin: str) -> None:
+        self._transactions.commit(cast("Sequence[Prepared]", prepared), origin=origin)
+
+    def abort(self, batch: Batch, *, reason: str) -> None:
+        driver = "" if batch.run else self._settings.driver
+        self._transactions.abort(batch.name, batch.batch_id, run=batch.run, driver=driver, reason=reason)
+        self._transactions.tend()
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Log that a transaction was not aborted: the error would hide why it is aborted."""
+    try:
+        yield
+    except PylogError as error:
+        logger.warning("a transaction is not aborted yet: %s", error)
+
+
 _stores: dict[tuple[str, str], tuple[tuple[int, int], LogStore]] = {}
 _mutex = threading.Lock()
 
@@ -224,7 +349,7 @@ def writing(path: str) -> WritableTopics:
 
     Raises: NotAStoreError, StoreLockedError: a broker has it.
     """
-    return _open(path, "auto")
+    return WritableDirectory(_open(path, "auto"))
 
 
 def _open(path: str, mode: Literal["auto", "r"]) -> LogStore:

@@ -1,48 +1,85 @@
 """`pylog`: the root command. It parses and prints; the work is done by functions that return values.
 
-`terminal` is what all commands share; `topics`, `records`, `files` and `transactions` are the commands. Other
-packages add theirs by entry points of the group `pylog.commands`, so that nothing here imports upwards.
+`terminal` is what all commands share, `places` where they act; `topics`, `records`, `files` and `transactions` are the
+commands on a directory. Those of the packages above this one are named as text, and loaded when they are used, so that
+nothing here imports upwards. Other distributions add theirs by entry points of the group `pylog.commands`.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import click
 
-from logstore.cli.terminal import Commands, Failure, failures
+from logstore.cli.places import PlacedCommands
+from logstore.cli.terminal import Failure, failures
 
 __all__ = ["cli", "main"]
 
-# name -> module:attribute, loaded when the command is used.
+# name -> where it is, and the first sentence of its help: `pylog --help` loads none of them.
 _OWN = {
-    "topics": "logstore.cli.topics:topics",
-    "produce": "logstore.cli.records:produce",
-    "consume": "logstore.cli.records:consume",
-    "delete-records": "logstore.cli.records:delete_records",
-    "transactions": "logstore.cli.transactions:transactions",
-    "dump-log": "logstore.cli.files:dump_log",
-    "verify": "logstore.cli.files:verify",
-    "recover": "logstore.cli.files:recover",
+    "topics": ("logstore.cli.topics:topics", "Create, list, describe, alter and delete topics."),
+    "configs": ("replication.cli.configs:configs", "Describe and alter settings of topics and brokers."),
+    "groups": ("replication.cli.groups:groups", "List, describe, reset and delete consumer groups."),
+    "produce": ("logstore.cli.records:produce", "Append the lines of stdin as records."),
+    "consume": ("logstore.cli.records:consume", "Print the records of a topic."),
+    "delete-records": ("logstore.cli.records:delete_records", "Delete the records below an offset, for good."),
+    "get-offsets": ("replication.cli.offsets:get_offsets", "Show an offset of each partition of a topic."),
+    "transactions": (
+        "logstore.cli.transactions:transactions",
+        "List, describe and abort transactions.",
+    ),
+    "dump-log": ("logstore.cli.files:dump_log", "Show the batches of .log files."),
+    "verify": ("logstore.cli.files:verify", "Read everything in a store and report damage."),
+    "recover": ("logstore.cli.files:recover", "Check what was not known to be on disk after a crash."),
+    "elect-leaders": (
+        "replication.cli.replicas:elect_leaders",
+        "Have the preferred replica of each partition lead, wait, and show what has changed.",
+    ),
+    "reassign-partitions": (
+        "replication.cli.replicas:reassign_partitions",
+        "Move replicas to other brokers, or change their number.",
+    ),
+    "verify-replicas": (
+        "replication.cli.verify_replicas:verify_replicas",
+        "Read all replicas of partitions, and compare them batch by batch, with their checksums.",
+    ),
+    "merge-state-logs": (
+        "replication.cli.state_logs:merge_state_logs",
+        "Merge state-change.log files of brokers by time, or draw what they say.",
+    ),
+    "log-dirs": ("replication.cli.machines:log_dirs", "Show the directories of brokers, and how much room they have."),
+    "broker-api-versions": ("replication.cli.machines:broker_api_versions", "Show the APIs of brokers."),
+    "perf": ("replication.cli.performance:perf", "Measure how fast records are produced and consumed."),
+    "verifiable-producer": (
+        "replication.cli.performance:verifiable_producer",
+        "Send numbered records one by one, and print a line of JSON for each that was acknowledged or failed.",
+    ),
+    "verifiable-consumer": (
+        "replication.cli.performance:verifiable_consumer",
+        "Read as a member of a group, and print a line of JSON for partitions, records and commits as they come.",
+    ),
+    "broker": ("replication.cli.brokers:broker", "Run one broker of a cluster."),
+    "cluster": (
+        "replication.cli.brokers:cluster",
+        "Run a whole cluster on this machine, or show a running one.",
+    ),
+    "mirror": ("replication.cli.mirror:mirror", "Copy topics of an existing Kafka."),
+    "jobs": ("datasource.jobs.cli:jobs", "Maintain topics in parallel with Spark."),
+    "demo": ("datasource.demo.cli:demo", "Send a year of flights through a topic with Spark."),
 }
 
 
-class Root(Commands):
-    """The commands of this package, and those that installed packages add."""
+class Root(PlacedCommands):
+    """The commands of this distribution, and those that others add."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_OWN, *sorted({*_added(), *self.commands})]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _OWN:
-            module, _, attribute = _OWN[cmd_name].partition(":")
-            command = getattr(importlib.import_module(module), attribute)
-            assert isinstance(command, click.Command), cmd_name
-            return command
-        if entry := _added().get(cmd_name):
+        if cmd_name not in _OWN and (entry := _added().get(cmd_name)):
             return _load(entry)
         return super().get_command(ctx, cmd_name)
 
@@ -77,15 +114,16 @@ def _load(entry: EntryPoint) -> click.Command:
     return command
 
 
-@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=Root, placed=_OWN, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="pyspark-pylog", prog_name="pylog")
 def cli() -> None:
-    """Work with the topics of a pylog directory: durable, partitioned logs in Kafka's file format.
+    """Work with topics: durable, partitioned logs in Kafka's file format, in a directory or a cluster of brokers.
 
     \b
     $ pylog topics create orders --partitions 3 --path data
     $ echo 'Ada:first order' | pylog produce orders --key-separator : --path data
     $ pylog consume orders --path data
+    $ pylog topics list --bootstrap-server 127.0.0.1:9092
     """
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
 

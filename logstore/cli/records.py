@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -15,14 +15,17 @@ from typing import Any
 
 import click
 
-from logstore.cli.terminal import counted, open_store, output_option, path_option, show, talk, usage_errors
+from logstore.cli.places import ClusterOption, either_place
+from logstore.cli.terminal import counted, open_store, output_option, show, talk, usage_errors
 from logstore.cli.topics import topic_argument
 from logstore.errors import InvalidRequestError, PylogError
 from logstore.tools.console import (
     CONSUME_PROPERTIES,
     PRODUCE_PROPERTIES,
+    ConsoleRecord,
     Formatter,
     LineParser,
+    LineTarget,
     LineWriter,
     Written,
     followed_records,
@@ -52,7 +55,7 @@ property_option = click.option(
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     help="Codec of the batches; else as the topic says.",
 )
-@path_option
+@either_place("replication.cli.records:produce")
 @output_option
 def produce(
     name: str,
@@ -68,6 +71,7 @@ def produce(
 
     \b
     $ printf 'Ada:1\\nBob:2\\n' | pylog produce orders --key-separator : --path data
+    $ echo 'hello' | pylog produce orders --bootstrap-server 127.0.0.1:9092
 
     RECORDS counts the lines that this command wrote, at offsets from START to before END. Records of other
     writers may be between them. After an error it prints what it had written before.
@@ -76,16 +80,27 @@ def produce(
     headers.separator, headers.key.separator, null.marker (the text that means null).
     """
     with usage_errors():
-        chosen = properties(given, PRODUCE_PROPERTIES)
-        if key_separator is not None:
-            chosen |= {"parse.key": "true", "key.separator": key_separator}
-        if with_headers:
-            chosen["parse.headers"] = "true"
-        parser = LineParser(chosen)
+        parser = line_parser(key_separator, with_headers, given)
     writer = LineWriter(name, parser, partition=partition, compression=compression_codec)
+    with open_store(path) as store:
+        write_lines(name, writer, store, output)
+
+
+def line_parser(key_separator: str | None, with_headers: bool, given: tuple[str, ...]) -> LineParser:
+    """What reads lines as these options of `produce` say. Raises: InvalidRequestError."""
+    chosen = properties(given, PRODUCE_PROPERTIES)
+    if key_separator is not None:
+        chosen |= {"parse.key": "true", "key.separator": key_separator}
+    if with_headers:
+        chosen["parse.headers"] = "true"
+    return LineParser(chosen)
+
+
+def write_lines(name: str, writer: LineWriter, target: LineTarget, output: str) -> None:
+    """Append the lines of stdin, and show their offsets, also those of before an error."""
     try:
-        with open_store(path) as store, _ctrl_c_ends_stdin():
-            writer.write(store, _chunks())
+        with _ctrl_c_ends_stdin():
+            writer.write(target, _chunks())
     except PylogError:
         if writer.written:
             _show_written(name, writer.written, output)
@@ -146,7 +161,16 @@ def _ctrl_c_ends_stdin() -> Iterator[None]:
 )
 @property_option
 @click.option("-f", "--format", "template", metavar="TEXT", help="As in kcat: '%p %o %k: %s\\n'.")
-@path_option
+@click.option("--group", cls=ClusterOption, metavar="GROUP", help="As a member of this group, which keeps the offsets.")
+@click.option(
+    "--isolation-level",
+    cls=ClusterOption,
+    type=click.Choice(["read_committed", "read_uncommitted"]),
+    default="read_committed",
+    show_default=True,
+    help="Whether records of open and aborted transactions are left out.",
+)
+@either_place("replication.cli.records:consume")
 @output_option
 def consume(
     name: str,
@@ -165,6 +189,7 @@ def consume(
 
     \b
     $ pylog consume orders --from-beginning --property print.key=true --path data
+    $ pylog consume orders --group billing --max-messages 10 --bootstrap-server 127.0.0.1:9092
 
     \b
     --output json prints one line of JSON per record.
@@ -175,29 +200,34 @@ def consume(
     print.headers, print.key, print.value, key.separator, line.separator, headers.separator, null.literal.
     """
     with usage_errors():
-        format_record = _formatter(output, template, given)
+        format_record = formatter(output, template, given)
     follow = follow or timeout_ms is not None
-    start = _start(from_beginning, offset, partition)
-    out = sys.stdout.buffer
-    count = 0
+    first = start_of(from_beginning, offset, partition)
     with open_store(path, mode="r") as store:
         if follow:
-            found = followed_records(store, name, partition, start, timeout_ms)
+            found = followed_records(store, name, partition, first, timeout_ms)
         else:
-            found = stored_records(store, name, partition, start or "earliest")
-        try:
-            for count, record in enumerate(itertools.islice(found, max_messages), start=1):  # noqa: B007
-                out.write(format_record(record))
-                if follow:
-                    out.flush()
-        except KeyboardInterrupt:
-            if not follow:
-                raise
+            found = stored_records(store, name, partition, first or "earliest")
+        print_records(itertools.islice(found, max_messages), format_record, follow=follow)
+
+
+def print_records(found: Iterable[ConsoleRecord], format_record: Formatter, *, follow: bool) -> None:
+    """Print records as they come; with `follow` Ctrl-C is their end."""
+    out, count = sys.stdout.buffer, 0
+    try:
+        for count, record in enumerate(found, start=1):  # noqa: B007
+            out.write(format_record(record))
+            if follow:
+                out.flush()
+    except KeyboardInterrupt:
+        if not follow:
+            raise
     out.flush()
     talk(counted(count, "record"))
 
 
-def _formatter(output: str, template: str | None, given: tuple[str, ...]) -> Formatter:
+def formatter(output: str, template: str | None, given: tuple[str, ...]) -> Formatter:
+    """What prints a record as these options of `consume` say. Raises: InvalidRequestError."""
     if (template is not None) + bool(given) + (output == "json") > 1:
         raise click.UsageError("give one of --format, --property and --output json")
     if output == "json":
@@ -207,7 +237,7 @@ def _formatter(output: str, template: str | None, given: tuple[str, ...]) -> For
     return text_formatter(properties(given, CONSUME_PROPERTIES))
 
 
-def _start(from_beginning: bool, offset: str | None, partition: int | None) -> int | str | None:
+def start_of(from_beginning: bool, offset: str | None, partition: int | None) -> int | str | None:
     """The offset, or "earliest" or "latest"; None when nothing was asked for."""
     if from_beginning and offset is not None:
         raise click.UsageError("give --from-beginning or --offset, not both")
@@ -238,7 +268,7 @@ def _start(from_beginning: bool, offset: str | None, partition: int | None) -> i
     metavar="FILE",
     help="Partitions and offsets, as Kafka's tool takes them; - is stdin.",
 )
-@path_option
+@either_place("replication.cli.offsets:delete_records")
 @output_option
 def delete_records(
     name: str | None, partition: int | None, offset: int | None, plan: Any, path: Path, output: str
@@ -249,17 +279,12 @@ def delete_records(
     $ pylog delete-records orders --partition 0 --offset 0 --path data
     $ echo '{"partitions": [{"topic": "orders", "partition": 0, "offset": 0}]}' |
         pylog delete-records --offset-json-file - --path data
+    $ pylog delete-records orders --partition 0 --offset 0 --bootstrap-server 127.0.0.1:9092
 
     Readers see it at once; the files of whole segments go after file.delete.delay.ms. With a JSON file
-    it goes topic by topic, and ends at the first that fails.
+    it goes topic by topic in a directory, and ends at the first that fails.
     """
-    with usage_errors():
-        if plan is not None and (name, partition, offset) == (None, None, None):
-            wanted = _planned(plan.read())
-        elif plan is None and name is not None and partition is not None and offset is not None:
-            wanted = {name: {partition: offset}}
-        else:
-            raise click.UsageError("give a topic, --partition and --offset, or --offset-json-file")
+    wanted = wanted_deletions(name, partition, offset, plan)
     rows = list[dict[str, object]]()
     with open_store(path) as store:
         for topic in wanted:  # unknown ones are an error before anything is deleted
@@ -270,6 +295,18 @@ def delete_records(
                     rows.append({"topic": topic, "partition": p, "start": left.start, "end": left.end})
         finally:
             show(rows, ("topic", "partition", "start", "end"), output if rows else "table")
+
+
+def wanted_deletions(
+    name: str | None, partition: int | None, offset: int | None, plan: Any
+) -> dict[str, dict[int, int]]:
+    """What the options of `delete-records` ask for: topic -> partition -> offset."""
+    with usage_errors():
+        if plan is not None and (name, partition, offset) == (None, None, None):
+            return _planned(plan.read())
+        if plan is None and name is not None and partition is not None and offset is not None:
+            return {name: {partition: offset}}
+        raise click.UsageError("give a topic, --partition and --offset, or --offset-json-file")
 
 
 def _planned(text: bytes) -> dict[str, dict[int, int]]:

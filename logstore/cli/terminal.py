@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -24,15 +24,21 @@ Mode = Literal["auto", "r"]
 
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-path_option = click.option(
-    "--path",
-    required=True,
-    envvar="PYLOG_PATH",
-    show_envvar=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="The store's directory.",
-)
+
+def store_option(*, required: bool) -> Callable[[Any], Any]:
+    """The option --path."""
+    return click.option(
+        "--path",
+        required=required,
+        envvar="PYLOG_PATH",
+        show_envvar=True,
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="The store's directory.",
+    )
+
+
+path_option = store_option(required=True)
 output_option = click.option(
     "--output",
     type=click.Choice(["table", "json"]),
@@ -40,6 +46,17 @@ output_option = click.option(
     show_default=True,
     help="For people, or for programs.",
 )
+
+
+def pairs(_ctx: click.Context, _parameter: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+    """The callback of an option that is KEY=VALUE, and may be repeated."""
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE")
+        found[key.strip()] = value.strip()
+    return found
 
 
 class Commands(click.Group):
@@ -73,7 +90,8 @@ def failures() -> Iterator[None]:
         try:
             yield
         finally:
-            _flush_stdout()
+            if sys.stdout is not None:  # None: started without one
+                sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has enough
         _drop_stdout()
         raise click.exceptions.Exit(0) from None
@@ -96,11 +114,6 @@ def usage_errors() -> Iterator[None]:
         yield
     except InvalidRequestError as error:
         raise click.UsageError(str(error)) from error
-
-
-def _flush_stdout() -> None:
-    if sys.stdout is not None:  # None: started without one
-        sys.stdout.flush()
 
 
 def _drop_stdout() -> None:
@@ -175,6 +188,8 @@ def _cell(value: object) -> str:
             return ",".join(f"{key}={setting}" for key, setting in value.items()) or "-"
         case list():
             return str(len(value)) if value else "-"
+        case tuple():
+            return ",".join(map(str, value)) or "-"
         case _:
             return str(value)
 

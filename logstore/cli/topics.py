@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from logstore.cli.places import ClusterOption, either_place
 from logstore.cli.terminal import (
     Commands,
     Failure,
     counted,
     open_store,
     output_option,
-    path_option,
+    pairs,
     show,
     show_json,
     show_table,
@@ -47,14 +48,6 @@ def topic_argument(*, required: bool = True) -> Callable[[Callable[..., Any]], C
     return decorate
 
 
-def settings(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in given]
-    for key, equals, _ in pairs:
-        if not equals:
-            raise click.BadParameter(f"{key!r} is not of the form KEY=VALUE")
-    return {key.strip(): value for key, _, value in pairs}
-
-
 if_exists_option = click.option(
     "--if-exists", is_flag=True, help="Do nothing, successfully, if there is no such topic."
 )
@@ -63,8 +56,16 @@ config_option = click.option(
     "--config",
     multiple=True,
     metavar="KEY=VALUE",
-    callback=settings,
+    callback=pairs,
     help="A topic setting; may be repeated.",
+)
+
+
+assignment_option = click.option(
+    "--replica-assignment",
+    metavar="1:2,2:3,…",
+    cls=ClusterOption,
+    help="The brokers of each new partition, the preferred leader first.",
 )
 
 
@@ -80,15 +81,20 @@ def topics() -> None:
 @topics.command()
 @topic_argument()
 @click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Number of partitions.")
+@click.option(
+    "--replication-factor", type=click.IntRange(min=1), cls=ClusterOption, help="Replicas of each; else as brokers say."
+)
+@assignment_option
 @config_option
 @click.option("--if-not-exists", is_flag=True, help="Do nothing, successfully, if the topic exists.")
-@path_option
+@either_place("replication.cli.topics:create")
 @output_option
 def create(name: str, partitions: int, config: dict[str, str], if_not_exists: bool, path: Path, output: str) -> None:
     """Create a topic, and the directory if it is missing.
 
     \b
     $ pylog topics create orders --partitions 6 --config retention.ms=86400000 --path data
+    $ pylog topics create orders --partitions 6 --replication-factor 3 --bootstrap-server 127.0.0.1:9092
     """
     new_topic(name, partitions, config)  # refused before the directory is made
     with open_store(path, create=True) as store:
@@ -100,15 +106,22 @@ def create(name: str, partitions: int, config: dict[str, str], if_not_exists: bo
         show([_summary(store.topic(name))], _SUMMARY, output)
 
 
+def filter_option(name: str, which: str) -> Callable[[Any], Any]:
+    """An option that leaves only such partitions."""
+    return click.option(f"--{name}-partitions", is_flag=True, cls=ClusterOption, help=f"Only partitions {which}.")
+
+
 @topics.command("list")
 @click.option("--topics-with-overrides", is_flag=True, help="Only topics with settings of their own.")
-@path_option
+@click.option("--exclude-internal", is_flag=True, cls=ClusterOption, help="Not those of the brokers themselves.")
+@either_place("replication.cli.topics:list_topics")
 @output_option
 def list_topics(topics_with_overrides: bool, path: Path, output: str) -> None:
     """List the topics.
 
     \b
     $ pylog topics list --path data
+    $ pylog topics list --exclude-internal --bootstrap-server 127.0.0.1:9092
 
     Exit code 1 if the description of a topic is damaged; the others are shown.
     """
@@ -125,14 +138,21 @@ def list_topics(topics_with_overrides: bool, path: Path, output: str) -> None:
 @topics.command()
 @topic_argument(required=False)
 @click.option("--topics-with-overrides", is_flag=True, help="Only topics with settings of their own.")
+@filter_option("under-replicated", "with fewer replicas in sync than there are")
+@filter_option("under-min-isr", "with fewer replicas in sync than min.insync.replicas")
+@filter_option("at-min-isr", "with just as many as min.insync.replicas")
+@filter_option("unavailable", "that nobody leads")
 @if_exists_option
-@path_option
+@either_place("replication.cli.topics:describe")
 @output_option
 def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, path: Path, output: str) -> None:
-    """Show the partitions, offsets, segments and settings of one topic, or of all.
+    """Show the partitions and settings of one topic, or of all.
 
     \b
     $ pylog topics describe orders --path data
+    $ pylog topics describe --under-replicated-partitions --bootstrap-server 127.0.0.1:9092
+
+    Of a directory: offsets, segments and bytes; of a cluster: leaders, replicas, and which are in sync or offline.
 
     There may be fewer records than offsets: each end of a transaction takes an offset, and
     compaction leaves gaps.
@@ -146,7 +166,7 @@ def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, pat
     if output == "json":
         show_json(found)
     else:
-        _show_described(found)
+        show_described(found, _PARTITION)
     errors = [partition["error"] for topic in found for partition in topic["partitions"] if partition["error"]]
     for error in errors:
         talk(error)
@@ -154,21 +174,23 @@ def describe(name: str | None, topics_with_overrides: bool, if_exists: bool, pat
         raise Failure(f"{counted(len(errors), 'partition')} cannot be read; `pylog verify` checks all files")
 
 
-def _show_described(found: Iterable[dict[str, Any]]) -> None:
+def show_described(found: Iterable[dict[str, Any]], columns: Sequence[str]) -> None:
+    """Print topics as `describe` has them, with these columns of their partitions."""
     for number, topic in enumerate(found):
         overrides = ",".join(f"{key}={value}" for key, value in topic["config"].items()) or "-"
         click.echo("\n" * bool(number) + click.style(f"Topic: {topic['topic']}", bold=True), nl=False)
         click.echo(f"  TopicId: {topic['topic_id']}  Partitions: {len(topic['partitions'])}  Configs: {overrides}")
-        show_table(topic["partitions"], _PARTITION)
+        show_table(topic["partitions"], columns)
 
 
 @topics.command()
 @topic_argument()
 @click.option("--partitions", type=click.IntRange(min=1), help="New number of partitions; it can only grow.")
+@assignment_option
 @config_option
 @click.option("--delete-config", multiple=True, metavar="KEY", help="Go back to the default; may be repeated.")
 @if_exists_option
-@path_option
+@either_place("replication.cli.topics:alter")
 @output_option
 def alter(
     name: str,
@@ -193,7 +215,7 @@ def alter(
         before = store.topic(name)
         info = store.alter_topic(name, partitions=partitions, config=config | dict.fromkeys(delete_config))
         if info.partitions > before.partitions:
-            talk("keys hash over the number of partitions: new records of a key may go to another one")
+            talk(KEYS_MOVE)
         talk(f"altered topic {name}")
         show([_summary(info)], _SUMMARY, output)
 
@@ -201,13 +223,14 @@ def alter(
 @topics.command()
 @topic_argument()
 @if_exists_option
-@path_option
+@either_place("replication.cli.topics:delete")
 @output_option
 def delete(name: str, if_exists: bool, path: Path, output: str) -> None:
     """Delete a topic and its records. It is gone at once; its files go after file.delete.delay.ms.
 
     \b
     $ pylog topics delete orders --path data
+    $ pylog topics delete orders --bootstrap-server 127.0.0.1:9092
     """
     with open_store(path) as store:
         if if_exists and _is_absent(store, name):
@@ -220,6 +243,7 @@ def delete(name: str, if_exists: bool, path: Path, output: str) -> None:
             show([_summary(info)], _SUMMARY, output)
 
 
+KEYS_MOVE = "keys hash over the number of partitions: new records of a key may go to another one"
 _SUMMARY = ("topic", "partitions", "config")
 _PARTITION = ("partition", "start", "end", "offsets", "segments", "bytes")
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import click
 
+from logstore.cli.places import ClusterOption, PlacedCommands, either_place
 from logstore.cli.terminal import (
-    Commands,
     Failure,
     counted,
     open_store,
     output_option,
-    path_option,
     show,
     talk,
 )
@@ -24,9 +23,16 @@ _ATTEMPTS = ("name", "batch", "state", "task", "producer", "partitions", "since"
 _NAMES = ("name", "batch", "rows", "committed")
 
 
-@click.group(cls=Commands)
+@click.group(
+    cls=PlacedCommands,
+    placed={
+        "describe": ("replication.cli.transactions:describe", "Show the last transaction of transactional ids."),
+        "find-hanging": ("replication.cli.transactions:find_hanging", "Show transactions that nobody will end."),
+        "release": ("datasource.jobs.release:release", "End what a Spark driver that is gone for good left."),
+    },
+)
 def transactions() -> None:
-    """List and abort transactions.
+    """List, describe and abort transactions.
 
     \b
     $ pylog transactions list --path data
@@ -34,8 +40,16 @@ def transactions() -> None:
 
 
 @transactions.command("list")
-@click.option("--committed", is_flag=True, help="The last committed batch of every name instead.")
-@path_option
+@click.option("--committed", is_flag=True, help="The last committed batch of every name instead, of a directory.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    cls=ClusterOption,
+    metavar="STATE",
+    help="In this state: Ongoing, CompleteAbort, …",
+)
+@either_place("replication.cli.transactions:list_transactions")
 @output_option
 def list_transactions(committed: bool, path: Path, output: str) -> None:
     """List the transactions that have not ended, and whether their writers can still commit them.
@@ -45,6 +59,9 @@ def list_transactions(committed: bool, path: Path, output: str) -> None:
     \b
     $ pylog transactions list --path data
     $ pylog transactions list --committed --path data
+    $ pylog transactions list --state Ongoing --bootstrap-server 127.0.0.1:9092
+
+    Of a directory those that have not ended; of a cluster the last one of each transactional id.
     """
     with open_store(path, mode="r") as store:
         if committed:
@@ -55,9 +72,12 @@ def list_transactions(committed: bool, path: Path, output: str) -> None:
 
 @transactions.command()
 @click.argument("name", required=False)
-@click.option("--dead", is_flag=True, help="Only transactions that nobody can commit any more.")
+@click.option("--dead", is_flag=True, help="All that nobody can commit any more, of a directory.")
 @click.option("--dry-run", is_flag=True, help="Say what would be aborted, and change nothing.")
-@path_option
+@click.option("--topic", cls=ClusterOption, metavar="TOPIC", help="Of a hanging transaction, as find-hanging tells it.")
+@click.option("--partition", cls=ClusterOption, type=click.IntRange(min=0), help="Of a hanging transaction.")
+@click.option("--start-offset", cls=ClusterOption, type=click.IntRange(min=0), help="Of a hanging transaction.")
+@either_place("replication.cli.transactions:abort")
 @output_option
 def abort(name: str | None, dead: bool, dry_run: bool, path: Path, output: str) -> None:
     """Abort the open transactions of a NAME, alive or not, or all dead ones; finish those that are decided.
@@ -66,6 +86,9 @@ def abort(name: str | None, dead: bool, dry_run: bool, path: Path, output: str) 
 
     \b
     $ pylog transactions abort --dead --path data
+    $ pylog transactions abort payments-1 --bootstrap-server 127.0.0.1:9092
+
+    On a cluster the NAME is a transactional id. Its producer is fenced, whatever it does.
     """
     if bool(name) == dead:
         raise click.UsageError("say what to abort: a NAME, or --dead")

@@ -109,7 +109,9 @@ class SegmentCopy:
         except InvalidBatchError as error:
             raise InvalidRecordError(f"what follows offset {hole.start - 1} is not sound: {error.reason}") from error
         is_filled = hole.start == hole.end
-        if not count or (not hole.is_open and not _fits(hole, count, is_filled=is_filled)):
+        left = hole.stop - hole.position - count
+        fits = left == 0 if is_filled else left > 0
+        if not count or not (hole.is_open or fits):
             raise InvalidRecordError(f"{count} bytes do not fill {hole.stop - hole.position} bytes of {hole}")
         if self._size_bytes < 0:
             self._begin()
@@ -145,9 +147,3 @@ class SegmentCopy:
     def _copy_up_to(self, size_bytes: int) -> None:
         soundness.copy_bytes(self._log.files, self._segment.path, self._path, self._size_bytes, size_bytes)
         self._size_bytes = size_bytes
-
-
-def _fits(hole: Hole, count: int, *, is_filled: bool) -> bool:
-    """Do so many bytes fill the hole, or leave some of it?"""
-    left = hole.stop - hole.position - count
-    return left == 0 if is_filled else left > 0

@@ -64,7 +64,8 @@ def groups(log: Log, segments: tuple[SegmentInfo, ...]) -> Iterator[list[Segment
     group = list[SegmentInfo]()
     size_bytes = indexed_bytes = 0
     for segment in segments:
-        more = _index_bytes(log, segment)
+        stored = log.files.segment(segment.base_offset)
+        more = max(stored.index.count() * OFFSET_ENTRY_BYTES, stored.time_index.count() * TIME_ENTRY_BYTES)
         is_full = group and (
             size_bytes + segment.size_bytes > bytes_max
             or indexed_bytes + more > index_bytes_max
@@ -107,8 +108,3 @@ def _first_ms(segment: SegmentInfo) -> int:
     """The time of the first batch of a segment, at most that of its last append."""
     first_ms = segment.first_timestamp_ms
     return min(first_ms, segment.appended_ms) if first_ms >= 0 else segment.appended_ms
-
-
-def _index_bytes(log: Log, info: SegmentInfo) -> int:
-    segment = log.files.segment(info.base_offset)
-    return max(segment.index.count() * OFFSET_ENTRY_BYTES, segment.time_index.count() * TIME_ENTRY_BYTES)

@@ -341,8 +341,8 @@ def encode(
 class _Chunk:
     def __init__(self, batch_bytes: int, producer: ProducerStamp | None) -> None:
         self._producer = producer or _NOBODY
-        self._data = np.empty(max(_CHUNK_BYTES, batch_bytes), dtype=np.uint8)
-        self._view = self._data.data
+        self._data = _allocate(max(_CHUNK_BYTES, batch_bytes))
+        self._view = memoryview(self._data).cast("B")  # Arrow gives signed bytes
         self.used = 0
 
     @property
@@ -351,7 +351,7 @@ class _Chunk:
 
     def append(self, source: kernels.Rows, done: int, count: int, limit: int) -> kernels.Encoded:
         """Write the records of one batch, of `limit` bytes at most, behind where its header will be."""
-        to = self._data.ctypes.data + self.used + HEADER_BYTES
+        to = self._data.address + self.used + HEADER_BYTES
         return kernels.encode(source, done, count, to, limit)
 
     def close(self, codec: Codec, first: int, encoded: kernels.Encoded) -> None:

@@ -2,8 +2,8 @@
 
 It is where NUMBA_CACHE_DIR says, or beside the sources, or in the user's cache directory, or, where none of these may
 be written, in a private directory under the system's temporary directory; in a directory of its own for each state of
-the sources, because numba looks only at the file of a kernel itself. Processes that compile at once do the work twice
-and keep one result.
+the sources, because numba looks only at the file of a kernel itself. Of processes that begin at once one compiles, and
+the others wait for it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from logstore.env import SYSTEM, Lock
+from logstore.errors import PylogError
+
+WAIT_MS = 60_000  # for whoever compiles; then this process does, too
 _SOURCES = Path(__file__).parent / "kernels"
 _DONE = f"{sys.implementation.cache_tag}.done"  # written when all kernels are there
 
@@ -26,10 +30,25 @@ def is_kept() -> bool:
     return path is not None and (path / _DONE).exists()
 
 
-def note_done(path: Path | None) -> None:
-    """Note that this directory has all kernels; None: they are not kept."""
+def take_turn(path: Path | None) -> Lock | None:
+    """Return once this process should compile into this directory, or all kernels are there; release the lock then."""
+    begin_ms = SYSTEM.clock.monotonic_ms()
+    while path is not None and not is_kept() and SYSTEM.clock.monotonic_ms() - begin_ms < WAIT_MS:
+        try:
+            if (lock := SYSTEM.files.lock(path / "compiling.lock", wait=False)) is not None:
+                return lock
+        except PylogError:  # no locks here
+            return None
+        SYSTEM.clock.sleep_ms(50)
+    return None
+
+
+def note_done(path: Path | None, turn: Lock | None) -> None:
+    """Note that this directory has all kernels, and let others go on; None: they are not kept."""
     if path is not None:
         (path / _DONE).touch()
+    if turn is not None:
+        turn.release()
 
 
 def directory() -> Path | None:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from logstore.config import TIMESTAMP_TYPES
 from logstore.errors import (
@@ -18,6 +18,8 @@ from logstore.errors import (
     InvalidRecordError,
     InvalidRequestError,
     PylogError,
+    StorageError,
+    StoreError,
     did_you_mean,
 )
 from logstore.store.reading import OffsetRange
@@ -192,6 +194,31 @@ class Written:
     records: int = 0
 
 
+class Sized(Protocol):
+    """A topic, as far as a writer of lines looks at it."""
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+        ...
+
+
+class LineTarget(Protocol):
+    """Where lines go: a LogStore, or a cluster."""
+
+    def topic(self, name: str) -> Sized:
+        """Raises: UnknownTopicError."""
+        ...
+
+    def log(self, topic: str, partition: int) -> object:
+        """Raises: UnknownPartitionError."""
+        ...
+
+    def append(self, topic: str, data: pa.RecordBatch, *, compression: str | None) -> Mapping[int, OffsetRange]:
+        """As `LogStore.append`."""
+        ...
+
+
 class LineWriter:
     """Appends lines to a topic. `written` has the offsets per partition, also after an error."""
 
@@ -206,7 +233,7 @@ class LineWriter:
         self._lines = 0  # all of these are written
         self._in_order = True  # all lines go to one partition
 
-    def write(self, store: LogStore, chunks: Iterable[bytes]) -> None:
+    def write(self, store: LineTarget, chunks: Iterable[bytes]) -> None:
         """Append the lines, those of one chunk at a time. An error says how many of them were written.
 
         Raises: InvalidRecordError: a line is none, or cannot be stored: those before it were appended.
@@ -222,7 +249,7 @@ class LineWriter:
             if wrong:
                 raise wrong
 
-    def _append(self, store: LogStore, rows: list[Row]) -> None:
+    def _append(self, store: LineTarget, rows: list[Row]) -> None:
         try:
             appended = store.append(self._topic, to_batch(rows, self._partition), compression=self._compression)
         except PylogError as error:
@@ -251,12 +278,17 @@ class LineWriter:
             self._lines, partly = self._lines + partly, 0
         then = f", then {partly} of the next {wanted} (partition by partition)" if partly else ""
         which = f"the first {self._lines} lines were written{then}, no later one"
-        if isinstance(error, FailedStoreError):  # perhaps of what was just written
+        if not isinstance(error, _NOTHING_MORE) or isinstance(
+            error, FailedStoreError
+        ):  # perhaps the last ones are there
             which = f"the first {self._lines} lines were written{then}, of later ones it is not known"
         elif not self._lines and not partly:
             which = "no line was written"
         error.args = (f"{error}; {which}",)
         return error
+
+
+_NOTHING_MORE = (InvalidRequestError, StoreError, StorageError)  # what raises these has written nothing
 
 
 def _flag(name: str, given: Mapping[str, str]) -> bool:
@@ -277,15 +309,10 @@ def console_records(topic: str, batch: pa.RecordBatch, partition: int) -> Iterat
     """Yield the records of a batch with `RECORD_SCHEMA`'s columns."""
     import pyarrow as pa
 
-    columns: list[Iterable[Any]] = [
-        batch.column("offset").to_pylist(),
-        batch.column("timestamp").cast(pa.int64()).to_pylist(),
-        batch.column("timestampType").to_pylist(),
-        batch.column("headers").to_pylist(),
-        batch.column("key").to_pylist(),
-        batch.column("value").to_pylist(),
-    ]
-    for offset, timestamp_ms, kind, headers, key, value in zip(*columns, strict=True):
+    times = batch.column("timestamp").cast(pa.int64())
+    others = (batch.column(name) for name in ("offset", "timestampType", "headers", "key", "value"))
+    columns = (column.to_pylist() for column in (times, *others))
+    for timestamp_ms, offset, kind, headers, key, value in zip(*columns, strict=True):
         pairs = tuple((h["key"], h["value"]) for h in headers or ())
         yield ConsoleRecord(topic, partition, offset, timestamp_ms, kind, pairs, key, value)
 

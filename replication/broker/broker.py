@@ -37,6 +37,7 @@ from replication.broker.loop_watch import LoopWatch
 from replication.broker.metrics import Metrics, MetricsEndpoint
 from replication.broker.topic_admin import TopicAdmin
 from replication.config.broker import BrokerConfig, Endpoint
+from replication.config.live import LiveSettings
 from replication.controller.driver import ControllerLoop
 from replication.controller.machine.state import ControllerSettings
 from replication.coordination import cluster
@@ -71,19 +72,27 @@ class Broker:
             self._call,
             self.state_changes.write,
             env.clock,
-            unclean_default=config.unclean_leader_election_enable,
+            unclean_default=lambda: config.unclean_leader_election_enable,
         )
         self._clients = Clients(f"broker-{config.broker_id}", timeout_ms=config.replica_socket_timeout_ms)
         leaders = Leaders(config.broker_id, self.replicas, self._clients)
         self._placements = Placements(config.max_broker_partitions)
-        self.configs = ConfigChanges(self.replicas.configure)
+        self._live = LiveSettings(config)
+        self.configs = ConfigChanges(self._live, self.replicas.configure, self._settings_changed)
         self.lifecycle = BrokerLifecycle(config, env, self.replicas, self.controller, self.configs, self._call)
         self.admin = TopicAdmin(config, self.replicas.metadata, self._tree, leaders.all_lead, self._placements, env)
         self.coordinators = Coordinators(config, self.replicas, self._tree, env)
         self.groups = self.coordinators.groups
         self._loop = LoopWatch(env.clock, self._running, self.lifecycle.stood_still)
         self.replicas.look_with(self._loop.look)
-        self.metrics = Metrics(self.replicas, self.controller, self.groups, leaders.ends, self._loop)
+        self.metrics = Metrics(
+            self.replicas,
+            self.controller,
+            self.coordinators,
+            leaders.ends,
+            self._loop,
+            self.lifecycle.has_session,
+        )
         self._endpoint = MetricsEndpoint(self.metrics.page)
         self.server: Server | None = None
         self._is_told = asyncio.Event()  # a controller has named this broker among the live ones
@@ -102,6 +111,7 @@ class Broker:
         self._loop.begin()
         tree = await self.lifecycle.open()
         await cluster.prepare(tree)
+        await self.configs.learn(tree)  # before a log is opened, which goes by them
         cluster_id = await cluster.read_cluster_id(tree, new_topic_id())
         await self.lifecycle.wait_until_free(tree)
         self._adopted = [
@@ -115,6 +125,7 @@ class Broker:
             self.config.part(SocketServerSettings),
             observer=self.metrics.times.request_done,
         )
+        self.metrics.admission = self.server.admission
         port = await self._listen("listeners", self.server, self.config.listener.port)
         self.endpoint = self.config.advertised(port)
         if self.config.metrics_port >= 0:
@@ -168,9 +179,9 @@ class Broker:
             PositionHandlers(self.replicas),
             InterHandlers(self.replicas.requests, self.controller, strangers),
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),
-            TopicHandlers(self.config, metadata, self.admin),
+            TopicHandlers(self.config, metadata, self.admin, self._live),
             ReassignmentHandlers(self.controller, metadata, self._placements, self._tree),
-            ConfigHandlers(self.config, metadata, self._tree),
+            ConfigHandlers(self._live, metadata, self._tree),
             LogDirHandlers(self.config.log_dirs, self.replicas),
         )
         served = {key: handler for family in families for key, handler in family.handlers().items()}
@@ -187,6 +198,11 @@ class Broker:
             leader = self.replicas.metadata.leader
             if all(leader(*tp) is not None for tp in self._adopted):
                 self._is_told_of_adopted.set()
+
+    def _settings_changed(self) -> None:
+        if self.server is not None:
+            self.server.admission.limit(self.config.part(SocketServerSettings))
+        self.controller.look_again()  # for unclean.leader.election.enable
 
     def _tree(self) -> Tree:
         return self.lifecycle.tree

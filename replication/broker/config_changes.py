@@ -1,6 +1,7 @@
-"""ConfigChanges: changes of topics' settings in the tree, reported to this broker.
+"""ConfigChanges: changes of settings in the tree, of topics and of brokers, reported to this broker.
 
-At the begin of a session it reads all settings; from then on, notices in the tree name the topics to read again.
+At the begin of a session it reads all settings; from then on, notices in the tree name what to read again: a topic, or
+brokers, whose settings are the defaults of all topics.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from logstore.errors import InvalidConfigError
+from replication.config.live import Given, LiveSettings
 from replication.coordination import cluster, nodes, topics
 from replication.coordination.tree import ConnectionLossError, CoordinationError, SessionExpiredError, Tree
 
@@ -20,10 +22,14 @@ NOTICES_KEPT = 100
 
 
 class ConfigChanges:
-    """`changed` takes a topic and its settings; it may raise InvalidConfigError."""
+    """`changed` takes a topic and its settings; it may raise InvalidConfigError. `heard` follows a broker's change."""
 
-    def __init__(self, changed: Callable[[str, Mapping[str, str]], None]) -> None:
+    def __init__(
+        self, live: LiveSettings, changed: Callable[[str, Mapping[str, str]], None], heard: Callable[[], None]
+    ) -> None:
+        self._live = live
         self._changed = changed
+        self._heard = heard
         self._seen = ""  # the last notice that was read
         self._task: asyncio.Task[None] | None = None
         self._alarm = asyncio.Event()
@@ -63,7 +69,7 @@ class ConfigChanges:
         self._alarm.clear()
         names = await tree.children(nodes.CONFIG_CHANGES, lambda path: self._alarm.set())
         if not self._seen:
-            await self._tell(tree, await tree.children(nodes.TOPICS))
+            await self._tell_all(tree)
         else:
             paths = [f"{nodes.CONFIG_CHANGES}/{name}" for name in names if name > self._seen]
             found = await tree.read_batch(paths)
@@ -72,15 +78,34 @@ class ConfigChanges:
                 if node is not None:
                     with cluster.log_if_malformed():
                         changed.add(nodes.decode_config_change(path, node.data))
-            await self._tell(tree, sorted(topic for topic in changed if topic is not None))
+            if any(path is not None and path.startswith(nodes.BROKER_CONFIGS) for path in changed):
+                await self._tell_all(tree)
+            else:
+                await self._tell(tree, sorted(path.rpartition("/")[2] for path in changed if path is not None))
         self._seen = names[-1] if names else self._seen or "-"
         if len(names) > 2 * NOTICES_KEPT:
             await topics.forget_old_notices(tree, NOTICES_KEPT)
+
+    async def learn(self, tree: Tree) -> None:
+        """Read what brokers were given. What cannot be understood leaves what was known before."""
+        mine, all_brokers = nodes.broker_config_path(str(self._live.config.broker_id)), nodes.broker_config_path("")
+        own, common = await tree.read_batch([mine, all_brokers])
+        try:
+            given = Given(nodes.settings_at(mine, own), nodes.settings_at(all_brokers, common))
+            if self._live.change(given):
+                logger.info("settings of this broker=%s of all brokers=%s", dict(given.broker), dict(given.cluster))
+                self._heard()
+        except (InvalidConfigError, nodes.MalformedNodeError) as error:
+            logger.error("this broker keeps its former settings: %s", error)
+
+    async def _tell_all(self, tree: Tree) -> None:
+        await self.learn(tree)
+        await self._tell(tree, await tree.children(nodes.TOPICS))
 
     async def _tell(self, tree: Tree, names: Sequence[str]) -> None:
         found = await tree.read_batch([nodes.topic_config_path(name) for name in names])
         for name, node in zip(names, found, strict=True):
             try:
-                self._changed(name, nodes.settings_of(name, node))
+                self._changed(name, nodes.settings_at(nodes.topic_config_path(name), node))
             except (InvalidConfigError, nodes.MalformedNodeError) as error:
                 logger.error("topic=%s keeps its former settings: %s", name, error)

@@ -46,8 +46,7 @@ class Coordinators:
         self._markers = Markers(number, replicas, marking, self.groups, env)
         next_id = ProducerIds(number, tree).next_id
         self.transactions = TransactionCoordinator(config, *topic_of(TRANSACTIONS_TOPIC), self._markers, next_id, env)
-        is_needed = config.transaction_partition_verification_enable
-        self.verification = Verification(number, metadata, asking, self.transactions, is_needed=is_needed)
+        self.verification = Verification(config, metadata, asking, self.transactions)
 
     def begin(self) -> None:
         self.groups.begin()

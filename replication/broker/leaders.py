@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replication.errors import KafkaError, ProtocolError
-from replication.model.cluster import NO_LEADER, BrokerId, TopicPartition
+from replication.model.cluster import NO_LEADER, BrokerId, TopicPartition, rows_by_topic
 from replication.model.metadata import BrokerAddress
 from replication.network.client import Clients
 from replication.protocol.apis import ApiKey
@@ -65,9 +65,7 @@ class Leaders:
         address: BrokerAddress | None = self._replicas.metadata.brokers().get(broker)
         if address is None:
             return {}
-        topics: dict[str, list[Mapping[str, int]]] = {}
-        for tp in tps:
-            topics.setdefault(tp.topic, []).append({"partition_index": tp.partition, "timestamp": time})
+        topics = rows_by_topic((tp, {"partition_index": tp.partition, "timestamp": time}) for tp in tps)
         asked = [{"name": name, "partitions": rows} for name, rows in topics.items()]
         request = {"replica_id": CONSUMER, "isolation_level": 0, "topics": asked}
         try:

@@ -58,7 +58,7 @@ class BrokerLifecycle:
         self._call = call
         self._endpoint = config.listener
         self._tree: Tree | None = None
-        self._is_registered = self._is_stopping = False
+        self._is_registered = self._is_stopping = self._is_suspended = False
         self._session = 0  # a count, to ignore events of former sessions
         self._renewal: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None  # closes a session that was given up
@@ -69,6 +69,10 @@ class BrokerLifecycle:
         if self._tree is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no session with the coordination store: try again")
         return self._tree
+
+    def has_session(self) -> bool:
+        """Is there a session, and is it connected as far as this broker knows?"""
+        return self._tree is not None and not self._is_suspended
 
     # ------------------------------------------------------------- the session
 
@@ -115,7 +119,9 @@ class BrokerLifecycle:
             offline=self._replicas.offline.said(),
             env=self._env,
         )
-        self._keep_token(tree.token)
+        token = self._directory / SESSION_TOKEN
+        write_atomic(self._env, token, tree.token)
+        token.chmod(0o600)
         self._replicas.connect(tree, self.epoch)
         await self._configs.begin(tree)
         self._controller.begin(tree)
@@ -132,15 +138,11 @@ class BrokerLifecycle:
         except FileNotFoundError:
             return None
 
-    def _keep_token(self, token: bytes) -> None:
-        path = self._directory / SESSION_TOKEN
-        write_atomic(self._env, path, token)
-        path.chmod(0o600)
-
     def _on_session(self, session: int, event: SessionEvent) -> None:
         if session != self._session:
             return
         logger.info("broker=%d session %s", self._config.broker_id, event)
+        self._is_suspended = event is SessionEvent.SUSPENDED
         match event:
             case SessionEvent.SUSPENDED:
                 self._replicas.suspend()

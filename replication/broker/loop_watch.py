@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from logstore.env import Clock
@@ -19,6 +20,7 @@ logger = logging.getLogger(__name__)
 TICK_MS = 100
 STALL_MS = 1000  # far above the longest step; far below a session timeout
 LOOK_S = 0.25
+LAGS = 100  # ticks that `lag_ms` looks back on: 10 s
 
 
 class LoopWatch:
@@ -27,15 +29,16 @@ class LoopWatch:
     def __init__(self, clock: Clock, running: Callable[[], str], stood_still: Callable[[int], None]) -> None:
         self.stalls = 0
         self.last_ms = self.longest_ms = 0
+        self._lags_ms = deque([0], maxlen=LAGS)
         self._clock = clock
         self._running = running  # describes what the loop is doing; called in the thread
         self._stood_still = stood_still
-        self._turned_ms = clock.monotonic_ms()
+        self._turned_ms = self._ticked_ms = clock.monotonic_ms()
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = threading.Event()
 
     def begin(self) -> None:
-        self._turned_ms = self._clock.monotonic_ms()
+        self._turned_ms = self._ticked_ms = self._clock.monotonic_ms()
         self._tick()
         threading.Thread(target=self._watch, name="loop watch", daemon=True).start()
 
@@ -43,6 +46,11 @@ class LoopWatch:
         self._is_over.set()
         if self._timer is not None:
             self._timer.cancel()
+
+    @property
+    def lag_ms(self) -> int:
+        """How late the loop was for a tick, at most, of the last LAGS."""
+        return max(self._lags_ms)
 
     def look(self) -> None:
         """Check whether the loop has just stalled, and then call `stood_still` before anything else."""
@@ -55,6 +63,9 @@ class LoopWatch:
             self._stood_still(stood_ms)
 
     def _tick(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._lags_ms.append(max(0, now_ms - self._ticked_ms - TICK_MS))
+        self._ticked_ms = now_ms
         self.look()
         self._timer = asyncio.get_running_loop().call_later(TICK_MS / 1000, self._tick)
 

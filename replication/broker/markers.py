@@ -16,7 +16,7 @@ from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.transactions.coordinator import Done
 from replication.coordinators.transactions.machine.events import WriteMarkers
 from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
-from replication.model.cluster import OFFSETS_TOPIC, BrokerId, TopicPartition
+from replication.model.cluster import OFFSETS_TOPIC, BrokerId, TopicPartition, rows_by_topic
 from replication.network.client import Clients
 from replication.protocol.apis import ApiKey
 from replication.replica.leader.leader import Marker
@@ -158,9 +158,7 @@ class Markers:
 
 
 def _row(job: _Job, tps: frozenset[TopicPartition]) -> Mapping[str, Any]:
-    topics: dict[str, list[int]] = {}
-    for tp in tps:
-        topics.setdefault(tp.topic, []).append(tp.partition)
+    topics = rows_by_topic((tp, tp.partition) for tp in tps)
     return {
         "producer_id": job.markers.producer_id,
         "producer_epoch": job.markers.producer_epoch,

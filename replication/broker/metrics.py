@@ -8,21 +8,23 @@ The coordinator of a group reports its lag, and asks the leaders for it.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import logging
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+from replication.broker.coordinators import Coordinators
+from replication.broker.families import Family, Labels, counter, gauge, text
 from replication.broker.loop_watch import LoopWatch
+from replication.broker.process_metrics import clients, process
 from replication.controller.driver import ControllerLoop
-from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.machine.state import Group
-from replication.errors import KafkaError
+from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import NO_LEADER, TopicPartition
 from replication.model.metadata import Metadata
+from replication.network.admission import Admission
 from replication.protocol.apis import ApiKey
 from replication.replica.leader.leader import Leader
 from replication.replica.manager import ReplicaManager
@@ -35,52 +37,9 @@ QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999)
 RECENT_MAX = 1024  # requests per kind, for quantiles
 REQUEST_LINES_MAX = 100
 READ_TIMEOUT_S = 5.0
-LABEL_CHARS_MAX = 249  # the longest name of a topic
 GROUPS_MAX, GROUP_OFFSETS_MAX = 5000, 50_000  # on the page; a metric tells how many groups are left out
 
-Labels: TypeAlias = Mapping[str, object]
 Ends: TypeAlias = Callable[[Sequence[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]]
-
-
-class Family(NamedTuple):
-    """One metric: its samples, each with a suffix of its name and its labels."""
-
-    name: str
-    kind: str
-    samples: list[tuple[str, Labels, float]]
-
-
-def gauge(name: str, *samples: tuple[Labels, float]) -> Family:
-    return Family(name, "gauge", [("", labels, value) for labels, value in samples])
-
-
-def counter(name: str, *samples: tuple[Labels, float]) -> Family:
-    return Family(f"{name}_total", "counter", [("", labels, value) for labels, value in samples])
-
-
-def text(families: Iterable[Family]) -> str:
-    lines = []
-    for family in families:
-        if family.samples:
-            lines.append(f"# TYPE {family.name} {family.kind}")
-            lines += [f"{family.name}{end}{_labels(labels)} {value:.15g}" for end, labels, value in family.samples]
-    return "\n".join([*lines, ""])
-
-
-def _labels(labels: Labels) -> str:
-    pairs = (f'{key}="{_escaped(_short(str(value)))}"' for key, value in labels.items())
-    return "{" + ",".join(pairs) + "}" if labels else ""
-
-
-def _short(value: str) -> str:
-    """Names of groups are whatever clients say: shorten a long one to end with its hash."""
-    if len(value) <= LABEL_CHARS_MAX:
-        return value
-    return f"{value[: LABEL_CHARS_MAX - 17]}~{hashlib.sha256(value.encode()).hexdigest()[:16]}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 class _Times:
@@ -148,15 +107,19 @@ class Metrics:
         self,
         replicas: ReplicaManager,
         controller: ControllerLoop,
-        groups: GroupCoordinator,
+        coordinators: Coordinators,
         ends: Ends,
         loop: LoopWatch,
+        has_session: Callable[[], bool],
     ) -> None:
+        self.admission: Admission | None = None  # while clients are served; the broker sets it
         self._loop = loop
+        self._has_session = has_session
         self.times = RequestTimes()
         self._replicas = replicas
         self._controller = controller
-        self._groups = groups
+        self._groups = coordinators.groups
+        self._transactions = coordinators.transactions
         self._ends = ends
 
     async def page(self) -> str:
@@ -168,6 +131,9 @@ class Metrics:
             *await self._disk(),
             *_topics(self._replicas.metadata),
             *self.times.families(),
+            *process(),
+            *(() if self.admission is None else clients(self.admission)),
+            *self._open_transactions(),
             *await self._group_lag(),
         ]
         return text(families)
@@ -193,8 +159,17 @@ class Metrics:
             ("pylog_loop_stalls", self._loop.stalls),
         ):
             yield counter(name, ({}, value))
+        yield counter(
+            "kafka_network_requestmetrics_errors",
+            *(
+                ({"request": request, "error": ErrorCode(code).name}, count)
+                for (request, code), count in counters.answered_errors.items()
+            ),
+        )
         yield gauge("pylog_damaged_replicas", ({}, self._replicas.damaged()))
         yield gauge("pylog_damaged_replicas_not_shown", ({}, self._replicas.not_shown()))
+        yield gauge("pylog_coordination_session", ({}, self._has_session()))
+        yield gauge("pylog_loop_lag_seconds", ({}, self._loop.lag_ms / 1000))
         yield gauge("pylog_loop_last_stall_seconds", ({}, self._loop.last_ms / 1000))
         yield gauge("pylog_loop_longest_stall_seconds", ({}, self._loop.longest_ms / 1000))
 
@@ -226,6 +201,7 @@ class Metrics:
         room = self._replicas.room
         usage = await asyncio.to_thread(room.usage)
         return (
+            gauge("kafka_log_log_size", *((_of_directory(name), size) for name, size in usage.replica_bytes.items())),
             gauge("pylog_disk_log_bytes", ({}, usage.log_bytes)),
             gauge("pylog_disk_free_bytes", ({}, usage.free_bytes)),
             gauge("pylog_disk_total_bytes", ({}, usage.total_bytes)),
@@ -249,6 +225,7 @@ class Metrics:
             ("kafka_topic_partition_oldest_offset", [(tp, log.start) for tp, log, _ in led]),
             ("kafka_log_log_logstartoffset", [(tp, log.start) for tp, log in logs]),
             ("kafka_log_log_logendoffset", [(tp, log.end) for tp, log in logs]),
+            ("pylog_log_recovery_point", [(tp, log.log.recovery_point) for tp, log in logs]),
             ("kafka_log_log_numlogsegments", [(tp, len(log.log.files.view.bases)) for tp, log in logs]),
         ):
             yield gauge(name, *samples)
@@ -279,6 +256,15 @@ class Metrics:
         )
 
     # ------------------------------------------------------------------- groups
+
+    def _open_transactions(self) -> Iterable[Family]:
+        """Readers of committed data wait for the oldest one."""
+        try:
+            ages_ms = self._transactions.open_ages_ms()
+        except KafkaError:
+            return  # they are loading
+        yield gauge("pylog_open_transactions", ({}, len(ages_ms)))
+        yield gauge("pylog_oldest_open_transaction_seconds", ({}, max(ages_ms, default=0) / 1000))
 
     async def _group_lag(self) -> Sequence[Family]:
         try:
@@ -316,8 +302,10 @@ class Metrics:
 
 
 def _topics(metadata: Metadata) -> Iterable[Family]:
-    yield gauge("kafka_brokers", ({}, len(metadata.brokers())))
-    topics = metadata.topics().values()
+    brokers, topics = metadata.brokers(), metadata.topics().values()
+    yield gauge("kafka_brokers", ({}, len(brokers)))
+    offline = sum(p.state.leader not in brokers for t in topics for p in t.partitions.values())
+    yield gauge("pylog_offline_partitions", ({}, offline))  # by every broker that knows, the controller or not
     yield gauge("kafka_topic_partitions", *(({"topic": t.name}, len(t.partitions)) for t in topics))
     known = [(_of(TopicPartition(t.name, p)), found) for t in topics for p, found in t.partitions.items()]
     yield gauge("kafka_topic_partition_leader", *((labels, found.state.leader) for labels, found in known))
@@ -325,6 +313,11 @@ def _topics(metadata: Metadata) -> Iterable[Family]:
         "kafka_topic_partition_leader_is_preferred",
         *((labels, found.state.leader == found.replicas[0]) for labels, found in known),
     )
+
+
+def _of_directory(name: str) -> dict[str, object]:
+    topic, _, partition = name.rpartition("-")
+    return {"topic": topic, "partition": partition}
 
 
 def _of(tp: TopicPartition) -> dict[str, object]:

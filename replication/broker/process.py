@@ -26,6 +26,7 @@ from replication.broker import garbage
 from replication.broker.broker import Broker
 from replication.broker.logs import begin_logging
 from replication.config.broker import BrokerConfig
+from replication.network.loops import new_event_loop
 from replication.replica.storage.log_dir import check_directory
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
             "listeners=%s: everybody who reaches this address can read and change everything; there is no TLS or login",
             config.listeners,
         )
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(config, say, parent))
 
 
@@ -67,14 +68,6 @@ def _keep_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ModuleNotFoundError:
-        return None
-    return uvloop.new_event_loop
 
 
 async def _serve(config: BrokerConfig, say: Callable[[str], None], parent: int | None) -> None:

@@ -18,13 +18,13 @@ from logstore.env import Env
 from logstore.errors import TopicExistsError
 from logstore.store.catalog import check_collision, check_topic_name, new_topic_id
 from replication.config.broker import BrokerConfig
-from replication.controller.machine.assignment import place
 from replication.coordination import nodes, topics
 from replication.coordination.placements import Placements
 from replication.coordination.tree import Tree
 from replication.errors import ErrorCode, KafkaError
-from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, Assignment, TopicPartition
+from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, Assignment, Election, TopicPartition
 from replication.model.metadata import Metadata, TopicMetadata
+from replication.model.placement import place
 
 PARTITIONS_MAX = 100_000  # of one topic
 REQUEST_MAX = 10_000  # new partitions per request, as in later versions of Kafka
@@ -218,10 +218,22 @@ class TopicAdmin:
         if not is_gone():
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"topic {name!r} is marked, and not deleted yet")
 
-    async def elect_preferred(self, partitions: list[TopicPartition], *, timeout_s: float) -> None:
-        """Elect the preferred replicas of these, and wait until the possible elections are done."""
+    def is_elected(self, tp: TopicPartition, *, is_unclean: bool) -> bool | None:
+        """Does the preferred replica lead, or (`is_unclean`) any? None: there is no such partition."""
+        topic = self._metadata.topic(tp.topic)
+        found = None if topic is None else topic.partitions.get(tp.partition)
+        if found is None:
+            return None
+        leader = found.state.leader
+        return leader in self._metadata.brokers() if is_unclean else leader == found.replicas[0]
+
+    async def elect(self, election: Election, *, timeout_s: float) -> None:
+        """Have the controller hold an election, and wait until all that was possible is done.
+
+        Raises: InvalidRequestError: another one is under way.
+        """
         tree = self._tree()
-        await topics.request_election(tree, partitions)
+        await topics.request_election(tree, election)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 ended = asyncio.Event()
@@ -229,15 +241,10 @@ class TopicAdmin:
                     await ended.wait()
                     ended.clear()
 
-        def are_led() -> bool:
-            return all(
-                (topic := self._metadata.topic(tp.topic)) is None
-                or tp.partition not in topic.partitions
-                or topic.partitions[tp.partition].state.leader == topic.partitions[tp.partition].replicas[0]
-                for tp in partitions
-            )
+        def are_elected() -> bool:
+            return all(self.is_elected(tp, is_unclean=election.is_unclean) is not False for tp in election.partitions)
 
-        await self._until(are_led, min(timeout_s, TOLD_S))
+        await self._until(are_elected, min(timeout_s, TOLD_S))
 
     async def ready(self, name: str, partitions: int, *, timeout_s: float) -> TopicMetadata | None:
         """Return the topic once this number of partitions have confirmed leaders; None after the timeout."""

@@ -13,10 +13,11 @@ import logging
 import struct
 from typing import NamedTuple
 
+from replication.config.broker import BrokerConfig
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.coordinators.transactions.machine import events
 from replication.errors import ErrorCode, KafkaError, ProtocolError
-from replication.model.cluster import TRANSACTIONS_TOPIC, BrokerId, TopicPartition
+from replication.model.cluster import TRANSACTIONS_TOPIC, TopicPartition
 from replication.model.metadata import Metadata
 from replication.network.client import Clients
 from replication.protocol.apis import ApiKey
@@ -41,22 +42,19 @@ class Asked(NamedTuple):
 
 
 class Verification:
-    """`is_needed`: without it only those that ask for it are added, and others believed."""
+    """Without `transaction.partition.verification.enable` only those that ask for it are added, and others believed."""
 
     def __init__(
         self,
-        broker: BrokerId,
+        config: BrokerConfig,
         metadata: Metadata,
         clients: Clients,
         transactions: TransactionCoordinator,
-        *,
-        is_needed: bool,
     ) -> None:
-        self._broker = broker
+        self._config = config
         self._metadata = metadata
         self._clients = clients
         self._transactions = transactions
-        self._is_needed = is_needed
         self._tasks: set[asyncio.Task[ErrorCode]] = set()
 
     def append(
@@ -100,7 +98,7 @@ class Verification:
         """Return the answer of the coordinator, when it comes; None: it is known, or nobody needs it."""
         if leader.writing.get(asked.producer_id) == asked.producer_epoch:
             return None
-        if not (self._is_needed or asked.adds):
+        if not (self._config.transaction_partition_verification_enable or asked.adds):
             leader.writing[asked.producer_id] = asked.producer_epoch
             return None
         known = leader.asking.get(asked.producer_id)
@@ -137,7 +135,7 @@ class Verification:
     async def _ask_once(self, tp: TopicPartition, asked: Asked) -> ErrorCode:
         name = asked.transactional_id
         leader = self._metadata.leader(TRANSACTIONS_TOPIC, self._transactions.terms.partition_of(name))
-        if leader == self._broker:
+        if leader == self._config.broker_id:
             add = await self._transactions.ask(
                 name,
                 lambda request: events.Add(

@@ -12,7 +12,7 @@ from itertools import cycle
 from typing import NamedTuple
 
 from replication.errors import ProtocolError
-from replication.model.cluster import TopicPartition
+from replication.model.cluster import TopicPartition, rows_by_topic
 from replication.protocol.wire import INT16, INT32, LEGACY, MALFORMED, Buffer
 
 _VERSION = 2  # of a subscription: with the partitions that are owned, and since which generation
@@ -184,9 +184,7 @@ def decode_assignment(data: Buffer) -> frozenset[TopicPartition]:
 
 
 def _put_partitions(tps: Iterable[TopicPartition]) -> bytes:
-    topics: dict[str, list[int]] = {}
-    for tp in sorted(tps):
-        topics.setdefault(tp.topic, []).append(tp.partition)
+    topics = rows_by_topic((tp, tp.partition) for tp in sorted(tps))
     rows = (
         LEGACY.put_string(topic) + INT32.pack(len(numbers)) + b"".join(map(INT32.pack, numbers))
         for topic, numbers in topics.items()

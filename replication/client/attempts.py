@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from logstore.env import SYSTEM
+from logstore.errors import PylogError
 from replication.client.connection import Answer, BrokerConnection
-from replication.errors import ErrorCode, ProtocolError
+from replication.errors import ErrorCode, KafkaError, ProtocolError
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.05, 1.0
 # After so long without any answer, others are asked whether a broker still leads.
@@ -18,9 +19,9 @@ LOST = (OSError, TimeoutError)  # of a connection: another one may do
 class Backoff:
     """Waits that double, up to a second, with some chance in them."""
 
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float, first_s: float = BACKOFF_MIN_S) -> None:
         self.deadline = deadline
-        self._next_s = BACKOFF_MIN_S
+        self._next_s = first_s
 
     @property
     def is_over(self) -> bool:
@@ -48,6 +49,14 @@ async def unless_silent(
                 broker.close()
     finally:
         asked.cancel()
+
+
+def failure_of(task: asyncio.Task[None], who: str) -> PylogError | None:
+    """What those hear who wait for a task of `who` that has ended: why it failed. None: it did not."""
+    error = None if task.cancelled() else task.exception()
+    if error is None or isinstance(error, PylogError):
+        return error
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{who} failed: {error!r}")
 
 
 def reason_of(error: object) -> str:

@@ -6,16 +6,18 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, Self
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Self
 
 from replication.client.consumer import AsyncConsumer
 from replication.client.membership import Tps
-from replication.client.producer import AsyncProducer, Extent
+from replication.client.producer import AsyncProducer, AsyncTransactionalProducer, Extent
 from replication.model.cluster import TopicPartition
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Run = Callable[[Coroutine[Any, Any, Any]], Any]  # has it done in the client's event loop, and waits
+End = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Closing(ABC):
@@ -35,9 +37,10 @@ class Closing(ABC):
 class Producer(Closing):
     """`AsyncProducer` for code without an event loop: from any thread; made by `KafkaClient.producer`."""
 
-    def __init__(self, producer: AsyncProducer, run: Run) -> None:
+    def __init__(self, producer: AsyncProducer, run: Run, end: End) -> None:
         self._producer = producer
         self._run = run
+        self._end = end
 
     def __exit__(self, *error: object) -> None:
         self.flush()
@@ -59,7 +62,41 @@ class Producer(Closing):
 
     def close(self) -> None:
         """As `AsyncProducer.close`."""
-        self._run(self._producer.close())
+        self._run(self._end())
+
+
+class TransactionalProducer(Closing):
+    """`AsyncTransactionalProducer` for code without an event loop: from any thread."""
+
+    def __init__(self, producer: AsyncTransactionalProducer, run: Run, end: End) -> None:
+        self._producer = producer
+        self._run = run
+        self._end = end
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """As `AsyncTransactionalProducer.partitions`."""
+        return self._producer.partitions
+
+    def append(
+        self,
+        topic: str,
+        data: pa.Table | pa.RecordBatch,
+        *,
+        partitioner: str = "murmur3",
+        compression: str | None = None,
+    ) -> dict[int, Extent]:
+        """As `AsyncTransactionalProducer.append`."""
+        appended = self._producer.append(topic, data, partitioner=partitioner, compression=compression)
+        return self._run(appended)  # type: ignore[no-any-return]
+
+    def flush(self) -> None:
+        """As `AsyncTransactionalProducer.flush`."""
+        self._run(self._producer.flush())
+
+    def close(self) -> None:
+        """As `AsyncTransactionalProducer.close`."""
+        self._run(self._end())
 
 
 class Consumer(Closing):
@@ -68,9 +105,10 @@ class Consumer(Closing):
     `on_assign` and `on_revoke` are called in a thread of their own while `poll` waits; they may use the consumer.
     """
 
-    def __init__(self, consumer: AsyncConsumer, run: Run) -> None:
+    def __init__(self, consumer: AsyncConsumer, run: Run, end: End) -> None:
         self._consumer = consumer
         self._run = run
+        self._end = end
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Batches without end, as `poll` gives them."""
@@ -109,7 +147,7 @@ class Consumer(Closing):
 
     def close(self) -> None:
         """As `AsyncConsumer.close`."""
-        self._run(self._consumer.close())
+        self._run(self._end())
 
 
 def _copy(done: asyncio.Future[Any], future: Future[Any]) -> None:

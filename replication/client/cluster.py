@@ -19,6 +19,7 @@ from logstore.errors import PylogError, UnknownPartitionError, UnknownTopicError
 from replication.client.addresses import addresses_of
 from replication.client.attempts import LOST, SILENT_S, Backoff, reason_of, unless_silent
 from replication.client.connection import Answer, BrokerConnection, UnreachableError
+from replication.client.coordinators import Coordinators
 from replication.client.metadata import (
     NO_LEADER,
     ClusterMetadata,
@@ -48,14 +49,6 @@ _LACKING = {
     7: "older than 2.1, it names no leader epochs: of what an unclean election cuts only a shorter log is noticed",
     10: "older than 2.8, it has no topic ids: a topic that was made again is noticed by its offsets only",
 }
-GROUP_KEY = 0  # FindCoordinator: the key is a group
-_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-# What a coordinator says when the same request may do later, there or elsewhere.
-_ASK_AGAIN = _MOVED | {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.UNSTABLE_OFFSET_COMMIT,
-}
 
 
 class Cluster:
@@ -83,7 +76,9 @@ class Cluster:
         self.read_replicas = ReadReplicas(rack)
         self._max_age_s = metadata_max_age_ms / 1000
         self._connections: dict[tuple[str, int], BrokerConnection] = {}
-        self._coordinators: dict[str, BrokerConnection] = {}  # by group
+        self.coordinators = Coordinators(
+            self._ask_coordinators, self._connect, timeout_s=self.timeout_s, where=self.where
+        )
         self._cluster: ClusterMetadata | None = None
         self._topics: dict[str, tuple[float, TopicMetadata]] = {}
 
@@ -98,8 +93,9 @@ class Cluster:
 
     def close(self) -> None:
         """End every connection."""
-        for connection in (*self._connections.values(), *self._coordinators.values()):
+        for connection in self._connections.values():
             connection.close()
+        self.coordinators.close()
 
     def backoff(self) -> Backoff:
         """The attempts of one call that begins now."""
@@ -133,7 +129,10 @@ class Cluster:
             late = patience if known is not None else now
             is_late = asyncio.get_running_loop().time() >= late and self._is_informed
             if is_unknown and (is_late or backoff.is_over):
-                raise UnknownTopicError(name, (await self.describe()).topics, f"the cluster at {self.where}")
+                others = (await self.describe()).topics
+                if name in others:  # it is new, and whoever answered now has heard of it
+                    return others[name]
+                raise UnknownTopicError(name, others, f"the cluster at {self.where}")
             if not is_unknown and (not error.is_retriable or backoff.is_over):
                 raise KafkaError(error, f"topic {name!r} at {self.where}")
             await backoff.wait()
@@ -169,7 +168,7 @@ class Cluster:
                 self._topics[name] = (-self._max_age_s, self._topics[name][1])
 
     async def _ask_metadata(self, names: Collection[str] | None, backoff: Backoff | None = None) -> ClusterMetadata:
-        request = _metadata_request(names)
+        request = metadata_request(names)
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
         version, body = await self.call_any(ApiKey.METADATA, request, backoff, timeout_ms=attempt_ms)
         if self._cluster is None:
@@ -283,82 +282,9 @@ class Cluster:
             if backoff.is_over:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{key.name} did not succeed in time; last: {last}")
 
-    async def call_coordinator(
-        self, group: str, key: ApiKey, request: Any, code_of: Callable[[Any], ErrorCode], **bounds: Any
-    ) -> Answer:
-        """What the broker that keeps a group answers, over a connection of the group's own: a join holds up no fetch.
-
-        Asked again, of the one that keeps it then, when the connection is lost, or while it says by `code_of` the
-        answer that it does not keep the group (yet). So it may act on a request twice. A coordinator that is silent is
-        given up as soon as the others name another one. All of that within the time of a call; a `timeout_ms` bounds
-        one answer instead, for requests that wait for others.
-
-        Raises: KafkaError: nobody answered for the group until the deadline, or it may not be seen; UnreachableError,
-        UnsupportedVersionError, ProtocolError.
-        """
-        backoff = self.backoff()
-        answer_by = None if "timeout_ms" in bounds else backoff.deadline
-        refused: object
-        while True:
-            coordinator = await self._coordinator(group, backoff)
-            if isinstance(coordinator, ErrorCode):
-                refused = coordinator
-            else:
-                try:
-                    async with asyncio.timeout_at(answer_by):
-                        answer = await self._ask_coordinator(coordinator, group, key, request, bounds)
-                except LOST as error:
-                    refused = error
-                else:
-                    refused = code_of(answer.body)
-                    if refused not in _ASK_AGAIN:
-                        return answer
-                if isinstance(refused, BaseException) or refused in _MOVED:
-                    self._forget_coordinator(group, coordinator)
-            await backoff.wait()
-            if backoff.is_over:
-                raise KafkaError(
-                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                    f"{key.name} of group {group!r} did not succeed within {self.timeout_s:g} s; "
-                    f"last: {reason_of(refused)}",
-                )
-
-    async def _ask_coordinator(
-        self, coordinator: BrokerConnection, group: str, key: ApiKey, request: Any, bounds: Mapping[str, Any]
-    ) -> Answer:
-        async def has_moved() -> bool:
-            try:
-                found = await self._find_coordinator(group)
-            except PylogError:
-                return False
-            return isinstance(found, tuple) and coordinator.address != f"{found[0]}:{found[1]}"
-
-        return await unless_silent(coordinator, coordinator.call(key, request, **bounds), has_moved)
-
-    async def _coordinator(self, group: str, backoff: Backoff) -> BrokerConnection | ErrorCode:
-        """The connection to the broker that keeps the group, or why it is not known now. Raises: KafkaError."""
-        if group not in self._coordinators:
-            found = await self._find_coordinator(group, backoff)
-            if isinstance(found, ErrorCode):
-                return found
-            made = self._connect(*found)
-            self._coordinators.setdefault(group, made)  # another call may have been quicker
-        return self._coordinators[group]
-
-    async def _find_coordinator(self, group: str, backoff: Backoff | None = None) -> tuple[str, int] | ErrorCode:
-        request = {"key": group, "key_type": GROUP_KEY, "coordinator_keys": [group]}
+    async def _ask_coordinators(self, request: Any, backoff: Backoff | None) -> Answer:
         attempt_ms = min(self._request_timeout_ms, METADATA_TIMEOUT_MS)
-        answer = (await self.call_any(ApiKey.FIND_COORDINATOR, request, backoff, timeout_ms=attempt_ms)).body
-        found = next(iter(getattr(answer, "coordinators", (answer,))))
-        code = ErrorCode(found.error_code.value)
-        if code is not ErrorCode.NONE and not code.is_retriable:
-            raise KafkaError(code, f"group {group!r} at {self.where}")
-        return (found.host, found.port) if code is ErrorCode.NONE else code
-
-    def _forget_coordinator(self, group: str, known: BrokerConnection) -> None:
-        known.close()
-        if self._coordinators.get(group) is known:
-            del self._coordinators[group]
+        return await self.call_any(ApiKey.FIND_COORDINATOR, request, backoff, timeout_ms=attempt_ms)
 
     async def call_leaders(
         self,
@@ -448,14 +374,15 @@ async def brokers_known_at(host: str, port: int, *, timeout_ms: int = 5_000) -> 
     """The ids of the brokers that this one knows; none if it does not answer."""
     connection = BrokerConnection(host, port, "pylog", timeout_ms=timeout_ms)
     try:
-        return set(metadata_of((await connection.call(ApiKey.METADATA, _metadata_request([]))).body).brokers)
+        return set(metadata_of((await connection.call(ApiKey.METADATA, metadata_request([]))).body).brokers)
     except (*LOST, ProtocolError, KafkaError):
         return set()
     finally:
         connection.close()
 
 
-def _metadata_request(names: Collection[str] | None) -> dict[str, Any]:
+def metadata_request(names: Collection[str] | None) -> dict[str, Any]:
+    """Metadata of these topics; None: of all."""
     return {
         "topics": None if names is None else [{"topic_id": None, "name": name} for name in names],
         "allow_auto_topic_creation": False,

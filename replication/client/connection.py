@@ -55,17 +55,23 @@ class BrokerConnection:
         self._heard = 0.0  # when the last answer came, or the first of the waiting calls left
 
     async def call(
-        self, key: ApiKey, request: Any, *, timeout_ms: int | None = None, version_max: int | None = None
+        self,
+        key: ApiKey,
+        request: Any,
+        *,
+        timeout_ms: int | None = None,
+        version_min: int = 0,
+        version_max: int | None = None,
     ) -> Answer:
         """Send one request and return its answer. Requests leave, and are answered, in the order of the calls.
 
-        `timeout_ms` bounds the answer (by default that of the connection); `version_max` the version.
+        `timeout_ms` bounds the answer (by default that of the connection); the others bound the version.
 
         Raises: OSError (no connection, or it was lost), TimeoutError, ProtocolError (not a Kafka broker),
         UnsupportedVersionError, AuthenticationError; InvalidConfigError: a file of certificates cannot be used.
         """
         connection = await self.connected()
-        version = self.version(key, version_max)
+        version = self.version(key, version_min, version_max)
         timeout_s = self._timeout_s if timeout_ms is None else timeout_ms / 1000
         answer = connection.send(key, version, self._client_id, request)
         try:
@@ -97,16 +103,17 @@ class BrokerConnection:
                 self._connection = known = await self._open()
             return known
 
-    def version(self, key: ApiKey, version_max: int | None = None) -> int:
+    def version(self, key: ApiKey, version_min: int = 0, version_max: int | None = None) -> int:
         """The version that a request of this kind is sent in. Raises: UnsupportedVersionError."""
         ours, theirs = SERVED.get(key, key.versions), self._versions.get(key)
+        first = max(ours.first, version_min)
         last = ours.last if version_max is None else min(ours.last, version_max)
         if theirs is None:
             raise UnsupportedVersionError(f"{self.address} does not serve {key.name}: the broker is too old for it")
-        if min(last, theirs.last) < max(ours.first, theirs.first):
+        if min(last, theirs.last) < max(first, theirs.first):
             raise UnsupportedVersionError(
                 f"{self.address} speaks {key.name} in versions {theirs.first} to {theirs.last}, and pylog in "
-                f"{ours.first} to {last}: brokers of Kafka 1.0 or later are needed"
+                f"{first} to {last}: {'newer brokers' if version_min else 'brokers of Kafka 1.0 or later'} are needed"
             )
         return min(last, theirs.last)
 

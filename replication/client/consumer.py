@@ -13,9 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from logstore.errors import (
     InvalidConfigError,
@@ -34,7 +32,9 @@ from replication.client.assignors import (
     encode_assignment,
     encode_subscription,
 )
+from replication.client.attempts import failure_of
 from replication.client.cluster import Cluster
+from replication.client.coordinators import group_key
 from replication.client.membership import Membership, Phase, Tps
 from replication.client.metadata import NO_EPOCH
 from replication.client.reading import PartitionReader, Position
@@ -43,6 +43,9 @@ from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import Isolation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -318,9 +321,7 @@ class AsyncConsumer:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """The program must hear of what went wrong between its polls."""
         self._changed.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            unexpected = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the consumer failed: {error!r}")
-            self._error = self._error or (error if isinstance(error, PylogError) else unexpected)
+        self._error = self._error or failure_of(task, "the consumer")
 
     async def _join(self) -> None:
         """Send joins and syncs until the member has its partitions, or has to wait for the next poll."""
@@ -422,8 +423,9 @@ class AsyncConsumer:
 
     async def _call(self, key: ApiKey, request: dict[str, Any], **bounds: Any) -> Any:
         who = {"group_id": self._settings.group_id, "group_instance_id": self._settings.group_instance_id}
-        answer = await self._cluster.call_coordinator(
-            self._settings.group_id, key, who | request, _code, version_max=VERSIONS_MAX[key], **bounds
+        group = group_key(self._settings.group_id)
+        answer = await self._cluster.coordinators.call(
+            group, key, who | request, _code, version_max=VERSIONS_MAX[key], **bounds
         )
         return answer.body
 

@@ -8,19 +8,18 @@ for; an offset that the log does not hold (any more) is raised, never skipped. B
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 from logstore.errors import CorruptLogError, OffsetOutOfRangeError, PylogError
 from logstore.records import batch as batches
-from logstore.records.arrow import whole_bytes
 from replication.client.attempts import LOST
 from replication.client.cluster import Cluster, Partitions
 from replication.client.connection import BrokerConnection
 from replication.client.metadata import NO_EPOCH, NO_LEADER
 from replication.errors import ErrorCode, KafkaError, ProtocolError, error_of
-from replication.model.cluster import TopicPartition, topic_uuid
+from replication.model.cluster import TopicPartition, rows_by_topic, topic_uuid
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import (
     Aborted,
@@ -35,6 +34,7 @@ EARLIEST, LATEST = -2, -1
 FIRST_FETCH_BYTES, FETCH_BYTES = 1024 * 1024, 4 * 1024 * 1024
 FETCH_BYTES_MAX = 1024 * 1024 * 1024  # of one batch; more than any broker takes
 FETCH_WAIT_MS = 500
+SMALL_BYTES = 64 * 1024
 NEAR_MS = 3_000  # a near replica that is silent so long is given up: its leader serves
 TOPIC_IDS_FROM = 13  # Fetch: topics are named by ids
 
@@ -79,9 +79,7 @@ async def list_offsets(
     """
 
     async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, FoundOffset | ErrorCode]:
-        rows: dict[str, list[dict[str, int]]] = {}
-        for tp, timestamp in share.items():
-            rows.setdefault(tp.topic, []).append({"partition_index": tp.partition, "timestamp": timestamp})
+        rows = rows_by_topic((tp, {"partition_index": tp.partition, "timestamp": time}) for tp, time in share.items())
         request = {
             "replica_id": -1,
             "isolation_level": int(isolation),
@@ -278,9 +276,7 @@ async def _ask_broker(
     *,
     is_near: bool,
 ) -> dict[TopicPartition, PartitionFetched]:
-    topics: dict[str, list[FetchPartition]] = {}
-    for tp, wanted in share.items():
-        topics.setdefault(tp.topic, []).append(wanted)
+    topics = rows_by_topic(share.items())
     ids = {name: topic_uuid((await cluster.topic(name)).id) for name in topics}
     names = {topic_id: name for name, topic_id in ids.items()}
     request = FetchRequest(
@@ -317,7 +313,7 @@ def whole(answer: PartitionFetched, tp: TopicPartition, offset: int, end: int, i
     data = memoryview(answer.records)
     where = f"fetched from {tp} at offset {offset}"
     try:
-        stop, last = whole_bytes(data, len(data), upper=end)
+        stop, last = _whole_bytes(data)(data, len(data), upper=end)
         if stop:
             header = batches.header_at(data, last)
             aborted = answer.aborted if isolation is Isolation.READ_COMMITTED else None
@@ -329,6 +325,15 @@ def whole(answer: PartitionFetched, tp: TopicPartition, offset: int, end: int, i
     except batches.InvalidBatchError as error:
         remedy = "message formats before v2 (Kafka 0.11) are not read; else the broker's log is damaged"
         raise CorruptLogError(where, error.position, error.reason, remedy) from None
+
+
+def _whole_bytes(data: memoryview) -> Callable[..., tuple[int, int]]:
+    """The way to find whole batches: a process that reads little loads no kernels for it."""
+    if len(data) < SMALL_BYTES:
+        return batches.whole_bytes
+    from logstore.records.arrow import whole_bytes
+
+    return whole_bytes
 
 
 def committed(data: memoryview, aborted: Iterable[Aborted]) -> Iterator[memoryview]:

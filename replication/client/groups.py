@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from replication.client.cluster import Cluster
+from replication.client.coordinators import group_key
 from replication.errors import ErrorCode, error_of
-from replication.model.cluster import TopicPartition
+from replication.model.cluster import TopicPartition, rows_by_topic
 from replication.protocol.apis import ApiKey
 
 _OF_MEMBERS = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -50,7 +51,7 @@ async def commit(
         "member_id": who.id,
         "group_instance_id": who.instance,
         "retention_time": -1,
-        "topics": _by_topic(
+        "topics": by_topic(
             {
                 tp: {
                     "partition_index": tp.partition,
@@ -63,7 +64,7 @@ async def commit(
             "partitions",
         ),
     }
-    answer = await cluster.call_coordinator(group, ApiKey.OFFSET_COMMIT, request, _code)
+    answer = await cluster.coordinators.call(group_key(group), ApiKey.OFFSET_COMMIT, request, _code)
     for topic in answer.body.topics:
         for row in topic.partitions:
             if code := row.error_code.value:
@@ -80,14 +81,14 @@ async def committed(
 
     Raises: KafkaError: the group may not be seen, or nobody kept it until the deadline; UnreachableError.
     """
-    names = None if partitions is None else _by_topic({tp: tp.partition for tp in partitions}, "partition_indexes")
+    names = None if partitions is None else by_topic({tp: tp.partition for tp in partitions}, "partition_indexes")
     request = {
         "group_id": group,
         "topics": names,
         "groups": [{"group_id": group, "topics": names}],  # from version 8 on
         "require_stable": True,
     }
-    answer = await cluster.call_coordinator(group, ApiKey.OFFSET_FETCH, request, _code)
+    answer = await cluster.coordinators.call(group_key(group), ApiKey.OFFSET_FETCH, request, _code)
     whole = _group_of(answer.body)
     if code := getattr(whole, "error_code", ErrorCode.NONE).value:
         raise error_of(code, f"offsets of group {group!r}")
@@ -104,11 +105,9 @@ async def committed(
     return found
 
 
-def _by_topic(rows: Mapping[TopicPartition, Any], field: str) -> list[dict[str, Any]]:
-    topics: dict[str, list[Any]] = {}
-    for tp, row in rows.items():
-        topics.setdefault(tp.topic, []).append(row)
-    return [{"name": name, field: found} for name, found in topics.items()]
+def by_topic(rows: Mapping[TopicPartition, Any], field: str) -> list[dict[str, Any]]:
+    """What requests have of partitions: a row for each topic, with its name and in `field` those of its partitions."""
+    return [{"name": name, field: found} for name, found in rows_by_topic(rows.items()).items()]
 
 
 def _group_of(answer: Any) -> Any:

@@ -8,18 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import closing
-from typing import Any, NamedTuple, TypeVar
-
-import pyarrow as pa
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from logstore.errors import InvalidRequestError, PylogError
-from logstore.records.arrow import decode_pieces
 from logstore.records.batch import batches
 from logstore.store.reading import schema_of
-from replication.client.blocking import Closing, Consumer, Producer
+from replication.client import transactions
+from replication.client.blocking import Closing, Consumer, End, Producer, TransactionalProducer
 from replication.client.cluster import Cluster
 from replication.client.consumer import AsyncConsumer, ConsumerSettings, apart
 from replication.client.fetching import (
@@ -37,18 +35,25 @@ from replication.client.fetching import (
 from replication.client.groups import Committed, commit, committed
 from replication.client.local_replicas import local_replica
 from replication.client.metadata import NO_EPOCH, ClusterMetadata, TopicMetadata
-from replication.client.producer import AsyncProducer, Extent, ProducerSettings
+from replication.client.producer import AsyncProducer, AsyncTransactionalProducer, Extent, ProducerSettings
 from replication.client.security import PLAINTEXT, Security, security_of
 from replication.client.settings import settings_of, topic_overrides
 from replication.client.topics import BROKERS_DEFAULT, add_partitions, create_topic
+from replication.client.transactions import BegunProducer, DescribedTransaction, ListedTransaction, Pair, Transaction
 from replication.errors import KafkaError
 from replication.model.cluster import TopicPartition
+from replication.network.loops import new_event_loop
 from replication.protocol.messages import Isolation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Found = TypeVar("Found")
 __all__ = ["Isolation", "KafkaClient", "KafkaError", "Sample"]
 
 logger = logging.getLogger(__name__)
+
+TRANSACTION_TIMEOUT_MS = 60_000  # Kafka's default
 
 
 class Sample(NamedTuple):
@@ -82,11 +87,11 @@ class KafkaClient(Closing):
         )
         self._rack = rack
         self._timeout_ms = timeout_ms
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="pylog-client", daemon=True)
         self._thread.start()
         self._producer: AsyncProducer | None = None
-        self._endings: list[Callable[[], Awaitable[None]]] = []
+        self._endings: set[End] = set()
         self._is_closed = False
 
     def close(self) -> None:
@@ -222,6 +227,8 @@ class KafkaClient(Closing):
             except (PylogError, OSError) as error:
                 logger.warning("tp=%s offset=%d is read over the network from here on: %s", tp, start, error)
 
+        from logstore.records.arrow import decode_pieces  # and the kernels
+
         bounds: dict[str, Any] = {"isolation": isolation, "fetch_bytes": fetch_bytes}
         where = (f"{topic}-{partition} at {self.where}", 0)
         with closing(self.fetch(topic, partition, start, end, leader_epoch=leader_epoch, **bounds)) as answers:
@@ -289,8 +296,7 @@ class KafkaClient(Closing):
     def producer(self, **settings: Any) -> Producer:
         """A producer of its own, with `ProducerSettings`. It ends with this client. Raises: InvalidConfigError."""
         producer = AsyncProducer(self._cluster, settings_of(ProducerSettings, settings, "a producer"))
-        self._endings.append(producer.close)
-        return Producer(producer, self._run)
+        return Producer(producer, self._run, self._ending(producer.close))
 
     def consumer(
         self,
@@ -317,13 +323,67 @@ class KafkaClient(Closing):
             )
 
         consumer = self._run(made())
-        self._endings.append(consumer.close)
-        return Consumer(consumer, self._run)
+        return Consumer(consumer, self._run, self._ending(consumer.close))
+
+    # ------------------------------------------------------------ transactions
+
+    @contextmanager
+    def transaction(
+        self, transactional_id: str, *, timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    ) -> Iterator[TransactionalProducer]:
+        """A transaction of this id: committed at the end of the `with` block, aborted if that raises.
+
+        Whoever had one of the same id open before is fenced, and what it wrote is aborted.
+
+        Raises: as `init_producer` and `end_transaction`; KafkaError: rows were not appended, and all are aborted.
+        """
+        pair = self.init_producer(transactional_id, timeout_ms=timeout_ms).pair
+        with self.transactional_producer(transactional_id, pair) as producer:
+            try:
+                yield producer
+                producer.flush()
+            except BaseException:
+                with suppress(PylogError):  # the block's error counts; the transaction times out, or is ended already
+                    self.end_transaction(transactional_id, pair, commits=False)
+                raise
+            if producer.partitions:
+                self.end_transaction(transactional_id, pair, commits=True)
+
+    def transactional_producer(self, transactional_id: str, pair: Pair) -> TransactionalProducer:
+        """Appends to the transaction of this pair, which it neither begins nor ends. It ends with this client."""
+        transaction = Transaction(transactional_id, pair)
+        producer = AsyncTransactionalProducer(self._cluster, transaction, delivery_timeout_ms=2 * self._timeout_ms)
+        return TransactionalProducer(producer, self._run, self._ending(producer.close))
+
+    def init_producer(
+        self, transactional_id: str, *, timeout_ms: int, is_two_phase: bool = False, keeps: bool = False
+    ) -> BegunProducer:
+        """As `transactions.init_producer`."""
+        begun = transactions.init_producer(
+            self._cluster, transactional_id, timeout_ms=timeout_ms, is_two_phase=is_two_phase, keeps=keeps
+        )
+        return self._run(begun)
+
+    def end_transaction(self, transactional_id: str, pair: Pair, *, commits: bool) -> None:
+        """As `transactions.end_transaction`."""
+        self._run(transactions.end_transaction(self._cluster, transactional_id, pair, commits=commits))
+
+    def describe_transactions(self, ids: Collection[str]) -> dict[str, DescribedTransaction] | None:
+        """As `transactions.describe_transactions`."""
+        return self._run(transactions.describe_transactions(self._cluster, ids))
+
+    def list_transactions(self, *, states: Iterable[str] = ()) -> list[ListedTransaction] | None:
+        """As `transactions.list_transactions`."""
+        return self._run(transactions.list_transactions(self._cluster, states=states))
 
     # ------------------------------------------------------------------ the loop
 
+    def run(self, act: Callable[[Cluster], Coroutine[Any, Any, Found]]) -> Found:
+        """What `act` returns: it is run in the client's event loop, with its cluster."""
+        return self._run(act(self._cluster))
+
     async def _stop(self) -> None:
-        for end in self._endings:
+        for end in tuple(self._endings):
             await end()
         self._cluster.close()
         waiting = asyncio.all_tasks() - {asyncio.current_task()}  # calls of other threads
@@ -332,13 +392,23 @@ class KafkaClient(Closing):
         await asyncio.gather(*waiting, return_exceptions=True)
         await asyncio.get_running_loop().shutdown_default_executor()
 
+    def _ending(self, close: End) -> End:
+        """`close`, which is called at the end of this client unless it was called before."""
+
+        async def end() -> None:
+            self._endings.discard(end)
+            await close()
+
+        self._endings.add(end)
+        return end
+
     async def _append(
         self, topic: str, data: pa.Table | pa.RecordBatch, partitioner: str, compression: str | None
     ) -> dict[int, Extent]:
         if self._producer is None or self._producer.error is not None:
             settings = ProducerSettings(linger_ms=0, delivery_timeout_ms=2 * self._timeout_ms)
             self._producer = AsyncProducer(self._cluster, settings)
-            self._endings.append(self._producer.close)
+            self._ending(self._producer.close)
         return await (await self._producer.send(topic, data, partitioner=partitioner, compression_type=compression))
 
     async def _extents(self, topic: str, isolation: Isolation, partitions: Iterable[int] | None) -> dict[int, Extent]:

@@ -30,6 +30,10 @@ class TopicMetadata(NamedTuple):
     is_internal: bool = False
     replicas: int = 0  # of the partition that has most
 
+    def has_leader(self, partition: int) -> bool:
+        """Whether there is such a partition, and somebody leads it."""
+        return partition in self.leaders and self.leaders[partition].broker != NO_LEADER
+
 
 class ClusterMetadata(NamedTuple):
     """An answer to Metadata."""

@@ -12,26 +12,29 @@ import asyncio
 import itertools
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, TypeVar
-
-import numpy as np
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, InvalidRecordError, InvalidRequestError, PylogError
-from logstore.records.arrow import encode
 from logstore.records.compression import Codec
-from logstore.records.partitioner import group_by_partition, partition_ids
-from logstore.records.rows import Rows
+from replication.client.attempts import failure_of
 from replication.client.cluster import Cluster
 from replication.client.metadata import NO_EPOCH
 from replication.client.producing import ACKS_ALL, ACKS_LEADER, ACKS_NONE, NO_OFFSET, Sender, split
 from replication.client.settings import TopicSettings, topic_settings
-from replication.errors import ErrorCode, KafkaError
+from replication.client.transactions import Transaction
 from replication.model.cluster import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from logstore.records.rows import Rows
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +42,7 @@ Found = TypeVar("Found")
 
 BATCH_BYTES = 1_000_000  # below the limit that brokers have unless they are told otherwise
 SETTINGS_S = 30.0  # for so long a topic's settings are believed
+ENCODED_AT_ONCE = 8  # partitions, whose batches then leave in one request for a leader; each takes a buffer of a batch
 ROWS_AT_ONCE = 4096  # more are looked at in another thread: the event loop has heartbeats to send
 _ACKS = {"all": ACKS_ALL, 1: ACKS_LEADER, 0: ACKS_NONE}
 
@@ -115,7 +119,8 @@ class _Shares:
             upper = min(end, self._ends[i])
             is_known = not isinstance(outcome, PylogError) and outcome != NO_OFFSET
             begin = outcome + at - first if is_known else outcome  # type: ignore[operator]
-            self._promises[i].answered(self._partition, upper - at, begin)
+            if upper > at:  # a send may have no rows here
+                self._promises[i].answered(self._partition, upper - at, begin)
             at, i = upper, i + 1
 
 
@@ -139,12 +144,29 @@ class _Gathered:
     size_bytes: int = 0
 
 
+@dataclass(slots=True)
+class _Encoding:
+    """The rows of one partition on their way: those before `first` are sent."""
+
+    tp: TopicPartition
+    shares: _Shares
+    buffers: Iterator[memoryview | None]
+    first: int = 0
+
+
 class AsyncProducer:
     """See the module. Belongs to the event loop in which it is first used; ends with `close` or `async with`."""
 
-    def __init__(self, cluster: Cluster, settings: ProducerSettings | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings | None = None,
+        *,
+        transaction: Transaction | None = None,
+    ) -> None:
         self._cluster = cluster
         self._settings = settings or ProducerSettings()
+        self._transaction = transaction
         self._known: dict[str, tuple[float, TopicSettings]] = {}
         self._turns = itertools.count()
         self._gathered: dict[_Kind, _Gathered] = {}
@@ -181,6 +203,8 @@ class AsyncProducer:
         Raises: InvalidRecordError, RecordTooLargeError (nothing was sent), UnknownTopicError, UnreachableError,
         KafkaError; the error of a producer that has failed.
         """
+        import pyarrow as pa
+
         if not isinstance(data, pa.Table | pa.RecordBatch):
             raise InvalidRecordError(f"data is a {type(data).__name__}: it must be a pyarrow Table or RecordBatch")
         await self._begin()
@@ -189,6 +213,9 @@ class AsyncProducer:
         start, how = next(self._turns), partitioner or self._settings.partitioner
 
         def look() -> tuple[Rows, Any]:
+            from logstore.records.partitioner import partition_ids
+            from logstore.records.rows import Rows  # and the kernels
+
             rows = Rows(data, now_ms=SYSTEM.clock.now_ms())
             rows.check(batch_bytes_max=limits.batch_bytes_max, keys_required=limits.is_compacted)
             return rows, partition_ids(rows, partitions, partitioner=how, start=start)
@@ -229,6 +256,11 @@ class AsyncProducer:
         """Why nothing is taken any more."""
         return self._error or (self._sender.error if self._sender else None)
 
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions of its transaction."""
+        return self._sender.added if self._sender else frozenset()
+
     # ---------------------------------------------------------------- accepting
 
     async def _begin(self) -> None:
@@ -236,8 +268,13 @@ class AsyncProducer:
             if (error := self.error) is not None:
                 raise error
             if self._sender is None:
+                await asyncio.to_thread(import_module, "logstore.records.arrow")  # the kernels take their time
                 acks, timeout_ms = _ACKS[self._settings.acks], self._settings.delivery_timeout_ms
-                self._sender = await Sender.begin(self._cluster, acks=acks, timeout_ms=timeout_ms)
+                if self._transaction is None:
+                    self._sender = await Sender.begin(self._cluster, acks=acks, timeout_ms=timeout_ms)
+                else:
+                    pair, transaction = self._transaction.pair, self._transaction
+                    self._sender = Sender(self._cluster, pair, timeout_ms=timeout_ms, transaction=transaction)
                 self._encoder = asyncio.create_task(self._encode_all())
                 self._encoder.add_done_callback(self._ended)
 
@@ -295,26 +332,35 @@ class AsyncProducer:
                 pass
 
     async def _encode(self, kind: _Kind, gathered: _Gathered) -> None:
+        import numpy as np
+
+        from logstore.records.partitioner import group_by_partition
+
         is_one = len(gathered.rows) == 1
-        rows = gathered.rows[0] if is_one else Rows.joined(gathered.rows)
+        rows = gathered.rows[0] if is_one else gathered.rows[0].joined(gathered.rows)
         ids = gathered.ids[0] if is_one else np.concatenate(gathered.ids)
         ends = np.cumsum([part.count for part in gathered.rows])
         is_small = rows.count <= ROWS_AT_ONCE
-        for partition, order in group_by_partition(ids, kind.partitions):
-            tp = TopicPartition(kind.topic, partition)
-            shares = _Shares(partition, np.searchsorted(order, ends).tolist(), gathered.promises)
-            encoded = self._encoded(kind, rows, order)
-            first = 0
-            while (
-                buffer := await (_now(encoded.__next__) if is_small else asyncio.to_thread(next, encoded))
-            ) is not None:
-                for data, count in split(buffer):
-                    self._sending.send(tp, data, first, count, shares.answered)
-                    first += count
-                await self._sending.room(self._settings.buffer_bytes)
+        waiting = deque(group_by_partition(ids, kind.partitions))
+        await self._sending.add([TopicPartition(kind.topic, partition) for partition, _ in waiting])
+        live: list[_Encoding] = []
+        while waiting or live:
+            while waiting and len(live) < ENCODED_AT_ONCE:
+                partition, order = waiting.popleft()
+                shares = _Shares(partition, np.searchsorted(order, ends).tolist(), gathered.promises)
+                live.append(_Encoding(TopicPartition(kind.topic, partition), shares, self._encoded(kind, rows, order)))
+            buffers = await (_now if is_small else asyncio.to_thread)(partial(_next_of, live))
+            for each, buffer in zip(live, buffers, strict=True):
+                for data, count in split(buffer) if buffer is not None else ():
+                    self._sending.send(each.tp, data, each.first, count, each.shares.answered)
+                    each.first += count
+            live = [each for each, buffer in zip(live, buffers, strict=True) if buffer is not None]
+            await self._sending.room(self._settings.buffer_bytes)
 
     def _encoded(self, kind: _Kind, rows: Rows, order: Any) -> Iterator[memoryview | None]:
         """Buffers of batches, then None."""
+        from logstore.records.arrow import encode
+
         yield from encode(
             rows,
             order,
@@ -333,9 +379,8 @@ class AsyncProducer:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Whoever waits for an answer must hear that none will come."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            unexpected = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer failed: {error!r}")
-            self._fail(error if isinstance(error, PylogError) else unexpected)
+        if (error := failure_of(task, "the producer")) is not None:
+            self._fail(error)
 
     def _fail(self, error: PylogError) -> None:
         self._error = self._error or error
@@ -346,5 +391,55 @@ class AsyncProducer:
         self._has_room.set()
 
 
+class AsyncTransactionalProducer:
+    """Appends rows in one transaction, which `transactions` begins and ends.
+
+    Laws: rows of a partition are in the order of the appends, each once, in batches that bear the transaction's pair.
+    The first row that cannot be appended fails it for good, with all that was not acknowledged: abort the transaction.
+    Belongs to the event loop in which it is first used; ends with `close`.
+    """
+
+    def __init__(self, cluster: Cluster, transaction: Transaction, *, delivery_timeout_ms: int = 120_000) -> None:
+        settings = ProducerSettings(linger_ms=0, delivery_timeout_ms=delivery_timeout_ms)
+        self._producer = AsyncProducer(cluster, settings, transaction=transaction)
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions of the transaction. While there are none, it has not begun, and there is nothing to end."""
+        return self._producer.partitions
+
+    async def append(
+        self,
+        topic: str,
+        data: pa.Table | pa.RecordBatch,
+        *,
+        partitioner: str = "murmur3",
+        compression: str | None = None,
+    ) -> dict[int, Extent]:
+        """Append rows; return the offsets that each partition's got, the first to the last, for committed readers, too.
+
+        Others may append between them. Several appends may go on at once.
+
+        Raises: InvalidRecordError, RecordTooLargeError, UnknownTopicError (all before anything is sent),
+        UnreachableError, KafkaError: the producer has failed.
+        """
+        sent = await self._producer.send(topic, data, partitioner=partitioner, compression_type=compression)
+        return await sent
+
+    async def flush(self) -> None:
+        """Return when everything that was appended before is at all in-sync replicas. Raises: PylogError: it failed."""
+        await self._producer.flush()
+        if (error := self._producer.error) is not None:
+            raise error
+
+    async def close(self) -> None:
+        """Stop; the transaction goes on until it is ended. `flush` before."""
+        await self._producer.close()
+
+
 async def _now(look: Callable[[], Found]) -> Found:
     return look()
+
+
+def _next_of(encodings: Sequence[_Encoding]) -> list[memoryview | None]:
+    return [next(each.buffers) for each in encodings]

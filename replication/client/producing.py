@@ -15,21 +15,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from logstore.errors import PylogError, RecordTooLargeError
 from logstore.records import batch as batches
-from logstore.records.arrow import decode, encode
-from logstore.records.rows import Rows
-from replication.client.attempts import BACKOFF_MAX_S, BACKOFF_MIN_S, LOST
+from replication.client.attempts import BACKOFF_MAX_S, BACKOFF_MIN_S, LOST, failure_of
 from replication.client.cluster import Cluster
 from replication.client.metadata import NO_LEADER
+from replication.client.transactions import Transaction, add_partitions, remedy_of
 from replication.errors import ErrorCode, KafkaError, error_of
-from replication.model.cluster import TopicPartition
+from replication.model.cluster import TopicPartition, rows_by_topic
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 
@@ -38,6 +35,7 @@ logger = logging.getLogger(__name__)
 IN_FLIGHT = 5  # brokers know the last five batches of a producer again
 REQUEST_BYTES = 8 * 1024 * 1024
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+PRODUCE_LAST = 11  # from 12 on brokers add partitions themselves, and each end must begin another epoch
 NO_OFFSET = -1  # appended, and nobody says where
 
 # A broker that says so has the batch, or has had it.
@@ -85,7 +83,10 @@ class _Partition:
 
 
 class Sender:
-    """See the module. `timeout_ms` is the time that a batch has until it is acknowledged; `producer` needs acks=all."""
+    """See the module. `timeout_ms` is the time that a batch has until it is acknowledged; `producer` needs acks=all.
+
+    With a `transaction`, its pair must be the `producer`.
+    """
 
     def __init__(
         self,
@@ -94,9 +95,12 @@ class Sender:
         *,
         acks: int = ACKS_ALL,
         timeout_ms: int = 120_000,
+        transaction: Transaction | None = None,
     ) -> None:
         self._cluster = cluster
         self._producer = producer
+        self._transaction = transaction
+        self._added: frozenset[TopicPartition] = frozenset()
         self._acks = acks
         self._timeout_s = timeout_ms / 1000
         self._partitions: dict[TopicPartition, _Partition] = {}
@@ -133,6 +137,7 @@ class Sender:
         """
         if self._error is not None:
             raise self._error
+        assert self._transaction is None or tp in self._added, "it is a part of the transaction"
         state = self._partitions.get(tp)
         if state is None:
             state = self._partitions[tp] = _Partition(tp, self._producer[1] if self._producer else -1)
@@ -140,6 +145,18 @@ class Sender:
         state.waiting.append(_Batch(data, first, count, deadline, answered))
         self._unanswered_bytes += len(data)
         self._changed.set()
+
+    async def add(self, partitions: Collection[TopicPartition]) -> None:
+        """Make these a part of the transaction, if there is one; before their first `send`. Raises: KafkaError."""
+        new = frozenset(partitions) - self._added
+        if self._transaction is not None and new:
+            await add_partitions(self._cluster, *self._transaction, new)
+            self._added |= new
+
+    @property
+    def added(self) -> frozenset[TopicPartition]:
+        """The partitions of the transaction."""
+        return self._added
 
     async def room(self, bytes_max: int) -> None:
         """Wait until no more than so many bytes are unanswered."""
@@ -169,11 +186,9 @@ class Sender:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Whoever waits for an answer must hear that none will come."""
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("the producer failed", exc_info=error)
-            known = isinstance(error, PylogError)
-            unexpected = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the producer failed: {error!r}")
-            self._fail_all(error if known else unexpected)  # type: ignore[arg-type]
+        if (error := failure_of(task, "the producer")) is not None:
+            logger.error("the producer failed", exc_info=task.exception())
+            self._fail_all(error)
 
     async def _send_all(self) -> None:
         while self._error is None:
@@ -212,8 +227,7 @@ class Sender:
         if state.is_rewinding:
             return False
         while state.waiting and state.waiting[0].deadline <= now:
-            batch = state.waiting.popleft()
-            self._tell(batch, _late(state.tp, batch))
+            self._give_up(state, _late(state.tp, state.waiting[0]))
         if not state.waiting:
             return False
         # One that is sent again goes alone: brokers know the last five batches again, and no older ones.
@@ -226,7 +240,7 @@ class Sender:
             leader = (await self._cluster.leader(state.tp)).broker
         except PylogError as error:
             while state.waiting:
-                self._tell(state.waiting.popleft(), error)
+                self._give_up(state, error)
             return None
         if leader == NO_LEADER:
             self._retry_later(state)
@@ -255,6 +269,8 @@ class Sender:
         header = batches.header_at(batch.data)._replace(
             producer_id=self._producer[0], producer_epoch=state.epoch, base_sequence=batch.sequence
         )
+        if self._transaction is not None:
+            header = header._replace(attributes=header.attributes | batches.TRANSACTIONAL)
         batches.write_header(batch.data, 0, header)
 
     async def _request(self, leader: int, taken: dict[_Partition, _Batch]) -> None:
@@ -277,23 +293,23 @@ class Sender:
             elif found.error_code in (ErrorCode.NONE, _IS_THERE):
                 self._appended(state, batch, found.base_offset)
             else:
-                self._refused(state, batch, _refusal(found, state.tp))
+                self._refused(state, batch, _refusal(found, state.tp, self._transaction))
 
     async def _answers(self, leader: int, taken: dict[_Partition, _Batch]) -> dict[TopicPartition, Any]:
         """What the leader says of each partition; nothing with acks=0. Raises: as `Cluster.call_leader`."""
-        topics: dict[str, list[ProducePartition]] = {}
-        for state, batch in taken.items():
-            topics.setdefault(state.tp.topic, []).append(ProducePartition(state.tp.partition, batch.data))
+        topics = rows_by_topic((s.tp, ProducePartition(s.tp.partition, batch.data)) for s, batch in taken.items())
         left_s = min(batch.deadline for batch in taken.values()) - asyncio.get_running_loop().time()
         request = ProduceRequest(
             self._acks,
             max(1, min(30_000, int(left_s * 1000))),
             tuple(ProduceTopic(name, tuple(partitions)) for name, partitions in topics.items()),
+            self._transaction.transactional_id if self._transaction else None,
         )
         if self._acks == ACKS_NONE:
             await (await self._cluster.connection(leader)).tell(ApiKey.PRODUCE, request)
             return {}
-        answer = await self._cluster.call_leader(leader, topics, ApiKey.PRODUCE, request)
+        bounds = {"version_max": PRODUCE_LAST} if self._transaction else {}
+        answer = await self._cluster.call_leader(leader, topics, ApiKey.PRODUCE, request, **bounds)
         return {TopicPartition(topic.name, p.partition): p for topic in answer.body.topics for p in topic.partitions}
 
     # ------------------------------------------------------------------- answers
@@ -316,6 +332,9 @@ class Sender:
     def _rewind(self, state: _Partition) -> None:
         """Have everything that was not appended sent again, once all that is under way is answered."""
         if not state.is_rewinding or not all(batch.is_refused for batch in state.sent):
+            return
+        if self._transaction is not None and state.sent and (lost := _loss(state.sent[0], state.tp)):
+            self._fail_all(lost)
             return
         again: list[_Batch] = []
         has_gap = False
@@ -360,6 +379,13 @@ class Sender:
         for batch in state.waiting:
             batch.sequence = None
 
+    def _give_up(self, state: _Partition, error: PylogError) -> None:
+        """The oldest batch that waits fails; with a transaction everything does."""
+        if self._transaction is not None:
+            self._fail_all(error)
+        else:
+            self._tell(state.waiting.popleft(), error)
+
     def _tell(self, batch: _Batch, outcome: int | PylogError) -> None:
         self._unanswered_bytes -= len(batch.data)
         self._told.set()
@@ -396,9 +422,18 @@ def _is_final(error: KafkaError, batch: _Batch) -> bool:
     return not error.code.is_retriable
 
 
-def _refusal(found: Any, tp: TopicPartition) -> KafkaError:
+def _loss(batch: _Batch, tp: TopicPartition) -> PylogError | None:
+    """Why a transaction whose oldest batch this is cannot be whole any more."""
+    error = batch.error
+    assert error is not None, "it is refused"
+    if error.code in _TOO_LARGE and batch.count > 1:
+        return None
+    return _final(error, tp, batch) if error.code in _HAS_GAP or _is_final(error, batch) else None
+
+
+def _refusal(found: Any, tp: TopicPartition, transaction: Transaction | None) -> KafkaError:
     said = f": {found.error_message}" if found.error_message else ""
-    return error_of(found.error_code, f"append to {tp}{said}")
+    return error_of(found.error_code, f"append to {tp}{said}{remedy_of(found.error_code) if transaction else ''}")
 
 
 def _final(error: KafkaError, tp: TopicPartition, batch: _Batch) -> PylogError:
@@ -420,8 +455,13 @@ def split(data: memoryview) -> list[tuple[memoryview, int]]:
 def halves(data: memoryview) -> Iterable[tuple[int, memoryview]]:
     """Two batches with the same records as this one of at least two, each with the index of its first record.
 
-    Codec, producer and sequence numbers are those of the batch.
+    Codec, producer, transaction and sequence numbers are those of the batch.
     """
+    import numpy as np
+
+    from logstore.records.arrow import decode, encode
+    from logstore.records.rows import Rows
+
     header = batches.header_at(data)
     decoded = decode(data, start=header.base_offset, end=header.next_offset)
     rows = Rows(decoded.select(["key", "value", "headers", "timestamp"]), now_ms=batches.NO_TIMESTAMP)
@@ -429,7 +469,10 @@ def halves(data: memoryview) -> Iterable[tuple[int, memoryview]]:
     middle = header.count // 2
     for first, end in ((0, middle), (middle, header.count)):
         stamp = batches.ProducerStamp(
-            header.producer_id, header.producer_epoch, batches.sequence_after(header.base_sequence, first)
+            header.producer_id,
+            header.producer_epoch,
+            batches.sequence_after(header.base_sequence, first),
+            header.is_transactional,
         )
         (half,) = encode(
             rows,

@@ -13,14 +13,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
-
-import pyarrow as pa
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from logstore.config import INT64_MAX
 from logstore.errors import PylogError
-from logstore.records.arrow import decode_pieces
-from replication.client.attempts import LOST
+from replication.client.attempts import LOST, failure_of
 from replication.client.cluster import Cluster
 from replication.client.fetching import (
     EARLIEST,
@@ -43,6 +41,9 @@ from replication.protocol.messages import (
     Isolation,
     PartitionFetched,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -163,9 +164,7 @@ class PartitionReader:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """The program must hear of what went wrong here."""
         self._changed.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            unexpected = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the consumer failed: {error!r}")
-            self._error = error if isinstance(error, PylogError) else unexpected
+        self._error = failure_of(task, "the consumer") or self._error
 
     def _next(self, tp: TopicPartition) -> Position | None:
         """Where the next fetch of a partition begins; None if it is no longer read."""
@@ -173,6 +172,7 @@ class PartitionReader:
         return ahead[-1].end if ahead else self.positions.get(tp)
 
     async def _fetch_all(self) -> None:
+        await asyncio.to_thread(import_module, "logstore.records.arrow")  # the kernels take their time
         while True:
             self._wanted.clear()
             shares: dict[tuple[int, str], dict[TopicPartition, FetchPartition]] = {}
@@ -227,9 +227,11 @@ class PartitionReader:
         try:
             await self._agree(broker, share)
             sure = {tp: wanted for tp, wanted in share.items() if not self._is_in_doubt(tp, wanted)}
-            for tp, answer in (await self._ask(broker, sure) if sure else {}).items():
-                if self._is_at(tp, sure[tp]):
-                    await self._answered(tp, answer, sure[tp])
+            if sure:
+                answers = await ask_replica(self._cluster, broker, sure, self._isolation, REQUEST_BYTES)
+                for tp, answer in answers.items():
+                    if self._is_at(tp, sure[tp]):
+                        await self._answered(tp, answer, sure[tp])
         except LOST as error:
             logger.info("broker %d did not answer a fetch: %s", broker, error)
             self._later(*share)
@@ -243,11 +245,6 @@ class PartitionReader:
             del self._asked[place]
             self._fetching -= share.keys()
             self._wanted.set()
-
-    async def _ask(
-        self, broker: int, share: Mapping[TopicPartition, FetchPartition]
-    ) -> dict[TopicPartition, PartitionFetched]:
-        return await ask_replica(self._cluster, broker, share, self._isolation, REQUEST_BYTES)
 
     def _is_at(self, tp: TopicPartition, wanted: FetchPartition) -> bool:
         """Is that still what is to be fetched next?"""
@@ -353,6 +350,8 @@ class PartitionReader:
                 self.seek(tp, begin)
 
     def _rows(self, tp: TopicPartition, offset: int, found: Fetched) -> Iterator[pa.RecordBatch]:
+        from logstore.records.arrow import decode_pieces  # and the kernels
+
         for part in found.parts:
             where = (f"{tp} at {self._cluster.where}", 0)
             yield from decode_pieces(part, start=offset, end=INT64_MAX, where=where)
@@ -380,6 +379,8 @@ class PartitionReader:
 
 def _named(rows: pa.RecordBatch, tp: TopicPartition) -> pa.RecordBatch:
     """With the columns `topic` and `partition` in front."""
+    import pyarrow as pa
+
     topic = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows), [tp.topic])
     partition = pa.repeat(pa.scalar(tp.partition, pa.int32()), rows.num_rows)
     return pa.RecordBatch.from_arrays(

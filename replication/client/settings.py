@@ -1,19 +1,30 @@
-"""The settings of topics: those that decide what may be sent, and a topic's own; those of producers and consumers."""
+"""The settings of topics (those that decide what may be sent, and its own), brokers, producers and consumers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple, TypeVar
 
 from logstore.errors import InvalidConfigError, did_you_mean
-from replication.client.cluster import Cluster
-from replication.client.connection import UnsupportedVersionError
-from replication.errors import ErrorCode
+from replication.client.attempts import LOST
+from replication.client.cluster import METADATA_TIMEOUT_MS, Cluster
+from replication.client.connection import Answer, UnsupportedVersionError
+from replication.client.metadata import NO_LEADER
+from replication.errors import ErrorCode, KafkaError, error_of
 from replication.protocol.apis import ApiKey
 
-TOPIC_RESOURCE = 2
-_OF_THE_TOPIC = 1  # DescribeConfigs: where a value is from
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+_OF_THE_TOPIC, _OF_THE_BROKER, _OF_ALL_BROKERS, _OF_FILE = 1, 2, 3, 4  # DescribeConfigs: where a value is from
+SOURCES = {
+    _OF_THE_TOPIC: "DYNAMIC_TOPIC_CONFIG",
+    _OF_THE_BROKER: "DYNAMIC_BROKER_CONFIG",
+    _OF_ALL_BROKERS: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    _OF_FILE: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+}
+_OWN = {TOPIC_RESOURCE: {_OF_THE_TOPIC}, BROKER_RESOURCE: {_OF_THE_BROKER, _OF_ALL_BROKERS, _OF_FILE}}
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's default of max.message.bytes
 
 Settings = TypeVar("Settings")
@@ -62,17 +73,90 @@ async def topic_overrides(cluster: Cluster, topics: Sequence[str]) -> dict[str, 
 
 
 async def _describe(cluster: Cluster, topics: Sequence[str], keys: Sequence[str] | None) -> dict[str, Sequence[Any]]:
-    resources = [
-        {"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configuration_keys": keys} for topic in topics
-    ]
-    request = {"resources": resources, "include_synonyms": False, "include_documentation": False}
     try:
-        answer = (await cluster.call_any(ApiKey.DESCRIBE_CONFIGS, request)).body
+        answer = (await cluster.call_any(ApiKey.DESCRIBE_CONFIGS, _request(TOPIC_RESOURCE, topics, keys))).body
     except UnsupportedVersionError:
         return {}
     return {
         result.resource_name: result.configs for result in answer.results if result.error_code.value == ErrorCode.NONE
     }
+
+
+def _request(kind: int, names: Iterable[str], keys: Sequence[str] | None) -> dict[str, Any]:
+    resources = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys} for name in names]
+    return {"resources": resources, "include_synonyms": False, "include_documentation": False}
+
+
+class Setting(NamedTuple):
+    """A setting as a broker shows it. `value` is None if it is a secret; `source` is Kafka's word for where it is from.
+
+    `is_own`: it was given for this topic, or to this broker, and is no default.
+    """
+
+    value: str | None
+    source: str
+    is_own: bool
+    is_read_only: bool
+
+
+async def describe_settings(cluster: Cluster, kind: int, names: Sequence[str]) -> dict[str, dict[str, Setting]]:
+    """All settings of these topics, or of these brokers (by their ids), by name; of "", what all brokers were given.
+
+    Raises: KafkaError: one of them is not known; UnreachableError.
+    """
+    if kind == BROKER_RESOURCE:  # each speaks for itself alone
+        asked = [(name, _request(kind, [name], None)) for name in names]
+        answers = [
+            await (
+                cluster.call(int(name), ApiKey.DESCRIBE_CONFIGS, request) if name else _ask_controller(cluster, request)
+            )
+            for name, request in asked
+        ]
+    else:
+        answers = [await _ask_controller(cluster, _request(kind, names, None))]
+    found = {}
+    for result in (result for answer in answers for result in answer.body.results):
+        if code := result.error_code.value:
+            raise error_of(code, result.error_message or result.resource_name)
+        found[result.resource_name] = {row.name: _setting(kind, row) for row in result.configs}
+    return found
+
+
+async def _ask_controller(cluster: Cluster, request: Any) -> Answer:
+    """The controller knows of a topic that was made just now; if it does not answer, whoever does."""
+    if cluster.metadata is not None and cluster.metadata.controller != NO_LEADER:
+        with contextlib.suppress(*LOST, KafkaError):
+            controller = cluster.metadata.controller
+            return await cluster.call(controller, ApiKey.DESCRIBE_CONFIGS, request, timeout_ms=METADATA_TIMEOUT_MS)
+    return await cluster.call_any(ApiKey.DESCRIBE_CONFIGS, request, timeout_ms=METADATA_TIMEOUT_MS)
+
+
+def _setting(kind: int, row: Any) -> Setting:
+    source = SOURCES.get(row.config_source, "UNKNOWN")
+    is_own = row.config_source in _OWN[kind]
+    return Setting(None if row.is_sensitive else row.value, source, is_own, row.read_only)
+
+
+async def alter_settings(
+    cluster: Cluster,
+    resource: tuple[int, str],
+    given: Mapping[str, str],
+    deleted: Iterable[str] = (),
+    *,
+    validate_only: bool = False,
+) -> None:
+    """Set these settings of a topic, a broker or (named "") all brokers, and delete others: all of it, or nothing.
+
+    Raises: KafkaError: no such topic, broker or setting, or a value out of range; UnreachableError.
+    """
+    kind, name = resource
+    configs = [{"name": key, "config_operation": 0, "value": value} for key, value in given.items()]
+    configs += [{"name": key, "config_operation": 1, "value": None} for key in deleted]
+    change = {"resource_type": kind, "resource_name": name, "configs": configs}
+    request = {"resources": [change], "validate_only": validate_only}
+    (answer,) = (await cluster.call_any(ApiKey.INCREMENTAL_ALTER_CONFIGS, request)).body.responses
+    if code := answer.error_code.value:
+        raise error_of(code, answer.error_message or repr(name))
 
 
 def settings_of(kind: type[Settings], given: Mapping[str, Any], what: str) -> Settings:

@@ -1,18 +1,70 @@
-"""Topics made, and given partitions, by a client."""
+"""Topics made, given partitions, and deleted by a client; where their replicas are. Belongs to one event loop."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from logstore.errors import TopicExistsError, UnknownTopicError
-from replication.client.cluster import Cluster
-from replication.client.metadata import NO_LEADER, PartitionLeader
+from replication.client.attempts import LOST
+from replication.client.cluster import METADATA_TIMEOUT_MS, Cluster, metadata_request
+from replication.client.metadata import NO_EPOCH, NO_LEADER, PartitionLeader
 from replication.errors import ErrorCode, KafkaError, error_of
+from replication.model.cluster import Assignment, topic_id_of
 from replication.protocol.apis import ApiKey
 
 BROKERS_DEFAULT = -1
+
+
+class PartitionReplicas(NamedTuple):
+    """Who has a partition. `leader` is NO_LEADER if nobody leads it; `offline`: the replicas that cannot be reached."""
+
+    leader: int
+    leader_epoch: int
+    replicas: Assignment
+    isr: Assignment
+    offline: Assignment
+
+
+class TopicReplicas(NamedTuple):
+    """A topic, by partition. `id` is "" where the broker is older than Kafka 2.8."""
+
+    id: str
+    is_internal: bool
+    partitions: Mapping[int, PartitionReplicas]
+
+
+async def topic_replicas(cluster: Cluster) -> dict[str, TopicReplicas]:
+    """Every topic that may be seen, by name, as the controller knows it, or whoever answers. Raises: UnreachableError.
+
+    So what one has changed just now is seen.
+    """
+    request = metadata_request(None)
+    answer = (await cluster.call_any(ApiKey.METADATA, request, timeout_ms=METADATA_TIMEOUT_MS)).body
+    with contextlib.suppress(*LOST, KafkaError):  # there is none, or it does not answer
+        answer = (
+            await cluster.call(answer.controller_id, ApiKey.METADATA, request, timeout_ms=METADATA_TIMEOUT_MS)
+        ).body
+    return {
+        topic.name: TopicReplicas(
+            topic_id_of(getattr(topic, "topic_id", None)),
+            getattr(topic, "is_internal", False),
+            {row.partition_index: _replicas(row) for row in sorted(topic.partitions, key=lambda p: p.partition_index)},
+        )
+        for topic in sorted(answer.topics, key=lambda topic: topic.name)
+        if topic.error_code.value == ErrorCode.NONE
+    }
+
+
+def _replicas(row: Any) -> PartitionReplicas:
+    return PartitionReplicas(
+        row.leader_id,
+        getattr(row, "leader_epoch", NO_EPOCH),
+        tuple(row.replica_nodes),
+        tuple(row.isr_nodes),
+        tuple(getattr(row, "offline_replicas", ())),
+    )
 
 
 async def create_topic(
@@ -22,27 +74,45 @@ async def create_topic(
     partitions: int,
     replicas: int = BROKERS_DEFAULT,
     settings: Mapping[str, str],
+    assignments: Sequence[Assignment] = (),
 ) -> None:
-    """Make a topic, and return when it can be written to.
+    """Make a topic, and return when it can be written to. `assignments`: of each partition, instead of their numbers.
 
     Raises: TopicExistsError, KafkaError (the name, a setting, too few brokers), UnreachableError.
     """
     topic = {
         "name": name,
-        "num_partitions": partitions,
-        "replication_factor": replicas,
-        "assignments": (),
+        "num_partitions": BROKERS_DEFAULT if assignments else partitions,
+        "replication_factor": BROKERS_DEFAULT if assignments else replicas,
+        "assignments": [{"partition_index": p, "broker_ids": each} for p, each in enumerate(assignments)],
         "configs": [{"name": key, "value": value} for key, value in settings.items()],
     }
     await _change(cluster, ApiKey.CREATE_TOPICS, topic)
 
 
-async def add_partitions(cluster: Cluster, name: str, partitions: int) -> None:
+async def add_partitions(
+    cluster: Cluster, name: str, partitions: int, assignments: Sequence[Assignment] | None = None
+) -> None:
     """Give a topic more partitions, so many in all, and return when each can be written to.
+
+    `assignments` are those of the new ones.
 
     Raises: KafkaError (no such topic, or no more than before), UnreachableError.
     """
-    await _change(cluster, ApiKey.CREATE_PARTITIONS, {"name": name, "count": partitions, "assignments": None})
+    added = None if assignments is None else [{"broker_ids": each} for each in assignments]
+    await _change(cluster, ApiKey.CREATE_PARTITIONS, {"name": name, "count": partitions, "assignments": added})
+
+
+async def delete_topic(cluster: Cluster, name: str) -> None:
+    """Delete a topic, and return when the broker that was asked knows it no more.
+
+    Raises: KafkaError (no such topic, or delete.topic.enable is false), UnreachableError.
+    """
+    topic = {"name": name, "topic_id": None}
+    request = {"topics": [topic], "topic_names": [name], "timeout": int(cluster.timeout_s * 1000)}
+    answer = _result(await cluster.call_controller(ApiKey.DELETE_TOPICS, request, _code))
+    if code := answer.error_code.value:
+        raise error_of(code, f"topic {name!r}: {getattr(answer, 'error_message', None) or ''}".rstrip(": "))
 
 
 async def _change(cluster: Cluster, key: ApiKey, topic: Mapping[str, Any]) -> None:
@@ -67,7 +137,7 @@ async def _change(cluster: Cluster, key: ApiKey, topic: Mapping[str, Any]) -> No
 
 
 def _result(answer: Any) -> Any:
-    return (answer.topics if hasattr(answer, "topics") else answer.results)[0]
+    return next(getattr(answer, rows) for rows in ("topics", "results", "responses") if hasattr(answer, rows))[0]
 
 
 def _code(answer: Any) -> ErrorCode:

@@ -1,6 +1,6 @@
 """BrokerConfig: the settings of one broker, as Kafka names them in server.properties.
 
-Built like `logstore.config.LogConfig`: key, help and limits stand beside each field, and conf/server.properties is
+Built like `logstore.config.LogConfig`: help and limits stand beside each field, and conf/server.properties is
 generated from them. `properties_of` reads a file; `BrokerConfig.from_properties` refuses unknown keys, with a hint.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self, TypeVar
 
-from logstore.config import INT32_MAX, LogConfig, setting, settings_from
+from logstore.config import INT32_MAX, LogConfig, keyed, setting, settings_from
 from logstore.errors import InvalidConfigError
 from replication.config import unsupported
 
@@ -71,13 +71,12 @@ RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _TOPIC_SETTINGS = {f.metadata["key"]: f for f in fields(LogConfig)}
 
 
-def _topic_default(key: str, topic: str, note: str = "", *, default: Any = None) -> Any:
+def _topic_default(topic: str, note: str = "", *, default: Any = None) -> Any:
     """The setting of a broker that is the default of a topic's: with its limits and, unless given here, its default."""
     found = _TOPIC_SETTINGS[topic]
-    told = "the topic setting" if key == topic else topic
     limits = {name: value for name, value in found.metadata.items() if name not in ("key", "help")}
-    text = f"Default of {told}{'; ' if note else ''}{note}."
-    return setting(key, found.default if default is None else default, text, topic=topic, **limits)
+    text = f"Default of the topic setting {topic}{'; ' if note else ''}{note}."
+    return setting(found.default if default is None else default, text, topic=topic, is_live=True, **limits)
 
 
 class _Given:
@@ -87,309 +86,184 @@ class _Given:
     given: frozenset[str]
 
 
+@keyed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(_Given):
     # ------------------------------------------------------------ identity and network
     broker_id: int = setting(
-        "broker.id", 0, "Number of this broker; no other broker of the cluster may have it.", minimum=0,
-        maximum=INT32_MAX,
-    )  # fmt: skip
-    broker_rack: str = setting("broker.rack", "", "Where it stands: replicas are spread over racks.")
+        0, "Number of this broker; no other broker of the cluster may have it.", minimum=0, maximum=INT32_MAX
+    )
+    broker_rack: str = setting("", "Where it stands: replicas are spread over racks.")
     replica_selector_class: str = setting(
-        "replica.selector.class",
         LEADER_SELECTOR,
         "Who serves consumers: leaders, or a follower in the consumer's rack (client.rack). Set it on all brokers.",
         choices=(LEADER_SELECTOR, RACK_AWARE_SELECTOR),
     )
     listeners: str = setting(
-        "listeners",
         "PLAINTEXT://127.0.0.1:9092",
         "Address to listen on; port 0 takes a free one. With 0.0.0.0 or [::], which are every address of the machine, "
         "advertised.listeners is needed.",
     )
-    advertised_listeners: str = setting(
-        "advertised.listeners", "", "Address that clients and other brokers are told; empty: as listeners."
-    )
-    log_dirs: str = setting("log.dirs", "pylog-data", "Directory of the logs (one).")
+    advertised_listeners: str = setting("", "Address that clients and other brokers are told; empty: as listeners.")
+    log_dirs: str = setting("pylog-data", "Directory of the logs (one).")
     coordination: str = setting(
-        "coordination",
         "",
         "What the cluster agrees on: sqlite:PATH (brokers of one host) or zookeeper:HOST:PORT/CHROOT. "
         "Empty: a file in log.dirs, for a broker alone. zookeeper.connect is taken, too.",
     )
     coordination_copy_dir: str = setting(
-        "coordination.copy.dir",
         "",
         "Where a SQLite store of coordination is copied to, too, beside the copy that lies next to it: a directory on "
         "another disk, of this cluster only.",
     )
     coordination_copy_interval_ms: int = setting(
-        "coordination.copy.interval.ms",
-        60_000,
-        "At most so often a SQLite store of coordination is copied, and only after a change.",
-        minimum=100,
+        60_000, "At most so often a SQLite store of coordination is copied, and only after a change.", minimum=100
     )
     zookeeper_session_timeout_ms: int = setting(
-        "zookeeper.session.timeout.ms",
-        6000,
-        "A broker that is silent so long is taken for dead, with either kind of coordination.",
-        minimum=500,
+        6000, "A broker that is silent so long is taken for dead, with either kind of coordination.", minimum=500
     )
     metrics_port: int = setting(
-        "metrics.port", -1, "Port of the Prometheus endpoint; 0: a free one; -1: none.", minimum=-1,
-        maximum=PORT_MAX,
-    )  # fmt: skip
-    num_io_threads: int = setting(
-        "num.io.threads", 4, "Threads that read and write logs, half of them each.", minimum=1
+        -1, "Port of the Prometheus endpoint; 0: a free one; -1: none.", minimum=-1, maximum=PORT_MAX
     )
+    num_io_threads: int = setting(4, "Threads that read and write logs, half of them each.", minimum=1)
     num_recovery_threads_per_data_dir: int = setting(
-        "num.recovery.threads.per.data.dir",
-        2,
-        "Threads that open logs at the start, and mend them.",
-        minimum=1,
+        2, "Threads that open logs at the start, and mend them.", minimum=1
     )
-    queued_max_requests: int = setting(
-        "queued.max.requests", 500, "Requests in work; more are not read from their sockets.", minimum=1
-    )
-    queued_max_request_bytes: int = setting(
-        "queued.max.request.bytes", 536_870_912, "Bytes of large requests in work.", minimum=1
-    )
-    socket_request_max_bytes: int = setting(
-        "socket.request.max.bytes", 104_857_600, "Largest request.", minimum=1, maximum=INT32_MAX
-    )
+    queued_max_requests: int = setting(500, "Requests in work; more are not read from their sockets.", minimum=1)
+    queued_max_request_bytes: int = setting(536_870_912, "Bytes of large requests in work.", minimum=1)
+    socket_request_max_bytes: int = setting(104_857_600, "Largest request.", minimum=1, maximum=INT32_MAX)
     socket_send_buffer_bytes: int = setting(
-        "socket.send.buffer.bytes", -1, "SO_SNDBUF of clients' connections; -1: the system fits it to each.",
-        minimum=-1, maximum=INT32_MAX,
-    )  # fmt: skip
-    socket_receive_buffer_bytes: int = setting(
-        "socket.receive.buffer.bytes", -1, "SO_RCVBUF, likewise.", minimum=-1, maximum=INT32_MAX
+        -1, "SO_SNDBUF of clients' connections; -1: the system fits it to each.", minimum=-1, maximum=INT32_MAX
     )
+    socket_receive_buffer_bytes: int = setting(-1, "SO_RCVBUF, likewise.", minimum=-1, maximum=INT32_MAX)
     max_connections: int = setting(
-        "max.connections", INT32_MAX, "Connections; more are closed at once.", minimum=1, maximum=INT32_MAX
+        INT32_MAX, "Connections; more are closed at once.", minimum=1, maximum=INT32_MAX, is_live=True
     )
-    connections_max_idle_ms: int = setting(
-        "connections.max.idle.ms", 600_000, "A connection that is silent so long is closed.", minimum=1
-    )
-    fetch_max_bytes: int = setting(
-        "fetch.max.bytes", 57_671_680, "Most that one fetch is answered with.", minimum=1024,
-        maximum=INT32_MAX,
-    )  # fmt: skip
+    connections_max_idle_ms: int = setting(600_000, "A connection that is silent so long is closed.", minimum=1)
+    fetch_max_bytes: int = setting(57_671_680, "Most that one fetch is answered with.", minimum=1024, maximum=INT32_MAX)
 
     # ------------------------------------------------------------ topics
-    auto_create_topics_enable: bool = setting(
-        "auto.create.topics.enable", True, "Make a topic when a client first asks for it?"
-    )
-    num_partitions: int = setting("num.partitions", 1, "Partitions of a topic whose maker names no number.", minimum=1)
-    default_replication_factor: int = setting(
-        "default.replication.factor", 1, "Replicas of a topic whose maker names no number.", minimum=1
-    )
+    auto_create_topics_enable: bool = setting(True, "Make a topic when a client first asks for it?")
+    num_partitions: int = setting(1, "Partitions of a topic whose maker names no number.", minimum=1)
+    default_replication_factor: int = setting(1, "Replicas of a topic whose maker names no number.", minimum=1)
     max_broker_partitions: int = setting(
-        "max.broker.partitions", 20_000,
+        20_000,
         "Replicas that a broker may have; topics, partitions and moves that would bring more are refused.",
         minimum=1,
-    )  # fmt: skip
-    delete_topic_enable: bool = setting("delete.topic.enable", True, "May topics be deleted?")
+    )
+    delete_topic_enable: bool = setting(True, "May topics be deleted?")
 
     # ------------------------------------------------------------ replication
-    num_replica_fetchers: int = setting(
-        "num.replica.fetchers", 1, "Connections that fetch from one leader broker.", minimum=1
-    )
+    num_replica_fetchers: int = setting(1, "Connections that fetch from one leader broker.", minimum=1)
     replica_fetch_max_bytes: int = setting(
-        "replica.fetch.max.bytes", 1_048_576, "Bytes that a follower asks for, per partition.", minimum=1,
-        maximum=INT32_MAX,
-    )  # fmt: skip
-    replica_fetch_response_max_bytes: int = setting(
-        "replica.fetch.response.max.bytes", 10_485_760, "The same, per request.", minimum=1,
-        maximum=INT32_MAX,
-    )  # fmt: skip
-    replica_fetch_min_bytes: int = setting(
-        "replica.fetch.min.bytes", 1, "A leader answers a follower once it has so much for it.", minimum=0
+        1_048_576, "Bytes that a follower asks for, per partition.", minimum=1, maximum=INT32_MAX
     )
+    replica_fetch_response_max_bytes: int = setting(10_485_760, "The same, per request.", minimum=1, maximum=INT32_MAX)
+    replica_fetch_min_bytes: int = setting(1, "A leader answers a follower once it has so much for it.", minimum=0)
     replica_fetch_wait_max_ms: int = setting(
-        "replica.fetch.wait.max.ms",
-        500,
-        "Or after this time; up to four times that while nothing comes.",
-        minimum=0,
+        500, "Or after this time; up to four times that while nothing comes.", minimum=0
     )
-    replica_fetch_backoff_ms: int = setting(
-        "replica.fetch.backoff.ms", 1000, "Pause of a follower after a failed fetch.", minimum=0
-    )
-    replica_socket_timeout_ms: int = setting(
-        "replica.socket.timeout.ms", 30_000, "How long a broker waits for another's answer.", minimum=1
-    )
+    replica_fetch_backoff_ms: int = setting(1000, "Pause of a follower after a failed fetch.", minimum=0)
+    replica_socket_timeout_ms: int = setting(30_000, "How long a broker waits for another's answer.", minimum=1)
     replica_lag_time_max_ms: int = setting(
-        "replica.lag.time.max.ms", 10_000, "A follower that has not caught up for so long leaves the ISR.",
-        minimum=1,
-    )  # fmt: skip
+        10_000, "A follower that has not caught up for so long leaves the ISR.", minimum=1
+    )
     replica_lag_max_messages: int = setting(
-        "replica.lag.max.messages", -1, "One that is behind by more records leaves it, too; -1: never.",
-        minimum=-1,
-    )  # fmt: skip
+        -1, "One that is behind by more records leaves it, too; -1: never.", minimum=-1
+    )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
-        "replica.high.watermark.checkpoint.interval.ms", 5000, "How often high watermarks are stored.",
-        minimum=1,
-    )  # fmt: skip
+        5000, "How often high watermarks are stored.", minimum=1
+    )
 
     # ------------------------------------------------------------ controller
-    controlled_shutdown_enable: bool = setting(
-        "controlled.shutdown.enable", True, "Hand leadership over before stopping?"
-    )
-    controlled_shutdown_max_retries: int = setting(
-        "controlled.shutdown.max.retries", 3, "How often that is tried.", minimum=1
-    )
-    controlled_shutdown_retry_backoff_ms: int = setting(
-        "controlled.shutdown.retry.backoff.ms", 5000, "Pause between two tries.", minimum=0
-    )
-    auto_leader_rebalance_enable: bool = setting(
-        "auto.leader.rebalance.enable", True, "Give leadership back to preferred replicas by itself?"
-    )
-    leader_imbalance_check_interval_seconds: int = setting(
-        "leader.imbalance.check.interval.seconds", 300, "How often that is looked at.", minimum=1
-    )
+    controlled_shutdown_enable: bool = setting(True, "Hand leadership over before stopping?")
+    controlled_shutdown_max_retries: int = setting(3, "How often that is tried.", minimum=1)
+    controlled_shutdown_retry_backoff_ms: int = setting(5000, "Pause between two tries.", minimum=0)
+    auto_leader_rebalance_enable: bool = setting(True, "Give leadership back to preferred replicas by itself?")
+    leader_imbalance_check_interval_seconds: int = setting(300, "How often that is looked at.", minimum=1)
     leader_imbalance_per_broker_percentage: int = setting(
-        "leader.imbalance.per.broker.percentage", 10, "How much of a broker's leadership may be elsewhere.",
-        minimum=0, maximum=100,
-    )  # fmt: skip
+        10, "How much of a broker's leadership may be elsewhere.", minimum=0, maximum=100
+    )
 
     # ------------------------------------------------------------ groups
-    group_initial_rebalance_delay_ms: int = setting(
-        "group.initial.rebalance.delay.ms", 3000, "How long a new group waits for more members.", minimum=0
-    )
-    group_min_session_timeout_ms: int = setting(
-        "group.min.session.timeout.ms", 6000, "Shortest session timeout of a member.", minimum=1
-    )
-    group_max_session_timeout_ms: int = setting(
-        "group.max.session.timeout.ms", 1_800_000, "Longest session timeout of a member.", minimum=1
-    )
-    group_max_size: int = setting("group.max.size", INT32_MAX, "Members of one group.", minimum=1, maximum=INT32_MAX)
-    offset_metadata_max_bytes: int = setting(
-        "offset.metadata.max.bytes", 4096, "Text that a member may store with an offset.", minimum=0
-    )
-    offsets_commit_timeout_ms: int = setting(
-        "offsets.commit.timeout.ms", 5000, "How long a commit waits for all replicas.", minimum=1
-    )
-    offsets_retention_minutes: int = setting(
-        "offsets.retention.minutes", 10_080, "How long an empty group's offsets are kept.", minimum=1
-    )
-    offsets_retention_check_interval_ms: int = setting(
-        "offsets.retention.check.interval.ms", 600_000, "How often that is looked at.", minimum=1
-    )
-    offsets_topic_num_partitions: int = setting(
-        "offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets, when it is made.", minimum=1
-    )
-    offsets_topic_replication_factor: int = setting(
-        "offsets.topic.replication.factor", 3, "Its replicas (fewer if there are fewer brokers).", minimum=1
-    )
-    offsets_topic_segment_bytes: int = setting(
-        "offsets.topic.segment.bytes", 104_857_600, "Its segment.bytes.", minimum=1, maximum=INT32_MAX
-    )
+    group_initial_rebalance_delay_ms: int = setting(3000, "How long a new group waits for more members.", minimum=0)
+    group_min_session_timeout_ms: int = setting(6000, "Shortest session timeout of a member.", minimum=1)
+    group_max_session_timeout_ms: int = setting(1_800_000, "Longest session timeout of a member.", minimum=1)
+    group_max_size: int = setting(INT32_MAX, "Members of one group.", minimum=1, maximum=INT32_MAX)
+    offset_metadata_max_bytes: int = setting(4096, "Text that a member may store with an offset.", minimum=0)
+    offsets_commit_timeout_ms: int = setting(5000, "How long a commit waits for all replicas.", minimum=1)
+    offsets_retention_minutes: int = setting(10_080, "How long an empty group's offsets are kept.", minimum=1)
+    offsets_retention_check_interval_ms: int = setting(600_000, "How often that is looked at.", minimum=1)
+    offsets_topic_num_partitions: int = setting(50, "Partitions of __consumer_offsets, when it is made.", minimum=1)
+    offsets_topic_replication_factor: int = setting(3, "Its replicas (fewer if there are fewer brokers).", minimum=1)
+    offsets_topic_segment_bytes: int = setting(104_857_600, "Its segment.bytes.", minimum=1, maximum=INT32_MAX)
 
     # ------------------------------------------------------------ transactions
     transaction_max_timeout_ms: int = setting(
-        "transaction.max.timeout.ms",
-        900_000,
-        "Longest timeout of a transaction.",
-        minimum=1,
-        maximum=INT32_MAX,
+        900_000, "Longest timeout of a transaction.", minimum=1, maximum=INT32_MAX
     )
     transactional_id_expiration_ms: int = setting(
-        "transactional.id.expiration.ms",
-        7 * 24 * HOUR_MS,
-        "How long an id that nobody uses is kept.",
-        minimum=1,
+        7 * 24 * HOUR_MS, "How long an id that nobody uses is kept.", minimum=1
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        10_000,
-        "How often transactions that are older than their timeout are aborted.",
-        minimum=1,
+        10_000, "How often transactions that are older than their timeout are aborted.", minimum=1
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        HOUR_MS,
-        "How often ids that nobody uses are forgotten.",
-        minimum=1,
+        HOUR_MS, "How often ids that nobody uses are forgotten.", minimum=1
     )
     transaction_partition_verification_enable: bool = setting(
-        "transaction.partition.verification.enable",
-        True,
-        "Ask the coordinator before a partition takes the first batch of a transaction?",
+        True, "Ask the coordinator before a partition takes the first batch of a transaction?", is_live=True
     )
     transaction_two_phase_commit_enable: bool = setting(
-        "transaction.two.phase.commit.enable", False, "Serve transactions that have no timeout (KIP-939)?"
+        False,
+        "Serve transactions that have no timeout (KIP-939)? Exactly-once writes from Spark then outlast any outage.",
     )
     transaction_state_log_num_partitions: int = setting(
-        "transaction.state.log.num.partitions",
-        50,
-        "Partitions of __transaction_state, when it is made.",
-        minimum=1,
+        50, "Partitions of __transaction_state, when it is made.", minimum=1
     )
     transaction_state_log_replication_factor: int = setting(
-        "transaction.state.log.replication.factor",
-        3,
-        "Its replicas (fewer if there are fewer brokers).",
-        minimum=1,
+        3, "Its replicas (fewer if there are fewer brokers).", minimum=1
     )
-    transaction_state_log_min_isr: int = setting(
-        "transaction.state.log.min.isr", 2, "Its min.insync.replicas (at most its replicas).", minimum=1
-    )
-    transaction_state_log_segment_bytes: int = setting(
-        "transaction.state.log.segment.bytes", 104_857_600, "Its segment.bytes.", minimum=1, maximum=INT32_MAX
-    )
+    transaction_state_log_min_isr: int = setting(2, "Its min.insync.replicas (at most its replicas).", minimum=1)
+    transaction_state_log_segment_bytes: int = setting(104_857_600, "Its segment.bytes.", minimum=1, maximum=INT32_MAX)
 
     # ------------------------------------------------------------ logs: defaults of topics, and what looks after them
     log_retention_ms: int = _topic_default(
-        "log.retention.ms", "retention.ms", "also as log.retention.minutes or .hours", default=168 * HOUR_MS
+        "retention.ms", "also as log.retention.minutes or .hours", default=168 * HOUR_MS
     )
-    log_retention_bytes: int = _topic_default("log.retention.bytes", "retention.bytes")
-    log_retention_check_interval_ms: int = setting(
-        "log.retention.check.interval.ms", 300_000, "How often retention is looked at.", minimum=1
-    )
-    log_cleaner_enable: bool = setting("log.cleaner.enable", True, "Compact the topics that ask for it?")
-    log_cleaner_backoff_ms: int = setting("log.cleaner.backoff.ms", 15_000, "How often that is looked at.", minimum=0)
+    log_retention_bytes: int = _topic_default("retention.bytes")
+    log_retention_check_interval_ms: int = setting(300_000, "How often retention is looked at.", minimum=1)
+    log_cleaner_enable: bool = setting(True, "Compact the topics that ask for it?")
+    log_cleaner_backoff_ms: int = setting(15_000, "How often that is looked at.", minimum=0, is_live=True)
     log_scrub_interval_ms: int = setting(
-        "log.scrub.interval.ms",
         7 * 24 * HOUR_MS,
         "Every byte of every log is read and checked once in this time, in the background; 0 or -1: never.",
         minimum=-1,
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        "log.flush.offset.checkpoint.interval.ms", 60_000, "How often logs are fsynced and noted as such.",
-        minimum=1,
-    )  # fmt: skip
-    log_segment_bytes: int = _topic_default("log.segment.bytes", "segment.bytes")
-    log_roll_ms: int = _topic_default("log.roll.ms", "segment.ms", "also as log.roll.hours")
-    log_roll_jitter_ms: int = _topic_default("log.roll.jitter.ms", "segment.jitter.ms")
-    log_segment_delete_delay_ms: int = _topic_default("log.segment.delete.delay.ms", "file.delete.delay.ms")
-    log_index_interval_bytes: int = _topic_default("log.index.interval.bytes", "index.interval.bytes")
-    log_index_size_max_bytes: int = _topic_default("log.index.size.max.bytes", "segment.index.bytes")
-    log_flush_interval_messages: int = _topic_default("log.flush.interval.messages", "flush.messages")
-    log_flush_interval_ms: int = _topic_default("log.flush.interval.ms", "flush.ms")
-    log_cleanup_policy: frozenset[str] = _topic_default("log.cleanup.policy", "cleanup.policy")
-    log_cleaner_delete_retention_ms: int = _topic_default("log.cleaner.delete.retention.ms", "delete.retention.ms")
-    log_cleaner_min_cleanable_ratio: float = _topic_default(
-        "log.cleaner.min.cleanable.ratio", "min.cleanable.dirty.ratio"
+        60_000, "How often logs are fsynced and noted as such.", minimum=1
     )
-    log_cleaner_min_compaction_lag_ms: int = _topic_default(
-        "log.cleaner.min.compaction.lag.ms", "min.compaction.lag.ms"
-    )
-    log_cleaner_max_compaction_lag_ms: int = _topic_default(
-        "log.cleaner.max.compaction.lag.ms", "max.compaction.lag.ms"
-    )
-    log_message_timestamp_type: str = _topic_default("log.message.timestamp.type", "message.timestamp.type")
-    log_message_timestamp_before_max_ms: int = _topic_default(
-        "log.message.timestamp.before.max.ms", "message.timestamp.before.max.ms"
-    )
-    log_message_timestamp_after_max_ms: int = _topic_default(
-        "log.message.timestamp.after.max.ms", "message.timestamp.after.max.ms"
-    )
-    compression_type: str = _topic_default("compression.type", "compression.type")
-    message_max_bytes: int = _topic_default("message.max.bytes", "max.message.bytes")
-    min_insync_replicas: int = _topic_default("min.insync.replicas", "min.insync.replicas")
-    unclean_leader_election_enable: bool = _topic_default(
-        "unclean.leader.election.enable", "unclean.leader.election.enable"
-    )
-    producer_id_expiration_ms: int = _topic_default("producer.id.expiration.ms", "producer.id.expiration.ms")
+    log_segment_bytes: int = _topic_default("segment.bytes")
+    log_roll_ms: int = _topic_default("segment.ms", "also as log.roll.hours")
+    log_roll_jitter_ms: int = _topic_default("segment.jitter.ms")
+    log_segment_delete_delay_ms: int = _topic_default("file.delete.delay.ms")
+    log_index_interval_bytes: int = _topic_default("index.interval.bytes")
+    log_index_size_max_bytes: int = _topic_default("segment.index.bytes")
+    log_flush_interval_messages: int = _topic_default("flush.messages")
+    log_flush_interval_ms: int = _topic_default("flush.ms")
+    log_cleanup_policy: frozenset[str] = _topic_default("cleanup.policy")
+    log_cleaner_delete_retention_ms: int = _topic_default("delete.retention.ms")
+    log_cleaner_min_cleanable_ratio: float = _topic_default("min.cleanable.dirty.ratio")
+    log_cleaner_min_compaction_lag_ms: int = _topic_default("min.compaction.lag.ms")
+    log_cleaner_max_compaction_lag_ms: int = _topic_default("max.compaction.lag.ms")
+    log_message_timestamp_type: str = _topic_default("message.timestamp.type")
+    log_message_timestamp_before_max_ms: int = _topic_default("message.timestamp.before.max.ms")
+    log_message_timestamp_after_max_ms: int = _topic_default("message.timestamp.after.max.ms")
+    compression_type: str = _topic_default("compression.type")
+    message_max_bytes: int = _topic_default("max.message.bytes")
+    min_insync_replicas: int = _topic_default("min.insync.replicas")
+    unclean_leader_election_enable: bool = _topic_default("unclean.leader.election.enable")
+    producer_id_expiration_ms: int = _topic_default("producer.id.expiration.ms")
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> Self:

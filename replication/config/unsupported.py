@@ -106,7 +106,10 @@ _ABSENT: tuple[tuple[str, str], ...] = (
 
 def reason(key: str) -> str | None:
     """Why there is no such setting; None: it is none of Kafka's, or none that anybody knew of."""
-    return next((why for why, names in _ABSENT if any(_means(name, key) for name in names.split())), None)
+    for why, names in _ABSENT:
+        if any(key.startswith(name) if name.endswith(".") else key == name for name in names.split()):
+            return why
+    return None
 
 
 def refusal(keys: Iterable[str]) -> str | None:
@@ -117,7 +120,3 @@ def refusal(keys: Iterable[str]) -> str | None:
     first, *others = found
     line = f"no setting {first!r} here: {found[first]}; leave the line out"
     return f"{line}, and those of {', '.join(others)}" if others else line
-
-
-def _means(name: str, key: str) -> bool:
-    return key.startswith(name) if name.endswith(".") else key == name

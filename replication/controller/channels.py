@@ -24,7 +24,6 @@ from replication.controller.machine.events import (
     SendLeaderAndIsr,
     SendStopReplica,
     SendUpdateMetadata,
-    Stop,
 )
 from replication.coordination.tree import CoordinationError
 from replication.errors import ErrorCode, KafkaError, ProtocolError
@@ -33,6 +32,7 @@ from replication.model.cluster import (
     BrokerInfo,
     LeaderAndIsrPartitionState,
     TopicPartition,
+    rows_by_topic,
     topic_uuid,
 )
 from replication.model.state_changes import ControllerLines, StateChange
@@ -265,9 +265,7 @@ def _broker(info: BrokerInfo) -> ib.UpdateMetadataBroker:
 
 
 def _stops(request: SendStopReplica) -> tuple[ib.StopReplicaTopic, ...]:
-    topics: dict[str, list[Stop]] = {}
-    for stop in request.partitions:
-        topics.setdefault(stop.tp.topic, []).append(stop)
+    topics = rows_by_topic((stop.tp, stop) for stop in request.partitions)
     return tuple(
         ib.StopReplicaTopic(
             topic_name=name,

@@ -27,7 +27,7 @@ from replication.controller.machine.step import step
 from replication.controller.watches import Look, Watches, delete_if_there
 from replication.coordination import cluster, nodes, reassignments
 from replication.coordination.tree import ConnectionLossError, CoordinationError, SessionExpiredError, Tree
-from replication.model.cluster import BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition, WriteResult
+from replication.model.cluster import BrokerId, BrokerInfo, LeaderAndIsr, TopicPartition, WriteResult, ids_of
 from replication.model.state_changes import ControllerLines, StateChange, named
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class ControllerLoop:
         log: Callable[[StateChange], None],
         clock: Clock,
         *,
-        unclean_default: bool = False,
+        unclean_default: Callable[[], bool] = lambda: False,
     ) -> None:
         self.broker = broker
         self.state = Controller(broker=broker)
@@ -250,8 +250,8 @@ class ControllerLoop:
                 self._spawn(self._write(tree, term, effect))
             case events.MakeTopicId(topic):
                 self._spawn(self._make_topic_id(tree, term, topic))
-            case events.DeletePreferredElection():
-                self._spawn(self._repeat(lambda: delete_if_there(tree, nodes.PREFERRED_ELECTION)))
+            case events.DeleteElection():
+                self._spawn(self._repeat(lambda: delete_if_there(tree, nodes.ELECTION)))
             case events.WriteReassignment():
                 self._spawn(self._reassign(tree, term, effect))
             case events.DeleteTopicNodes(topic, topic_id):
@@ -291,7 +291,7 @@ class ControllerLoop:
         for look, is_set in zip(looks, armed, strict=True):
             self._spawn(self._watch(term, look, is_set))
         await asyncio.gather(*armed)
-        found = await self._repeat(lambda: cluster.read_cluster(tree, unclean_default=self._unclean_default))
+        found = await self._repeat(lambda: cluster.read_cluster(tree, unclean_default=self._unclean_default()))
         logger.info(
             "[Controller %d]: Controller %d ready to serve as the new controller with epoch %d: brokers %s, %d topics",
             self.broker,
@@ -374,17 +374,21 @@ class ControllerLoop:
     def _log_choices(self, effect: events.WriteStates, results: Iterable[WriteResult]) -> None:
         accepted = {result.tp for result in results if result.accepted}
         for write in effect.writes:
-            if write.selector is not None and write.tp in accepted:
+            how = write.selected
+            if how is not None and write.tp in accepted:
                 state = {
                     "leader": write.state.leader,
                     "leader_epoch": write.state.leader_epoch,
                     "isr": write.state.isr,
                 }
                 logger.info(
-                    "[%s]: Selected new leader and ISR %s for partition %s",
-                    write.selector,
+                    "[%s]: Selected new leader and ISR %s for partition %s, of assigned replicas %s, live %s, ISR %s",
+                    how.selector,
                     json.dumps(state, separators=(",", ":")),
                     named(write.tp),
+                    ids_of(how.assigned),
+                    ids_of(how.live),
+                    ids_of(how.isr),
                 )
 
     async def _make_topic_id(self, tree: Tree, term: _Term, topic: str) -> None:

@@ -22,7 +22,7 @@ Look: TypeAlias = Callable[[Watch], Awaitable[tuple[events.Event, ...]]]
 class Watches:
     """The watches of one term. `unclean_default` as in `cluster.read_topics`."""
 
-    def __init__(self, tree: Tree, *, unclean_default: bool) -> None:
+    def __init__(self, tree: Tree, *, unclean_default: Callable[[], bool]) -> None:
         self._tree = tree
         self._unclean_default = unclean_default
         self._watched_topics: set[str] = set()
@@ -73,7 +73,7 @@ class Watches:
         return (await self.read_topics(),)
 
     async def read_topics(self) -> events.TopicsChanged:
-        found = await cluster.read_topics(self._tree, unclean_default=self._unclean_default)
+        found = await cluster.read_topics(self._tree, unclean_default=self._unclean_default())
         return events.TopicsChanged(found)
 
     async def deletions(self, watch: Watch) -> tuple[events.Event, ...]:
@@ -82,11 +82,11 @@ class Watches:
 
     async def election(self, watch: Watch) -> tuple[events.Event, ...]:
         """Requested elections, after the present ISRs, whose notices come a moment later."""
-        found = await self._tree.get(nodes.PREFERRED_ELECTION, watch)
+        found = await self._tree.get(nodes.ELECTION, watch)
         if found is None:
             return ()
-        tps = nodes.decode_partitions(nodes.PREFERRED_ELECTION, found.data)
-        return await self._isrs_of(tps), events.PreferredElectionRequested(tps)
+        election = nodes.decode_election(found.data)
+        return await self._isrs_of(election.partitions), events.ElectionRequested(election)
 
     async def reassignments(self, watch: Watch) -> tuple[events.Event, ...]:
         """Requested reassignments, after the present topics, one of which may be new."""

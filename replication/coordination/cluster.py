@@ -36,6 +36,7 @@ from replication.model.cluster import (
     BrokerId,
     BrokerInfo,
     ClusterState,
+    Election,
     LeaderAndIsr,
     Reassignment,
     TopicInfo,
@@ -280,7 +281,7 @@ async def read_topic_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dic
 def _settings(topic: str, node: Node | None) -> dict[str, str] | None:
     settings = None
     with log_if_malformed():
-        settings = nodes.settings_of(topic, node)
+        settings = nodes.settings_at(nodes.topic_config_path(topic), node)
     return settings
 
 
@@ -291,10 +292,10 @@ async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterS
     partitions = [TopicPartition(name, p) for name, topic in topics.items() for p in topic.partitions]
     states = await read_states(tree, partitions)
     # These two may be written by hand, and wrongly: the watches report it when they are corrected.
-    elections: tuple[TopicPartition, ...] = ()
+    election = Election()
     with log_if_malformed():
-        if (election := await tree.get(nodes.PREFERRED_ELECTION)) is not None:
-            elections = nodes.decode_partitions(nodes.PREFERRED_ELECTION, election.data)
+        if (found := await tree.get(nodes.ELECTION)) is not None:
+            election = nodes.decode_election(found.data)
     reassignments: dict[TopicPartition, Reassignment] = {}
     with log_if_malformed():
         reassignments = await read_reassignments(tree)
@@ -303,7 +304,7 @@ async def read_cluster(tree: Tree, *, unclean_default: bool = False) -> ClusterS
         topics=topics,
         leadership={tp: state for tp, state in states.items() if state is not None},
         deletions=await tree.children(nodes.DELETED_TOPICS),
-        preferred_elections=elections,
+        election=election,
         reassignments=reassignments,
         offline=await read_offline(tree),
     )

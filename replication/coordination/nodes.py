@@ -1,8 +1,8 @@
 """Paths and contents of the nodes, as Kafka 0.9 has them: its tools read ours, and we read theirs.
 
 Every write is byte for byte what Kafka 0.9 writes, where that has an order. New keys (`rack`, `lost_writes`,
-`broker_epoch`, `original_replicas`) and the nodes below /pylog are ones that its tools ignore. Reads take keys in any
-order, and skip unknown ones.
+`broker_epoch`, `original_replicas`, `unclean`) and the nodes below /pylog are ones that its tools ignore. Reads take
+keys in any order, and skip unknown ones.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from replication.model.cluster import (
     Assignment,
     BrokerId,
     BrokerInfo,
+    Election,
     LeaderAndIsr,
     Offline,
     Reassignment,
@@ -30,10 +31,12 @@ TOPICS = "/brokers/topics"
 BROKER_ID_SEQUENCE = "/brokers/seqid"  # Kafka derives generated broker ids from its version
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
-PREFERRED_ELECTION = "/admin/preferred_replica_election"
+ELECTION = "/admin/preferred_replica_election"
 REASSIGNMENT = "/admin/reassign_partitions"
 DELETED_TOPICS = "/admin/delete_topics"
 TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
+ALL_BROKERS = "<default>"  # the node there with what all brokers were given
 CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
 CLUSTER_ID = "/cluster/id"
@@ -59,6 +62,7 @@ PERSISTENT_PATHS = (
     TOPICS,
     CONFIG_CHANGES,
     TOPIC_CONFIGS,
+    BROKER_CONFIGS,
     "/config/clients",
     DELETED_TOPICS,
     BROKER_ID_SEQUENCE,
@@ -154,7 +158,7 @@ def encode_broker(broker: BrokerInfo, now_ms: int) -> bytes:
         value["rack"] = broker.rack
     if broker.lost_writes:
         value["lost_writes"] = True
-    value["broker_epoch"] = broker.epoch
+    value["broker_epoch"] = str(broker.epoch)  # the tools of Kafka 0.9 read no number above 31 bits
     return _encode(value)
 
 
@@ -166,12 +170,18 @@ def decode_broker(broker: BrokerId, node: Node) -> BrokerInfo:
     at = _Reader(broker_path(broker), node.data)
     return BrokerInfo(
         id=broker,
-        epoch=at.number("broker_epoch") if "broker_epoch" in at.value else node.creation,
+        epoch=_epoch(at) if "broker_epoch" in at.value else node.creation,
         host=at.text("host"),
         port=at.number("port"),
         rack=at.value.get("rack"),
         lost_writes=at.value.get("lost_writes") is True,
     )
+
+
+def _epoch(at: _Reader) -> int:
+    """The epoch, a text; a number in registrations by earlier versions."""
+    found = at.value["broker_epoch"]
+    return int(found) if isinstance(found, str) and found.isdecimal() else at.number("broker_epoch")
 
 
 def registered_ms(data: bytes) -> int:
@@ -273,32 +283,49 @@ def encode_config(config: Mapping[str, str]) -> bytes:
     return _encode({"version": 1, "config": dict(sorted(config.items()))})
 
 
-def settings_of(topic: str, node: Node | None) -> dict[str, str]:
-    """Return the overrides in the config node of a topic; every value as text, whatever JSON type it has."""
+def broker_config_path(broker: str) -> str:
+    return f"{BROKER_CONFIGS}/{broker or ALL_BROKERS}"
+
+
+def settings_at(path: str, node: Node | None) -> dict[str, str]:
+    """Return the settings in a config node; every value as text, whatever JSON type it has."""
     if node is None or not node.data:
         return {}
-    at = _Reader(topic_config_path(topic), node.data)
+    at = _Reader(path, node.data)
     return {key: str(value) for key, value in at.typed("config", dict).items()}
 
 
-def encode_config_change(topic: str) -> bytes:
-    return _encode({"version": 1, "entity_type": "topics", "entity_name": topic})
+def encode_config_change(config_path: str) -> bytes:
+    """A notice that the settings in this node, of a topic or of brokers, have changed."""
+    _, _, kind, name = config_path.split("/")
+    return _encode({"version": 1, "entity_type": kind, "entity_name": name})
 
 
 def decode_config_change(path: str, data: bytes) -> str | None:
-    """Return the topic whose settings changed; None for a notice about clients."""
+    """Return the node whose settings changed; None for a notice about clients."""
     at = _Reader(path, data)
-    return at.text("entity_name") if at.value.get("entity_type") == "topics" else None
+    kind, name = at.value.get("entity_type"), at.text("entity_name")
+    return f"/config/{kind}/{name}" if kind in ("topics", "brokers") else None
 
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
-    """A list of partitions: for /admin/preferred_replica_election and the ISR notices of leaders."""
-    rows = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
-    return _encode({"version": 1, "partitions": rows})
+    """A list of partitions: for the ISR notices of leaders."""
+    return _encode({"version": 1, "partitions": _named(partitions)})
 
 
 def decode_partitions(path: str, data: bytes) -> tuple[TopicPartition, ...]:
     return tuple(tp for tp, _ in _rows(path, data))
+
+
+def encode_election(election: Election) -> bytes:
+    """As Kafka writes it; `unclean` only where it is asked for. Who does not know that elects preferred replicas."""
+    flag = {"unclean": True} if election.is_unclean else {}
+    return _encode({"version": 1, "partitions": _named(election.partitions), **flag})
+
+
+def decode_election(data: bytes) -> Election:
+    at = _Reader(ELECTION, data)
+    return Election(decode_partitions(ELECTION, data), is_unclean=at.value.get("unclean") is True)
 
 
 def encode_reassignment(plans: Mapping[TopicPartition, Reassignment]) -> bytes:
@@ -321,6 +348,10 @@ def decode_reassignment(data: bytes) -> dict[TopicPartition, Reassignment]:
             target, None if original is None else at.numbers(original, f"original replicas of {tp}")
         )
     return plans
+
+
+def _named(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
 
 
 def _rows(path: str, data: bytes) -> list[tuple[TopicPartition, dict[str, Any]]]:

@@ -21,7 +21,7 @@ from replication.coordination.tree import (
     Tree,
     Watch,
 )
-from replication.model.cluster import Assignment, TopicPartition
+from replication.model.cluster import Assignment, Election
 
 
 async def create_topic(
@@ -112,16 +112,18 @@ def _noting(path: str, note: Node | None, found: nodes.PartitionCount) -> Step:
 
 async def read_configs(tree: Tree, topics: Sequence[str]) -> dict[str, dict[str, str]]:
     found = await tree.read_batch([nodes.topic_config_path(topic) for topic in topics])
-    return {topic: nodes.settings_of(topic, node) for topic, node in zip(topics, found, strict=True)}
+    return {
+        topic: nodes.settings_at(nodes.topic_config_path(topic), node)
+        for topic, node in zip(topics, found, strict=True)
+    }
 
 
-async def change_config(tree: Tree, topic: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
-    """Replace the overrides of a topic by what `change` makes of them, and notify all brokers."""
-    path = nodes.topic_config_path(topic)
-    notice = Create(nodes.CONFIG_CHANGE_PREFIX, nodes.encode_config_change(topic), sequence=True)
+async def change_config(tree: Tree, path: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> None:
+    """Replace the settings in a config node by what `change` makes of them, and notify all brokers."""
+    notice = Create(nodes.CONFIG_CHANGE_PREFIX, nodes.encode_config_change(path), sequence=True)
     while True:
         found = await tree.get(path)
-        data = nodes.encode_config(change(nodes.settings_of(topic, found)))
+        data = nodes.encode_config(change(nodes.settings_at(path, found)))
         step: Step = Create(path, data) if found is None else SetData(path, data, found.version)
         try:
             await tree.multi([step, notice])
@@ -155,16 +157,16 @@ async def find_gone(tree: Tree, ids: Mapping[str, str | None]) -> tuple[str, ...
     )
 
 
-async def request_election(tree: Tree, partitions: Sequence[TopicPartition]) -> None:
-    """Ask for the preferred replicas of these to lead. Raises: InvalidRequestError: an election is under way."""
+async def request_election(tree: Tree, election: Election) -> None:
+    """Ask the controller for an election. Raises: InvalidRequestError: another one is under way."""
     try:
-        await tree.create(nodes.PREFERRED_ELECTION, nodes.encode_partitions(partitions))
+        await tree.create(nodes.ELECTION, nodes.encode_election(election))
     except NodeExistsError:
-        raise InvalidRequestError("another election of preferred replicas is under way: try again") from None
+        raise InvalidRequestError("another election is under way: try again") from None
 
 
 async def is_electing(tree: Tree, watch: Watch) -> bool:
-    return await tree.get(nodes.PREFERRED_ELECTION, watch) is not None
+    return await tree.get(nodes.ELECTION, watch) is not None
 
 
 async def forget_old_notices(tree: Tree, keep: int) -> None:

@@ -12,7 +12,9 @@ import base64
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
+
+_Row = TypeVar("_Row")
 
 BrokerId: TypeAlias = int
 # The assigned replicas of a partition, the preferred one first.
@@ -50,6 +52,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def rows_by_topic(rows: Iterable[tuple[TopicPartition, _Row]]) -> dict[str, list[_Row]]:
+    """Return what is said of partitions as lists per topic, both in the given order."""
+    found: dict[str, list[_Row]] = {}
+    for tp, row in rows:
+        found.setdefault(tp.topic, []).append(row)
+    return found
 
 
 def names_of(tps: Sequence[TopicPartition]) -> str:
@@ -192,6 +202,14 @@ class ReassignmentWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class Election:
+    """Partitions for which somebody asked for an election: of the preferred replica, or (`is_unclean`) of any."""
+
+    partitions: tuple[TopicPartition, ...] = ()
+    is_unclean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterState:
     """The content of the coordination tree: brokers, topics, their leaders, and requests."""
 
@@ -199,6 +217,6 @@ class ClusterState:
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     leadership: Mapping[TopicPartition, LeaderAndIsr] = field(default_factory=dict)
     deletions: tuple[str, ...] = ()
-    preferred_elections: tuple[TopicPartition, ...] = ()
+    election: Election = Election()
     reassignments: Mapping[TopicPartition, Reassignment] = field(default_factory=dict)
     offline: Mapping[BrokerId, Offline] = field(default_factory=dict)

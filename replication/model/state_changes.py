@@ -140,6 +140,9 @@ class RequestLines(NamedTuple):
     def not_mine(self, tp: TopicPartition, replicas: tuple[BrokerId, ...]) -> StateChange:
         return self._ignoring(f"{named(tp)} as itself is not in assigned replica list {ids_of(replicas)}")
 
+    def other_topic(self, tp: TopicPartition, topic_id: str) -> StateChange:
+        return self._ignoring(f"{named(tp)} since its replica here is not of the topic with the id {topic_id}")
+
     def handling(self, tp: TopicPartition, role: str) -> StateChange:
         return self._transition("handling", tp, f"starting the become-{role}")
 

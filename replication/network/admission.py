@@ -95,6 +95,8 @@ class Admission:
         self.long = LongRequests()
         self.connections: set[Client] = set()
         self.held_bytes = 0  # of large requests, from their first byte to their answer
+        self.refused = 0  # connections, since the start: there were too many
+        self.misused = 0  # connections, since the start: the client broke the protocol
         self.in_work = 0  # requests that count as queued
         self.unsent_bytes = 0  # of answers, for clients that do not read as fast as they ask
         self.is_closing = False
@@ -108,7 +110,12 @@ class Admission:
 
     def begin(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self._connections_max = self.limits.places()
+        self.limit(self.limits)
+
+    def limit(self, limits: SocketServerSettings) -> None:
+        """Have other limits from now on. Connections that are there stay."""
+        self.limits = limits
+        self._connections_max = limits.places()
 
     def end(self) -> None:
         self.is_closing = True
@@ -118,6 +125,7 @@ class Admission:
     def admit(self, connection: Client) -> bool:
         """Count the connection; may it stay? One line of the log while there are too many."""
         self.connections.add(connection)
+        self.refused += len(self.connections) > self._connections_max
         was_full, self._is_full = self._is_full, len(self.connections) > self._connections_max
         if self._is_full and not was_full:
             logger.warning(

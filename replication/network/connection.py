@@ -337,6 +337,7 @@ class Connection(asyncio.BufferedProtocol):
     def _fail(self, reason: str) -> None:
         """The client broke the protocol: one line, and no more of it."""
         if not self._is_winding_up:
+            self._admission.misused += 1
             logger.warning("client=%s connection closed: %s", self.host, reason)
         self.abort()
 

@@ -265,6 +265,12 @@ def _sized(header: bytes, body: list[Buffer]) -> list[Buffer]:
 
 # ---------------------------------------------------------------- ApiVersions
 
+# KIP-890: Produce 12 and TxnOffsetCommit 5 add partitions, EndTxn 5 begins another epoch. Java's producers do so only
+# where the brokers of a cluster tell that all of them can.
+_TRANSACTION_VERSION = 2
+_FINALIZED = {"max_version_level": _TRANSACTION_VERSION, "min_version_level": _TRANSACTION_VERSION}
+_SUPPORTED = {"min_version": 0, "max_version": _TRANSACTION_VERSION}
+
 
 def advertised(keys: Collection[ApiKey], *, has_two_phase_commit: bool = False) -> tuple[tuple[int, int, int], ...]:
     """Return (key, first, last) of the APIs that clients see: those of `keys` that are not between brokers only."""
@@ -294,8 +300,13 @@ def answer_api_versions(
 @cache
 def _api_versions(version: int, error: ErrorCode, shown: tuple[tuple[int, int, int], ...]) -> EncodedBody:
     rows = [{"api_key": key, "min_version": first, "max_version": last} for key, first, last in shown]
-    cls = response_class(ApiKey.API_VERSIONS, version)
-    return EncodedBody([encode_entity(build(cls, {"error_code": error, "api_keys": rows}))])
+    values: dict[str, Any] = {"error_code": error, "api_keys": rows}
+    if any(key == ApiKey.END_TXN for key, *_ in shown):
+        name = {"name": "transaction.version"}
+        values |= {"finalized_features_epoch": 0, "finalized_features": [name | _FINALIZED]}
+        if version >= 4:  # Java's clients that ask in version 3 take no feature that begins at 0 (KAFKA-17011)
+            values["supported_features"] = [name | _SUPPORTED]
+    return EncodedBody([encode_entity(build(response_class(ApiKey.API_VERSIONS, version), values))])
 
 
 # ---------------------------------------------------------------- client side

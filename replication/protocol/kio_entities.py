@@ -49,11 +49,7 @@ def _conversion(kind: Any, kafka_type: str | None) -> Callable[[Any], Any]:
         return lambda values: tuple(map(item, values))
     if kafka_type is None:
         return lambda value: build(kind, value) if isinstance(value, Mapping) else value
-    return _CONVERSIONS.get(kafka_type, _as_it_is)
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
+    return _CONVERSIONS.get(kafka_type, lambda value: value)
 
 
 def _time(value: Any) -> Any:

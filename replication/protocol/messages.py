@@ -94,6 +94,9 @@ class ProduceResponse(NamedTuple):
 # ---------------------------------------------------------------------- Fetch
 
 
+EXAMINER = -2  # Kafka's debugging consumer: reads up to the log's end, and what it asks for tells nothing
+
+
 class FetchPartition(NamedTuple):
     """The position to read from. `log_start_offset` is a follower's own; epochs of -1 need no check."""
 
@@ -114,7 +117,7 @@ class FetchTopic(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """A consumer's request, or with `replica_id` >= 0 a follower's. What nobody here asks for is not in it."""
+    """A consumer's request; with `replica_id` >= 0 a follower's, or of EXAMINER. What nobody asks for is not in it."""
 
     max_wait_ms: int
     min_bytes: int

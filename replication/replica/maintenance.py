@@ -42,13 +42,13 @@ class Maintenance:
     def begin(self) -> None:
         config = self._config
         self._thread = ThreadPoolExecutor(1, "maintenance")
-        schedule: list[tuple[int, Callable[[], None]]] = [
-            (config.log_flush_offset_checkpoint_interval_ms, self._flush),
-            (FLUSH_LOOK_MS, self._flush_due),
-            (config.log_retention_check_interval_ms, self._retain),
+        schedule: list[tuple[Callable[[], int], Callable[[], None]]] = [
+            (lambda: config.log_flush_offset_checkpoint_interval_ms, self._flush),
+            (lambda: FLUSH_LOOK_MS, self._flush_due),
+            (lambda: config.log_retention_check_interval_ms, self._retain),
         ]
         if config.log_cleaner_enable:
-            schedule.append((config.log_cleaner_backoff_ms, self._compact))
+            schedule.append((lambda: config.log_cleaner_backoff_ms, self._compact))
         self._tasks = [asyncio.ensure_future(self._repeat(interval_ms, act)) for interval_ms, act in schedule]
         self._tasks.append(asyncio.ensure_future(self._checkpoint()))
         if config.log_scrub_interval_ms > 0:
@@ -66,10 +66,10 @@ class Maintenance:
         if self._scrubber is not None:
             await asyncio.to_thread(self._scrubber.join)
 
-    async def _repeat(self, interval_ms: int, act: Callable[[], None]) -> None:
+    async def _repeat(self, interval_ms: Callable[[], int], act: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(max(interval_ms, 100) / 1000)
+            await asyncio.sleep(max(interval_ms(), 100) / 1000)
             try:
                 await loop.run_in_executor(self._thread, act)
             except Exception as error:  # the next time may succeed
@@ -112,7 +112,8 @@ class Maintenance:
 
     def _retain(self) -> None:
         for tp, partition in self._partitions():
-            if partition.replica.config.expires:
+            replica = partition.replica
+            if replica.config.expires or replica.log.files.view.aside:  # whose files leave after a delay
                 self._guarded(tp, partial(self._expire, partition))
         self._replicas.dir.sweep(self._config.log_segment_delete_delay_ms)
 

@@ -19,7 +19,7 @@ from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import NO_EPOCH, TopicPartition
 from replication.model.metadata import Metadata
 from replication.network.steps import in_steps
-from replication.protocol.messages import FetchPartition, Isolation, PartitionFetched
+from replication.protocol.messages import EXAMINER, FetchPartition, Isolation, PartitionFetched
 from replication.protocol.wire import Buffer
 from replication.replica import nearest
 from replication.replica.follower.fetcher import Fetchers
@@ -30,7 +30,7 @@ from replication.replica.leader.bystander import Bystander
 from replication.replica.leader.isr_writer import IsrWriter
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.purgatory import PendingProduce
-from replication.replica.leader.results import ALL_IN_SYNC, EXAMINER, AppendResult, FetchTerms, unlimited
+from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms, unlimited
 from replication.replica.machine import isr
 from replication.replica.maintenance import Maintenance
 from replication.replica.partition import Partition

@@ -149,6 +149,8 @@ class ControllerRequests:
                 self._log_change(lines.ignored(row.tp, row.state.leader_epoch, known or 0))
             elif codes[row.tp] is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._log_change(lines.not_mine(row.tp, row.replicas))
+            elif codes[row.tp] is ErrorCode.INCONSISTENT_TOPIC_ID:
+                self._log_change(lines.other_topic(row.tp, row.topic_id))
         partitions = await self._find(wanted)
         if self.broker_epoch != broker_epoch:  # the session ended meanwhile, and all roles with it
             return {**codes, **{row.tp: ErrorCode.STALE_BROKER_EPOCH for row in wanted}}
@@ -270,7 +272,8 @@ class ControllerRequests:
             is_whole = told_in != self._told_in
             gone = await self._gone({topic.topic_name for topic in request.topic_states}) if is_whole else ()
             self._told_in = told_in
-            brokers = tuple(_brokers_of(request))
+            live = ((broker.id, broker.endpoints[0], broker.rack) for broker in request.live_brokers)
+            brokers = tuple(BrokerAddress(broker, at.host, at.port, rack) for broker, at, rack in live)
             self._metadata.update(request.controller_id, brokers, (), gone=gone)
             async for updates in in_steps(_updates_of(request)):
                 taken = set(self._metadata.update(request.controller_id, brokers, updates))
@@ -332,9 +335,3 @@ def _updates_of(request: ib.UpdateMetadataRequest) -> Iterable[PartitionUpdate]:
                 topic_id_of(topic.topic_id),
                 PartitionMetadata(_state_of(state), state.replicas, state.offline_replicas),
             )
-
-
-def _brokers_of(request: ib.UpdateMetadataRequest) -> Iterable[BrokerAddress]:
-    for broker in request.live_brokers:
-        endpoint = broker.endpoints[0]
-        yield BrokerAddress(broker.id, endpoint.host, endpoint.port, broker.rack)

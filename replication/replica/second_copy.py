@@ -15,9 +15,8 @@ from replication.errors import ErrorCode, ProtocolError
 from replication.model.cluster import BrokerId, TopicPartition
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
-from replication.protocol.messages import FetchPartition, FetchRequest, FetchTopic, PartitionFetched
+from replication.protocol.messages import EXAMINER, FetchPartition, FetchRequest, FetchTopic, PartitionFetched
 from replication.protocol.wire import Buffer
-from replication.replica.leader.results import EXAMINER
 
 LATEST = -1
 IDLE_TIMES = 9  # so many times as long as a read took there is a pause: who leads has others to serve

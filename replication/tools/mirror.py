@@ -26,7 +26,9 @@ from replication.client.connection import UnreachableError
 from replication.client.fetching import EARLIEST, FETCH_BYTES, LATEST
 from replication.client.kafka_client import Isolation, KafkaClient, KafkaError
 from replication.model.cluster import TopicPartition
+from replication.tools.connecting import client_of
 from replication.tools.mirror_targets import (
+    CLIENT_ID,
     COPIED_COLUMNS,
     ClusterTarget,
     DirectoryTarget,
@@ -34,7 +36,6 @@ from replication.tools.mirror_targets import (
     MirrorTarget,
     SourceTopic,
     Unit,
-    client_of,
 )
 
 __all__ = ["Copied", "MirrorError", "mirror"]
@@ -80,7 +81,7 @@ def mirror(  # noqa: PLR0913  where from, what, where to, and how long
     addresses_of(source, "--from")
     fits = None if pattern is None else _compiled(pattern)
     stop = stop or threading.Event()
-    with client_of(source, consumer_properties or {}) as origin:
+    with client_of(source, consumer_properties or {}, client_id=CLIENT_ID) as origin:
         name, wanted = _wanted(origin, topics, fits)
         where: MirrorTarget
         if _BOOTSTRAP.fullmatch(target):

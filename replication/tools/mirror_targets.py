@@ -21,14 +21,14 @@ from logstore.errors import PylogError, UnknownTopicError
 from logstore.store.reading import schema_of
 from replication.client.fetching import LATEST
 from replication.client.groups import Committed
-from replication.client.kafka_client import Isolation, KafkaClient
-from replication.client.security import SETTINGS, hint_of, security_of
+from replication.client.kafka_client import Isolation
 from replication.model.cluster import TopicPartition
+from replication.tools.connecting import client_of
 
 SETTLE_MS = 1000  # until records in flight from a killed run are appended, or lost with its connection
 COPIED_COLUMNS = ["key", "value", "headers", "timestamp"]
-_TIMEOUT, _COMPRESSION = "default.api.timeout.ms", "compression.type"
-_TIMEOUT_MS = "60000"
+CLIENT_ID = "pylog-mirror"
+_COMPRESSION = "compression.type"
 
 
 class MirrorError(PylogError):
@@ -64,22 +64,6 @@ class MirrorTarget(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-def client_of(bootstrap: str, properties: Mapping[str, str], *, more: tuple[str, ...] = ()) -> KafkaClient:
-    """A client with these properties of Kafka's clients.
-
-    Raises: MirrorError: one of them is not known here; InvalidConfigError: those of TLS and SASL are wrong.
-    """
-    known = (_TIMEOUT, *more)
-    secured = {key: value for key, value in properties.items() if key in SETTINGS}
-    for key in properties.keys() - {*known, *secured}:
-        hint = hint_of(key) or f"{', '.join(known)}, and those of TLS and SASL can be set"
-        raise MirrorError(f"{key}: {hint}")
-    if not (timeout := properties.get(_TIMEOUT, _TIMEOUT_MS)).isdecimal():
-        raise MirrorError(f"{_TIMEOUT}={timeout}: a number of milliseconds is wanted")
-    security = security_of(secured)
-    return KafkaClient(bootstrap, client_id="pylog-mirror", timeout_ms=int(timeout), security=security)
 
 
 class DirectoryTarget:
@@ -138,7 +122,7 @@ class ClusterTarget:
 
     def __init__(self, bootstrap: str, source: str, properties: Mapping[str, str]) -> None:
         self._source = source
-        self._client = client_of(bootstrap, properties, more=(_COMPRESSION,))
+        self._client = client_of(bootstrap, properties, client_id=CLIENT_ID, more=(_COMPRESSION,))
         self._compression = properties.get(_COMPRESSION)
         self._group = f"pylog-mirror-{source}"
         self._ends: dict[TopicPartition, int] = {}

@@ -108,7 +108,7 @@ class Recovery:
         for name in self.plan.dropped:
             for path in nodes.all_of_topic(name):
                 _remove_all(db, path)
-        for path in (nodes.REASSIGNMENT, nodes.PREFERRED_ELECTION):
+        for path in (nodes.REASSIGNMENT, nodes.ELECTION):
             _remove_all(db, path)
         db.execute("DELETE FROM node WHERE parent IN (?, ?)", (nodes.CONFIG_CHANGES, nodes.ISR_CHANGES))
 

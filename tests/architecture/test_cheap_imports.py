@@ -25,6 +25,8 @@ def loaded_by(statement: str) -> set[str]:
         ("import logstore.cli", HEAVY),
         ("import logstore.records.arrow, logstore.records.partitioner", SPARKLESS),
         ("import datasource.connector.options, datasource.connector.planning", {"numba", "matplotlib"}),
+        # What Spark's processes load anew for every micro-batch, to plan it and to commit it.
+        ("import datasource.connector.source, datasource.topics.transactions.batches", HEAVY - {"pyspark"}),
         ("import datasource.demo.cli", {"numba", "matplotlib"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -26,6 +26,6 @@ def test_nothing_else_is_public(package):
     assert public <= set(module.__all__)
 
 
-@pytest.mark.parametrize("package", ["logstore", "replication", "datasource", "pyspark_pylog"])
+@pytest.mark.parametrize("package", ["logstore", "replication", "datasource", "pyspark_pylog", "pytest_pylog"])
 def test_a_package_says_what_it_is(package):
     assert importlib.import_module(package).__doc__

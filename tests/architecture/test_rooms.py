@@ -4,14 +4,16 @@ import pytest
 
 from tests import measures
 
-MODULES = measures.sources()
-IMPORTED = measures.imports(MODULES)
+
+@pytest.fixture(scope="module")
+def imported():
+    return measures.imports(measures.sources())
 
 
 @pytest.mark.parametrize(
     ("package", "most"),
     [("logstore", (12, 8, 45)), ("replication", (14, 7, 45)), ("datasource", (9, 6, 16))],
 )
-def test_a_package_has_few_rooms_floors_and_arrows(package, most):
-    found = measures.plan(package, MODULES, IMPORTED)
+def test_a_package_has_few_rooms_floors_and_arrows(package, most, imported):
+    found = measures.plan(package, measures.sources(), imported)
     assert all(count <= limit for count, limit in zip(found, most, strict=True)), (found, most)

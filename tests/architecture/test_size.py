@@ -6,7 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
-    p for package in ("logstore", "replication", "datasource", "pyspark_pylog") for p in (ROOT / package).rglob("*.py")
+    p
+    for package in ("logstore", "replication", "datasource", "pyspark_pylog", "pytest_pylog")
+    for p in (ROOT / package).rglob("*.py")
 )
 
 FILE_LINES_MAX = 500

@@ -1,7 +1,7 @@
 """Brokers against a real Kafka 0.9: the same client, the same machine, in turns.
 
 PYLOG_KAFKA_HOME=/opt/kafka python tests/benchmarks/bench_cluster.py [--rounds 7] [--scale 1]
-    [--only produce,consume,latency,failover,catchup,idle,start] [--gigabytes 2] [--path DIR]
+    [--only produce,consume,latency,transactions,failover,catchup,idle,start] [--gigabytes 2] [--path DIR]
 
 Without PYLOG_KAFKA_HOME the columns of Kafka stay empty. CPU is that of the brokers, user and system, without the
 clients and without ZooKeeper: the client is often what limits, so records per CPU second tell more than wall time.
@@ -261,6 +261,30 @@ def compared(what: str, unit: str, values: Mapping[str, list[float]], goal: str)
     return told([*row, statistics.median(peer / max(own, 1e-9) for own, peer in pairs), goal])
 
 
+def bench_transactions(count: int, root: Path) -> list[list[object]]:
+    """Of 100 records each, one after the other. Kafka 0.9 has none."""
+    commits_ms = list[float]()
+    with Pylog(3, root / "transactions", SETTINGS) as side:
+        side.create("t", PARTITIONS, 3)
+        client = producer(side, **{"transactional.id": "bench"})
+        client.init_transactions(60)
+        began = time.perf_counter()
+        for _ in range(count):
+            client.begin_transaction()
+            for i in range(100):
+                client.produce("t", b"x" * 100, partition=i % PARTITIONS)
+            assert client.flush(60) == 0
+            ended = time.perf_counter()
+            client.commit_transaction(60)
+            commits_ms.append((time.perf_counter() - ended) * 1000)
+        rate = count / (time.perf_counter() - began)
+    times = sorted(commits_ms)
+    what = "transactions of 100 records, 3 brokers, RF 3"
+    marks = {"p50": times[len(times) // 2], "p99": times[int(len(times) * 0.99)]}
+    rows = [compared(f"{what}: {name} of commit_transaction", "ms", {"pylog": [ms]}, "") for name, ms in marks.items()]
+    return [compared(what, "/s", {"pylog": [rate]}, ""), *rows]
+
+
 VALUE_COLUMNS = ["what", "pylog", "Kafka", "ratio", "goal"]
 
 
@@ -389,7 +413,7 @@ def bench_start(rounds: int, root: Path) -> list[object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="produce,consume,latency,failover,catchup,idle,start")
+    parser.add_argument("--only", default="produce,consume,latency,transactions,failover,catchup,idle,start")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scale", type=float, default=1.0, help="of records, partitions and seconds")
     parser.add_argument("--gigabytes", type=float, default=2.0, help="of the lag that is caught up")
@@ -414,6 +438,8 @@ def main() -> None:
                     values += bench_latency(both, 20 * scale, rounds)
         if speeds:
             show("Records", RATE_COLUMNS, speeds)
+        if "transactions" in only:
+            values += bench_transactions(int(1000 * scale), root)
         if "failover" in only:
             values += bench_failover(int(1000 * scale), root)
         if "catchup" in only:

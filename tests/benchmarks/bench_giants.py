@@ -32,7 +32,7 @@ from bench_cluster import cpu_s
 from harness import show
 
 from replication.broker import garbage
-from replication.broker.process import loop_factory
+from replication.network.loops import new_event_loop
 from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
@@ -104,7 +104,7 @@ class Spinning(InProcess):
 
     def run(self) -> None:
         garbage.begin()
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(self.serve())
 
     def spin(self, last_s: float | None = None) -> None:

@@ -47,6 +47,7 @@ COLUMNS = ["what", "values", "measured", "against", "ratio", "noise", "CPU"]
 SHAPES = [(100, 2_000_000), (1000, 600_000)]
 MICRO_BATCHES, MICRO_ROWS = 20, 1000
 WARMUPS = 2
+TWO_PHASE = {"transaction.two.phase.commit.enable": True}
 
 
 def values(rows: int, value_bytes: int) -> pa.Table:
@@ -250,8 +251,29 @@ def bench_cluster_write(spark: SparkSession, root: Path, rounds: int) -> Iterato
             frame.unpersist()
 
 
-def save(frame: DataFrame, topic: str, **place: str) -> None:
-    frame.write.format("pylog").mode("append").options(**place, topic=topic, exactlyOnce="false").save()
+def bench_cluster_once(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
+    """A cluster of one broker: a cached DataFrame written to six partitions, exactly once against plainly."""
+    numbers = iter(range(1_000_000))
+    with LocalCluster(1, root / "one-once", TWO_PHASE) as brokers, KafkaClient(brokers.bootstrap) as client:
+        admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+        for value_bytes, rows in SHAPES:
+            fill(root / "source", f"o{value_bytes}", rows, value_bytes)
+            source = spark.read.format("pylog").options(path=str(root / "source"), subscribe=f"o{value_bytes}")
+            frame = source.option("columns", "key,value").load().cache()
+            frame.count()
+
+            def write(once: str, frame: DataFrame = frame) -> None:
+                topic = f"once-{next(numbers)}"
+                client.create_topic(topic, partitions=6)
+                save(frame, topic, once, **{"kafka.bootstrap.servers": brokers.bootstrap})
+                admin.delete_topics([topic])[topic].result()
+
+            yield compared("batch write, exactly once, 1 broker", value_bytes, rows, write, rounds)
+            frame.unpersist()
+
+
+def save(frame: DataFrame, topic: str, once: str = "false", **place: str) -> None:
+    frame.write.format("pylog").mode("append").options(**place, topic=topic, exactlyOnce=once).save()
 
 
 def against_directory(
@@ -274,28 +296,38 @@ def against_directory(
     return [what, f"{value_bytes} B", speed, "directory", took, noise, cost]
 
 
-def bench_micro_batches(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
+def bench_micro_copies(spark: SparkSession, root: Path, rounds: int) -> Iterator[list[object]]:
+    """As `bench_micro_batches`, from topic to topic, exactly once."""
+    return bench_micro_batches(spark, root, rounds, is_copied=True)
+
+
+def bench_micro_batches(
+    spark: SparkSession, root: Path, rounds: int, *, is_copied: bool = False
+) -> Iterator[list[object]]:
     """What a micro-batch of 1,000 rows takes from begin to end, from three brokers and from a directory."""
     rows = values(MICRO_ROWS, 100)
     numbers = iter(range(1_000_000))
-    with LocalCluster(3, root / "three") as brokers, KafkaClient(brokers.bootstrap) as client:
-        client.create_topic("t", partitions=6, replicas=3)
-        with logstore.open(root / "micro") as store:
-            store.create_topic("t", partitions=6)
+    directory = root / f"micro-{is_copied}"
+    with LocalCluster(3, root / f"three-{is_copied}", TWO_PHASE) as brokers, KafkaClient(brokers.bootstrap) as client:
+        with logstore.open(directory) as store:
+            for topic in ("t", "out"):
+                client.create_topic(topic, partitions=6, replicas=3)
+                store.create_topic(topic, partitions=6)
             for _ in range(MICRO_BATCHES):
                 store.append("t", rows)
                 client.append("t", rows)
         places = {"ours": {"kafka.bootstrap.servers": brokers.bootstrap}}
-        places |= {name: {"path": str(root / "micro")} for name in ("directory", AGAIN)}
+        places |= {name: {"path": str(directory)} for name in ("directory", AGAIN)}
         took_ms: dict[str, list[float]] = {name: [] for name in places}
         cpu: dict[str, list[float]] = {name: [] for name in places}
         for turn in range(rounds + 1):  # the first one warms up
             for name, place in places.items():
                 stream = spark.readStream.format("pylog").options(**place, subscribe="t")
                 stream = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger=MICRO_ROWS)
-                sink = stream.load().writeStream.format("noop").trigger(availableNow=True)
+                sink = stream.load().select("key", "value").writeStream.trigger(availableNow=True)
+                sink = sink.format("pylog").options(**place, topic="out") if is_copied else sink.format("noop")
                 before = cpu_s()
-                query = sink.option("checkpointLocation", str(root / f"micro-{next(numbers)}")).start()
+                query = sink.option("checkpointLocation", str(root / f"micro-{is_copied}-{next(numbers)}")).start()
                 query.awaitTermination()
                 done = [p for p in query.recentProgress if p["numInputRows"]]
                 assert sum(p["numInputRows"] for p in done) == MICRO_BATCHES * MICRO_ROWS
@@ -303,7 +335,7 @@ def bench_micro_batches(spark: SparkSession, root: Path, rounds: int) -> Iterato
                     cpu[name].append(cpu_s() - before)
                     took_ms[name] += [p["durationMs"]["triggerExecution"] for p in done[1:]]
     middle = {name: statistics.median(each) for name, each in took_ms.items()}
-    what = f"micro-batch of {MICRO_ROWS:,} rows, 3 brokers, p50"
+    what = f"micro-batch of {MICRO_ROWS:,} rows{', topic to topic' if is_copied else ''}, 3 brokers, p50"
     found = f"{middle['ours']:.0f} ms", f"directory, {middle['directory']:.0f} ms"
     times = [middle["directory"] / middle[name] for name in ("ours", AGAIN)]
     yield [what, "100 B", *found, *times, ratio(cpu["ours"], cpu["directory"])]
@@ -449,7 +481,9 @@ BENCHES = {
     "once": bench_exactly_once,
     "cluster-read": bench_cluster_read,
     "cluster-write": bench_cluster_write,
+    "cluster-once": bench_cluster_once,
     "micro": bench_micro_batches,
+    "micro-once": bench_micro_copies,
 }
 
 

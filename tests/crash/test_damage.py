@@ -29,9 +29,10 @@ from logstore.tools.dump import dump
 from logstore.tools.verify import verify_store
 from tests.crash.damage import KINDS
 from tests.support.disk import Crash, Disk, StillClock
+from tests.support.repeats import times
 
 ROOT = Path("/store")
-CASES = int(os.environ.get("PYLOG_DAMAGE_CASES", "60"))
+CASES = times(15, 70, "PYLOG_DAMAGE_CASES")
 SEED = int(os.environ.get("PYLOG_DAMAGE_SEED", "0"))
 FILES = tuple(os.environ.get("PYLOG_DAMAGE_FILES", "").split(","))
 
@@ -317,4 +318,4 @@ def test_damage_anywhere_is_read_over_or_reported_by_name(store_and_contents, ca
                 error.add_note(f"PYLOG_DAMAGE_SEED={seed} PYLOG_DAMAGE_CASES=1: {case.kind.__name__} in {case.path}")
                 raise
             seen.add(Path(case.path).suffix)
-    assert FILES != ("",) or CASES < 60 or {".log", ".index", ".timeindex", ".txnindex", ".snapshot"} <= seen
+    assert FILES != ("",) or CASES < 40 or {".log", ".index", ".timeindex", ".txnindex", ".snapshot"} <= seen

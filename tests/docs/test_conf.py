@@ -1,16 +1,32 @@
-"""conf/: what is written down is what `spark_session()` sets (that Spark takes it: tests/spark/test_jobs.py)."""
+"""The files of conf/ for other programs: these can read them. What metrics they name: test_metrics of the cluster."""
 
-from pathlib import Path
+import re
+import shutil
+import subprocess
 
-from datasource.session import SETTINGS
+import pytest
 
-CONF = Path(__file__).parents[2] / "conf"
+from tests.support.dashboards import CONF, expressions
+
+RULE = re.compile(
+    r"      - alert: [A-Z]\w+\n        expr: .+\n        for: \d+m\n"
+    r"        labels: \{severity: (?:warning|critical)\}\n        annotations: \{summary: '[^'\n]+'\}\n"
+)
 
 
-def written() -> dict[str, str]:
-    lines = (CONF / "spark-defaults.conf").read_text().splitlines()
-    return dict(line.split() for line in lines if line.strip() and not line.startswith("#"))
+def test_alert_rules_are_rules_and_nothing_else():
+    path = CONF / "prometheus-alerts.yml"
+    head, *rules = re.split(r"(?=      - alert: )", path.read_text())
+    assert head.splitlines()[1:] == ["groups:", "  - name: pylog", "    rules:"]
+    assert [rule for rule in rules if not RULE.fullmatch(rule)] == []
+    assert [text for text in expressions() if text.count("(") != text.count(")")] == []
+    if shutil.which("promtool"):
+        subprocess.run(["promtool", "check", "rules", path], check=True)
 
 
-def test_the_written_defaults_are_those_of_spark_session():
-    assert written() == SETTINGS
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_systemd_takes_the_unit():
+    ran = subprocess.run(
+        ["systemd-analyze", "verify", CONF / "pylog-broker.service"], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, [line for line in ran.stderr.splitlines() if "pylog-broker" in line]) == (0, [])

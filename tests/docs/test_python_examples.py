@@ -1,38 +1,27 @@
-"""The Python of README.md, docs/spark.md and docs/client.md, and every notebook, runs from top to bottom.
+"""The Python of the pages, and every notebook, in a kernel as a reader has it: with --long.
 
-All in one process, one after the other: most of what each would take is the start of a JVM.
+All in one, one after the other: most of what each would take is the start of a JVM. What they print is looked at in
+tests/spark/test_examples.py, where they always run.
 """
 
 import os
-import re
 import sys
 from itertools import islice
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
-from nbformat.v4 import new_code_cell, new_notebook
 
-import logstore
-from tests.docs.test_readme import blocks
+from tests.spark.test_examples import NOTEBOOKS, PAGES, SAYS, cells, check_pages
+from tests.support.repeats import only_long
 
 ROOT = Path(__file__).parents[2]
-SPARK = (ROOT / "docs" / "spark.md").read_text()  # goes on where README.md ends, with the same session
-CLIENT = (ROOT / "docs" / "client.md").read_text()
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-
-# Something of what each prints, so that it is known to have run.
-SAYS = {"01-quickstart": "3 micro-batches", "02-maintenance": "3600 in log and table"}
-
-
-def cells(path):
-    return [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
 
 @pytest.fixture
 def execute(tmp_path, monkeypatch):
     """Run these cells in an interpreter of their own; what each printed."""
+    from nbclient import NotebookClient
+    from nbformat.v4 import new_code_cell, new_notebook
 
     def run(sources):
         notebook = new_notebook(cells=[new_code_cell(source) for source in sources])
@@ -55,28 +44,11 @@ def execute(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("default")  # of the notebook machinery, not of ours
+@only_long("a kernel and a JVM")
 def test_the_pages_and_the_notebooks_run_and_show_what_they_say(execute, tmp_path):
-    pages = [*blocks("python"), *blocks("python", SPARK), "spark.stop()", *blocks("python", CLIENT)]
-    parts = {"pages": pages} | {path.stem: ["%reset -f", *cells(path)] for path in NOTEBOOKS}
+    parts = {"pages": PAGES} | {path.stem: ["%reset -f", *cells(path)] for path in NOTEBOOKS}
     outputs = iter(execute([source for part in parts.values() for source in part]))
     shown = {name: "".join(islice(outputs, len(part))) for name, part in parts.items()}
-
-    of_pages = shown["pages"]
-    assert '{"what":"tea","n":3}' in of_pages
-    assert re.search(r"\| ?Ada\| +2\|", of_pages)
-    assert "2 greetings in the cluster" in of_pages
-    assert "4 orders in table and log" in of_pages
-    assert "100 clicks acknowledged" in of_pages
-    assert "100 clicks read" in of_pages
-    assert "b'Cyd'" in of_pages
-    with logstore.open(tmp_path / "data") as store:
-        values = store.read("thanks", partition=0).read_all()["value"].to_pylist()
-    assert values.count(b"thank you, Ada") == 2
+    check_pages(shown["pages"], tmp_path)
     for path in NOTEBOOKS:
         assert SAYS[path.stem] in shown[path.stem]
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_stored_without_output(path):
-    for cell in nbformat.read(path, as_version=4).cells:
-        assert not cell.get("outputs")

@@ -209,7 +209,7 @@ class OnDisk(LogMachine):
 
 TestInMemory = InMemory.TestCase
 TestInMemory.settings = settings(
-    max_examples=times(120, 400),
+    max_examples=times(80, 240),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -350,8 +350,8 @@ def _settings(examples: int) -> settings:
 
 
 TestInMemory = InMemory.TestCase
-TestInMemory.settings = _settings(times(120, 400))
+TestInMemory.settings = _settings(times(80, 240))
 TestOnDisk = OnDisk.TestCase
 TestOnDisk.settings = _settings(times(15, 40))
 TestOftenSnapshots = OftenSnapshots.TestCase
-TestOftenSnapshots.settings = _settings(times(40, 120))
+TestOftenSnapshots.settings = _settings(times(40, 80))

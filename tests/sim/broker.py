@@ -277,6 +277,8 @@ class SimBroker:
                 self.watcher.loss_announced(message)
             case events.AnswerControlledShutdown(request, remaining):
                 self.watcher.shutdown_answered(request, remaining)
+            case events.DeleteElection():
+                self.ask_tree(self.tree.delete_election, lambda _: None)
             case events.Resign():
                 session = self.session
                 assert session is not None

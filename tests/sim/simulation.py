@@ -84,7 +84,8 @@ class Simulation:
         unclean = chance.random() < 0.1
         self.tree = Tree(self.world, checks_controller_epoch=mutant is not Mutant.NO_CONTROLLER_EPOCH_CHECK)
         rows = {p: tuple(chance.sample(range(1, count + 1), factor)) for p in range(chance.choice([1, 1, 2]))}
-        self.topics = {"t": TopicInfo(rows, TOPIC_ID, unclean)}
+        self.is_by_hand = unclean and seed % 2 == 0  # unclean elections are asked for
+        self.topics = {"t": TopicInfo(rows, TOPIC_ID, unclean and not self.is_by_hand)}
         self.tree.topics = dict(self.topics)
         self.tps = [TopicPartition("t", p) for p in rows]
         min_insync = chance.choice([1, 2])
@@ -140,6 +141,8 @@ class Simulation:
         broker = self.brokers[chance.choice(list(self.brokers))]
         self.summary.faults += 1
         getattr(self, f"_{fault}")(broker)
+        if self.is_by_hand:
+            self.tree.ask_for_unclean()
         self.world.after(chance.choice([20, 100, 300, 600]), self._next_fault)
 
     def _later(self, what: Any) -> None:

@@ -1,6 +1,6 @@
 """Many seeds of the simulated cluster, and bugs that it must find.
 
-SIM_SEEDS sets how many seeds run (100, with --long 500), SIM_FIRST the first (1). `make sim SEED=7` runs one and shows
+SIM_SEEDS sets how many seeds run (30, with --long 120), SIM_FIRST the first (1). `make sim SEED=7` runs one and shows
 its story.
 """
 
@@ -12,8 +12,8 @@ from tests.sim.simulation import Mutant, simulate
 from tests.support.repeats import times
 
 FIRST = int(os.environ.get("SIM_FIRST", "1"))
-COUNT = times(100, 500, "SIM_SEEDS")
-CHUNK = 25
+COUNT = times(20, 120, "SIM_SEEDS")
+CHUNK = 15
 # Those that found a bug when they were last searched: they are tried first.
 FOUND_BY = {
     Mutant.CUT_IN_THE_DARK: (18, 94),

@@ -14,8 +14,10 @@ from typing import Any
 
 from replication.controller.machine import events
 from replication.model.cluster import (
+    NO_LEADER,
     BrokerInfo,
     ClusterState,
+    Election,
     LeaderAndIsr,
     Offline,
     Reassignment,
@@ -50,6 +52,7 @@ class Tree:
     plans: dict[TopicPartition, Reassignment] = field(default_factory=dict)
     brokers: dict[int, tuple[BrokerInfo, Session]] = field(default_factory=dict)
     offline: dict[int, Offline] = field(default_factory=dict)
+    election: Election = field(default_factory=Election)
     controller: tuple[int, Session] | None = None
     controller_epoch: int = 0
     sessions: list[Session] = field(default_factory=list)
@@ -223,6 +226,7 @@ class Tree:
             dict(self.states),
             reassignments=dict(self.plans),
             offline=dict(self.offline),
+            election=self.election,
         )
 
     def replicas(self, tp: TopicPartition) -> tuple[int, ...]:
@@ -239,6 +243,16 @@ class Tree:
             self.plans.pop(tp, None)
         self.world.note(f"tree: {tp} on {self.replicas(tp)} {self.plans.get(tp)}")
         self._plans_changed()
+
+    def ask_for_unclean(self) -> None:
+        """Somebody asks for unclean elections where nobody leads, unless others are under way."""
+        leaderless = tuple(tp for tp, state in self.states.items() if state.leader == NO_LEADER)
+        if leaderless and not self.election.partitions:
+            election = self.election = Election(leaderless, is_unclean=True)
+            self._tell(lambda owner: owner.post(events.ElectionRequested(election)))
+
+    def delete_election(self) -> None:
+        self.election = Election()
 
     def _plans_changed(self) -> None:
         plans = dict(self.plans)

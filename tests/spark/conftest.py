@@ -21,16 +21,20 @@ from datasource import spark_session
 from datasource.delta.owner import Owner, noted, of_store, owner_of
 from datasource.delta.topic_tables import table_of
 from datasource.topics.locations import Location
-from replication.client.kafka_client import KafkaClient
+from replication.client.cluster import Cluster, metadata_request
+from replication.client.kafka_client import Isolation, KafkaClient
+from replication.client.metadata import metadata_of
+from replication.protocol.apis import ApiKey
 from tests.integration.cluster.conftest import Tested, running
 from tests.support.repeats import times
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = {"tests.spark.test_batch", "tests.spark.test_stream", "tests.spark.test_tiering"}
+PRODUCT = {f"tests.spark.test_{name}" for name in ("batch", "stream", "tiering", "exactly_once")}
 BROKERS = {
     "log.retention.check.interval.ms": 300,
     "log.retention.ms": -1,  # records of tests are of any time
     "log.flush.offset.checkpoint.interval.ms": 200,
+    "transaction.two.phase.commit.enable": True,
 }
 
 
@@ -43,10 +47,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Spark was started: what a relative path means to its workers."""
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(spark_directory: Path) -> Iterator[SparkSession]:
     """Two cores, and each task may be tried three times."""
     with pytest.MonkeyPatch.context() as patch:  # so that Java finds the daemon, wherever pytest was started
         patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        patch.chdir(spark_directory)
         session = start()
     session.sparkContext.setLogLevel("OFF")
     yield session
@@ -66,7 +77,23 @@ def start() -> SparkSession:
     )
 
 
-@pytest.fixture(scope=lambda fixture_name, config: "session" if config.getoption("long") else "module")
+@pytest.fixture
+def script(spark: SparkSession, spark_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Let a test be a script that makes a session, in a directory, and stops it: it has this one, which goes on."""
+    before = {name: spark.conf.get(name) for name in ("spark.sql.session.timeZone", "spark.sql.shuffle.partitions")}
+    views = {table.name for table in spark.catalog.listTables()}
+    monkeypatch.chdir(spark_directory)
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)
+    yield spark_directory
+    for table in spark.catalog.listTables():
+        if table.name not in views:
+            spark.catalog.dropTempView(table.name)
+    spark.catalog.clearCache()
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+@pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tested]:
     with running(directory=tmp_path_factory.mktemp("cluster"), **BROKERS) as tested:
         yield tested
@@ -81,7 +108,6 @@ class Topics:
         self.location = Location(self.path)
         self.table: dict[str, str] = {}  # as an argument of tiering
         self.options = {"path": self.path}
-        self.write_options: dict[str, str] = {}
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
         with logstore.open(self.path) as store:
@@ -112,18 +138,31 @@ class Topics:
         with logstore.open(self.path, mode="r") as store:
             return of_store(self.path, topic, store.topic(topic).topic_id)
 
-    def values(self, topic: str) -> list[str]:
+    def values(self, topic: str, isolation: str = "read_committed") -> list[str]:
         """All values, partition by partition."""
         with logstore.open(self.path, mode="r") as store:
             return [
                 value.decode()
                 for partition in range(store.topic(topic).partitions)
-                for value in store.read(topic, partition=partition).read_all()["value"].to_pylist()
+                for value in store.read(topic, partition=partition, isolation=isolation).read_all()["value"].to_pylist()
             ]
+
+    def everything(self, topic: str) -> list[str]:
+        """As `values`, of open and aborted transactions, too."""
+        return self.values(topic, "read_uncommitted")
 
     def ends(self, topic: str) -> list[int]:
         with logstore.open(self.path, mode="r") as store:
             return [extent.end for extent in store.offsets(topic).values()]
+
+    def open_transactions(self) -> list[object]:
+        with logstore.open(self.path, mode="r") as store:
+            return [
+                transaction
+                for info in store.topics()
+                for p in range(info.partitions)
+                for transaction in store.log(info.name, p).producers.open_transactions()
+            ]
 
 
 class TopicsOfCluster:
@@ -136,7 +175,6 @@ class TopicsOfCluster:
         self.location = Location(bootstrap=cluster.running.bootstrap)
         self.table = {"table": f"{path}/tiered/{{topic}}"}
         self.options = {"kafka.bootstrap.servers": cluster.running.bootstrap}
-        self.write_options = {"exactlyOnce": "false"}
 
     def create(self, topic: str, partitions: int = 1, **config: str) -> None:
         replicas = [tuple((p + b) % 3 + 1 for b in range(3)) for p in range(partitions)]
@@ -154,10 +192,18 @@ class TopicsOfCluster:
 
     def delete(self, topic: str) -> None:
         self.cluster.administer("delete_topics", [topic], operation_timeout=20)
-        self.cluster.until(
-            lambda: topic not in self.cluster.running.describe().topics and topic not in self.client.topics()
-        )
+        self.cluster.until(lambda: topic not in self.cluster.running.describe().topics and not self._is_known(topic))
         self._made.discard(topic)
+
+    def _is_known(self, topic: str) -> bool:
+        """To any broker: a task may ask each of them, and one that lags tells of partitions that are gone."""
+
+        async def ask(cluster: Cluster) -> bool:
+            brokers = (await cluster.describe()).brokers
+            answers = [(await cluster.call(b, ApiKey.METADATA, metadata_request(None))).body for b in brokers]
+            return any(topic in metadata_of(answer).topics for answer in answers)
+
+        return self.client.run(ask)
 
     def cut(self, topic: str, offset: int) -> None:
         self.cluster.administer("delete_records", [TopicPartition(topic, 0, offset)])
@@ -170,13 +216,21 @@ class TopicsOfCluster:
         topics = self.location.read()
         return owner_of(self.location, topics.topic(topic), table_of(topic, self.table["table"]))
 
-    def values(self, topic: str) -> list[str]:
+    def values(self, topic: str, isolation: Isolation = Isolation.READ_COMMITTED) -> list[str]:
         return [
             value.decode()
-            for p, extent in self.client.extents(topic).items()
-            for rows in self.client.read(topic, p, extent.start, extent.end, columns=["value"])
+            for p, extent in self.client.extents(topic, isolation=isolation).items()
+            for rows in self.client.read(topic, p, extent.start, extent.end, columns=["value"], isolation=isolation)
             for value in rows["value"].to_pylist()
         ]
+
+    def everything(self, topic: str) -> list[str]:
+        return self.values(topic, Isolation.READ_UNCOMMITTED)
+
+    def open_transactions(self) -> list[object]:
+        """Of tasks; the driver's time out."""
+        ids = [each.transactional_id for each in self.client.list_transactions(states=["Ongoing"])]
+        return [id for id in ids if id.startswith("pylog-sink/task/")]
 
     def ends(self, topic: str) -> list[int]:
         return [extent.end for extent in self.client.extents(topic).values()]
@@ -211,7 +265,23 @@ def read(spark: SparkSession, topics: Topics):
 @pytest.fixture
 def write(topics: Topics):
     def save(frame: DataFrame, mode: str | None = "append", **options: object) -> None:
-        writer = frame.write.format("pylog").options(**topics.options | topics.write_options | options)
+        writer = frame.write.format("pylog").options(**topics.options | options)
         (writer.mode(mode) if mode else writer).save()
 
     return save
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    with KafkaClient(cluster.running.bootstrap) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(cluster):
+    return cluster.create((1, 2, 3), (2, 3, 1), (3, 1, 2))
+
+
+@pytest.fixture
+def over(cluster):
+    return {"kafka.bootstrap.servers": cluster.running.bootstrap}

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -69,15 +69,13 @@ def start(options: Mapping[str, Mapping[str, str]]) -> subprocess.Popen[str]:
 class Logs:
     """A topic of a directory, and one of a cluster, with the same records."""
 
-    def __init__(self, path: Path, client: KafkaClient, schema: str, names: Sequence[str]) -> None:
+    def __init__(self, path: Path, client: KafkaClient, schema: str) -> None:
         self.path, self.client, self._numbers = path, client, 0
         self.tables = {name: path / name for name in PLACES}
         places = {"cluster": {"bootstrap": client.where}, "directory": {"path": str(path / "store")}}
         more = {"schema": schema} if schema else {}
         self.options = {
-            name: {**place, **more, "table": str(self.tables[name] / "{topic}")}
-            for name, place in places.items()
-            if name in names
+            name: {**place, **more, "table": str(self.tables[name] / "{topic}")} for name, place in places.items()
         }
         client.create_topic("t", partitions=PARTITIONS)
         with logstore.open(path / "store") as store:
@@ -98,20 +96,20 @@ class Logs:
         return {"directory": here, "cluster": {p: e.end for p, e in self.client.extents("t").items()}}
 
 
-def run(path: Path, *, kills: int, seed: int, schema: str = "n bigint", names: Sequence[str] = PLACES) -> str:
+def run(path: Path, *, kills: int, seed: int, schema: str = "n bigint") -> str:
     """Return what was compared. Raises: AssertionError: a record is missing, or is there twice."""
     chance = random.Random(seed)
     with LocalCluster(1, path / "brokers") as brokers, KafkaClient(brokers.bootstrap) as client:
-        logs = Logs(path, client, schema, names)
+        logs = Logs(path, client, schema)
         for number in range(kills):
             process = start(logs.options)
             assert process.stdout is not None
             for _ in range(chance.randint(1, 4)):  # a JVM is slow to come: some turns of each are used
                 logs.append()
-                heard = [process.stdout.readline().strip() for _ in names]
-                assert heard == list(names), f"seed {seed}: the job failed"
+                heard = [process.stdout.readline().strip() for _ in PLACES]
+                assert heard == list(PLACES), f"seed {seed}: the job failed"
             logs.append()
-            for name in names[: number % len(names) + 1]:
+            for name in PLACES[: number % len(PLACES) + 1]:
                 assert process.stdout.readline().strip() == name, f"seed {seed}: the job failed"
             time.sleep(chance.random() * 1.5)
             os.killpg(process.pid, signal.SIGKILL)
@@ -123,7 +121,7 @@ def run(path: Path, *, kills: int, seed: int, schema: str = "n bigint", names: S
             turn(spark, options)
         what = f"seed {seed}, {kills} kills"
         ends = logs.ends()
-        return "; ".join(compare(logs.tables[name], ends[name], f"{what}, {name}") for name in names)
+        return "; ".join(compare(logs.tables[name], ends[name], f"{what}, {name}") for name in PLACES)
 
 
 def compare(tables: Path, ends: Mapping[int, int], what: str) -> str:

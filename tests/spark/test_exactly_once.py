@@ -20,6 +20,7 @@ import logstore
 from datasource import lag
 from datasource.connector.source import PylogDataSource
 from logstore.errors import PylogError, TransactionAbortedError
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.spark
 
@@ -31,12 +32,12 @@ class Copy:
         self.spark, self.topics, self.checkpoint = spark, topics, checkpoint
 
     def frame(self, **options):
-        options = {"path": self.topics.path, "subscribe": "in", "startingOffsets": "earliest"} | options
+        options = self.topics.options | {"subscribe": "in", "startingOffsets": "earliest"} | options
         return self.spark.readStream.format("pylog").options(**options).load().select("key", "value")
 
     def start(self, frame=None, **options):
         frame = self.frame(maxOffsetsPerTrigger="4") if frame is None else frame
-        writer = frame.writeStream.format("pylog").option("path", self.topics.path)
+        writer = frame.writeStream.format("pylog").options(**self.topics.options)
         if "topic" not in frame.columns:
             writer = writer.option("topic", "out")
         return (
@@ -73,27 +74,8 @@ def refusal(act) -> str:
     return str(caught.value)
 
 
-def open_transactions(topics):
-    with logstore.open(topics.path, mode="r") as store:
-        return [
-            transaction
-            for info in store.topics()
-            for p in range(info.partitions)
-            for transaction in store.log(info.name, p).producers.open_transactions()
-        ]
-
-
 def seen(topics, topic="out"):
     return sorted(topics.values(topic))
-
-
-def everything(topics, topic="out"):
-    with logstore.open(topics.path, mode="r") as store:
-        return sorted(
-            value.decode()
-            for p in range(store.topic(topic).partitions)
-            for value in store.read(topic, partition=p, isolation="read_uncommitted").read_all()["value"].to_pylist()
-        )
 
 
 def late(gate: Path):
@@ -149,7 +131,7 @@ def test_a_batch_write_is_visible_when_it_is_done_and_not_before(spark, topics, 
 
     writing = threading.Thread(target=save)
     writing.start()
-    while len(everything(topics, "t")) < 2:
+    while len(topics.everything("t")) < 2:
         assert writing.is_alive()
         time.sleep(0.05)
     assert seen(topics, "t") == []
@@ -158,6 +140,7 @@ def test_a_batch_write_is_visible_when_it_is_done_and_not_before(spark, topics, 
     assert seen(topics, "t") == ["0", "1", "2", "3"]
 
 
+@pytest.mark.directory
 def test_a_batch_write_lives_while_one_of_its_tasks_runs(spark, topics, write, tmp_path):
     """One task is done, the other computes for long before its first row."""
     topics.create("t", partitions=2)
@@ -183,7 +166,7 @@ def test_a_batch_write_that_fails_leaves_nothing(spark, topics, write):
     frame = spark.range(0, 10, 1, 2).selectExpr("string(id) value", "int(if(id = 9, 7, 0)) partition")
     assert "partition 7" in refusal(lambda: write(frame, topic="t"))
     assert seen(topics, "t") == []
-    assert open_transactions(topics) == []
+    assert topics.open_transactions() == []
     write(frame.where("partition = 0"), topic="t")
     assert len(seen(topics, "t")) == 9
 
@@ -202,28 +185,30 @@ def test_a_task_that_is_tried_again_is_there_once(spark, topics, write, tmp_path
     frame = spark.range(3).selectExpr("string(id) value").coalesce(1).mapInArrow(fail_once, "value string")
     write(frame, topic="t")
     assert seen(topics, "t") == ["0", "1", "2"]
-    assert open_transactions(topics) == []
+    assert topics.open_transactions() == []
 
 
+@only_long("a task that waits")
+@pytest.mark.directory
 def test_a_speculated_task_is_there_once(topics, tmp_path):
-    """(T6) Two attempts at once, in processes of their own. Spark speculates on several hosts only: so without it."""
+    """(T6) Two attempts at once, in processes of their own. By Spark itself: test_speculation.py."""
     topics.create("t")
     source = PylogDataSource({"path": topics.path, "topic": "t"})
     writer = source.writer(StructType([StructField("value", BinaryType())]), overwrite=False)
     gate = tmp_path / "gate"
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as processes:
         slow = processes.submit(attempt, pickle.dumps(writer), gate)
-        while len(everything(topics, "t")) < 20:
+        while len(topics.everything("t")) < 20:
             assert not slow.done()
             time.sleep(0.05)
         fast = processes.submit(attempt, pickle.dumps(writer), None)
         writer.commit([fast.result()])
         assert len(seen(topics, "t")) == 21
-        assert open_transactions(topics) == []
+        assert topics.open_transactions() == []
         gate.touch()
         with pytest.raises(TransactionAbortedError, match="was committed without it"):
             slow.result()
-    assert len(everything(topics, "t")) == 41
+    assert len(topics.everything("t")) == 41
     assert len(seen(topics, "t")) == 21
 
 
@@ -245,6 +230,7 @@ def test_plain_writes_are_still_there_for_who_wants_them(spark, topics, write):
     assert (seen(topics, "t"), topics.ends("t")) == (["0", "1", "2"], [3])
 
 
+@pytest.mark.directory
 def test_a_read_can_see_what_is_not_committed(topics, read):
     topics.create("t")
     with logstore.open(topics.path) as store, store.transaction() as transaction:
@@ -257,6 +243,7 @@ def test_a_read_can_see_what_is_not_committed(topics, read):
 # --- streams
 
 
+@pytest.mark.directory
 def test_a_batch_whose_commit_spark_forgot_is_there_once(copy, topics):
     """(T7, T8) Each batch is known by its query and number, in tasks and in the commit."""
     topics.append("in", [f"{n}" for n in range(10)])
@@ -272,7 +259,7 @@ def test_a_batch_whose_commit_spark_forgot_is_there_once(copy, topics):
     query = copy.run()
     assert "more" in seen(topics)
     assert lag(query.lastProgress)["offsetsBehindLatest"] == 0
-    assert open_transactions(topics) == []
+    assert topics.open_transactions() == []
 
 
 def test_a_replay_with_other_rows_of_the_same_input_keeps_the_first_ones(copy, topics):
@@ -298,10 +285,11 @@ def test_a_checkpoint_restored_from_an_older_copy_is_refused_and_loses_nothing_s
         shutil.copytree(old, copy.checkpoint)
         topics.append("in", content)
         assert text in refusal(lambda: copy.run(copy.frame()))
-        assert open_transactions(topics) == []
+        assert topics.open_transactions() == []
         assert seen(topics) == list("abcdefgh")
 
 
+@only_long("three queries")
 def test_the_same_content_again_from_an_older_copy_is_there_once(copy, topics):
     """(T9) The same records under the same number: nothing to write, and the query goes on."""
     topics.append("in", ["a", "b", "c", "d"])
@@ -341,7 +329,7 @@ def test_foreach_batch_names_its_writes(copy, topics, spark):
     def save(frame, number):
         for name in ("first", "second"):
             frame = frame.select("value")
-            writer = frame.write.format("pylog").mode("append").option("path", topics.path)
+            writer = frame.write.format("pylog").mode("append").options(**topics.options)
             writer.option("topic", "out").option("txnId", name).option("txnVersion", number).save()
 
     def run():
@@ -355,6 +343,7 @@ def test_foreach_batch_names_its_writes(copy, topics, spark):
     assert seen(topics) == sorted([f"{n}" for n in range(6)] * 2)
 
 
+@pytest.mark.directory
 def test_a_micro_batch_lives_while_one_of_its_tasks_runs(copy, topics, tmp_path):
     """However long ago the others were done: here a moment is long."""
     topics.append("in", ["a", "b"], partition=pa.array([0, 1], pa.int32()))
@@ -369,7 +358,8 @@ def test_a_micro_batch_lives_while_one_of_its_tasks_runs(copy, topics, tmp_path)
     assert seen(topics) == ["a", "b"]
 
 
-def test_a_query_that_is_stopped_in_the_middle_of_a_batch_keeps_nobody_waiting(copy, topics, tmp_path):
+def in_the_middle(copy, topics, tmp_path):
+    """A query whose first task is prepared while the second runs, and what ends the second."""
     topics.append("in", ["a", "b"], partition=pa.array([0, 1], pa.int32()))
     slow = tmp_path / "slow"
     slow.touch()
@@ -383,21 +373,28 @@ def test_a_query_that_is_stopped_in_the_middle_of_a_batch_keeps_nobody_waiting(c
             time.sleep(0.05)
 
     query = copy.start(copy.frame(minPartitions=2).mapInArrow(wait, "key binary, value binary"))
-    while not everything(topics):
+    while not topics.everything("out"):
         assert query.exception() is None
         time.sleep(0.05)
-    assert everything(topics) == ["a"]
+    assert topics.everything("out") == ["a"]
+    return query, slow.unlink
+
+
+@pytest.mark.directory
+def test_a_query_that_is_stopped_in_the_middle_of_a_batch_keeps_nobody_waiting(copy, topics, tmp_path):
+    query, let_go = in_the_middle(copy, topics, tmp_path)
     query.stop()
-    slow.unlink()
+    let_go()
     deadline = time.monotonic() + 30
-    while open_transactions(topics) and time.monotonic() < deadline:
+    while topics.open_transactions() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert open_transactions(topics) == []
+    assert topics.open_transactions() == []
     assert seen(topics) == []
     copy.run()
     assert seen(topics) == ["a", "b"]
 
 
+@pytest.mark.directory
 def test_a_stream_whose_sink_refuses_fails_and_goes_on_later(copy, topics):
     topics.append("in", ["a", "b"])
     with logstore.open(topics.path) as store:
@@ -405,13 +402,14 @@ def test_a_stream_whose_sink_refuses_fails_and_goes_on_later(copy, topics):
     with pytest.raises(StreamingQueryException, match="no key"):
         copy.run()
     assert seen(topics) == []
-    assert open_transactions(topics) == []
+    assert topics.open_transactions() == []
     with logstore.open(topics.path) as store:
         store.alter_topic("out", config={"cleanup.policy": None})
     copy.run()
     assert seen(topics) == ["a", "b"]
 
 
+@pytest.mark.directory
 def test_readers_go_on_when_the_writer_is_gone_for_good(copy, topics, read):
     """Whoever comes by ends what nobody can commit any more: here a Spark read that would have to wait."""
     topics.create("t")

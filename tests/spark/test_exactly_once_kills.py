@@ -1,83 +1,62 @@
 """The sink is exactly once under SIGKILLs, and beside another driver: queries in processes of their own.
 
-By default a worker and, in the middle of a commit, a driver are killed; with --long four others,
-too; each kind and many more by hand:
+Over a cluster brokers are killed and paused, too. With --long, since their JVMs are dear:
+tests/spark/test_exactly_once.py has each of these faults in one session. Many more kills by hand:
 
-    python -m tests.spark.kills.killer --kills 200
+    python -m tests.spark.kills.killer --kills 200 --cluster
 
 (PYLOG_KILLS and PYLOG_SEED set how often it is killed here, and which dice are thrown.)
 """
 
 import os
 import random
-import time
 from itertools import chain, islice
 
 import pytest
 
-from tests.spark.kills.killer import (
-    IN_COMMIT,
-    OF_WORKERS,
-    FaultError,
-    Run,
-    begin,
-    catch_up,
-    compare,
-    descendants,
-    end,
-    kill,
-    kinds,
-    strike,
-)
-from tests.support.repeats import times
+from tests.spark.kills.killer import Run, begin, catch_up, compare, end, kinds, rival, strike
+from tests.spark.kills.places import Cluster, Directory
+from tests.support.repeats import only_long
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800), only_long("JVMs that are killed")]
 
-KILLS = times(2, 6, "PYLOG_KILLS")
+KILLS = int(os.environ.get("PYLOG_KILLS", "3"))
+OF_DRIVER = ("driver", "everything")
 SEED = int(os.environ.get("PYLOG_SEED", str(random.SystemRandom().randrange(10_000))))
+PLACES = {"directory": Directory, "cluster": Cluster}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+@pytest.fixture(scope="module", params=PLACES)
+def run(request, tmp_path_factory):
     """A query that copies. Both tests leave it running: its JVM is most of what they cost."""
     print(f"PYLOG_SEED={SEED}")
-    made = Run(tmp_path_factory.mktemp("kills"), random.Random(SEED))
+    root = tmp_path_factory.mktemp("kills")
+    place = PLACES[request.param](root)
+    made = Run(root, place, random.Random(SEED))
     try:
         begin(made)
         yield made
     finally:
         end(made)
+        place.close()
 
 
 def test_a_killed_query_copies_every_record_once_and_in_order(run):
-    """(T6, T7, T8) Tasks that fail; workers and drivers that are killed before, in and after a commit."""
-    first = run.dice.choice(OF_WORKERS), run.dice.choice(IN_COMMIT)
-    for kind in islice(chain(first, kinds(run.dice)), KILLS):
+    """(T6, T7, T8) Tasks that fail; workers, drivers and brokers that are killed before, in and after a commit."""
+    known = run.place.kinds
+    first = [
+        run.dice.choice([kind for kind in known if kind.startswith(run.place.often)]),
+        run.dice.choice([kind for kind in known if kind.startswith(OF_DRIVER) and kind.endswith(run.place.in_commit)]),
+    ]
+    for kind in islice(chain(first, kinds(run)), KILLS):
         strike(run, kind)
-        print(f"{kind}, {run.decided()} batches")
+        print(f"{kind}, {run.batches()} batches")
     catch_up(run)
     assert compare(run)["records"] > 5_000
 
 
 def test_two_drivers_on_one_checkpoint_copy_every_record_once_and_in_order(run):
     """Spark and the sink refuse one of them, or both; who is started again goes on."""
-    first = run.process
-    run.start()
-    second = run.process
-    try:
-        while first.poll() is None and second.poll() is None:
-            run.write(300)
-            time.sleep(0.2)
-        assert first.poll() or second.poll(), "who is refused says so"
-        run.process = first if first.poll() is None else second
-        try:
-            catch_up(run)
-        except FaultError:
-            assert run.process.poll(), "one of them goes on, or none"
-            run.start()
-            catch_up(run)
-    finally:
-        for process in {first, second} - {run.process}:
-            if process.poll() is None:
-                kill(descendants(process.pid))
+    rival(run)
+    catch_up(run)
     compare(run)

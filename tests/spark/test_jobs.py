@@ -23,6 +23,7 @@ from datasource.jobs.cli import jobs
 from datasource.jobs.tasks import run_tasks
 from datasource.session import SETTINGS, java_home
 from logstore import StorageError, UnknownTopicError
+from tests.support.repeats import only_long
 
 ROOT = Path(__file__).parents[2]
 
@@ -282,6 +283,7 @@ def test_run_runs_the_jobs_in_their_order(spark, segments):
 
 
 @pytest.mark.slow
+@only_long("a JVM")
 def test_ctrl_c_in_the_middle_of_a_job_is_one_line(segments):
     code = "from datasource.jobs.cli import main; main()"
     job = ["run", "--every", "1ms", "--job", "verify", "--output", "json", "--path", segments.path]
@@ -299,6 +301,7 @@ def test_ctrl_c_in_the_middle_of_a_job_is_one_line(segments):
 
 
 @pytest.mark.slow
+@only_long("a JVM")
 def test_spark_submit_takes_conf_and_is_quiet_runs_a_job_and_ends_as_the_command_does(segments):
     file = sorted((Path(segments.path) / "t-0").glob("*.log"))[0]
     file.write_bytes(file.read_bytes()[:-1] + b"?")
@@ -325,6 +328,7 @@ def test_spark_submit_takes_conf_and_is_quiet_runs_a_job_and_ends_as_the_command
     assert "default log4j profile" not in done.stderr
 
 
+@only_long("every job")
 def test_the_examples_of_the_help_pages_run(spark, segments, monkeypatch):
     monkeypatch.chdir(Path(segments.path).parent)
     Path("data").symlink_to(segments.path)

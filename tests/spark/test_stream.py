@@ -244,9 +244,7 @@ def test_what_is_wrong_with_a_stream_is_the_last_word(spark, topics):
 
 
 def to_topic(frame, topics, checkpoint, **options):
-    writer = frame.writeStream.format("pylog").options(
-        **topics.options, **topics.write_options, checkpointLocation=checkpoint, **options
-    )
+    writer = frame.writeStream.format("pylog").options(**topics.options, checkpointLocation=checkpoint, **options)
     return writer.trigger(availableNow=True)
 
 

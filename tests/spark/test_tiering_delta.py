@@ -35,6 +35,7 @@ from tests.spark.test_tiering import (
     through_delta,
     tier,
 )
+from tests.support.repeats import only_long
 
 __all__ = ["through_delta", "tier"]
 
@@ -149,6 +150,7 @@ FAR = [-1, 0, 10_413_792_000_000, 253_402_300_799_000, 1_700_000_000_000_000]  #
 EARLY = "TIMESTAMP'0001-01-01 00:00:00'"
 
 
+@only_long("a session of its own settings")
 def test_times_that_spark_wrote_as_int96_are_read_as_they_are(spark, topics, tier, read, tmp_path):
     """As nanoseconds of 64 bits, Arrow's way to read them, they would be those of 1677 to 2262."""
     topics.create("t")

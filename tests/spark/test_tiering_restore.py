@@ -16,6 +16,7 @@ from datasource.jobs import retention
 from datasource.topics.locations import Location
 from tests.spark.test_tiering import places
 from tests.spark.test_tiering_stores import TIERED, append, named, tier, tiering_range, union, values
+from tests.support.repeats import only_long
 
 ALL = sorted([*named("a", 20), *named("b", 20)])
 
@@ -107,6 +108,7 @@ def test_a_restore_of_the_table_of_bad_rows_is_noticed(spark, tmp_path):
     assert told(path) == 0
 
 
+@only_long("two restores")
 def test_a_restore_that_took_nothing_of_the_topic_is_none_of_its_business(spark, restored):
     DeltaTable(table(restored)).restore(2)
     assert tier(spark, restored)["t", 0] == "nothing to do: "

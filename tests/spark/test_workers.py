@@ -13,12 +13,12 @@ import pytest
 from replication.client.kafka_client import KafkaClient
 from replication.local_cluster import LocalCluster
 from replication.model.cluster import TopicPartition
-from tests.support.repeats import times
+from tests.support.repeats import only_long
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.skipif(not times(0, 1), reason="three JVMs: with --long"),
+    only_long("three JVMs"),
     pytest.mark.timeout(900),
 ]
 ROOT = Path(__file__).parents[2]

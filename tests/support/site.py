@@ -35,7 +35,7 @@ def on_loop(test):
     @functools.wraps(test)
     def run(*args, **kwargs):
         async def timed():
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await test(*args, **kwargs)
 
         asyncio.run(timed())
@@ -51,7 +51,7 @@ def values_of(data):
     return [record.value for position, _ in batches(data) for record in records(data, position)]
 
 
-async def until(condition, *, within_s=15.0):
+async def until(condition, *, within_s=40.0):
     """Wait until it holds."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110  nobody tells

@@ -13,8 +13,10 @@ import threading
 from pathlib import Path
 
 from replication.coordination import open_tree
+from tests.support.fork_server import quick
 
 ROOT = Path(__file__).parents[2]
+OTHER_PROCESS = quick("tests.conformance.coordination.other_process", "-m")
 SESSION_MS = 1500
 TEST_S = 60
 
@@ -107,9 +109,7 @@ class Room:
 
     def spawn(self, role, *args):
         """Another process, in a role of `other_process.py`."""
-        process = Other(
-            [sys.executable, "-m", "tests.conformance.coordination.other_process", self.address, role, *args]
-        )
+        process = Other([sys.executable, "-m", OTHER_PROCESS, self.address, role, *args])
         self._processes.append(process)
         return process
 

@@ -12,6 +12,7 @@ Commands (one a line; what they print stands below them in the transcript):
     isr bar-0 2,3,1                   the leader writes this ISR, and the controller hears of it
     shutdown 1                        it asks to stop
     prefer bar-0 bar-1 | prefer all   a preferred replica election is asked for
+    unclean bar-0                     any live replica is to lead, if nobody does
     reassign bar-0 4:5:6              the partition is to have these replicas; `cancel bar-0`: its original ones
     delete bar                        the topic is to be deleted
     tick 5000                         milliseconds pass
@@ -38,6 +39,7 @@ from replication.controller.machine.step import step
 from replication.model.cluster import (
     BrokerInfo,
     ClusterState,
+    Election,
     LeaderAndIsr,
     Offline,
     Reassignment,
@@ -65,7 +67,7 @@ class Cluster:
         self.plans: dict[TopicPartition, Reassignment] = {}
         self.deletions: list[str] = []
         self.offline: dict[int, Offline] = {}
-        self.election: tuple[TopicPartition, ...] = ()
+        self.election = Election()
         self.out: list[str] = []
         self.log: list[StateChange] = []
         self.queue: deque[events.Event] = deque()
@@ -136,8 +138,14 @@ class Cluster:
 
     def do_prefer(self, *words: str) -> None:
         tps = sorted(self.stored) if words == ("all",) else [partition(word) for word in words]
-        self.election = tuple(tps)
-        self._post(events.PreferredElectionRequested(self.election))
+        self._hold(Election(tuple(tps)))
+
+    def do_unclean(self, *words: str) -> None:
+        self._hold(Election(tuple(partition(word) for word in words), is_unclean=True))
+
+    def _hold(self, election: Election) -> None:
+        self.election = election
+        self._post(events.ElectionRequested(election))
 
     def do_reassign(self, word: str, row: str) -> None:
         tp, target = partition(word), tuple(int(broker) for broker in row.split(":") if broker)
@@ -234,7 +242,7 @@ class Cluster:
                     dict(self.topics),
                     dict(self.stored),
                     tuple(self.deletions),
-                    preferred_elections=self.election,
+                    election=self.election,
                     reassignments=dict(self.plans),
                     offline=dict(self.offline),
                 )
@@ -256,9 +264,9 @@ class Cluster:
         match effect:
             case events.AnswerControlledShutdown():
                 self.out.append(f"shutdown answered, remaining: {' '.join(map(str, effect.remaining)) or 'none'}")
-            case events.DeletePreferredElection():
-                self.election = ()
-                self.out.append("preferred election done")
+            case events.DeleteElection():
+                self.election = Election()
+                self.out.append("election done")
             case events.DeleteTopicNodes(topic, topic_id):
                 self._forget(topic, topic_id)
             case events.MakeTopicId(topic):

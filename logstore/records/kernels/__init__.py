@@ -18,7 +18,7 @@ from logstore.records.kernels.decoding import REASONS, Columns, Decoded, Source,
 from logstore.records.kernels.encoding import Encoded, Rows, encode
 from logstore.records.kernels.hashing import partitions_of
 from logstore.records.kernels.headers import HeaderColumns, decode_headers
-from logstore.records.kernels.native import CACHE_DIR
+from logstore.records.kernels.native import CACHE_DIR, TURN
 
 __all__ = [
     "REASONS",
@@ -38,4 +38,4 @@ __all__ = [
     "walk",
 ]
 
-note_done(CACHE_DIR)
+note_done(CACHE_DIR, TURN)

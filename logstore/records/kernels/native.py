@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from logstore.records.compiled_code import directory
+from logstore.records.compiled_code import directory, take_turn
 
 F = TypeVar("F", bound=Callable[..., Any])
 I64: Any = types.int64
@@ -19,8 +19,8 @@ PAIR: Any = types.UniTuple(I64, 2)  # type: ignore[no-untyped-call]
 
 _config: Any = numba.config
 
-
 CACHE_DIR = directory()
+TURN = take_turn(CACHE_DIR)
 
 
 def kernel(signature: Any) -> Callable[[F], F]:

@@ -240,23 +240,9 @@ class State:
         return placed, [*events, ["open", placed.to_json()]]
 
     def replayed(self, name: str, batch_id: int) -> Decision | None:
-        """The decision of a batch that was committed before; None: this batch is new.
-
-        Raises: BatchConflictError: later batches were committed under this name.
-        """
+        """The decision of a batch that was committed before; None: this batch is new. Raises: as `is_replay`."""
         last = self.last_of(name)
-        if last is None or batch_id > last.batch_id:
-            return None
-        if batch_id < last.batch_id:
-            raise BatchConflictError(
-                f"batch {batch_id} of {name!r} comes after batch {last.batch_id}, which is committed: was the "
-                "checkpoint restored from an older copy, or the name used by another query? Nothing of it is "
-                "written, because it cannot be told what of it is here already. To write it all the same, take a "
-                "new checkpointLocation or another txnId",
-                name=name,
-                batch_id=batch_id,
-            )
-        return last
+        return last if last is not None and is_replay(name, batch_id, last.batch_id) else None
 
     def to_decide(self, wanted: Decision) -> list[Event]:
         """The events that commit a batch; none if it is committed already, with the same content.
@@ -268,7 +254,7 @@ class State:
         if known is None:
             known = self.decisions.get(wanted.batch)
         if known is not None:
-            _check_same(known, wanted)
+            check_same(wanted.name, wanted.batch_id, (known.content, known.origin), (wanted.content, wanted.origin))
             return []
         for producer in wanted.winners:
             self.check_open(producer)
@@ -287,15 +273,33 @@ def replaced(name: str) -> str:
     return f"another writer has taken over {name!r}: superseded"
 
 
-def _check_same(known: Decision, new: Decision) -> None:
-    if known.content == new.content or (known.origin and known.origin == new.origin):
+def is_replay(name: str, batch_id: int, last: int) -> bool:
+    """Whether this is the last committed batch again; else it is a new one.
+
+    Raises: BatchConflictError: later batches were committed under this name.
+    """
+    if batch_id < last:
+        raise BatchConflictError(
+            f"batch {batch_id} of {name!r} comes after batch {last}, which is committed: was the "
+            "checkpoint restored from an older copy, or the name used by another query? Nothing of it is "
+            "written, because it cannot be told what of it is here already. To write it all the same, take a "
+            "new checkpointLocation or another txnId",
+            name=name,
+            batch_id=batch_id,
+        )
+    return batch_id == last
+
+
+def check_same(name: str, batch_id: int, known: tuple[Content, str], new: tuple[Content, str]) -> None:
+    """Raise BatchConflictError unless a batch that comes again has the same content, or is of the same origin."""
+    if known[0] == new[0] or (known[1] and known[1] == new[1]):
         return
-    before, now = known.content.rows, new.content.rows
+    before, now = known[0].rows, new[0].rows
     how = f"rows: {before:,}, now {now:,}" if before != now else "as many rows, but not the same ones"
     raise BatchConflictError(
-        f"batch {new.batch_id} of {new.name!r} is committed already, with another content ({how}): was the "
+        f"batch {batch_id} of {name!r} is committed already, with another content ({how}): was the "
         "checkpoint restored from an older copy, the name used by another query, or is the query not deterministic? "
         "Nothing of it is visible. To write it all the same, take a new checkpointLocation or another txnId",
-        name=new.name,
-        batch_id=new.batch_id,
+        name=name,
+        batch_id=batch_id,
     )

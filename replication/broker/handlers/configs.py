@@ -1,20 +1,22 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
 
-Settings of a topic can be changed; those of a broker stand in its server.properties, and are only shown.
+A topic's settings can be changed, and those of brokers that act live: of one, or (with an empty name) of all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import Field, fields
 from typing import Any
 
 from logstore.config import INT32_MAX, LogConfig, format_value
 from logstore.errors import PylogError
 from replication.config.broker import BrokerConfig
-from replication.coordination import topics
+from replication.config.live import DEFAULT, LIVE, OF_CLUSTER, Given, LiveSettings, NotLiveError, Source
+from replication.coordination import nodes, topics
 from replication.coordination.tree import Tree
-from replication.errors import ErrorCode, KafkaError, code_of
+from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.model.metadata import Metadata
 from replication.network.steps import in_steps
 from replication.network.work import Handler, Work
@@ -22,18 +24,19 @@ from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
 
 TOPIC, BROKER = 2, 4  # resource types
-OF_TOPIC, OF_FILE, DEFAULT = 1, 4, 5  # config sources: given for the topic, server.properties, built in
 APPEND = 2
 SETTINGS_MAX = 1000  # in one change of a topic; far more than there are
 ALTERED_AT_ONCE = 10  # topics in one step: each change is checked as a whole
+SETTINGS = {f.metadata["key"]: f for f in fields(LogConfig)}
 BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7  # config types
 
 
 class ConfigHandlers:
     """`tree` returns the session's tree; it raises KafkaError while there is none."""
 
-    def __init__(self, config: BrokerConfig, metadata: Metadata, tree: Callable[[], Tree]) -> None:
-        self._config = config
+    def __init__(self, live: LiveSettings, metadata: Metadata, tree: Callable[[], Tree]) -> None:
+        self._live = live
+        self._config = live.config
         self._metadata = metadata
         self._tree = tree
 
@@ -48,6 +51,7 @@ class ConfigHandlers:
         wanted: dict[tuple[int, str], Any] = {}
         overrides: dict[str, Mapping[str, str]] = {}
         failed: dict[str, PylogError] = {}
+        given = self._live.given
         async for chunk in in_steps(body.resources):
             wanted.update(((each.resource_type, each.resource_name), each) for each in chunk)
             known = [name for name in _topics(chunk) if self._metadata.topic(name) is not None]
@@ -55,12 +59,15 @@ class ConfigHandlers:
                 overrides.update(await topics.read_configs(self._tree(), known) if known else {})
             except PylogError as error:
                 failed.update(dict.fromkeys(known, error))
+        if any(kind == BROKER for kind, _ in wanted):
+            with suppress(KafkaError):  # without a session: what it heard last
+                given = await self._given()
 
         def row(resource: Any) -> dict[str, Any]:
             try:
                 if resource.resource_type == TOPIC and resource.resource_name in failed:
                     return _answer(resource, failed[resource.resource_name]) | {"configs": ()}
-                found = self._settings(resource.resource_type, resource.resource_name, overrides)
+                found = self._settings(resource.resource_type, resource.resource_name, overrides, given)
             except PylogError as error:
                 return _answer(resource, error) | {"configs": ()}
             keys = resource.configuration_keys
@@ -73,30 +80,44 @@ class ConfigHandlers:
 
         return {"results": Rows(len(wanted), map(row, wanted.values()))}
 
-    def _settings(self, kind: int, name: str, overrides: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
+    async def _given(self) -> Given:
+        tree, names = self._tree(), (str(self._config.broker_id), "")
+        return Given(*[await read_given(tree, name) for name in names])
+
+    def _settings(
+        self, kind: int, name: str, overrides: Mapping[str, Mapping[str, str]], given: Given
+    ) -> list[dict[str, Any]]:
         if kind == TOPIC:
             if name not in overrides:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
-            return topic_settings(self._config, overrides[name])
+            return topic_settings(self._live, overrides[name])
         if kind == BROKER and name == str(self._config.broker_id):
-            given = self._config.given
-            return [
-                _row(
-                    f,
-                    getattr(self._config, f.name),
-                    OF_FILE if f.metadata["key"] in given else DEFAULT,
-                    read_only=True,
-                )
-                for f in fields(BrokerConfig)
-            ]
+            return [_row(f, self._live.sources(f, given)) for f in fields(BrokerConfig)]
+        if kind == BROKER and not name:
+            return [_row(LIVE[key], [Source(key, given.cluster[key], OF_CLUSTER)]) for key in given.cluster]
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"resource {kind} {name!r}: a topic, or this broker, {self._config.broker_id}",
+            f"resource {kind} {name!r}: a topic, this broker, {self._config.broker_id}, or the default of all brokers",
         )
 
-    def _require(self, topic: str) -> None:
-        if self._metadata.topic(topic) is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {topic!r}")
+    def _node_of(self, kind: int, name: str) -> str:
+        """The node with the settings of this topic or broker, or of all brokers."""
+        if kind == TOPIC:
+            if self._metadata.topic(name) is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!r}")
+            return nodes.topic_config_path(name)
+        if kind == BROKER and (not name or name in map(str, self._metadata.brokers())):
+            return nodes.broker_config_path(name)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"resource {kind} {name!r}: a topic, a live broker, or all brokers")
+
+    def _check(self, kind: int, name: str, new: Mapping[str, str]) -> None:
+        if kind == TOPIC:
+            self._config.log_config(new).check()
+            return
+        try:
+            self._live.check(Given(new, self._live.given.cluster) if name else Given({}, new))
+        except NotLiveError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 
     async def alter(self, context: Work, body: Any) -> Mapping[str, Any]:
         def wanted(resource: Any, known: Mapping[str, str]) -> dict[str, str]:
@@ -106,9 +127,12 @@ class ConfigHandlers:
 
     async def alter_incrementally(self, context: Work, body: Any) -> Mapping[str, Any]:
         def wanted(resource: Any, known: Mapping[str, str]) -> dict[str, str]:
-            found, config = dict(known), self._config.log_config(known)
+            found = dict(known)
+            settings = SETTINGS if resource.resource_type == TOPIC else LIVE
+            config = self._config.log_config(known) if resource.resource_type == TOPIC else self._config
             for row in resource.configs:
-                _apply(found, row, config)
+                setting = settings.get(row.name)
+                _apply(found, row, setting, None if setting is None else getattr(config, setting.name))
             return found
 
         return await self._alter(body, wanted)
@@ -137,55 +161,51 @@ class ConfigHandlers:
         *,
         validate_only: bool,
     ) -> None:
-        name = resource.resource_name
-        if resource.resource_type != TOPIC:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST, "only topics: a broker's settings stand in its server.properties"
-            )
-        self._require(name)
+        kind, name = resource.resource_type, resource.resource_name
+        path = self._node_of(kind, name)
         if len({row.name for row in resource.configs}) < len(resource.configs):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {name!r}: a setting is given twice")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name!r}: a setting is given twice")
         if len(resource.configs) > SETTINGS_MAX:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"topic {name!r}: no topic has so many settings")
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name!r}: nothing has so many settings")
         tree = self._tree()
 
         def change(known: Mapping[str, str]) -> dict[str, str]:
             new = wanted(resource, known)
-            self._config.log_config(new).check()
+            self._check(kind, name, new)
             return new
 
         if validate_only:
-            change((await topics.read_configs(tree, [name]))[name])
+            change(nodes.settings_at(path, await tree.get(path)))
         else:
-            await topics.change_config(tree, name, change)
+            await topics.change_config(tree, path, change)
+
+
+async def read_given(tree: Tree, broker: str) -> dict[str, str]:
+    path = nodes.broker_config_path(broker)
+    found = nodes.settings_at(path, await tree.get(path))
+    return {key: value for key, value in found.items() if key in LIVE}
 
 
 def _topics(resources: Iterable[Any]) -> Iterable[str]:
     return (each.resource_name for each in resources if each.resource_type == TOPIC)
 
 
-def topic_settings(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[dict[str, Any]]:
+def topic_settings(live: LiveSettings, overrides: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return every setting of a topic, as DescribeConfigs and CreateTopics show it."""
-    config = broker.log_config(overrides)
-    of_file = {f.metadata.get("topic") for f in fields(broker) if f.metadata["key"] in broker.given}
-    rows = []
-    for f in fields(LogConfig):
-        key = f.metadata["key"]
-        source = OF_TOPIC if key in overrides else OF_FILE if key in of_file else DEFAULT
-        rows.append(_row(f, getattr(config, f.name), source, read_only=False))
-    return rows
+    config = live.config.log_config(overrides)
+    return [_row(f, live.sources_of_topic(f, overrides, config)) for f in fields(LogConfig)]
 
 
-def _row(setting: Field[Any], value: Any, source: int, *, read_only: bool) -> dict[str, Any]:
-    key, text = setting.metadata["key"], format_value(value)
+def _row(setting: Field[Any], sources: Sequence[Source]) -> dict[str, Any]:
+    key, counts = setting.metadata["key"], sources[0]
     return {
         "name": key,
-        "value": text,
-        "read_only": read_only,
-        "config_source": source,
-        "is_default": source == DEFAULT,
+        "value": counts.value,
+        "read_only": key not in LIVE and key not in SETTINGS,
+        "config_source": counts.place,
+        "is_default": counts.place == DEFAULT,
         "is_sensitive": False,
-        "synonyms": ({"name": key, "value": text, "source": source},),
+        "synonyms": [{"name": each.key, "value": each.value, "source": each.place} for each in sources],
         "config_type": _type(setting),
         "documentation": setting.metadata["help"],
     }
@@ -205,18 +225,17 @@ def _type(setting: Field[Any]) -> int:
             return STRING
 
 
-def _apply(found: dict[str, str], row: Any, config: LogConfig) -> None:
+def _apply(found: dict[str, str], row: Any, setting: Field[Any] | None, value: Any) -> None:
     match row.config_operation:
         case 0:  # SET
             found[row.name] = row.value or ""
         case 1:  # DELETE
             found.pop(row.name, None)
         case 2 | 3:  # APPEND, SUBTRACT
-            setting = next((f for f in fields(LogConfig) if f.metadata["key"] == row.name), None)
             if setting is None or not isinstance(setting.default, frozenset):
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"{row.name} is no list")
             values = {part.strip() for part in (row.value or "").split(",") if part.strip()}
-            known = found.get(row.name, format_value(getattr(config, setting.name)))
+            known = found.get(row.name, format_value(value))
             old = {part for part in known.split(",") if part}
             found[row.name] = ",".join(sorted(old | values if row.config_operation == APPEND else old - values))
         case _:
@@ -226,7 +245,7 @@ def _apply(found: dict[str, str], row: Any, config: LogConfig) -> None:
 def _answer(resource: Any, error: PylogError | None) -> dict[str, Any]:
     return {
         "error_code": ErrorCode.NONE if error is None else code_of(error),
-        "error_message": None if error is None else str(error),
+        "error_message": None if error is None else message_of(error),
         "resource_type": resource.resource_type,
         "resource_name": resource.resource_name,
     }

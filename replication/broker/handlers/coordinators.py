@@ -12,7 +12,7 @@ from replication.config.broker import BrokerConfig
 from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.terms import Terms
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
-from replication.errors import ErrorCode, KafkaError
+from replication.errors import ErrorCode, KafkaError, message_of
 from replication.model.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from replication.model.metadata import BrokerAddress, Metadata
 from replication.network.work import Handler, Work
@@ -133,5 +133,5 @@ def _nobody(key: str, error: KafkaError) -> Response:
         "host": "",
         "port": -1,
         "error_code": code,
-        "error_message": str(error),
+        "error_message": message_of(error),
     }

@@ -17,7 +17,7 @@ from logstore.records.compression import Codec
 from replication.broker.handlers.strangers import Strangers
 from replication.broker.verification import Verification
 from replication.config.broker import BrokerConfig
-from replication.errors import ErrorCode, KafkaError, ProtocolError
+from replication.errors import ErrorCode, KafkaError, ProtocolError, message_of
 from replication.model.cluster import INTERNAL_TOPICS, TopicPartition, topic_id_of
 from replication.model.metadata import Metadata
 from replication.network.steps import STEP_ITEMS, in_steps, step
@@ -86,6 +86,7 @@ class DataHandlers:
         self._strangers = strangers
         self._verification = verification
         self._metadata: Metadata = replicas.metadata
+        self._errors = replicas.counters.answered_errors
 
     def handlers(self) -> Mapping[ApiKey, Handler]:
         return {ApiKey.PRODUCE: self.produce, ApiKey.FETCH: self.fetch}
@@ -116,7 +117,7 @@ class DataHandlers:
             try:
                 leader = self._replicas.leader(tp)
             except KafkaError as error:
-                pending.settle(tp, AppendResult(error.code, error_message=str(error)))
+                pending.settle(tp, AppendResult(error.code, error_message=message_of(error)))
             else:
                 leader.append(batch, acks, pending)
         if pending.is_over:
@@ -149,7 +150,7 @@ class DataHandlers:
             async for tps in in_steps(found := wait if isinstance(wait, dict) else await wait):
                 refused.update((tp, found[tp]) for tp in tps)
         if request.acks == 0:
-            _check_unanswered(refused)
+            self._check_unanswered(refused)
             return None
         return await self._produced_many(context.version, request, refused)
 
@@ -166,7 +167,7 @@ class DataHandlers:
             try:
                 leader = self._replicas.leader(tp)
             except KafkaError as error:
-                pending.settle(tp, AppendResult(error.code, error_message=str(error)))
+                pending.settle(tp, AppendResult(error.code, error_message=message_of(error)))
                 continue
             if request.transactional_id is not None and _HEAD.unpack_from(batch)[2] & TRANSACTIONAL:
                 transaction = request.transactional_id, adds
@@ -190,7 +191,7 @@ class DataHandlers:
     def _produced(self, context: Work, request: ProduceRequest, refused: Results, appended: Results) -> Answer:
         results = {**appended, **refused} if refused else appended
         if request.acks == 0:
-            _check_unanswered(results)
+            self._check_unanswered(results)
             return None
         version = context.version
         if len(results) == 1 and len(request.topics) == 1 and not refused:
@@ -213,15 +214,26 @@ class DataHandlers:
         code, base_offset, append_ms, log_start, message, wrong_rows = result
         errors = tuple(RecordError(row, message) for row in wrong_rows)
         leader = None
-        if code in _MOVED and version >= PRODUCE_LEADERS:
-            leader = self._leader(tp, moved)
+        if code is not ErrorCode.NONE:
+            self._errors["Produce", code] += 1
+            if code in _MOVED and version >= PRODUCE_LEADERS:
+                leader = self._leader(tp, moved)
         return PartitionProduced(tp[1], code, base_offset, append_ms, log_start, errors, message, leader)
+
+    def _check_unanswered(self, results: Results) -> None:
+        """Raise ProtocolError for what was refused with acks=0: only the end of the connection tells the client."""
+        for (name, index), result in results.items():
+            if result.error_code:
+                self._errors["Produce", result.error_code] += 1
+                raise ProtocolError(f"records with acks=0 for {name}-{index} were refused: {result.error_code.name}")
 
     # ------------------------------------------------------------------- fetch
 
     async def fetch(self, context: Work, request: FetchRequest) -> FetchResponse:
         """Read partitions, waiting until there is enough. Unknown topics fail at once, others wait no more then."""
+        asker = "FetchFollower" if request.replica_id >= 0 else "FetchConsumer"
         if request.session_epoch not in FULL_SESSIONS:
+            self._errors[asker, ErrorCode.FETCH_SESSION_ID_NOT_FOUND] += 1
             return FetchResponse((), error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         version = context.version
         wanted: dict[TopicPartition, FetchPartition] = {}
@@ -253,11 +265,12 @@ class DataHandlers:
         )
         if request.replica_id >= 0 and ErrorCode.STALE_BROKER_EPOCH in {each.error_code for each in found.values()}:
             self._strangers.note_wrong(context)
-        return await self._fetched(version, topics, failed, found)
+        return await self._fetched(version, asker, topics, failed, found)
 
     async def _fetched(
         self,
         version: int,
+        asker: str,
         topics: Iterable[tuple[FetchTopic, str]],
         failed: Iterable[tuple[FetchTopic, ErrorCode]],
         found: dict[TopicPartition, PartitionFetched],
@@ -273,14 +286,30 @@ class DataHandlers:
                 tp = TopicPartition(name, asked.partition)
                 if (fetched := found.pop(tp, None)) is None:
                     continue  # asked for twice, answered once
-                if fetched.error_code in _MOVED and version >= FETCH_LEADERS:
-                    fetched = fetched._replace(current_leader=self._leader(tp, moved))
-                partitions.append(fetched if version >= FETCH_ZSTD else _without_zstd(fetched))
+                if version < FETCH_ZSTD:
+                    fetched = _without_zstd(fetched)
+                if fetched.error_code:
+                    fetched = self._failed_fetch(version, asker, tp, fetched, moved)
+                partitions.append(fetched)
             rows.append(TopicFetched(topic.name, topic.topic_id, partitions))
         for topic, code in failed:
+            self._errors[asker, code] += len(topic.partitions)
             errors = [PartitionFetched(asked.partition, code) for asked in topic.partitions]
             rows.append(TopicFetched(topic.name, topic.topic_id, errors))
         return FetchResponse(rows, node_endpoints=tuple(moved.values()))
+
+    def _failed_fetch(
+        self,
+        version: int,
+        asker: str,
+        tp: TopicPartition,
+        fetched: PartitionFetched,
+        moved: dict[int, NodeEndpoint],
+    ) -> PartitionFetched:
+        self._errors[asker, fetched.error_code] += 1
+        if fetched.error_code in _MOVED and version >= FETCH_LEADERS:
+            return fetched._replace(current_leader=self._leader(tp, moved))
+        return fetched
 
     def _leader(self, tp: TopicPartition, moved: dict[int, NodeEndpoint]) -> CurrentLeader | None:
         """Who leads it now, as far as this broker knows; and where that is, in `moved`."""
@@ -299,13 +328,6 @@ def _refuse_all(request: ProduceRequest) -> AppendResult | None:
     if request.acks not in ACKS:
         return AppendResult(ErrorCode.INVALID_REQUIRED_ACKS, error_message=f"acks={request.acks}: -1, 0 or 1")
     return None
-
-
-def _check_unanswered(results: Results) -> None:
-    """Raise ProtocolError for what was refused with acks=0: nothing but the end of the connection tells the client."""
-    for (name, index), result in results.items():
-        if result.error_code:
-            raise ProtocolError(f"records with acks=0 for {name}-{index} were refused: {result.error_code.name}")
 
 
 def _refuse_topic(name: str) -> AppendResult | None:

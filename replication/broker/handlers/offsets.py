@@ -103,7 +103,9 @@ class PositionHandlers:
             asked.update(((name, each.partition_index), each.offset) for name, each in chunk)
 
         async def delete(tp: tuple[str, int]) -> DeletedRecords:
-            return await self._delete_records(tp, asked[tp], timeout_ms=max(0, timeout_ms))
+            if tp[0] in INTERNAL_TOPICS:  # only brokers delete the state of groups
+                return DeletedRecords(ErrorCode.INVALID_TOPIC_EXCEPTION)
+            return await self._replicas.delete_records(tp, asked[tp], timeout_ms=max(0, timeout_ms))
 
         done = await all_of(delete, asked)
         rows: dict[str, list[Response]] = {topic.name: [] for topic in body.topics}
@@ -112,11 +114,6 @@ class PositionHandlers:
                 row = {"partition_index": partition, "error_code": code, "low_watermark": low_watermark}
                 rows[name].append(row)
         return {"topics": [{"name": name, "partitions": found} for name, found in rows.items()]}
-
-    async def _delete_records(self, tp: tuple[str, int], offset: int, *, timeout_ms: int) -> DeletedRecords:
-        if tp[0] in INTERNAL_TOPICS:  # only brokers delete the state of groups
-            return DeletedRecords(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        return await self._replicas.delete_records(tp, offset, timeout_ms=timeout_ms)
 
 
 def _asked(topics: Iterable[Any]) -> Iterable[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from replication.controller.driver import ControllerLoop
 from replication.coordination import reassignments, topics
 from replication.coordination.placements import Placements
 from replication.coordination.tree import Step, Tree
-from replication.errors import ErrorCode, KafkaError, code_of
+from replication.errors import ErrorCode, KafkaError, code_of, message_of
 from replication.model.cluster import Assignment, TopicPartition
 from replication.model.metadata import Metadata
 from replication.network.steps import in_steps
@@ -53,7 +53,7 @@ class ReassignmentHandlers:
                 failed.update([(tp, error) for tp in tps if (error := await self._fault(tree, tp, wanted[tp]))])
             idle = await self._request(tree, {tp: wanted[tp] for tp in wanted if tp not in failed})
         except PylogError as error:
-            return {"error_code": code_of(error), "error_message": str(error), "responses": ()}
+            return {"error_code": code_of(error), "error_message": message_of(error), "responses": ()}
         for tp in idle:
             failed[tp] = KafkaError(
                 ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"{tp} is not being reassigned: nothing to cancel"
@@ -65,7 +65,7 @@ class ReassignmentHandlers:
                 row = {
                     "partition_index": tp.partition,
                     "error_code": ErrorCode.NONE if fault is None else fault.code,
-                    "error_message": None if fault is None else str(fault),
+                    "error_message": None if fault is None else message_of(fault),
                 }
                 rows.setdefault(tp.topic, []).append(row)
         responses = [{"name": topic, "partitions": found} for topic, found in rows.items()]
@@ -122,7 +122,7 @@ class ReassignmentHandlers:
         try:
             found = await reassignments.listed(self._controllers_tree())
         except PylogError as error:
-            return {"error_code": code_of(error), "error_message": str(error), "topics": ()}
+            return {"error_code": code_of(error), "error_message": message_of(error), "topics": ()}
         rows: dict[str, list[Mapping[str, Any]]] = {}
         async for some in in_steps(sorted(found.items())):
             for tp, (replicas, added, removed) in some:

@@ -11,8 +11,9 @@ from logstore.errors import PylogError
 from replication.broker.handlers.configs import SETTINGS_MAX, topic_settings
 from replication.broker.topic_admin import NewTopic, TopicAdmin
 from replication.config.broker import BrokerConfig
-from replication.errors import ErrorCode, KafkaError, code_of
-from replication.model.cluster import TopicPartition, topic_id_of, topic_uuid
+from replication.config.live import LiveSettings
+from replication.errors import ErrorCode, KafkaError, code_of, message_of
+from replication.model.cluster import Election, TopicPartition, topic_id_of, topic_uuid
 from replication.model.metadata import Metadata
 from replication.network.steps import all_of, in_steps
 from replication.network.work import Handler, Work
@@ -21,13 +22,19 @@ from replication.protocol.kio_pieces import Rows
 
 Response: TypeAlias = Mapping[str, Any]
 
-PREFERRED = 0  # the only kind of election that is served
+# The kinds of election, and what is wrong where one has elected nobody.
+PREFERRED, UNCLEAN = 0, 1
+NOT_ELECTED = {
+    PREFERRED: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    UNCLEAN: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+}
 NO_CONFIG_ERROR = 0
 
 
 class TopicHandlers:
-    def __init__(self, config: BrokerConfig, metadata: Metadata, admin: TopicAdmin) -> None:
+    def __init__(self, config: BrokerConfig, metadata: Metadata, admin: TopicAdmin, live: LiveSettings) -> None:
         self._config = config
+        self._live = live
         self._metadata = metadata
         self._admin = admin
 
@@ -92,7 +99,7 @@ class TopicHandlers:
             "topic_config_error_code": NO_CONFIG_ERROR,
             "num_partitions": len(plan),
             "replication_factor": len(plan[0]),
-            "configs": topic_settings(self._config, new.config),
+            "configs": topic_settings(self._live, new.config),
         }
 
     async def create_partitions(self, context: Work, body: Any) -> Response:
@@ -146,28 +153,33 @@ class TopicHandlers:
     # ------------------------------------------------------------------- elect
 
     async def elect_leaders(self, context: Work, body: Any) -> Response:
-        """Elect the preferred replicas; of all partitions if none are named."""
+        """Elect the preferred replicas, or any where nobody leads; of all partitions if none are named."""
         context.park()
-        if getattr(body, "election_type", PREFERRED) != PREFERRED:
+        kind = getattr(body, "election_type", PREFERRED)
+        if kind not in NOT_ELECTED:
             return {"error_code": ErrorCode.INVALID_REQUEST, "replica_election_results": ()}
+        is_unclean = kind == UNCLEAN
         tps: dict[TopicPartition, None] = {}
         needed: set[TopicPartition] = set()
         async for chunk in in_steps(self._wanted(body.topic_partitions)):
             tps.update(dict.fromkeys(chunk))
-            needed.update(tp for tp in chunk if self._verdict(tp) is None)
+            needed.update(tp for tp in chunk if self._admin.is_elected(tp, is_unclean=is_unclean) is False)
         if needed:
             try:
-                await self._admin.elect_preferred(sorted(needed), timeout_s=body.timeout.total_seconds())
+                election = Election(tuple(sorted(needed)), is_unclean)
+                await self._admin.elect(election, timeout_s=body.timeout.total_seconds())
             except PylogError as error:
                 return {"error_code": code_of(error), "replica_election_results": ()}
         rows: dict[str, list[Response]] = {}
         async for chunk in in_steps(tps):
             for tp in chunk:
-                verdict = self._verdict(tp)
-                if tp in needed:
-                    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if verdict is None else ErrorCode.NONE
+                is_elected = self._admin.is_elected(tp, is_unclean=is_unclean)
+                if is_elected is None:
+                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif not is_elected:
+                    code = NOT_ELECTED[kind]
                 else:
-                    code = verdict or ErrorCode.NONE
+                    code = ErrorCode.NONE if tp in needed else ErrorCode.ELECTION_NOT_NEEDED
                 row = {"partition_id": tp.partition, "error_code": code, "error_message": None}
                 rows.setdefault(tp.topic, []).append(row)
         results = [{"topic": topic, "partition_result": found} for topic, found in rows.items()]
@@ -178,14 +190,6 @@ class TopicHandlers:
             known = list(self._metadata.topics().values())
             return (TopicPartition(topic.name, number) for topic in known for number in tuple(topic.partitions))
         return (TopicPartition(topic.topic, number) for topic in asked for number in topic.partitions)
-
-    def _verdict(self, tp: TopicPartition) -> ErrorCode | None:
-        """Return why no election is needed; None if one is."""
-        topic = self._metadata.topic(tp.topic)
-        found = None if topic is None else topic.partitions.get(tp.partition)
-        if found is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return ErrorCode.ELECTION_NOT_NEEDED if found.state.leader == found.replicas[0] else None
 
 
 async def _named(topics: Iterable[Any]) -> Counter[str]:
@@ -226,7 +230,7 @@ def _failed(name: str | None, error: PylogError) -> Response:
         "name": name,
         "topic_id": None,
         "error_code": code_of(error),
-        "error_message": str(error),
+        "error_message": message_of(error),
         "topic_config_error_code": NO_CONFIG_ERROR,
         "num_partitions": -1,
         "replication_factor": -1,

@@ -15,8 +15,8 @@ from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.transactions.coordinator import TransactionCoordinator
 from replication.coordinators.transactions.machine import events
 from replication.coordinators.transactions.machine.state import Phase, Transaction
-from replication.errors import ErrorCode, KafkaError, code_of
-from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
+from replication.errors import ErrorCode, KafkaError, code_of, message_of
+from replication.model.cluster import OFFSETS_TOPIC, TopicPartition, rows_by_topic
 from replication.network.steps import all_of
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
@@ -221,7 +221,7 @@ class TransactionHandlers:
             )
             tps = _partitions(row.topics, "partition_indexes")
             codes = await write_here(self._replicas, self._groups, marker, tps)
-            return {"producer_id": row.producer_id, "topics": _by_topic(codes, "partitions", "error_code")}
+            return {"producer_id": row.producer_id, "topics": _rows_of(codes, "partitions", "error_code")}
 
         return {"markers": await all_of(one, body.markers)}
 
@@ -239,7 +239,7 @@ class TransactionHandlers:
                 return {
                     **found,
                     "error_code": code_of(error),
-                    "error_message": str(error),
+                    "error_message": message_of(error),
                     "active_producers": (),
                 }
             rows = (
@@ -305,9 +305,7 @@ class TransactionHandlers:
 
 
 def _described(found: Transaction, code: ErrorCode = ErrorCode.NONE) -> Response:
-    topics: dict[str, list[int]] = {}
-    for tp in sorted(found.partitions):
-        topics.setdefault(tp.topic, []).append(tp.partition)
+    topics = rows_by_topic((tp, tp.partition) for tp in sorted(found.partitions))
     return {
         "error_code": code,
         "transactional_id": found.id,
@@ -331,13 +329,11 @@ def _partitions(topics: Iterable[Any], field: str) -> frozenset[TopicPartition]:
 
 
 def _added(codes: Mapping[TopicPartition, ErrorCode]) -> list[Response]:
-    return _by_topic(codes, "results_by_partition", "partition_error_code")
+    return _rows_of(codes, "results_by_partition", "partition_error_code")
 
 
-def _by_topic(codes: Mapping[TopicPartition, ErrorCode], rows: str, field: str) -> list[Response]:
-    topics: dict[str, list[Response]] = {}
-    for tp, code in codes.items():
-        topics.setdefault(tp.topic, []).append({"partition_index": tp.partition, field: code})
+def _rows_of(codes: Mapping[TopicPartition, ErrorCode], rows: str, field: str) -> list[Response]:
+    topics = rows_by_topic((tp, {"partition_index": tp.partition, field: code}) for tp, code in codes.items())
     return [{"name": name, rows: found} for name, found in topics.items()]
 
 

@@ -1,7 +1,7 @@
 """The pure machine of a cluster: `step.step(state, event, limits) -> (state, effects)`.
 
 From the ground up: `events` (events and effects), `transitions` (the states of partitions and replicas, and from
-which each may be entered), `assignment` (placement, and one function per way to elect); `state`; `draft`, a state
+which each may be entered), `assignment` (one function per way to elect); `state`; `draft`, a state
 while one event is processed; `reassignment`; `elections`, the one place that decides who leads and who is in sync;
 `deletion`, `rebalance`; `step`.
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from replication.controller.machine.assignment import Choice, ElectionError
 from replication.controller.machine.events import (
     Effect,
+    Selected,
     Selector,
     SendLeaderAndIsr,
     SendStopReplica,
@@ -57,9 +58,10 @@ class WorkingState:
     pending: dict[TopicPartition, Pending]
     removals: dict[TopicPartition, frozenset[BrokerId]]
     preferred: set[TopicPartition]
+    unclean: set[TopicPartition]
     to_return: set[TopicPartition]
     fenced: set[Replica]
-    has_preferred_node: bool
+    has_election_node: bool
     shutting_down: set[BrokerId]
     shutdowns: dict[BrokerId, int]
     deletions: set[str]
@@ -179,7 +181,12 @@ class WorkingState:
         assert tp not in self.pending, f"{tp}: two writes at once"
         if left := self.removals.pop(tp, frozenset()) - removing:
             self.removals[tp] = left
-        write = StateWrite(tp, state, selector)
+        selected = None
+        if selector is not None:
+            assigned = self.replicas_of(tp)
+            live = tuple(broker for broker in assigned if broker in self.brokers)
+            selected = Selected(selector, assigned, live, self.leadership[tp].isr)
+        write = StateWrite(tp, state, selected)
         self.pending[tp] = Pending(write, reason, removing, is_unclean)
         self._writes.append(write)
 

@@ -23,7 +23,7 @@ from replication.controller.machine.assignment import (
     elect_preferred,
 )
 from replication.controller.machine.draft import WorkingState
-from replication.controller.machine.events import AnswerControlledShutdown, DeletePreferredElection, Selector
+from replication.controller.machine.events import AnswerControlledShutdown, DeleteElection, Selector
 from replication.controller.machine.transitions import PartitionState, ReplicaState
 from replication.model.cluster import NO_LEADER, BrokerId, LeaderAndIsr, Replica, TopicPartition
 
@@ -48,9 +48,9 @@ def drive(draft: WorkingState, tp: TopicPartition) -> None:
 
 def settle(draft: WorkingState, tp: TopicPartition) -> None:
     """Note that nothing is left to do for this partition: elections and shutdowns that waited for it continue."""
-    if tp in draft.preferred:
-        draft.preferred.discard(tp)
-        maybe_end_preferred(draft)
+    draft.preferred.discard(tp)
+    draft.unclean.discard(tp)
+    maybe_end_election(draft)
     for broker in list(draft.shutdowns):
         waiting = draft.waiting[broker]
         if tp in waiting:
@@ -59,11 +59,11 @@ def settle(draft: WorkingState, tp: TopicPartition) -> None:
                 answer_shutdown(draft, broker)
 
 
-def maybe_end_preferred(draft: WorkingState) -> None:
-    """Delete the node of preferred elections once all of them are done."""
-    if draft.has_preferred_node and not draft.preferred:
-        draft.has_preferred_node = False
-        draft.also(DeletePreferredElection())
+def maybe_end_election(draft: WorkingState) -> None:
+    """Delete the node of requested elections once all of them are done."""
+    if draft.has_election_node and not draft.preferred and not draft.unclean:
+        draft.has_election_node = False
+        draft.also(DeleteElection())
 
 
 def answer_shutdown(draft: WorkingState, broker: int) -> None:
@@ -83,6 +83,7 @@ def accepted(draft: WorkingState, tp: TopicPartition, stored: LeaderAndIsr, reas
     draft.leadership[tp] = stored
     is_new = before is None
     if stored.leader != NO_LEADER:
+        draft.unclean.discard(tp)
         if is_unclean and before is not None:
             draft.log(draft.lines.data_may_be_lost(tp, stored.leader, before.isr))
         if reason == "election":
@@ -129,7 +130,7 @@ def _replace_leader(draft: WorkingState, tp: TopicPartition, current: LeaderAndI
         tp,
         state,
         "election",
-        selector=Selector.OFFLINE,
+        selector=Selector.UNCLEAN if is_unclean else Selector.OFFLINE,
         removing=removing - set(choice.isr),
         is_unclean=is_unclean,
     )
@@ -140,8 +141,8 @@ def _choose(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> t
 
     The best is a member of the ISR that was alive all the time; then one that came back with everything. A member
     that lost writes leads only if the whole ISR did: then nobody is known to have more. Likewise an offline one, if
-    all others of the ISR are offline, too. After that, if the topic allows it, any replica, preferably one that is
-    not offline.
+    all others of the ISR are offline, too. After that, if the topic allows it or somebody asked for it, any replica,
+    preferably one that is not offline.
     """
     replicas, removed = draft.replicas_of(tp), draft.removals.get(tp, frozenset())
     offline = draft.offline_of(tp)
@@ -154,7 +155,7 @@ def _choose(draft: WorkingState, tp: TopicPartition, current: LeaderAndIsr) -> t
         if any(broker in candidates for broker in current.isr):
             choice = elect_offline(current, replicas, candidates, unclean=False)
             return choice, choice.leader in suspects
-    unclean = draft.topics[tp.topic].unclean_leader_election
+    unclean = draft.topics[tp.topic].unclean_leader_election or tp in draft.unclean
     rest = replace(current, isr=tuple(broker for broker in current.isr if broker in kept))
     candidates = able if not unclean or able.intersection(replicas) else present
     choice = elect_offline(rest, replicas, candidates, unclean=unclean)

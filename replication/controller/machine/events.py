@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from replication.model.cluster import (
+    Assignment,
     BrokerId,
     BrokerInfo,
     ClusterState,
+    Election,
     LeaderAndIsr,
     LeaderAndIsrPartitionState,
     Offline,
@@ -92,8 +94,8 @@ class IsrChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class PreferredElectionRequested:
-    partitions: tuple[TopicPartition, ...]
+class ElectionRequested:
+    election: Election
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class Ticked:
 
 
 Request: TypeAlias = (
-    PreferredElectionRequested
+    ElectionRequested
     | ReassignmentsRequested
     | ReassignmentWritten
     | ControlledShutdownRequested
@@ -171,21 +173,35 @@ class Resign:
 
 
 class Selector(enum.StrEnum):
-    """The ways to elect a leader, by the names that Kafka's controller logs."""
+    """The ways to elect a leader, by the names that Kafka's controller logs; unclean ones have a name of their own."""
 
     OFFLINE = "OfflinePartitionLeaderSelector"
+    UNCLEAN = "UncleanOfflinePartitionLeaderSelector"
     REASSIGNED = "ReassignedPartitionLeaderSelector"
     PREFERRED = "PreferredReplicaPartitionLeaderSelector"
     SHUTDOWN = "ControlledShutdownLeaderSelector"
 
 
 @dataclass(frozen=True, slots=True)
+class Selected:
+    """How a leader was chosen, and from what: the assigned replicas, those on live brokers, the ISR before."""
+
+    selector: Selector
+    assigned: Assignment
+    live: Assignment
+    isr: Assignment
+
+
+@dataclass(frozen=True, slots=True)
 class StateWrite:
-    """Write the state if the node still has `state.version` (NO_NODE: does not exist). `selector` chose its leader."""
+    """Write the state if the node still has `state.version` (NO_NODE: does not exist). `selected`: how its leader was.
+
+    None: the write elects nobody.
+    """
 
     tp: TopicPartition
     state: LeaderAndIsr
-    selector: Selector | None = None
+    selected: Selected | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +278,7 @@ class AnswerControlledShutdown:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletePreferredElection:
+class DeleteElection:
     """Delete /admin/preferred_replica_election: all that it named is done, or cannot be done."""
 
 
@@ -298,7 +314,7 @@ Effect: TypeAlias = (
     | SendStopReplica
     | SendUpdateMetadata
     | AnswerControlledShutdown
-    | DeletePreferredElection
+    | DeleteElection
     | WriteReassignment
     | DeleteTopicNodes
 )

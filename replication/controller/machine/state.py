@@ -58,7 +58,8 @@ class Controller:
     """One broker as a controller, or as a candidate (`is_active` is false: it knows nothing).
 
     Invariant: a partition has at most one write in flight (`pending`). Other work for it is noted (`removals`,
-    `preferred`, `shutdowns`, `deletions`, `moves`) and considered again when the outcome of the write is known.
+    `preferred`, `unclean`, `shutdowns`, `deletions`, `moves`) and considered again when the outcome of the write is
+    known.
     """
 
     broker: BrokerId
@@ -74,11 +75,13 @@ class Controller:
     # Brokers that died, left or lost writes, and must still leave the ISR.
     removals: Mapping[TopicPartition, frozenset[BrokerId]] = field(default_factory=dict)
     preferred: frozenset[TopicPartition] = frozenset()
+    # Partitions without a leader that any replica may lead, once: somebody asked for it.
+    unclean: frozenset[TopicPartition] = frozenset()
     # Partitions whose preferred replica lost the lead by being offline: it leads again once it is in sync.
     to_return: frozenset[TopicPartition] = frozenset()
     # Offline replicas that cannot have fetched in the present leader epoch.
     fenced: frozenset[Replica] = frozenset()
-    has_preferred_node: bool = False
+    has_election_node: bool = False
     shutting_down: frozenset[BrokerId] = frozenset()
     # Brokers that asked for a controlled shutdown: the request to answer, and the partitions to settle before that.
     shutdowns: Mapping[BrokerId, int] = field(default_factory=dict)

@@ -4,13 +4,14 @@ Laws:
 
 - A state node is written only if it is as it was read and the controller epoch is ours. Brokers hear of a state only
   after it was written. After a refused write, the decision is made again from the stored state.
-- The leader comes from the ISR; any other replica leads only where the topic allows it, and that is logged.
+- The leader comes from the ISR; any other replica leads only where the topic allows it or somebody asks for it, and
+  that is logged.
 - The ISR that a controller writes is a part of the stored one (or, after an unclean election, the leader alone).
 
 The twelve steps of a controller failover: the driver has created /controller and incremented the epoch (1) when it
 posts `Elected`; `LoadContext` sets the watches (2-6) and reads the tree (7). `ContextLoaded` starts both state
 machines (8), is active from then on (9), sends every live broker everything (10), starts the rebalance task (11), and
-resumes deletions (12), reassignments and preferred elections.
+resumes deletions (12), reassignments and requested elections.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from replication.controller.machine.elections import (
     answer_shutdown,
     can_change,
     drive,
-    maybe_end_preferred,
+    maybe_end_election,
     settle,
 )
 from replication.controller.machine.state import Controller, ControllerSettings
@@ -33,6 +34,7 @@ from replication.controller.machine.transitions import PartitionState, ReplicaSt
 from replication.model.cluster import (
     NO_LEADER,
     BrokerId,
+    Election,
     Offline,
     ReassignmentWritten,
     Replica,
@@ -90,14 +92,16 @@ def _work(draft: WorkingState, event: events.Event) -> None:
 
 def _asked(draft: WorkingState, event: events.Request) -> None:
     match event:
-        case events.PreferredElectionRequested(partitions):
-            _elect_preferred(draft, partitions)
+        case events.ElectionRequested(election):
+            _elect(draft, election)
         case events.ReassignmentsRequested(plans):
             for tp in reassignment.note(draft, plans):
                 drive(draft, tp)
             _begin_delayed_deletions(draft)
         case ReassignmentWritten():
-            _reassignment_written(draft, event)
+            reassignment.written(draft, event)
+            _begin_delayed_deletions(draft)
+            drive(draft, event.tp)
         case events.ControlledShutdownRequested(broker, request):
             _shut_down(draft, broker, request)
         case events.DeleteRequested(names):
@@ -143,8 +147,8 @@ def _take_over(draft: WorkingState, event: events.ContextLoaded) -> None:
     _note_removals(draft, [broker.id for broker in draft.brokers.values() if broker.lost_writes])
     deletion.begin(draft, cluster.deletions)
     _drive_and_tell(draft, tps, draft.brokers)
-    if cluster.preferred_elections:
-        _elect_preferred(draft, cluster.preferred_elections)
+    if cluster.election.partitions:
+        _elect(draft, cluster.election)
     rebalance.start(draft, event.now_ms)
 
 
@@ -314,23 +318,22 @@ def _add_partition(draft: WorkingState, tp: TopicPartition) -> None:
         draft.replica_states[Replica(tp, broker)] = state
 
 
-def _reassignment_written(draft: WorkingState, event: ReassignmentWritten) -> None:
-    reassignment.written(draft, event)
-    _begin_delayed_deletions(draft)
-    drive(draft, event.tp)
-
-
 def _begin_delayed_deletions(draft: WorkingState) -> None:
     deletion.begin(draft, sorted(draft.delayed_deletions - {tp.topic for tp in draft.moves}))
 
 
-def _elect_preferred(draft: WorkingState, partitions: Iterable[TopicPartition]) -> None:
-    known = [tp for tp in partitions if tp in draft.leadership and tp.topic not in draft.deletions]
-    draft.has_preferred_node = True
-    draft.preferred.update(known)
+def _elect(draft: WorkingState, election: Election) -> None:
+    """Begin the elections that somebody asked for. One that has a leader keeps it in an unclean election."""
+    known = [tp for tp in election.partitions if tp in draft.leadership and tp.topic not in draft.deletions]
+    draft.has_election_node = True
+    if election.is_unclean:
+        known = [tp for tp in known if draft.leadership[tp].leader not in draft.brokers]
+        draft.unclean.update(known)
+    else:
+        draft.preferred.update(known)
     for tp in known:
         drive(draft, tp)
-    maybe_end_preferred(draft)
+    maybe_end_election(draft)
 
 
 # -------------------------------------------------------------------- writes

@@ -98,6 +98,11 @@ class TransactionCoordinator:
         """Return all transactions of this broker. Raises: KafkaError: COORDINATOR_LOAD_IN_PROGRESS."""
         return [slot.transaction for slot in self.terms.slots()]
 
+    def open_ages_ms(self) -> list[int]:
+        """How long the transactions of this broker are open that are. Raises: as `transactions`."""
+        now_ms = self._env.clock.now_ms()
+        return [max(0, now_ms - t.started_ms) for t in self.transactions() if t.phase is Phase.ONGOING]
+
     async def ask(self, transactional_id: str, event: Callable[[int], events.Event]) -> events.Body:
         """Post the event that `event` makes of a request number to the id; return the answer to that request.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from replication.config.broker import BrokerConfig
 from replication.errors import ErrorCode, ProtocolError
-from replication.model.cluster import BrokerId, TopicPartition, names_of
+from replication.model.cluster import BrokerId, TopicPartition, names_of, rows_by_topic
 from replication.model.metadata import Metadata
 from replication.network.client import Client
 from replication.protocol.apis import ApiKey
@@ -247,7 +247,7 @@ class _Connection:
         roles = {role.replica.tp: role for role in asked}
         topics = [
             {"topic": name, "partitions": [_epoch_question(role, *asked[role]) for role in group]}
-            for name, group in _by_topic(asked).items()
+            for name, group in rows_by_topic((role.replica.tp, role) for role in asked).items()
         ]
         request = {"replica_id": self._fetchers.config.broker_id, "topics": topics}
         response = await client.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, request)
@@ -301,7 +301,7 @@ class _Connection:
     def _fetch_request(self, fetches: Mapping[Follower, Fetch]) -> FetchRequest:
         config = self._fetchers.config
         topics = []
-        for name, group in _by_topic(fetches).items():
+        for name, group in rows_by_topic((role.replica.tp, role) for role in fetches).items():
             rows = tuple(
                 FetchPartition(
                     role.replica.tp.partition,
@@ -368,10 +368,3 @@ def _epoch_question(role: Follower, leader_epoch: int, epoch: int) -> dict[str, 
         "current_leader_epoch": leader_epoch,
         "leader_epoch": epoch,
     }
-
-
-def _by_topic(roles: Iterable[Follower]) -> dict[str, list[Follower]]:
-    found: dict[str, list[Follower]] = {}
-    for role in roles:
-        found.setdefault(role.replica.tp.topic, []).append(role)
-    return found

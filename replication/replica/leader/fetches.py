@@ -18,9 +18,9 @@ from logstore.log.reader import ReadResult
 from replication.errors import ErrorCode, KafkaError, code_of
 from replication.model.cluster import TopicPartition
 from replication.network.steps import STEP_ITEMS, step
-from replication.protocol.messages import Aborted, FetchPartition, Isolation, PartitionFetched
+from replication.protocol.messages import EXAMINER, Aborted, FetchPartition, Isolation, PartitionFetched
 from replication.replica.leader.leader import Leader
-from replication.replica.leader.results import EXAMINER, FetchTerms
+from replication.replica.leader.results import FetchTerms
 from replication.replica.storage.batch_cache import BatchCache
 from replication.replica.storage.replica_log import ReplicaLog
 
@@ -234,7 +234,8 @@ async def _woken(readings: Sequence[_Reading], terms: FetchTerms, deadline_s: fl
         for number, reading in enumerate(readings, 1):
             if number % STEP_ITEMS == 0:
                 await step()
-            waiting = _parked(reading.leader.replica, terms)
+            replica = reading.leader.replica
+            waiting = replica.followers if terms.is_follower else replica.consumers
             waiting[woken] = wake
             parked.append(waiting)
             if reading.has_more(terms):  # it came before it could wake this
@@ -244,7 +245,3 @@ async def _woken(readings: Sequence[_Reading], terms: FetchTerms, deadline_s: fl
         timer.cancel()
         for waiting in parked:
             waiting.pop(woken, None)
-
-
-def _parked(replica: ReplicaLog, terms: FetchTerms) -> dict[object, Callable[[], None]]:
-    return replica.followers if terms.is_follower else replica.consumers

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from replication.errors import ErrorCode
-from replication.protocol.messages import Isolation
+from replication.protocol.messages import EXAMINER, Isolation
 
 LEADER_ONLY, ALL_IN_SYNC = 1, -1  # acks; 0: nobody waits for an answer
 
@@ -24,9 +24,6 @@ class AppendResult(NamedTuple):
     log_start_offset: int = -1
     error_message: str | None = None
     wrong_rows: tuple[int, ...] = ()  # the records for which the batch was refused
-
-
-EXAMINER = -2  # Kafka's debugging consumer: reads up to the log's end, and what it asks for tells nothing
 
 
 class FetchTerms(NamedTuple):

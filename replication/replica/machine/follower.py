@@ -340,17 +340,13 @@ def _is_answer(state: FollowerState, event: RecordsFetched | OutOfRange) -> bool
 def _fetched(state: FollowerState, event: RecordsFetched) -> Step:
     if not _is_answer(state, event):
         return state, ()
-    start_moved = _log_start(state, event.leader_log_start_offset)
+    is_behind = event.leader_log_start_offset > state.log_start_offset
+    start_moved = (MoveLogStart(event.leader_log_start_offset),) if is_behind else ()
     if event.records:
         append = Append(event.records, event.leader_high_watermark)
         return replace(state, is_asking=False), (append, *start_moved)
     state, question = _ask(_advance(state, event.leader_high_watermark))
     return state, (*start_moved, *question)
-
-
-def _log_start(state: FollowerState, leader_log_start_offset: int) -> tuple[Effect, ...]:
-    is_behind = leader_log_start_offset > state.log_start_offset
-    return (MoveLogStart(leader_log_start_offset),) if is_behind else ()
 
 
 def _appended(state: FollowerState, event: Appended) -> Step:

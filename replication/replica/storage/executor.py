@@ -206,7 +206,6 @@ class DiskExecutor:
 
     def work(self, rounds: SimpleQueue[bool], finished: Callable[[], None]) -> None:
         """The body of a writer's thread: in each round it takes queue after queue until none is left."""
-        """The body of a writer's thread: in each round it takes queue after queue until none is left."""
         while rounds.get():
             while (queue := self._next_queue()) is not None:
                 begun_ms = self._clock.monotonic_ms()

@@ -6,6 +6,7 @@ log go through its queue, in order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class ReplicaCounters:
     replication_bytes_in: int = 0
     replication_bytes_out: int = 0
     messages_in: int = 0
+    answered_errors: Counter[tuple[str, int]] = field(default_factory=Counter)  # by the kind of request, and the code
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from replication.broker.log_lines import LINES_MAX
 from replication.local_cluster import LocalCluster
 from replication.protocol.apis import SERVED, ApiKey, encode_request
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
+from tests.support.fork_server import quick
 from tests.support.fuzz import frame_of, mutated
 
 from .tools import Confluent
@@ -24,14 +25,14 @@ from .tools import Confluent
 SEED = int(os.environ.get("PYLOG_FUZZ", "1").split(":")[0])
 IDLE = 2_000  # 5,000 are tested beside the server itself
 # A broker that gets 700 file descriptors, and has to ask for most of them.
-FEW_DESCRIPTORS = """
+FEW_DESCRIPTORS = quick("""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (300, 700))
 from replication.local_cluster import LocalCluster
 with LocalCluster(1, sys.argv[1]) as running:
     print(running.bootstrap, flush=True)
     sys.stdin.read()
-"""
+""")
 GROWTH_BYTES = 150 << 20
 SIZES = (-1, -(2**31), 0, 7, 2**31 - 1, 104_857_601, 0x16030100, 0x47455420)
 

@@ -26,7 +26,7 @@ from replication.coordination.registration import (
     register_broker,
 )
 from replication.coordination.tree import CoordinationError, SessionEvent
-from replication.model.cluster import NO_LEADER, BrokerInfo, LeaderAndIsr, Offline, TopicInfo, TopicPartition
+from replication.model.cluster import NO_LEADER, BrokerInfo, Election, LeaderAndIsr, Offline, TopicInfo, TopicPartition
 from tests.support.trees import Seen, on_loop
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -229,8 +229,9 @@ async def test_a_new_controller_reads_the_whole_cluster(room):
     assert [await make_topic_id(tree, "t", name) for name in ("first", "second")] == ["first", "first"]
     (outcome,) = await write_states(tree, term, [(T0, LeaderAndIsr(1, 0, (1, 2), 1))])
     await tree.create(f"{nodes.DELETED_TOPICS}/gone")
-    await tree.create(nodes.PREFERRED_ELECTION, nodes.encode_partitions([T1]))
+    await tree.create(nodes.ELECTION, nodes.encode_election(Election((T1,), is_unclean=True)))
     cluster = await read_cluster(tree)
     assert cluster.topics == {"t": TopicInfo({0: (1, 2), 1: (2, 1)}, "first", unclean_leader_election=True)}
     assert cluster.leadership == {T0: outcome.stored}
-    assert (cluster.brokers, cluster.deletions, cluster.preferred_elections) == ({}, ("gone",), (T1,))
+    assert (cluster.brokers, cluster.deletions) == ({}, ("gone",))
+    assert cluster.election == Election((T1,), is_unclean=True)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from replication.controller.machine import events
 from replication.coordination import nodes, topics
 from replication.errors import ErrorCode
-from replication.model.cluster import TopicPartition
+from replication.model.cluster import Election, TopicPartition
 from tests.integration.broker.test_offline import brokers, is_led, made, produce
 from tests.support.site import T0, on_loop, until
 
@@ -84,7 +84,7 @@ async def test_leadership_goes_back_where_more_than_the_percentage_is_missed(tmp
         check()  # it misses all of them
         await until(lambda: leaders() == [(2, {1, 2}), (2, {1, 2})])
         await bounce()
-        await topics.request_election(running[1].lifecycle._tree, [P0])
+        await topics.request_election(running[1].lifecycle._tree, Election((P0,)))
         await until(lambda: leaders() == [(2, {1, 2}), (1, {1, 2})] and not loop.state.preferred)
         check()  # it misses half of them
         assert not loop.state.pending
@@ -104,10 +104,10 @@ async def test_what_one_controller_was_asked_to_elect_the_next_one_elects(tmp_pa
         await until(lambda: set(controller.state.leadership[P0].isr) == {1, 2})
         await controller.end()  # it hears of nothing more; /controller is there as long as its session
         tree = running[2].lifecycle._tree
-        await topics.request_election(tree, [P0])
+        await topics.request_election(tree, Election((P0,)))
         assert controller.state.epoch == 0
         await tree.delete(nodes.CONTROLLER)
         await until(lambda: running[2].replicas.metadata.leader(*P0) == 2)
         assert running[2].controller.is_active
-        node = await tree.get(nodes.PREFERRED_ELECTION)
-        await until(lambda: node is None or not running[2].controller.state.has_preferred_node)
+        node = await tree.get(nodes.ELECTION)
+        await until(lambda: node is None or not running[2].controller.state.has_election_node)

@@ -6,8 +6,7 @@ from logstore.errors import CorruptLogError
 from logstore.log import soundness
 from logstore.records.batch import Record, build
 from replication.errors import ErrorCode
-from replication.protocol.messages import FetchPartition
-from replication.replica.leader.results import EXAMINER
+from replication.protocol.messages import EXAMINER, FetchPartition
 from tests.integration.broker.test_offline import brokers, is_led
 from tests.support.site import T0, Site, batch, on_loop, until, values_of
 

@@ -5,10 +5,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from replication.errors import ErrorCode
-from replication.protocol.messages import FetchPartition
+from replication.protocol.messages import EXAMINER, FetchPartition
 from replication.replica import repairs
 from replication.replica.leader.leader import Leader
-from replication.replica.leader.results import EXAMINER
 from tests.integration.broker.test_damage import damage, file_of, is_well, kept, scrub
 from tests.integration.broker.test_offline import brokers
 from tests.support.site import T0, batch, on_loop, until, values_of

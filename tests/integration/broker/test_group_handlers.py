@@ -150,7 +150,8 @@ class Client(Peer):
 @contextlib.asynccontextmanager
 async def client_of(tmp_path, newest=9, *, leads=True, **config):
     """A client of a broker that keeps all groups, or none."""
-    config = {"group.initial.rebalance.delay.ms": 0, **config}
+    # A test that stands still for a third of a session on a busy machine is no paused broker.
+    config = {"group.initial.rebalance.delay.ms": 0, "zookeeper.session.timeout.ms": 60_000, **config}
     async with Site(tmp_path) as site:
         (one,) = await site.start(1, **config)
         for tp in (T0, OFFSETS):

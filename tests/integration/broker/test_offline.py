@@ -60,7 +60,7 @@ def in_sync(broker, tp):
     return set(role.state.isr) if isinstance(role, Leader) else None
 
 
-async def produce(broker, value, timeout_ms=10_000):
+async def produce(broker, value, timeout_ms=30_000):
     found = await broker.replicas.append({T0: batch(value)}, acks=-1, timeout_ms=timeout_ms)
     return found[T0].error_code
 

@@ -83,12 +83,26 @@ async def test_requests_of_former_controllers_and_for_former_lives_are_refused(t
     """R18, R23, R32."""
     async with Site(tmp_path) as site:
         one, *_ = await with_three(site)
+        said = []
+        one.replicas.requests._log_change = lambda change: said.append(f"{change.level} {change.message}")
+
+        def skipped(why):
+            """Each is said once, and why, as Kafka 0.9 has it."""
+            return [line.startswith("WARN Broker 1 ignoring ") and line.endswith(why) for line in said].count(True) == 1
+
         assert await site.tell(1, epoch=one.epoch - 1) == ErrorCode.STALE_BROKER_EPOCH
         assert await site.tell(1) == ErrorCode.STALE_CONTROLLER_EPOCH  # the same leader epoch again
+        assert skipped("[orders,0] since its associated leader epoch 0 is old. Current leader epoch is 0"), said
+        right = site.topic_ids[T0.topic]
+        site.topic_ids[T0.topic] = "o" * 21 + "A"
+        assert await site.tell(1) == ErrorCode.INCONSISTENT_TOPIC_ID
+        assert skipped(f"[orders,0] since its replica here is not of the topic with the id {'o' * 21}A"), said
+        site.topic_ids[T0.topic] = right
         await site.begin_term(5)
         await site.elect(2)
         site.controller_epoch = 4
         assert await site.tell(1) == ErrorCode.STALE_CONTROLLER_EPOCH
+        assert skipped("since its controller epoch 4 is old. Latest known controller epoch is 5"), said
         assert isinstance(one.role, Follower)
 
 

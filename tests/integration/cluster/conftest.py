@@ -10,6 +10,7 @@ from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from replication.model.cluster import TopicPartition
+from tests.support.commands import run_pylog
 from tests.support.tried_cluster import TriedCluster
 
 SESSION_TIMEOUT_MS = 3000
@@ -17,6 +18,7 @@ SETTINGS = {
     "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
     "auto.leader.rebalance.enable": "false",
     "replica.fetch.backoff.ms": 200,
+    "transaction.two.phase.commit.enable": "true",
 }
 
 
@@ -55,7 +57,7 @@ class Tested:
     def state(self, topic, partition=0):
         return self.running.describe().leadership[TopicPartition(topic, partition)]
 
-    def until(self, holds, timeout_s=20.0):
+    def until(self, holds, timeout_s=40.0):
         """Return when it holds, with the seconds that took."""
         begin = time.monotonic()
         while not (found := holds()):
@@ -63,7 +65,7 @@ class Tested:
             time.sleep(0.03)
         return time.monotonic() - begin, found
 
-    def until_states(self, topic, wanted, timeout_s=20.0):
+    def until_states(self, topic, wanted, timeout_s=40.0):
         begin = time.monotonic()
         while (found := self.states(topic)) != wanted:
             assert time.monotonic() - begin < timeout_s, f"{found}, and not {wanted}"
@@ -127,3 +129,18 @@ def cluster(shared):
     if missing := [broker for broker in (1, 2, 3) if broker not in shared.running.live]:
         shared.running.restart(*missing)
     shared.running.wait_until_known()  # one that stood still has to be let in again
+
+
+@pytest.fixture
+def pylog(cluster):
+    """Run a command on the shared cluster."""
+
+    def run(*arguments, input=None):
+        return run_pylog(*arguments, "--bootstrap-server", cluster.running.bootstrap, input=input)
+
+    return run
+
+
+@pytest.fixture
+def name(cluster):
+    return next(cluster.names)

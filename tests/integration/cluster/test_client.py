@@ -14,6 +14,8 @@ from datasource.connector.options import read_options
 from datasource.connector.reader import StreamReader
 from datasource.connector.source import PylogDataSource
 from datasource.errors import DataLossError
+from datasource.topics.cluster import ClusterTopics
+from logstore import OffsetRange
 from logstore.errors import InvalidRequestError, OffsetOutOfRangeError, RecordTooLargeError, UnknownTopicError
 from replication.client import consumer as consumers
 from replication.client import kafka_client, local_replicas
@@ -148,6 +150,18 @@ def test_a_batch_that_is_too_large_is_split_and_a_record_that_is_fails_alone(clu
     for number, each in enumerate([*sent, *behind]):
         ((_, extent),) = each.result(0).items()
         assert {v.split("-")[0] for v in values[extent.start : extent.end]} == {str(number)}
+
+
+def test_a_task_of_spark_knows_of_a_topic_that_was_made_again(cluster, client):
+    """The client is the process's: it has seen the former one, which had more partitions."""
+    topic, words = cluster.create((1,), (2,), (3,)), {"partitioner": "murmur3", "compression": None}
+    data = pa.table({"key": [b"%d" % n for n in range(30)], "value": [b""] * 30})
+    assert len(ClusterTopics(client).append(topic, data, **words, transaction=None)) == 3
+    cluster.administer("delete_topics", [topic], operation_timeout=20)
+    cluster.until(lambda: topic not in cluster.running.describe().topics)
+    cluster.create((1,), name=topic)
+    appended = ClusterTopics(client).append(topic, data, **words, transaction=None)
+    assert appended == {0: OffsetRange(0, 30)}
 
 
 def test_threads_share_a_client(cluster, client):

@@ -15,18 +15,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import logstore
+from tests.support.fork_server import quick
 
 pytestmark = pytest.mark.slow
 
 
-# As `pylog` is, whether or not this checkout is installed.
-PYLOG = """
-from logstore.cli import cli, main
-from replication.cli import broker, cluster
-cli.add_command(broker)
-cli.add_command(cluster)
-main()
-"""
+PYLOG = quick("from logstore.cli import main; main()")
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from replication.protocol.apis import ApiKey
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 from tests.conformance.coordination.conftest import zookeeper  # noqa: F401  a fixture
 from tests.integration.cluster.test_giants import Client
+from tests.support.fork_server import quick
 
 SESSION_MS, PATIENCE_S = 2000, 60
 SLOW_WRITE_S = 5  # a disk that keeps the event loop waiting for longer than the session timeout, once
@@ -25,7 +26,7 @@ SLOW_WRITE_S = 5  # a disk that keeps the event loop waiting for longer than the
 # the threads go on while it sleeps.
 # And one write to a log takes long, when there is the other file.
 RELEASED, SLOW = "released", "slow"
-STUCK = f"""
+STUCK = quick(f"""
 import pathlib, sys, time
 from logstore.env import OsFiles
 from replication.broker import process as broker_process
@@ -43,7 +44,7 @@ def slow(self, path, position, data, write=OsFiles.write):
 OsFiles.write = slow
 LOG_DIR = next(word.partition("=")[2] for word in sys.argv if word.startswith("log.dirs="))
 sys.exit(broker_process.main(sys.argv[1:]))
-"""
+""")
 TP = TopicPartition("stuck", 0)
 
 

@@ -25,6 +25,7 @@ from logstore.store.reading import schema_of
 from replication.model.cluster import TopicPartition as Tp
 from replication.tools.mirror import MirrorError, mirror
 from replication.tools.mirror_targets import COPIED_COLUMNS, ClusterTarget, DirectoryTarget, SourceTopic, Unit
+from tests.support.fork_server import quick
 from tests.support.repeats import times
 
 from .conftest import running
@@ -201,7 +202,10 @@ def test_a_topic_that_ends_in_a_marker_of_a_transaction_is_copied_to_its_end(tmp
 # How it goes on.
 
 
-SMALL = "from replication import cli; from replication.tools import mirror; mirror.BATCH_BYTES = 1000; cli.mirror()"
+SMALL = quick(
+    "from replication.cli import mirror as cli; from replication.tools import mirror; "
+    "mirror.BATCH_BYTES = 1000; cli.mirror()"
+)
 
 
 def start(source, target, *options):
@@ -219,7 +223,7 @@ def kill_again_and_again(source, target, topic, ends):
     seed = random.randrange(1000)
     print("seed", seed)
     chance = random.Random(seed)
-    for _ in range(times(2, 5)):
+    for _ in range(times(1, 3)):
         before, process = ends(), start(source, target, "--topics", topic)
         while process.poll() is None and ends() == before:
             time.sleep(0.02)

@@ -4,38 +4,57 @@ import shutil
 import time
 
 import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.integration.cluster.conftest import running
+from tests.support.commands import rows
 
 pytestmark = pytest.mark.slow
 
 
-def test_all_replicas_down_and_the_one_that_was_not_in_sync_comes_back_first(cluster):
+def test_all_replicas_down_and_the_one_that_was_not_in_sync_comes_back_first(cluster, pylog):
     _, one, two = cluster.roles()
-    clean = cluster.create((one, two))
-    unclean = cluster.create((one, two), unclean_leader_election_enable="true")
-    for topic in (clean, unclean):
+    clean, unclean, by_hand = (cluster.create((one, two)) for _ in range(3))
+    for topic in (clean, unclean, by_hand):
         assert cluster.produce(topic, range(10)) == []
 
     cluster.running.kill(two)
-    for topic in (clean, unclean):
+    for topic in (clean, unclean, by_hand):
         cluster.until_states(topic, {0: (one, [one], 1)})
         assert cluster.produce(topic, range(10, 20)) == []
 
     cluster.running.kill(one)
-    cluster.until_states(clean, {0: (-1, [one], 2)})
+    for topic in (clean, by_hand):
+        cluster.until_states(topic, {0: (-1, [one], 2)})
+    election = ("elect-leaders", "--election-type", "unclean", "--yes", "--topic", by_hand, "--partition", 0)
+    vain = pylog(*election)
+    assert (vain.code, cluster.states(by_hand)) == (1, {0: (-1, [one], 2)})
+    assert "eligible leaders not available" in vain.out
     cluster.until(lambda: cluster.states(unclean)[0][0] == -1)
     assert cluster.states(unclean)[0][2] == 2
 
+    change = ConfigEntry("unclean.leader.election.enable", "true", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, unclean, incremental_configs=[change])
+    cluster.administer("incremental_alter_configs", [resource])  # a setting acts live
     cluster.running.restart(two)
-    cluster.until_states(unclean, {0: (two, [two], 3)})
+    cluster.until_states(unclean, {0: (two, [two], 4)})
+    for topic in (clean, by_hand):
+        assert cluster.states(topic) == {0: (-1, [one], 2)}
+    elected = pylog(*election)
+    assert rows(elected) == [[by_hand, "0", "-1", str(two), "-"]]
+    assert elected.err == "elected 1 leader; 0 led before\nrecords that only other replicas have are lost\n"
+    assert cluster.states(by_hand) == {0: (two, [two], 3)}
+    assert cluster.produce(by_hand, range(20, 30)) == []
+    assert pylog(*election).ok().err == "elected 0 leaders; 1 led before\n"
     assert cluster.states(clean) == {0: (-1, [one], 2)}
     (error,) = cluster.produce(clean, ["refused"], **{"message.timeout.ms": 1500})
     assert error.name() == "_MSG_TIMED_OUT"
 
     cluster.running.restart(one)
     cluster.until_states(clean, {0: (one, [one, two], 3)})
-    cluster.until_states(unclean, {0: (two, [two, one], 3)})
+    cluster.until_states(unclean, {0: (two, [two, one], 4)})
+    cluster.until_states(by_hand, {0: (two, [two, one], 3)})
+    assert cluster.values(by_hand, count=20) == [str(number) for number in (*range(10), *range(20, 30))]
     assert cluster.values(clean, count=20) == [str(number) for number in range(20)]
     assert cluster.values(unclean, count=10) == [
         str(number) for number in range(10)

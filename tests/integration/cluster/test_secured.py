@@ -16,6 +16,7 @@ from replication.client import connection
 from replication.client.authentication import AuthenticationError
 from replication.client.connection import UnreachableError
 from replication.client.kafka_client import KafkaClient
+from tests.support.commands import run_pylog
 from tests.support.secured import MECHANISMS, PASSWORD, USER, secured_broker, settings_of
 
 with warnings.catch_warnings():
@@ -256,3 +257,17 @@ def test_mirror_copies_from_a_secured_cluster(listener, certificates, tmp_path):
     assert refused.exit_code == 1
     assert "user or password is wrong" in refused.output
     assert "secret" not in refused.output
+
+
+def test_operators_commands_are_let_in_by_their_command_config(listener, certificates, tmp_path):
+    settings = tmp_path / "client.properties"
+    settings.write_text("".join(f"{key}={value}\n" for key, value in settings_of(certificates).items()))
+    where = ("--bootstrap-server", listener.address, "--command-config", settings)
+    run_pylog("topics", "create", "commanded", "--partitions", 2, *where).ok()
+    run_pylog("produce", "commanded", *where, input="a\nb\n").ok()
+    assert sorted(run_pylog("consume", "commanded", *where).ok().lines) == ["a", "b"]
+    told = run_pylog("verify-replicas", "--topics-include", "commanded", "--output", "json", *where).ok()
+    assert [row["findings"] for row in told.json] == [[], []]
+    assert set(listener.seen) == {f"SCRAM-SHA-256 {USER}"}
+    settings.write_text("default.api.timeout.ms=500\n")
+    assert run_pylog("topics", "list", *where).code == 1

@@ -3,8 +3,8 @@
 from contextlib import closing
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from .conftest import running
 
@@ -47,22 +47,10 @@ def test_a_deletion_waits_for_the_replica_that_is_down(cluster):
     assert _directories(cluster, topic) == []
 
 
-def test_partitions_are_added_and_settings_changed_while_clients_use_the_topic(cluster):
+def test_partitions_are_added(cluster):
     topic = cluster.create((1, 2))
-    producer = Producer({"bootstrap.servers": cluster.running.bootstrap, "log_level": 0})
     cluster.administer("create_partitions", [NewPartitions(topic, 3)], operation_timeout=20)
     assert {number: len(isr) for number, (_, isr, _) in cluster.states(topic).items()} == {0: 2, 1: 2, 2: 2}
-    change = ConfigEntry("max.message.bytes", "200", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[change])
-    cluster.administer("incremental_alter_configs", [resource])
-
-    def refuses():
-        found = []
-        producer.produce(topic, bytes(1000), partition=0, on_delivery=lambda error, message: found.append(error))
-        producer.flush(10)
-        return found[0] is not None and found[0].name() == "MSG_SIZE_TOO_LARGE"
-
-    cluster.until(refuses)
 
 
 def test_a_new_controller_goes_on_with_what_the_former_one_had_begun(cluster):

@@ -1,18 +1,26 @@
-"""The program that is killed: a query that copies the topic `in` to the topic `out`, until a file says stop.
+"""The program that is killed: a query, or a batch write.
 
-    python -m tests.spark.kills.query DIRECTORY
+    python -m tests.spark.kills.query DIRECTORY NUMBER
 
-Exit status 0: everything that was in the topic when the file appeared is copied. Anything else is the query's failure.
+It makes a session, and waits for the file `go-NUMBER`, which names its job. `copy`: a query that copies the topic `in`
+to the topic `out`, until the file `stop` appears; exit status 0: everything that was there then is copied. `write`: a
+batch write, under a name, of rows in two topics; exit status 0: it has succeeded. Anything else is a failure.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-# Spark and its workers are started again and again: a JVM that compiles little, plans that are not compiled at all.
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Spark and its workers are started again and again: plans that are not compiled.
 QUICK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": False,
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.ui.showConsoleProgress": False,
@@ -26,16 +34,27 @@ VALUE = """if(cast(java_method('java.lang.Math', 'random') as double) < 0.00005
     and java_method('java.lang.System', 'setProperty', 'told', 'x') = 'null', raise_error('told to fail'), value)"""
 
 
-def main(directory: str) -> None:
+def main(directory: str, number: str) -> None:
     from datasource import spark_session
 
-    root = Path(directory)
+    root, killer = Path(directory), os.getppid()
     spark = spark_session(master="local[2,3]", app_name="kills", **QUICK)
     spark.sparkContext.setLogLevel("OFF")
-    source = spark.readStream.format("pylog").option("path", str(root / "log")).option("subscribe", "in")
+    go = root / f"go-{number}"
+    while not go.exists():
+        time.sleep(0.02)
+        if os.getppid() != killer:
+            raise SystemExit("nobody asks for it any more")
+    asked = json.loads(go.read_text())
+    {"copy": copy, "write": write}[asked["job"]](spark, root, **asked["options"])
+    spark.stop()
+
+
+def copy(spark: SparkSession, root: Path, **options: Any) -> None:
+    source = spark.readStream.format("pylog").options(**options["source"]).option("subscribe", "in")
     frame = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", 4000).load()
     rows = frame.selectExpr("key", f"{VALUE} value")
-    sink = rows.writeStream.format("pylog").option("path", str(root / "log")).option("topic", "out")
+    sink = rows.writeStream.format("pylog").options(**options["sink"]).option("topic", "out")
     query = sink.option("checkpointLocation", str(root / "checkpoint")).start()
     (root / "started").touch()
     while not (root / "stop").exists():
@@ -43,7 +62,14 @@ def main(directory: str) -> None:
             raise SystemExit("the query ended by itself")
     query.processAllAvailable()
     query.stop()
-    spark.stop()
+
+
+def write(spark: SparkSession, root: Path, *, number: int, rows: int, topics: list[str], sink: dict[str, str]) -> None:
+    """The rows of write `number`: `rows` values, half of them in each topic."""
+    values = f"concat('{number}-', id) value", f"if(id % 2 = 0, '{topics[0]}', '{topics[1]}') topic"
+    frame = spark.range(0, rows, 1, 2).selectExpr(*values)
+    name = {} if "exactlyOnce" in sink else {"txnId": "kills", "txnVersion": number}
+    frame.write.format("pylog").options(**sink, **name).mode("append").save()
 
 
 if __name__ == "__main__":

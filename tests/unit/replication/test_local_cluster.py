@@ -10,7 +10,7 @@ from logstore.cli import cli as pylog
 from logstore.env import SYSTEM
 from logstore.errors import InvalidConfigError, NotAStoreError, StorageError, StoreLockedError
 from logstore.store.log_dir import DirectoryOwner, LogDir
-from replication.cli import broker, cluster
+from replication.cli.brokers import broker, cluster
 from replication.config.broker import BrokerConfig
 from replication.local_cluster import (
     DEFAULTS,

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from replication.coordinators.binary import INT, LONG, SHORT, Cursor, UnknownRecordError, string, varint
 from replication.coordinators.transactions.machine.state import DECIDED, NO_EPOCH, NO_ID, Phase, Transaction
-from replication.model.cluster import TopicPartition
+from replication.model.cluster import TopicPartition, rows_by_topic
 
 KEY_VERSION, VALUE_VERSION = 0, 1
 ENDED_EPOCH_TAG = 10_000
@@ -58,9 +58,7 @@ def read_key(data: bytes) -> str:
 
 
 def value_of(found: Transaction) -> bytes:
-    topics: dict[str, list[int]] = {}
-    for tp in sorted(found.partitions):
-        topics.setdefault(tp.topic, []).append(tp.partition)
+    topics = rows_by_topic((tp, tp.partition) for tp in sorted(found.partitions))
     parts = [
         SHORT.pack(VALUE_VERSION),
         LONG.pack(found.producer_id),

@@ -423,6 +423,8 @@ def test_every_option_of_the_table_is_accepted_where_it_acts():
                 base["kafka.bootstrap.servers"] = texts["kafka.bootstrap.servers"]
             if name == "tieredTable":
                 base = {"kafka.bootstrap.servers": "one:9092", "subscribe": "a", "includeTiered": "true"}
+            if name == "decisionTopic":
+                base = {"kafka.bootstrap.servers": "one:9092"}
             if name == "groupId":
                 base = {"kafka.bootstrap.servers": "one:9092", "subscribe": "a", "startingOffsets": "group"}
             given = {**base, name: texts.get(name, "1"), **together}
@@ -459,8 +461,18 @@ def test_a_cluster_is_named_instead_of_a_directory(options, line):
     assert line in str(caught.value)
 
 
-def test_a_write_to_a_cluster_is_not_exactly_once_and_says_so():
-    options = {"topic": "a", "kafka.bootstrap.servers": "b:1"}
-    assert write_options({**options, "exactlyOnce": "false"}).location.bootstrap == "b:1"
-    with pytest.raises(InvalidConfigError, match="set it to false"):
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"path": "/log", "decisionTopic": "d"}, "a directory keeps decisions itself"),
+        ({"kafka.bootstrap.servers": "b:1", "decisionTopic": "d", "exactlyOnce": "false"}, "needs exactlyOnce=true"),
+        ({"kafka.bootstrap.servers": "b:1", "decisionTopic": " "}, "name a topic"),
+        ({"kafka.bootstrap.servers": "b:1", "transaction.timeout.ms": "100d"}, "at most 2147483647 ms"),
+        ({"kafka.bootstrap.servers": "b:1", "txnId": "~1", "txnVersion": "1"}, "must not begin with '~'"),
+    ],
+)
+def test_decisions_are_kept_by_a_cluster_in_a_topic(options, line):
+    with pytest.raises(InvalidConfigError) as caught:
         write_options(options)
+    assert line in str(caught.value)
+    assert write_options({"kafka.bootstrap.servers": "b:1"}).decision_topic == "__pylog_decisions"

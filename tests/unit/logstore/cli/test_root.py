@@ -1,6 +1,8 @@
 """The root command: its own commands, and those that other packages add."""
 
 import re
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 
 import click
@@ -9,6 +11,7 @@ from click.testing import CliRunner
 
 import logstore.cli
 from logstore.cli import cli
+from logstore.cli.places import loaded
 from logstore.errors import PylogError
 
 
@@ -104,3 +107,16 @@ def test_what_is_no_store_is_refused_in_one_line(tmp_path):
     assert "not a pylog store" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_list_of_commands_says_the_first_sentence_of_each_of_them_and_loads_none():
+    groups = [cli, *map(loaded, ("logstore.cli.transactions:transactions", "replication.cli.brokers:cluster"))]
+    places = {name: place for group in groups for name, place in group.placed.items()}
+    for name, (place, told) in places.items():
+        first = " ".join(loaded(place).help.split("\n\n")[0].split())
+        assert first.startswith(told.rstrip(".")), name
+    code = "import sys; from logstore.cli import main\ntry: main()\nfinally: print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    assert "logstore.cli.terminal" in modules
+    assert not modules & {place.partition(":")[0] for place, _ in places.values()}

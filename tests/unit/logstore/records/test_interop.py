@@ -12,6 +12,7 @@ from logstore.records import arrow, batch
 from logstore.records.compression import Codec
 from logstore.records.rows import Rows
 from tests.support.records import numbered, record_lists, records_of, table_of
+from tests.support.repeats import times
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of its own imports
@@ -51,7 +52,7 @@ def decode_all(data):
 
 @both
 @every_codec
-@settings(max_examples=40)
+@settings(max_examples=times(15, 40))
 @given(records=record_lists())
 def test_we_read_what_they_write(peer, codec, records):
     data = peer_encode(peer, records, codec)
@@ -61,7 +62,7 @@ def test_we_read_what_they_write(peer, codec, records):
 
 @both
 @every_codec
-@settings(max_examples=40)
+@settings(max_examples=times(15, 40))
 @given(records=record_lists())
 def test_they_read_what_we_write(peer, codec, records):
     assert peer_decode(peer, batch.build(records, codec=codec)) == records

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from threading import Thread
 
 import numba
 import numpy as np
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from logstore.records import compiled_code, kernels
 from logstore.records.kernels import crc
+from tests.support.repeats import only_long
 
 ROOT = Path(__file__).parents[4]
 
@@ -60,6 +62,7 @@ def result(process):
     return json.loads(out)
 
 
+@only_long("an install, compiled twice")
 @pytest.mark.slow
 def test_a_closed_install_without_a_home_compiles_once_for_all(tmp_path):
     """Two processes compile at once, a third finds the result; nothing but a private directory is written."""
@@ -100,6 +103,25 @@ def test_a_change_in_any_file_of_the_kernels_compiles_anew(monkeypatch, tmp_path
     with (tmp_path / "kernels/varints.py").open("a") as file:
         file.write("# changed")
     assert compiled_code.directory() != before
+
+
+def test_one_process_compiles_and_the_others_wait(monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    place = compiled_code.directory()
+    turn, later = compiled_code.take_turn(place), []
+    other = Thread(target=lambda: later.append(compiled_code.take_turn(place)))
+    other.start()
+    other.join(0.2)
+    assert other.is_alive()
+    compiled_code.note_done(place, turn)
+    other.join(10)
+    assert later == [None], "what the first one compiled is loaded"
+
+    (place / compiled_code._DONE).unlink()
+    dead = compiled_code.take_turn(place)
+    monkeypatch.setattr(compiled_code, "WAIT_MS", 100)
+    assert compiled_code.take_turn(place) is None, "one that stands still is not waited for"
+    dead.release()
 
 
 def test_compiled_code_is_kept_beside_the_sources(monkeypatch):

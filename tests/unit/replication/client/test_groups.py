@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 
 from replication.client.cluster import Cluster
+from replication.client.coordinators import group_key
 from replication.client.groups import Committed, commit, committed
 from replication.client.kafka_client import KafkaClient
 from replication.client.topics import create_topic
@@ -38,7 +39,7 @@ class Coordinator:
 
     async def find(self, context, body):
         self.found += 1
-        row = {"key": "g", "node_id": 1, "host": "127.0.0.1", "port": self.ports[-1]}
+        row = {"key": body.coordinator_keys[0], "node_id": 1, "host": "127.0.0.1", "port": self.ports[-1]}
         return {"coordinators": [{"error_code": 0, "error_message": None, **row}]}
 
     async def commit(self, context, body):
@@ -228,7 +229,7 @@ def test_an_answer_of_any_version_is_understood():
             coordinator.ports.append(port)
             cluster = Cluster(f"127.0.0.1:{port}")
             for version in (1, 2, 7, 8, 9):
-                broker = await cluster._coordinator("g", cluster.backoff())
+                broker = await cluster.coordinators._coordinator(group_key("g"), cluster.backoff())
                 await broker.connected()
                 first, _ = broker._versions[ApiKey.OFFSET_FETCH]
                 broker._versions = {

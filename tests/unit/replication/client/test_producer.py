@@ -1,6 +1,7 @@
 """Producers where no broker of ours is: librdkafka's mock cluster, and batches by hand."""
 
 import asyncio
+import gc
 import threading
 
 import pyarrow as pa
@@ -12,12 +13,11 @@ from logstore.records.arrow import decode, encode
 from logstore.records.batch import ProducerStamp, header_at
 from logstore.records.compression import Codec
 from logstore.records.rows import Rows
-from replication.client import producer as producers
 from replication.client.cluster import Cluster
 from replication.client.kafka_client import KafkaClient
-from replication.client.producer import AsyncProducer, Extent, ProducerSettings
+from replication.client.producer import AsyncProducer, Extent, ProducerSettings, _Promise, _Shares
 from replication.client.producing import halves
-from replication.errors import KafkaError
+from replication.errors import ErrorCode, KafkaError
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_a_producer_that_dies_fails_all_that_wait(client, monkeypatch, what):
     with client.producer(linger_ms=0) as producer:
         producer.send(topic, rows("ok")).result(10)
         if what == "encoder":
-            monkeypatch.setattr(producers, "encode", slip)
+            monkeypatch.setattr("logstore.records.arrow.encode", slip)
         else:
             monkeypatch.setattr(Cluster, "leader" if what == "sender" else "call_leader", broken)
         sent = [producer.send(topic, rows(*["x"] * (5000 if n == 0 else 1))) for n in range(5)]
@@ -193,6 +193,19 @@ def test_a_closed_producer_answers_what_was_not_sent(client):
         producer.send(topic, rows("y"))
 
 
+def test_a_producer_that_was_closed_is_let_go(client):
+    def living():
+        gc.collect()
+        return sum(isinstance(each, AsyncProducer) for each in gc.get_objects())
+
+    before = living()
+    for _ in range(5):
+        with client.producer() as producer:
+            producer.flush()
+    del producer
+    assert living() == before
+
+
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_halves_have_the_records_in_their_order_with_their_sequence_numbers(codec):
     headers = pa.array(
@@ -217,3 +230,16 @@ def test_halves_have_the_records_in_their_order_with_their_sequence_numbers(code
     ]  # fmt: skip
     found = [decode(half, start=0, end=100, columns=columns).to_pylist() for half in (one, two)]
     assert found[0] + found[1] == decode(data, start=0, end=100, columns=columns).to_pylist()
+
+
+def test_a_send_hears_nothing_of_a_partition_in_which_it_has_no_rows():
+    async def outcomes():
+        sends = [_Promise(1) for _ in range(3)]
+        # The second one's row is in partition 1, and between the others here there is nothing of it.
+        _Shares(0, [1, 1, 2], sends).answered(0, 2, KafkaError(ErrorCode.REQUEST_TIMED_OUT, "too late"))
+        assert [send.done.done() for send in sends] == [True, False, True]
+        _Shares(1, [0, 1, 1], sends).answered(0, 1, 7)
+        assert sends[1].done.result() == {1: Extent(7, 8)}
+        assert all(send.done.exception() for send in (sends[0], sends[2]))
+
+    asyncio.run(outcomes())

@@ -115,7 +115,7 @@ def one(value):
     return data
 
 
-@pytest.mark.parametrize("seed", range(times(10, 300)))
+@pytest.mark.parametrize("seed", range(times(10, 100)))
 def test_what_unclean_elections_cut_is_all_that_is_missing_and_nothing_is_doubled(tmp_path, monkeypatch, seed):
     monkeypatch.setattr(producing, "BACKOFF_MIN_S", 0.001)
     monkeypatch.setattr(producing, "BACKOFF_MAX_S", 0.002)

@@ -12,9 +12,9 @@ from replication.controller.machine.assignment import (
     elect_offline,
     elect_preferred,
     elect_reassigned,
-    place,
 )
 from replication.model.cluster import BrokerInfo, LeaderAndIsr
+from replication.model.placement import place
 
 
 def brokers(*ids, racks=None):

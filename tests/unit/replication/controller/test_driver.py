@@ -13,7 +13,7 @@ from replication.controller.machine.state import ControllerSettings
 from replication.coordination import cluster, nodes, open_tree, registration, topics
 from replication.coordination.tree import ConnectionLossError, Delete, ensure_path
 from replication.errors import ErrorCode
-from replication.model.cluster import BrokerInfo, LeaderAndIsr, Reassignment, TopicPartition
+from replication.model.cluster import BrokerInfo, Election, LeaderAndIsr, Reassignment, TopicPartition
 from replication.protocol import interbroker as ib
 from replication.protocol.apis import ApiKey
 
@@ -228,13 +228,13 @@ def test_who_was_replaced_writes_nothing_any_more(tmp_path):
 def test_a_node_that_nobody_understands_stops_no_other_news(tmp_path):
     async def check():
         async with site(tmp_path) as here:
-            await here.tree.create(nodes.PREFERRED_ELECTION, b"{ not json")
+            await here.tree.create(nodes.ELECTION, b"{ not json")
             await here.create()
             await here.until(here.state)
             assert here.loop.state.epoch == 1
-            await here.tree.delete(nodes.PREFERRED_ELECTION)
-            await topics.request_election(here.tree, [TP])
-            await here.until(lambda: _is_gone(here.tree, nodes.PREFERRED_ELECTION))
+            await here.tree.delete(nodes.ELECTION)
+            await topics.request_election(here.tree, Election((TP,)))
+            await here.until(lambda: _is_gone(here.tree, nodes.ELECTION))
 
     asyncio.run(check())
 
@@ -313,7 +313,7 @@ def test_nodes_that_nobody_understands_keep_no_controller_from_its_office(tmp_pa
         await topics.create_topic(tree, "bad", "b" * 21 + "A", {0: (1,)}, {})
         await tree.set(nodes.topic_path("bad"), b"{ not json")
         await tree.set(nodes.topic_config_path("t"), b"{ not json")
-        await tree.create(nodes.PREFERRED_ELECTION, b"{ not json")
+        await tree.create(nodes.ELECTION, b"{ not json")
         wanted = {TP: Reassignment((2,))}
         await registration.register_broker(tree, BrokerInfo(2, -1, "h", 2), now_ms=0, wait_ms=1000)
         await tree.create(nodes.REASSIGNMENT, nodes.encode_reassignment(wanted))
@@ -325,9 +325,9 @@ def test_nodes_that_nobody_understands_keep_no_controller_from_its_office(tmp_pa
             assert await _state(here.tree, bad) is None
             await here.tree.set(nodes.topic_path("bad"), nodes.encode_topic({0: (1,)}))
             await here.until(lambda: _state(here.tree, bad))
-            await here.tree.delete(nodes.PREFERRED_ELECTION)
-            await topics.request_election(here.tree, [TP])
-            await here.until(lambda: _is_gone(here.tree, nodes.PREFERRED_ELECTION))
+            await here.tree.delete(nodes.ELECTION)
+            await topics.request_election(here.tree, Election((TP,)))
+            await here.until(lambda: _is_gone(here.tree, nodes.ELECTION))
 
     asyncio.run(check())
 
@@ -394,13 +394,13 @@ def test_the_log_says_which_way_a_leader_was_chosen(tmp_path, caplog):
             await here.tree.set(nodes.state_path(TP), nodes.encode_state(replace(state, isr=(1, 2))))
             await here.tree.create(nodes.ISR_CHANGE_PREFIX, nodes.encode_partitions([TP]), sequence=True)
             await here.until(lambda: _true(here.loop.state.leadership[TP].isr == (1, 2)))
-            await topics.request_election(here.tree, [TP])
+            await topics.request_election(here.tree, Election((TP,)))
             await here.until(lambda: _true(here.loop.state.leadership[TP].leader == 2))
 
     asyncio.run(check())
     assert chosen() == [
         "[OfflinePartitionLeaderSelector]: Selected new leader and ISR "
-        '{"leader":1,"leader_epoch":1,"isr":[1]} for partition [t,0]',
+        '{"leader":1,"leader_epoch":1,"isr":[1]} for partition [t,0], of assigned replicas 2,1, live 1, ISR 2,1',
         "[PreferredReplicaPartitionLeaderSelector]: Selected new leader and ISR "
-        '{"leader":2,"leader_epoch":2,"isr":[1,2]} for partition [t,0]',
+        '{"leader":2,"leader_epoch":2,"isr":[1,2]} for partition [t,0], of assigned replicas 2,1, live 2,1, ISR 1,2',
     ]

@@ -15,6 +15,7 @@ from replication.model.cluster import (
     NO_LEADER,
     Assignment,
     BrokerInfo,
+    Election,
     LeaderAndIsr,
     Offline,
     Reassignment,
@@ -45,6 +46,7 @@ class World:
         self.offline: dict[int, Offline] = {}
         self.orders: list[events.WriteStates | events.WriteReassignment] = []
         self.plans: dict[TopicPartition, Reassignment] = {}
+        self.election = Election()  # one that is unclean
         self.told: dict[tuple[TopicPartition, int], Assignment] = {}  # what a leader knows of its replicas, per epoch
         self.to_delete: list[events.SendStopReplica] = []
         self.now_ms = 0
@@ -63,7 +65,9 @@ class World:
                     self.orders.append(effect)
                 case events.LoadContext():
                     cluster = (dict(self.live), dict(self.topics), dict(self.stored), tuple(self.deletions))
-                    found = events.ClusterState(*cluster, reassignments=dict(self.plans), offline=dict(self.offline))
+                    found = events.ClusterState(
+                        *cluster, reassignments=dict(self.plans), offline=dict(self.offline), election=self.election
+                    )
                     self.post(events.ContextLoaded(found, self.now_ms))
                     return
                 case events.SendLeaderAndIsr():
@@ -72,6 +76,8 @@ class World:
                             self.told[news.tp, news.state.leader_epoch] = news.replicas
                 case events.SendStopReplica(delete=True):
                     self.to_delete.append(effect)
+                case events.DeleteElection():
+                    self.election = Election()
                 case events.DeleteTopicNodes(topic, topic_id):
                     self.topics.pop(topic, None)
                     self.deletions = [name for name in self.deletions if name != topic]
@@ -120,18 +126,22 @@ class World:
             assert after.leader in after.isr
             assert after.leader in self.state.brokers
             is_clean = set(after.isr) <= set(before.isr)
-            assert is_clean or (self.unclean and after.isr == (after.leader,))
+            assert is_clean or (self.is_unclean(write.tp) and after.isr == (after.leader,))
             self.check_offline(write.tp, before, after)
         elif not self.unclean and write.tp.topic not in self.state.deletions:
             assert after.isr, "who was in sync last is kept"
 
+    def is_unclean(self, tp: TopicPartition) -> bool:
+        """May anybody lead it? As the topic is set, or as long as the node that asks for it is there."""
+        return self.unclean or tp in self.election.partitions
+
     def check_offline(self, tp: TopicPartition, before: LeaderAndIsr, after: LeaderAndIsr) -> None:
         """Who is offline takes no lead, unless nobody else of the ISR is left."""
         offline = {broker for broker, said in self.state.offline.items() if said.reason(tp)}
-        if after.leader in offline and after.leader != before.leader and not self.unclean:
+        if after.leader in offline and after.leader != before.leader and not self.is_unclean(tp):
             kept = {b for b in before.isr if b not in self.state.brokers or not self.state.brokers[b].lost_writes}
             assert kept <= offline & set(self.state.brokers) or not kept
-        if after.isr and set(after.isr) <= offline and not self.unclean:
+        if after.isr and set(after.isr) <= offline and not self.is_unclean(tp):
             info = self.state.brokers.get(before.leader)
             is_sound = info is not None and not info.lost_writes and before.leader not in offline
             assert not is_sound, "a sound leader stays in the ISR"
@@ -223,7 +233,10 @@ def ask(world: World, action) -> None:
         case ("shutdown", broker):
             world.post(events.ControlledShutdownRequested(broker, 1))
         case ("prefer",):
-            world.post(events.PreferredElectionRequested((T0, U0)))
+            world.post(events.ElectionRequested(Election((T0, U0))))
+        case ("unclean",):
+            world.election = Election((T0, U0), is_unclean=True)
+            world.post(events.ElectionRequested(world.election))
         case ("tick",):
             world.now_ms += 3000
             world.post(events.Ticked(world.now_ms))
@@ -266,7 +279,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("create"), st.permutations([1, 2, 3]).map(tuple)),
     *[st.tuples(st.just("reassign"), TP, ROW, st.booleans())] * 2,
     st.tuples(st.just("cancel"), TP),
-    st.tuples(st.sampled_from(["delete", "deleted", "prefer", "tick", "elect", "usurped"])),
+    st.tuples(st.sampled_from(["delete", "deleted", "prefer", "unclean", "tick", "elect", "usurped"])),
     st.tuples(st.just("shutdown"), BROKER),
 )
 
@@ -312,6 +325,8 @@ def test_whatever_happens_the_laws_hold_and_in_the_end_everything_is_led(actions
             act(world, ("tick",))
     assert not world.state.pending
     assert not world.state.preferred
+    assert not world.state.unclean
+    assert not world.election.partitions
     assert not world.deletions
     assert not world.plans
     assert not world.state.moves

@@ -1,5 +1,7 @@
 """Nodes are, byte for byte, what Kafka 0.9 was recorded to write; what others write is read, or named."""
 
+import json
+
 import pytest
 
 from replication.coordination import nodes
@@ -8,6 +10,7 @@ from replication.coordination.tree import Node
 from replication.model.cluster import (
     NO_LEADER,
     BrokerInfo,
+    Election,
     LeaderAndIsr,
     Offline,
     Reassignment,
@@ -24,13 +27,25 @@ BROKER = (
 
 def test_a_registration_is_that_of_kafka():
     info = BrokerInfo(1, 19, "127.0.0.1", 22001)
-    assert nodes.encode_broker(info, 1795231745954) == BROKER[:-1] + b',"broker_epoch":19}'
+    assert nodes.encode_broker(info, 1795231745954) == BROKER[:-1] + b',"broker_epoch":"19"}'
     assert nodes.decode_broker(1, Node(BROKER, 0, 19)) == info  # of a version that wrote no epoch
 
 
 def test_the_epoch_of_a_broker_is_the_one_that_it_wrote():
     info = BrokerInfo(1, 2**62 + 5, "h", 1)
-    assert nodes.decode_broker(1, Node(nodes.encode_broker(info, 7), 0, 19)) == info
+    data = nodes.encode_broker(info, 7)
+    assert nodes.decode_broker(1, Node(data, 0, 19)) == info
+    as_a_number = data.replace(b'"%d"' % info.epoch, b"%d" % info.epoch)
+    assert as_a_number != data
+    assert nodes.decode_broker(1, Node(as_a_number, 0, 19)) == info  # of an earlier version
+    with pytest.raises(MalformedNodeError, match="broker_epoch"):
+        nodes.decode_broker(1, Node(data.replace(b'"%d"' % info.epoch, b'"many"'), 0, 19))
+
+
+def test_the_tools_of_kafka_can_read_every_number_of_a_registration():
+    numbers = []
+    json.loads(nodes.encode_broker(BrokerInfo(1, 2**62 + 5, "h", 65535), 2**43), parse_int=numbers.append)
+    assert max(map(int, numbers)) < 2**31
 
 
 def test_rack_and_lost_writes_survive():
@@ -69,9 +84,9 @@ def test_a_state_is_that_of_kafka():
             b'{"version":1,"config":{"cleanup.policy":"compact","retention.ms":"60000"}}',
         ),
         (nodes.encode_config({}), b'{"version":1,"config":{}}'),
-        (nodes.encode_config_change("t1"), b'{"version":1,"entity_type":"topics","entity_name":"t1"}'),
+        (nodes.encode_config_change("/config/topics/t1"), b'{"version":1,"entity_type":"topics","entity_name":"t1"}'),
         (
-            nodes.encode_partitions([TopicPartition("n", 0)]),
+            nodes.encode_election(Election((TopicPartition("n", 0),))),
             b'{"version":1,"partitions":[{"topic":"n","partition":0}]}',
         ),
         (
@@ -91,10 +106,13 @@ def test_what_is_written_is_read_back():
     }
     assert nodes.decode_reassignment(nodes.encode_reassignment(plan)) == plan
     assert nodes.decode_partitions("/x", nodes.encode_partitions(plan)) == tuple(plan)
+    for election in (Election(tuple(plan)), Election(tuple(plan), is_unclean=True)):
+        assert nodes.decode_election(nodes.encode_election(election)) == election
     many = {partition: (partition, 1) for partition in range(12)}
     assert nodes.decode_topic("t", nodes.encode_topic(many)) == many
-    assert nodes.settings_of("t", Node(nodes.encode_config({"a": "ü"}), 0, 1)) == {"a": "ü"}
-    assert nodes.decode_config_change("/x", nodes.encode_config_change("t")) == "t"
+    assert nodes.settings_at("/t", Node(nodes.encode_config({"a": "ü"}), 0, 1)) == {"a": "ü"}
+    for path in (nodes.topic_config_path("t"), nodes.broker_config_path("1"), nodes.broker_config_path("")):
+        assert nodes.decode_config_change("/x", nodes.encode_config_change(path)) == path
     assert nodes.decode_controller(nodes.encode_controller(8, 5)) == 8
     assert nodes.decode_controller_epoch(b"29") == 29
     some = {TopicPartition("t", 1): "damaged at 7", TopicPartition("u", 10): "ü"}

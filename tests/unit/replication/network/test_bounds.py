@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from replication.network.admission import SocketServerSettings
 from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey
 from replication.protocol.framing import LARGE_BYTES
@@ -252,11 +253,11 @@ def test_idle_connections_are_closed_and_those_that_wait_for_an_answer_are_not()
 
 def test_more_connections_than_allowed_are_turned_away(caplog):
     async def main():
-        async with serving({ApiKey.LIST_GROUPS: groups}, max_connections=2) as (_, port):
+        async with serving({ApiKey.LIST_GROUPS: groups}, max_connections=2) as (server, port):
             first, second = await Peer.connect(port), await Peer.connect(port)
             for _ in range(3):
                 assert await (await Peer.connect(port)).is_closed()
-            assert len(caplog.records) == 1
+            assert (len(caplog.records), server.admission.refused) == (1, 3)
             for peer in (first, second):
                 peer.send(*LIST_GROUPS)
                 assert await peer.answered() == 1
@@ -265,6 +266,11 @@ def test_more_connections_than_allowed_are_turned_away(caplog):
             late = await Peer.connect(port)
             late.send(*LIST_GROUPS)
             assert await late.answered() == 1
+            server.admission.limit(SocketServerSettings(max_connections=3))  # a setting of brokers that is live
+            later = await Peer.connect(port)
+            later.send(*LIST_GROUPS)
+            assert await later.answered() == 1
+            assert await (await Peer.connect(port)).is_closed()
 
     run(main())
 

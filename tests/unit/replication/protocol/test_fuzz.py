@@ -111,9 +111,22 @@ def test_software_of_an_impossible_name_is_refused(name):
     assert (body.error_code.value, len(body.api_keys)) == (42, 0)
 
 
-def answered(frame):
+def test_brokers_with_transactions_tell_java_that_they_are_of_version_2():
+    name = b"\x14transaction.version"
+    supported = b"\x00\x1a" + b"\x02" + name + b"\x00\x00\x00\x02\x00"  # 0 to 2
+    epoch = b"\x01\x08" + bytes(8)
+    finalized = b"\x02\x1a" + b"\x02" + name + b"\x00\x02\x00\x02\x00"
+    software = {"client_software_name": "java", "client_software_version": "4.1"}
+    for version, tags in ((2, b""), (3, b"\x02" + epoch + finalized), (4, b"\x03" + supported + epoch + finalized)):
+        frame = b"".join(apis.encode_request(ApiKey.API_VERSIONS, version, 5, "me", software if version >= 3 else {}))
+        answer = answered(frame[4:], [ApiKey.END_TXN])
+        end_txn = b"\x00\x1a\x00\x00\x00\x05" + b"\x00"[: version // 3]
+        assert answer.endswith(end_txn + bytes(4) + tags), answer
+
+
+def answered(frame, keys=(ApiKey.PRODUCE,)):
     request = apis.decode_request(memoryview(frame))
-    version, response = apis.answer_api_versions(request, [ApiKey.PRODUCE])
+    version, response = apis.answer_api_versions(request, keys)
     parts = apis.encode_response(ApiKey.API_VERSIONS, version, request.correlation_id, response)
     return b"".join(parts)[4:]
 

@@ -10,7 +10,6 @@ from logstore.cli import cli as pylog
 from logstore.config import LogConfig
 from logstore.env import Env
 from logstore.store.log_dir import DirectoryOwner
-from replication.cli import cluster
 from replication.coordination import nodes
 from replication.coordination.sqlite_file import facts_of
 from replication.model.cluster import TopicPartition
@@ -24,10 +23,7 @@ TOPIC_ID = "A" * 22
 
 
 @pytest.fixture
-def run(monkeypatch):
-    monkeypatch.setitem(pylog.commands, "cluster", cluster)
-    monkeypatch.setattr("logstore.cli._added", dict)
-
+def run():
     def run(*arguments):
         return CliRunner().invoke(pylog, ["cluster", "recover-coordination", *map(str, arguments)])
 

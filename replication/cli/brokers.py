@@ -1,37 +1,28 @@
-r"""`pylog broker`, `pylog cluster`: brokers in the foreground; `pylog mirror`: topics of another Kafka, copied."""
+r"""`pylog broker`, `pylog cluster`: brokers in the foreground, and what was lost of them made again."""
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from logstore.cli.terminal import Commands, Failure, counted, output_option, progress_bar, show, talk
+from logstore.cli.places import PlacedCommands
+from logstore.cli.terminal import Commands, Failure, output_option, pairs, show, talk
 from logstore.env import SYSTEM
-from logstore.errors import InvalidConfigError, PylogError
-from replication.config.broker import BrokerConfig, properties_of
+from logstore.errors import PylogError
+from replication.cli.connecting import end_of_signals, properties_in, told_what_is_lacking
+from replication.config.broker import BrokerConfig
 
 if TYPE_CHECKING:
     from replication.local_cluster import LocalCluster
 
 COPY_DIR = "coordination.copy.dir"
 LOOK_S = 1.0  # how often the brokers of a cluster are looked at
-
-
-def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for text in values:
-        key, mark, value = text.partition("=")
-        if not mark:
-            raise click.BadParameter(f"{text!r}: key=value is wanted, as in --set num.partitions=6")
-        found[key.strip()] = value.strip()
-    return found
 
 
 _copy_option: Callable[[Any], Any] = click.option(
@@ -43,7 +34,7 @@ _set_option: Callable[[Any], Any] = click.option(
     "--set",
     "settings",
     multiple=True,
-    callback=_pairs,
+    callback=pairs,
     metavar="KEY=VALUE",
     help="A setting of server.properties; may be given more than once.",
 )
@@ -83,9 +74,9 @@ def start_broker(file: Path | None, coordination: str | None, copy_to: str | Non
     $ pylog broker start --config conf/server.properties
     $ pylog broker start --set broker.id=2 --set log.dirs=/data/2 --coordination sqlite:/data/cluster.db
     """
-    with _told_what_is_lacking():
+    with told_what_is_lacking():
         from replication.broker.process import run
-    given = _properties_in(file)
+    given = properties_in(file)
     if coordination is not None:
         given["coordination"] = coordination
     if copy_to is not None:
@@ -93,26 +84,12 @@ def start_broker(file: Path | None, coordination: str | None, copy_to: str | Non
     run(BrokerConfig.from_properties({**given, **settings}), click.echo)
 
 
-@contextmanager
-def _told_what_is_lacking() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise Failure(f'clusters need {error.name}: pip install "pyspark-pylog[cluster]"') from error
-
-
-def _properties_in(file: Path | None) -> dict[str, str]:
-    if file is None:
-        return {}
-    try:
-        return properties_of(file.read_text(encoding="utf-8"), str(file))
-    except UnicodeDecodeError as error:
-        raise InvalidConfigError(f"{file}: byte {error.start} is not UTF-8 text") from error
-
-
-@click.group(cls=Commands)
+@click.group(
+    cls=PlacedCommands,
+    placed={"status": ("replication.cli.status:status", "Show brokers, partitions that lack replicas or a leader.")},
+)
 def cluster() -> None:
-    """Run a whole cluster on this machine.
+    """Run a whole cluster on this machine, or show a running one.
 
     \b
     $ pylog cluster start --brokers 3
@@ -151,11 +128,11 @@ def start_cluster(
     $ pylog cluster start --brokers 3 --dir /tmp/cluster
     $ pylog cluster start --brokers 1 --set auto.create.topics.enable=false
     """
-    with _told_what_is_lacking():
+    with told_what_is_lacking():
         from replication.local_cluster import LocalCluster
     if copy_to is not None:
         settings[COPY_DIR] = copy_to
-    is_over = _end_of_signals()
+    is_over = end_of_signals()
     with closing(LocalCluster(brokers, directory, settings, coordination=coordination)) as running:
         try:
             running.start(is_over)
@@ -198,7 +175,7 @@ def start_cluster(
     "--topic-id",
     "topic_ids",
     multiple=True,
-    callback=_pairs,
+    callback=pairs,
     metavar="TOPIC=ID",
     help="Of several topics of a name, the one to keep; may be given more than once.",
 )
@@ -269,88 +246,3 @@ def _watch(running: LocalCluster, live: set[int], is_over: threading.Event) -> N
         live &= set(running.live)
         if not live and not is_over.is_set():
             raise Failure("no broker is left")
-
-
-def _end_of_signals() -> threading.Event:
-    is_over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: is_over.set())
-    return is_over
-
-
-def _client_options(client: str, settings: str) -> Callable[[Any], Any]:
-    of_file = click.option(
-        f"--{client}-config",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help=f"Settings of the {client}, a line each: the place for passwords.",
-    )
-    single = click.option(
-        f"--{client}-property",
-        f"{client}_properties",
-        multiple=True,
-        callback=_pairs,
-        metavar="KEY=VALUE",
-        help=f"A setting of the {client}: {settings}, and those of TLS and SASL (docs/client.md); may be given more "
-        "than once.",
-    )
-    return lambda function: of_file(single(function))
-
-
-@click.command()
-@click.option("--from", "source", required=True, metavar="BOOTSTRAP", help="The Kafka to copy: HOST:PORT,…")
-@click.option("--to", "target", required=True, metavar="PATH|BOOTSTRAP", help="A directory, or a cluster: HOST:PORT,…")
-@click.option("--topics", metavar="A,B", help="The topics to copy.")
-@click.option(
-    "--topics-regex",
-    "pattern",
-    metavar="REGEX",
-    help="All topics whose whole name matches, except those that begin with __.",
-)
-@click.option("--follow", is_flag=True, help="Go on with what comes, until SIGTERM or Ctrl-C.")
-@_client_options("consumer", "default.api.timeout.ms")
-@_client_options("producer", "default.api.timeout.ms, compression.type")
-@output_option
-def mirror(
-    source: str,
-    target: str,
-    topics: str | None,
-    pattern: str | None,
-    follow: bool,
-    consumer_config: Path | None,
-    consumer_properties: dict[str, str],
-    producer_config: Path | None,
-    producer_properties: dict[str, str],
-    output: str,
-) -> None:
-    """Copy topics of an existing Kafka into a directory or another cluster.
-
-    Keys, values, headers, timestamps and partitions stay; offsets may differ. It creates missing topics with
-    the settings of the source, and ends where the topics ended when it began. Run it again, after whatever end, and it
-    continues: no record is missing, none is there twice. Nobody else should write to the copies. The source is a
-    Kafka of 1.0 or later.
-
-    \b
-    $ pylog mirror --from kafka:9092 --topics orders,payments --to data
-    $ pylog mirror --from kafka:9092 --topics-regex 'shop\\..*' --to 127.0.0.1:19092 --follow
-    $ pylog mirror --from kafka:9093 --consumer-config tls.properties --topics orders --to data
-    """
-    if (topics is None) == (pattern is None):
-        raise click.UsageError("give --topics or --topics-regex")
-    with _told_what_is_lacking():
-        from replication.tools import mirror as mirroring
-    stop = _end_of_signals()
-    with progress_bar("copying") as progress:
-        copied = mirroring.mirror(
-            source,
-            target,
-            topics=[name.strip() for name in topics.split(",") if name.strip()] if topics else (),
-            pattern=pattern,
-            follow=follow,
-            stop=stop,
-            progress=progress,
-            consumer_properties=_properties_in(consumer_config) | consumer_properties,
-            producer_properties=_properties_in(producer_config) | producer_properties,
-        )
-    talk(f"copied {counted(sum(each.records for each in copied), 'record')}")
-    show(map(asdict, copied), ["topic", "partitions", "created", "records", "bytes"], output)

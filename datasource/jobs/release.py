@@ -1,0 +1,35 @@
+"""`pylog transactions release`: what a dead driver of Spark left in a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from logstore.cli.terminal import talk
+from replication.cli.connecting import on_cluster
+
+if TYPE_CHECKING:
+    from replication.client.kafka_client import KafkaClient
+
+
+@click.command()
+@click.argument("name", metavar="NAME")
+@click.option("--decision-topic", metavar="TOPIC", help="The option decisionTopic of the writer, if it had one.")
+@on_cluster
+def release(client: KafkaClient, name: str, decision_topic: str | None, output: str) -> None:
+    r"""End what a Spark driver that is gone for good left under a name: commit what it decided, abort the rest.
+
+    \b
+    $ pylog transactions release '~7' --bootstrap-server 127.0.0.1:9092
+
+    The name is that of the query, or txnId. `pylog transactions list` shows it in pylog-sink/task/NAME/…; where the
+    writer had none it is ~0, ~1 and so on. A driver that still runs under the name gets an error.
+    """
+    from datasource.connector.options import DECISION_TOPIC
+    from datasource.topics.directory import TransactionSettings
+    from datasource.topics.transactions.batches import ClusterTransactions
+
+    settings = TransactionSettings(driver="", timeout_ms=60_000, decision_topic=decision_topic or DECISION_TOPIC)
+    ClusterTransactions(client, settings).release(name)
+    talk(f"released {name}")

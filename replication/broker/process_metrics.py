@@ -1,0 +1,35 @@
+"""What a broker uses of its machine, and its clients of it, as families of the page of metrics."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterable
+
+from logstore.env import SYSTEM
+from replication.broker.families import Family, counter, gauge
+from replication.network.admission import Admission
+
+
+def process() -> Iterable[Family]:
+    """CPU, memory and descriptors, by the names that Prometheus' own libraries have."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    yield counter("process_cpu_seconds", ({}, used.ru_utime + used.ru_stime))
+    yield gauge("process_max_fds", ({}, resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+    try:
+        pages = int(SYSTEM.files.read_all("/proc/self/statm").split()[1])
+        descriptors = len(SYSTEM.files.list("/proc/self/fd").names)
+    except OSError:  # no Linux
+        return
+    yield gauge("process_resident_memory_bytes", ({}, pages * resource.getpagesize()))
+    yield gauge("process_open_fds", ({}, descriptors))
+
+
+def clients(admission: Admission) -> Iterable[Family]:
+    """Connections, and requests that are in work."""
+    limits = admission.limits
+    yield gauge("kafka_server_socketservermetrics_connection_count", ({}, len(admission.connections)))
+    yield counter("pylog_connections_refused", ({}, admission.refused))
+    yield counter("pylog_connections_misused", ({}, admission.misused))
+    yield gauge("kafka_network_requestchannel_requestqueuesize", ({}, admission.in_work))
+    idle = max(0.0, 1 - admission.in_work / limits.queued_max_requests)
+    yield gauge("kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent", ({}, idle))

@@ -1,0 +1,108 @@
+"""`pylog configs`: settings of topics and brokers, on a running cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from logstore.cli.terminal import Commands, show, talk, usage_errors
+from replication.cli.connecting import on_cluster
+
+if TYPE_CHECKING:
+    from replication.tools.connecting import KafkaClient
+
+_COLUMNS = ("entity", "name", "value", "source")
+
+
+@click.group(cls=Commands)
+def configs() -> None:
+    """Describe and alter settings of topics and brokers.
+
+    \b
+    $ pylog configs describe --entity-type topics --bootstrap-server 127.0.0.1:9092
+    """
+
+
+@configs.command()
+@click.option("--entity-type", type=click.Choice(["topics", "brokers"]), required=True, help="What has the settings.")
+@click.option("--entity-name", metavar="NAME", help="A topic, or the number of a broker. [default: each of them]")
+@click.option("--entity-default", is_flag=True, help="What all brokers were given.")
+@click.option("--all", "with_defaults", is_flag=True, help="Also what has its default.")
+@on_cluster
+def describe(
+    client: KafkaClient,
+    entity_type: str,
+    entity_name: str | None,
+    entity_default: bool,
+    with_defaults: bool,
+    output: str,
+) -> None:
+    """Show the settings that topics or brokers were given, and where each is from.
+
+    \b
+    $ pylog configs describe --entity-type topics --entity-name orders --all --bootstrap-server 127.0.0.1:9092
+    $ pylog configs describe --entity-type brokers --entity-name 1 --bootstrap-server 127.0.0.1:9092
+    $ pylog configs describe --entity-type brokers --entity-default --bootstrap-server 127.0.0.1:9092
+    """
+    from replication.tools.configs import described
+
+    name = _entity(entity_type, entity_name, is_default=entity_default)
+    show(described(client, entity_type, name, with_defaults=with_defaults), _COLUMNS, output)
+
+
+@configs.command()
+@click.option(
+    "--entity-type",
+    type=click.Choice(["topics", "brokers"]),
+    default="topics",
+    show_default=True,
+    help="What has them.",
+)
+@click.option("--entity-name", metavar="NAME", help="The topic, or the number of a broker.")
+@click.option("--entity-default", is_flag=True, help="All brokers, where one has none of its own.")
+@click.option("--add-config", multiple=True, metavar="KEY=VALUE,…", help="Set these; KEY=[A,B] is a list.")
+@click.option("--delete-config", multiple=True, metavar="KEY,…", help="Let these have their defaults again.")
+@click.option("--dry-run", is_flag=True, help="Only have the brokers check it.")
+@on_cluster
+def alter(
+    client: KafkaClient,
+    entity_type: str,
+    entity_name: str | None,
+    entity_default: bool,
+    add_config: tuple[str, ...],
+    delete_config: tuple[str, ...],
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Change settings of a topic or of brokers, live: all of them, or none.
+
+    docs/configuration.md says which of a broker's are live. The others are in server.properties, and take a restart.
+
+    \b
+    $ pylog configs alter --entity-name orders --add-config retention.ms=3600000 --bootstrap-server 127.0.0.1:9092
+    $ pylog configs alter --entity-name orders --delete-config segment.bytes --bootstrap-server 127.0.0.1:9092
+    """
+    from replication.tools import configs as tool
+
+    name = _entity(entity_type, entity_name, is_default=entity_default)
+    if name is None:
+        raise click.UsageError("say what: give --entity-name, or --entity-default for all brokers")
+    with usage_errors():
+        given = {key: value for text in add_config for key, value in tool.settings_of(text).items()}
+    deleted = [key.strip() for text in delete_config for key in text.split(",") if key.strip()]
+    if not given and not deleted:
+        raise click.UsageError("nothing to change: give --add-config or --delete-config")
+    tool.alter(client, entity_type, name, given, deleted, dry_run=dry_run)
+    what = f"{entity_type.removesuffix('s')} {name}" if name else "the default of all brokers"
+    talk(f"{'could alter' if dry_run else 'altered'} {what}")
+    show(tool.described(client, entity_type, name), _COLUMNS, output)
+
+
+def _entity(kind: str, name: str | None, *, is_default: bool) -> str | None:
+    """The name of a resource; "" are all brokers."""
+    if is_default and (kind != "brokers" or name is not None):
+        raise click.UsageError("--entity-default is for --entity-type brokers, without --entity-name")
+    if kind == "brokers" and name is not None and not name.isdecimal():
+        raise click.BadParameter(f"{name!r}: the number of a broker is wanted", param_hint="--entity-name")
+    return "" if is_default else name

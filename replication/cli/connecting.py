@@ -1,0 +1,86 @@
+"""What the commands on a cluster share: they are connected, and told what is lacking."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from logstore.cli.places import bootstrap_option, command_config_option
+from logstore.cli.terminal import Failure, output_option
+from logstore.errors import InvalidConfigError
+from replication.config.broker import properties_of
+
+Function = Callable[..., Any]
+
+
+def connected(function: Function) -> Function:
+    """Call the function with `client`, a KafkaClient, where it is given `bootstrap` and `command_config`."""
+
+    @wraps(function)
+    def call(bootstrap: str | None, command_config: Path | None, **options: Any) -> Any:
+        if not bootstrap:
+            raise click.UsageError("name brokers of the cluster: --bootstrap-server HOST:PORT")
+        with told_what_is_lacking():
+            from replication.tools.connecting import client_of
+        try:
+            client = client_of(bootstrap, properties_in(command_config), client_id="pylog")
+        except InvalidConfigError as error:
+            raise click.UsageError(str(error)) from error
+        try:
+            with client:
+                return function(client=client, **options)
+        except (ConnectionError, TimeoutError) as error:
+            if isinstance(error, BrokenPipeError):  # of stdout
+                raise
+            raise Failure(f"a broker does not answer: {error}") from error
+
+    return call
+
+
+def on_cluster(function: Function) -> Function:
+    """Add the options that say which cluster, and how to print; the function is called with `client` and `output`."""
+    return output_option(bootstrap_option(command_config_option(connected(function))))
+
+
+@contextmanager
+def told_what_is_lacking() -> Iterator[None]:
+    """Turn a library that is not installed into a line that says how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise Failure(f'clusters need {error.name}: pip install "pyspark-pylog[cluster]"') from error
+
+
+def properties_in(file: Path | None) -> dict[str, str]:
+    """The settings of a file, a line each; none without a file. Raises: InvalidConfigError."""
+    if file is None:
+        return {}
+    try:
+        return properties_of(file.read_text(encoding="utf-8"), str(file))
+    except UnicodeDecodeError as error:
+        raise InvalidConfigError(f"{file}: byte {error.start} is not UTF-8 text") from error
+
+
+def end_of_signals() -> threading.Event:
+    """What SIGTERM and Ctrl-C set from now on."""
+    is_over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: is_over.set())
+    return is_over
+
+
+def numbers(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, ...] | None:
+    """The callback of an option that is a list of numbers, as in 0,1,2."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise click.BadParameter(f"{text!r}: numbers are wanted, as in 0,1,2")
+    return tuple(map(int, parts))

@@ -1,0 +1,223 @@
+"""`pylog groups`: consumer groups of a running cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from logstore.cli.terminal import Commands, counted, show, talk, usage_errors
+from replication.cli.connecting import on_cluster
+
+if TYPE_CHECKING:
+    from replication.tools.connecting import KafkaClient
+    from replication.tools.offset_resets import Reset
+
+_OFFSETS = (
+    "group", "topic", "partition", "current_offset", "log_end_offset", "lag", "consumer_id", "host", "client_id"
+)  # fmt: skip
+_MEMBERS = ("group", "consumer_id", "host", "client_id", "partitions", "assignment")
+_PLAN = ("group", "topic", "partition", "current_offset", "new_offset")
+
+_group_option = click.option("--group", required=True, metavar="GROUP", help="The group.")
+_groups_option = click.option("--group", "groups", multiple=True, metavar="GROUP", help="May be repeated.")
+_all_option = click.option("--all-groups", is_flag=True, help="Every group.")
+_topics_option = click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:0,1]",
+    help="A topic, or some partitions of it; may be repeated.",
+)
+
+
+@click.group(cls=Commands)
+def groups() -> None:
+    """List, describe, reset and delete consumer groups.
+
+    \b
+    $ pylog groups list --bootstrap-server 127.0.0.1:9092
+    """
+
+
+@groups.command("list")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="Only in this state: Stable, Empty, …")
+@on_cluster
+def list_groups(client: KafkaClient, states: tuple[str, ...], output: str) -> None:
+    """List the groups of all brokers.
+
+    \b
+    $ pylog groups list --state Empty --bootstrap-server 127.0.0.1:9092
+    """
+    from replication.tools.groups import listed
+
+    show(listed(client, states), ("group", "state", "protocol_type"), output)
+
+
+@groups.command()
+@_groups_option
+@_all_option
+@on_cluster
+def describe(client: KafkaClient, groups: tuple[str, ...], all_groups: bool, output: str) -> None:
+    """Show offsets and lag of each partition that a group reads, and who reads it.
+
+    \b
+    $ pylog groups describe --group billing --bootstrap-server 127.0.0.1:9092
+    """
+    from replication.tools.groups import described
+
+    rows = described(client, _chosen(client, groups, all_groups))
+    for name in sorted({row["group"] for row in rows if not row["consumer_id"]} - _with_members(rows)):
+        talk(f"group {name} has no members")
+    show(rows, _OFFSETS, output)
+
+
+def _with_members(rows: list[dict[str, Any]]) -> set[str]:
+    return {row["group"] for row in rows if row["consumer_id"]}
+
+
+@groups.command()
+@_groups_option
+@_all_option
+@on_cluster
+def members(client: KafkaClient, groups: tuple[str, ...], all_groups: bool, output: str) -> None:
+    """Show the members of a group, and their partitions.
+
+    \b
+    $ pylog groups members --group billing --bootstrap-server 127.0.0.1:9092
+    """
+    from replication.tools.groups import members
+
+    show(members(client, _chosen(client, groups, all_groups)), _MEMBERS, output)
+
+
+@groups.command()
+@_groups_option
+@on_cluster
+def delete(client: KafkaClient, groups: tuple[str, ...], output: str) -> None:
+    """Delete groups that have no members, with their offsets.
+
+    \b
+    $ pylog groups delete --group billing --bootstrap-server 127.0.0.1:9092
+    """
+    from replication.tools.groups import delete
+
+    delete(client, _chosen(client, groups, False))
+    talk(f"deleted {counted(len(groups), 'group')}")
+    show([{"group": name} for name in groups] if output == "json" else [], ("group",), output)
+
+
+@groups.command("delete-offsets")
+@_group_option
+@_topics_option
+@on_cluster
+def delete_offsets(client: KafkaClient, group: str, topics: tuple[str, ...], output: str) -> None:
+    """Forget what a group has committed of topics that none of its members is subscribed to.
+
+    \b
+    $ pylog groups delete-offsets --group billing --topic orders:0 --bootstrap-server 127.0.0.1:9092
+    """
+    from replication.tools.groups import forget
+
+    if not topics:
+        raise click.UsageError("name what to forget: --topic TOPIC, or TOPIC:0,1")
+    tps = forget(client, group, topics)
+    talk(f"deleted {counted(len(tps), 'offset')} of group {group}")
+    show(({"group": group, "topic": tp.topic, "partition": tp.partition} for tp in tps), _PLAN[:3], output)
+
+
+def _reset_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option(
+            "--from-file", type=click.File("r"), metavar="FILE", help="TOPIC,PARTITION,OFFSET a line; - is stdin."
+        ),
+        click.option("--to-current", is_flag=True, help="Where it is; at the end where it has no offset."),
+        click.option("--shift-by", type=int, metavar="N", help="So many offsets on; backwards below 0."),
+        click.option("--by-duration", metavar="PT1H", help="The first record that is younger than that."),
+        click.option(
+            "--to-datetime", metavar="TIME", help="The first record since this ISO time (UTC without a zone)."
+        ),
+        click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="This offset."),
+        click.option("--to-latest", is_flag=True, help="The end."),
+        click.option("--to-earliest", is_flag=True, help="The first record."),
+    ):
+        function = option(function)
+    return function
+
+
+@groups.command("reset-offsets")
+@_group_option
+@_topics_option
+@click.option("--all-topics", is_flag=True, help="All topics of which the group has committed offsets.")
+@_reset_options
+@click.option("--execute", is_flag=True, help="Do it; without, it is only said.")
+@click.option("--export", is_flag=True, help="Print CSV that --from-file reads.")
+@on_cluster
+def reset_offsets(
+    client: KafkaClient,
+    group: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    execute: bool,
+    export: bool,
+    output: str,
+    **forms: Any,
+) -> None:
+    """Set the offsets of a group that has no members; without --execute only say what they would be.
+
+    \b
+    $ pylog groups reset-offsets --group billing --topic orders --to-earliest --bootstrap-server 127.0.0.1:9092
+    $ pylog groups reset-offsets --group billing --all-topics --by-duration PT1H --bootstrap-server 127.0.0.1:9092
+
+    An offset that the log does not have (any more) becomes the nearest one that it has.
+    """
+    from replication.tools import groups as tool
+    from replication.tools.offset_resets import csv_of, offsets_of
+
+    file: TextIO | None = forms.pop("from_file")
+    with usage_errors():
+        reset = _reset(forms, has_file=file is not None)
+        given = None if file is None else offsets_of(file)
+        tool.parse_topics(topics)
+    if (bool(topics) + all_topics + (file is not None)) != 1:
+        raise click.UsageError("say of what: one of --topic, --all-topics and --from-file")
+    plan = tool.planned(client, group, reset, topics or None, given=given)
+    if execute:
+        tool.commit(client, group, plan)
+    talk(f"{'set' if execute else 'would set'} {counted(len(plan), 'offset')} of group {group}")
+    if export:
+        click.echo(csv_of(plan), nl=False)
+    else:
+        show(plan, _PLAN, output)
+
+
+def _reset(forms: dict[str, Any], *, has_file: bool) -> Reset:
+    from logstore.env import SYSTEM
+    from replication.tools.offset_resets import Place, Reset, duration_of, time_of
+
+    given = {name: value for name, value in forms.items() if value is not None and value is not False}
+    if len(given) + has_file != 1:
+        raise click.UsageError("say where to: one of --to-earliest, --to-latest, --to-offset, --to-datetime, "
+                               "--by-duration, --shift-by, --to-current and --from-file")  # fmt: skip
+    for name, value in given.items():
+        match name:
+            case "to_datetime":
+                return Reset(Place.TIME, time_of(value))
+            case "by_duration":
+                return Reset(Place.TIME, SYSTEM.clock.now_ms() - duration_of(value))
+            case "to_offset":
+                return Reset(Place.OFFSET, value)
+            case "shift_by":
+                return Reset(Place.SHIFT, value)
+            case _:
+                return Reset(Place[name.removeprefix("to_").upper()])
+    return Reset(Place.CURRENT)  # the file says where
+
+
+def _chosen(client: KafkaClient, groups: tuple[str, ...], all_groups: bool) -> list[str]:
+    from replication.tools.groups import listed
+
+    if bool(groups) == all_groups:
+        raise click.UsageError("name the groups: --group GROUP, or --all-groups where the command has it")
+    return [row["group"] for row in listed(client)] if all_groups else list(groups)

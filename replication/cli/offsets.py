@@ -1,0 +1,63 @@
+"""`pylog get-offsets`; `pylog delete-records` on a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logstore.cli.records import wanted_deletions
+from logstore.cli.terminal import show
+from logstore.cli.topics import topic_argument
+from replication.cli.connecting import connected, numbers, on_cluster
+
+if TYPE_CHECKING:
+    from replication.tools.connecting import KafkaClient
+
+_TIMES = {"latest": -1, "earliest": -2, "max-timestamp": -3}
+
+
+@click.command("get-offsets")
+@topic_argument(required=False)
+@click.option("--partitions", callback=numbers, metavar="0,1,…", help="Only these partitions.")
+@click.option(
+    "--time",
+    default="latest",
+    show_default=True,
+    metavar="latest|earliest|max-timestamp|MS",
+    help="The end; the begin; behind the record that is newest by its timestamp; or since this time. Or -1, -2, -3.",
+)
+@click.option("--exclude-internal", is_flag=True, help="Not those of the brokers themselves.")
+@on_cluster
+def get_offsets(
+    client: KafkaClient,
+    name: str | None,
+    partitions: tuple[int, ...] | None,
+    time: str,
+    exclude_internal: bool,
+    output: str,
+) -> None:
+    """Show an offset of each partition of a topic, or of all topics.
+
+    \b
+    $ pylog get-offsets orders --time earliest --bootstrap-server 127.0.0.1:9092
+    """
+    from replication.tools.offsets import offsets
+
+    told = _TIMES.get(time)
+    if told is None:
+        if not time.removeprefix("-").isdecimal() or int(time) < min(_TIMES.values()):
+            raise click.BadParameter(f"{time!r}: latest, earliest, max-timestamp or milliseconds", param_hint="--time")
+        told = int(time)
+    rows = offsets(client, name, partitions, told, with_internal=not exclude_internal)
+    show(rows, ("topic", "partition", "offset"), output)
+
+
+@connected
+def delete_records(
+    client: KafkaClient, name: str | None, partition: int | None, offset: int | None, plan: Any, output: str
+) -> None:
+    from replication.tools.offsets import delete
+
+    rows = delete(client, wanted_deletions(name, partition, offset, plan))
+    show(rows, ("topic", "partition", "start", "end"), output)

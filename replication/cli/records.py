@@ -1,0 +1,71 @@
+"""`pylog produce` and `pylog consume` on a cluster; `logstore.cli.records` has the options, and prints."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import click
+
+from logstore.cli.records import formatter, line_parser, print_records, start_of, write_lines
+from logstore.cli.terminal import usage_errors
+from logstore.tools.console import LineWriter
+from replication.cli.connecting import connected
+
+if TYPE_CHECKING:
+    from replication.tools.connecting import KafkaClient
+
+
+@connected
+def produce(
+    client: KafkaClient,
+    name: str,
+    key_separator: str | None,
+    with_headers: bool,
+    given: tuple[str, ...],
+    partition: int | None,
+    compression_codec: str | None,
+    output: str,
+) -> None:
+    from replication.tools.console import ClusterTarget
+
+    with usage_errors():
+        parser = line_parser(key_separator, with_headers, given)
+    writer = LineWriter(name, parser, partition=partition, compression=compression_codec)
+    write_lines(name, writer, ClusterTarget(client), output)
+
+
+@connected
+def consume(
+    client: KafkaClient,
+    name: str,
+    from_beginning: bool,
+    offset: str | None,
+    partition: int | None,
+    max_messages: int | None,
+    follow: bool,
+    timeout_ms: int | None,
+    given: tuple[str, ...],
+    template: str | None,
+    group: str | None,
+    isolation_level: str,
+    output: str,
+) -> None:
+    from replication.tools.console import Isolation, members_records, records
+
+    with usage_errors():
+        format_record = formatter(output, template, given)
+    first, isolation = start_of(from_beginning, offset, partition), Isolation[isolation_level.upper()]
+    follow = follow or timeout_ms is not None
+    if group is not None:
+        if offset is not None or partition is not None:
+            raise click.UsageError("a group has offsets of its own, and shares the partitions: leave those out")
+        found = members_records(
+            client, name, group, from_beginning=from_beginning, isolation=isolation, timeout_ms=timeout_ms
+        )
+        follow = True
+    else:
+        start = first or ("latest" if follow else "earliest")
+        patience_ms = timeout_ms if follow else 0
+        found = records(client, name, partition, start, isolation=isolation, timeout_ms=patience_ms)
+    print_records(itertools.islice(found, max_messages), format_record, follow=follow)

@@ -1,0 +1,124 @@
+"""`pylog topics` on a cluster; `logstore.cli.topics` has the options, and prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from logstore.cli.terminal import show, show_json, talk, usage_errors
+from logstore.cli.topics import KEYS_MOVE, show_described
+from replication.cli.connecting import connected
+
+if TYPE_CHECKING:
+    from replication.tools.connecting import KafkaClient
+
+_SUMMARY = ("topic", "partitions", "replication_factor", "config")
+_PARTITION = ("partition", "leader", "leader_epoch", "replicas", "isr", "offline")
+
+
+@connected
+def create(
+    client: KafkaClient,
+    name: str,
+    partitions: int,
+    config: dict[str, str],
+    if_not_exists: bool,
+    replication_factor: int | None,
+    replica_assignment: str | None,
+    output: str,
+) -> None:
+    from replication.tools import topics
+
+    if replica_assignment and replication_factor is not None:
+        raise click.UsageError("--replica-assignment says how many replicas there are: leave --replication-factor out")
+    with usage_errors():
+        assigned = topics.assignments_of(replica_assignment) if replica_assignment else ()
+    if if_not_exists and name in topics.names(client):
+        talk(f"topic {name} exists already")
+    else:
+        topics.create(
+            client,
+            name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            config=config,
+            assignments=assigned,
+        )
+        talk(f"created topic {name}")
+    show(topics.summaries(client, [name]), _SUMMARY, output)
+
+
+@connected
+def list_topics(client: KafkaClient, topics_with_overrides: bool, exclude_internal: bool, output: str) -> None:
+    from replication.tools import topics
+
+    found = topics.summaries(client, with_internal=not exclude_internal)
+    show([row for row in found if row["config"] or not topics_with_overrides], _SUMMARY, output)
+
+
+@connected
+def describe(
+    client: KafkaClient, name: str | None, topics_with_overrides: bool, if_exists: bool, output: str, **filters: bool
+) -> None:
+    from replication.tools import topics
+
+    if name is not None and if_exists and _is_absent(client, name):
+        found = []
+    else:
+        asked = [key.removesuffix("_partitions") for key, is_asked in filters.items() if is_asked]
+        found = topics.described(client, None if name is None else [name], asked)
+    found = [row for row in found if row["config"] or not topics_with_overrides]
+    if output == "json":
+        show_json(found)
+    else:
+        show_described(found, _PARTITION)
+
+
+@connected
+def alter(
+    client: KafkaClient,
+    name: str,
+    partitions: int | None,
+    replica_assignment: str | None,
+    if_exists: bool,
+    output: str,
+    **settings: Any,
+) -> None:
+    from replication.tools import topics
+
+    if replica_assignment and partitions is None:
+        raise click.UsageError("--replica-assignment is of new partitions: give --partitions, too")
+    with usage_errors():
+        assigned = topics.assignments_of(replica_assignment) if replica_assignment else None
+    if if_exists and _is_absent(client, name):
+        show([], _SUMMARY, output)
+        return
+    topics.alter(client, name, partitions=partitions, assignments=assigned, **settings)
+    if partitions is not None:
+        talk(KEYS_MOVE)
+    talk(f"altered topic {name}")
+    show(topics.summaries(client, [name]), _SUMMARY, output)
+
+
+@connected
+def delete(client: KafkaClient, name: str, if_exists: bool, output: str) -> None:
+    from replication.tools import topics
+
+    if if_exists and _is_absent(client, name):
+        show([], _SUMMARY, output)
+        return
+    rows = topics.summaries(client, [name])
+    topics.delete(client, name)
+    talk(f"deleted topic {name}")
+    if output == "json":
+        show(rows, _SUMMARY, output)
+
+
+def _is_absent(client: KafkaClient, name: str) -> bool:
+    from replication.tools import topics
+
+    if name in topics.names(client):
+        return False
+    talk(f"there is no topic {name}")
+    return True

@@ -1,0 +1,235 @@
+"""What operators ask of partitions and brokers: records deleted, leaders elected, replicas moved, what is on disk.
+
+Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from replication.client.cluster import Cluster, Partitions
+from replication.client.connection import BrokerConnection
+from replication.client.groups import by_topic
+from replication.errors import ErrorCode, KafkaError, error_of
+from replication.model.cluster import Assignment, TopicPartition
+from replication.protocol.apis import SERVED, ApiKey
+
+_PREFERRED, _UNCLEAN = 0, 1  # the kinds of election
+
+
+class LogDir(NamedTuple):
+    """A directory of a broker. `bytes_of` has the size of each replica in it; sizes are -1 before Kafka 3.3."""
+
+    path: str
+    error: str | None
+    total_bytes: int
+    usable_bytes: int
+    bytes_of: Mapping[TopicPartition, int]
+    lag_of: Mapping[TopicPartition, int]
+
+
+class ApiVersions(NamedTuple):
+    """An API of a broker. `used` is the version that pylog's client would use; None: none of them."""
+
+    key: int
+    name: str
+    first: int
+    last: int
+    used: int | None
+
+
+class Moving(NamedTuple):
+    """A reassignment under way."""
+
+    replicas: Assignment
+    adding: Assignment
+    removing: Assignment
+
+
+async def delete_records(cluster: Cluster, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Delete the records below these offsets, or of -1 all; return where the logs begin then.
+
+    Raises: OffsetOutOfRange as KafkaError: an offset is above the high watermark; UnknownTopicError,
+    UnknownPartitionError, UnreachableError. Of other partitions records may be deleted all the same.
+    """
+
+    async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, int | ErrorCode]:
+        rows = {tp: {"partition_index": tp.partition, "offset": offset} for tp, offset in share.items()}
+        request = {"topics": by_topic(rows, "partitions"), "timeout": int(cluster.timeout_s * 1000)}
+        answer = (await broker.call(ApiKey.DELETE_RECORDS, request)).body
+        return {
+            TopicPartition(topic.name, row.partition_index): error_of(row.error_code.value).code or row.low_watermark
+            for topic in answer.topics
+            for row in topic.partitions
+        }
+
+    return await cluster.call_leaders(offsets, ask, "deletion of records")
+
+
+async def log_dirs(cluster: Cluster, broker: int) -> list[LogDir]:
+    """The directories of a broker with all its replicas. Raises: KafkaError, OSError: it does not answer."""
+    answer = (await cluster.call(broker, ApiKey.DESCRIBE_LOG_DIRS, {"topics": None})).body
+    if code := getattr(answer, "error_code", ErrorCode.NONE).value:
+        raise error_of(code, f"directories of broker {broker}")
+    found = []
+    for row in answer.results:
+        replicas = {TopicPartition(topic.name, p.partition_index): p for topic in row.topics for p in topic.partitions}
+        code = error_of(row.error_code.value).code
+        found.append(
+            LogDir(
+                row.log_dir,
+                None if code is ErrorCode.NONE else code.name,
+                getattr(row, "total_bytes", -1),
+                getattr(row, "usable_bytes", -1),
+                {tp: replica.partition_size for tp, replica in replicas.items()},
+                {tp: replica.offset_lag for tp, replica in replicas.items()},
+            )
+        )
+    return found
+
+
+async def api_versions(cluster: Cluster, broker: int) -> list[ApiVersions]:
+    """The APIs of a broker. Raises: KafkaError, OSError: it does not answer."""
+    client = {"client_software_name": "pylog", "client_software_version": "1"}
+    rows = (await cluster.call(broker, ApiKey.API_VERSIONS, client)).body.api_keys
+    return [_versions(row.api_key, row.min_version, row.max_version) for row in rows]
+
+
+def _versions(number: int, first: int, last: int) -> ApiVersions:
+    try:
+        key = ApiKey(number)
+    except ValueError:
+        return ApiVersions(number, "UNKNOWN", first, last, None)
+    ours = SERVED.get(key, key.versions)
+    used = min(last, ours.last)
+    return ApiVersions(number, key.name, first, last, used if used >= max(first, ours.first) else None)
+
+
+async def elect_leaders(
+    cluster: Cluster, partitions: Iterable[TopicPartition] | None, *, is_unclean: bool = False
+) -> dict[TopicPartition, KafkaError | None]:
+    """Have the preferred replicas of these partitions, or of all, lead; why one does not; None: it does.
+
+    `is_unclean`: have any live replica lead where nobody does. Records that only others have are lost.
+
+    Returns when they lead, or when it is known that they cannot. Raises: KafkaError, UnreachableError,
+    UnsupportedVersionError.
+    """
+    wanted = None
+    if partitions is not None:
+        rows = by_topic({tp: tp.partition for tp in partitions}, "partitions")
+        wanted = [{"topic": row["name"], "partitions": row["partitions"]} for row in rows]
+    timeout_ms = int(cluster.timeout_s * 1000)
+    kind = _UNCLEAN if is_unclean else _PREFERRED
+    request = {"election_type": kind, "topic_partitions": wanted, "timeout": timeout_ms // 2}
+    # Version 0 names no type, and elects preferred replicas.
+    answer = (await cluster.call_any(ApiKey.ELECT_LEADERS, request, timeout_ms=timeout_ms, version_min=kind)).body
+    if code := getattr(answer, "error_code", ErrorCode.NONE).value:
+        raise error_of(code, "election of leaders")
+    done: dict[TopicPartition, KafkaError | None] = {}
+    for topic in answer.replica_election_results:
+        for row in topic.partition_result:
+            code = row.error_code.value
+            tp = TopicPartition(topic.topic, row.partition_id)
+            is_fine = code in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+            done[tp] = None if is_fine else error_of(code, row.error_message or str(tp))
+    return done
+
+
+async def reassign(
+    cluster: Cluster, wanted: Mapping[TopicPartition, Assignment | None]
+) -> dict[TopicPartition, KafkaError | None]:
+    """Ask for other replicas of these partitions, or (None) have their reassignment cancelled; why one was refused.
+
+    Returns when it is asked for: `reassignments` tells what is under way. Raises: KafkaError, UnreachableError.
+    """
+    rows = {tp: {"partition_index": tp.partition, "replicas": row} for tp, row in wanted.items()}
+    answer = await _ask_controller(cluster, ApiKey.ALTER_PARTITION_REASSIGNMENTS, by_topic(rows, "partitions"))
+    return {
+        TopicPartition(topic.name, row.partition_index): error_of(code, row.error_message or "")
+        if (code := row.error_code.value)
+        else None
+        for topic in answer.responses
+        for row in topic.partitions
+    }
+
+
+async def reassignments(cluster: Cluster) -> dict[TopicPartition, Moving]:
+    """Every reassignment under way. Raises: KafkaError, UnreachableError."""
+    answer = await _ask_controller(cluster, ApiKey.LIST_PARTITION_REASSIGNMENTS, None)
+    return {
+        TopicPartition(topic.name, row.partition_index): Moving(
+            tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
+        )
+        for topic in answer.topics
+        for row in topic.partitions
+    }
+
+
+async def _ask_controller(cluster: Cluster, key: ApiKey, topics: Any) -> Any:
+    request = {"timeout": int(cluster.timeout_s * 1000), "topics": topics}
+    answer = await cluster.call_controller(key, request, lambda body: error_of(body.error_code.value).code)
+    if code := answer.error_code.value:
+        raise error_of(code, answer.error_message or key.name)
+    return answer
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction as the log of one partition knows it: its producer, its first offset, and its last append."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    first_offset: int
+    last_append_ms: int
+
+
+async def open_transactions(
+    cluster: Cluster, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, list[OpenTransaction]]:
+    """What is open in the logs of these partitions. Raises: KafkaError, UnknownTopicError, UnreachableError."""
+
+    async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, Any]:
+        request = {"topics": by_topic({tp: tp.partition for tp in share}, "partition_indexes")}
+        answer = (await broker.call(ApiKey.DESCRIBE_PRODUCERS, request)).body
+        return {
+            TopicPartition(topic.name, row.partition_index): error_of(row.error_code.value).code
+            if row.error_code.value
+            else [_open(producer) for producer in row.active_producers if producer.current_txn_start_offset >= 0]
+            for topic in answer.topics
+            for row in topic.partitions
+        }
+
+    return await cluster.call_leaders(dict.fromkeys(partitions), ask, "the producers")
+
+
+def _open(row: Any) -> OpenTransaction:
+    return OpenTransaction(
+        row.producer_id, row.producer_epoch, row.coordinator_epoch, row.current_txn_start_offset, row.last_timestamp
+    )
+
+
+async def abort_in_log(cluster: Cluster, tp: TopicPartition, hanging: OpenTransaction) -> None:
+    """Write the marker that aborts a transaction in one partition, whatever its coordinator says.
+
+    Only for one that no coordinator knows: another one would be aborted in this partition, and committed in others.
+
+    Raises: KafkaError, UnreachableError.
+    """
+
+    async def ask(broker: BrokerConnection, share: Partitions) -> Mapping[TopicPartition, Any]:
+        marker = {
+            "producer_id": hanging.producer_id,
+            "producer_epoch": hanging.epoch,
+            "transaction_result": False,
+            "topics": by_topic({tp: tp.partition}, "partition_indexes"),
+            "coordinator_epoch": max(0, hanging.coordinator_epoch),
+            "transaction_version": 0,
+        }
+        answer = (await broker.call(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})).body
+        (row,) = (row for found in answer.markers for topic in found.topics for row in topic.partitions)
+        code = error_of(int(row.error_code)).code
+        return {tp: code if code else True}
+
+    await cluster.call_leaders({tp: None}, ask, "the end of a transaction")

@@ -1,0 +1,188 @@
+"""Coordinators: the brokers that keep groups and transactional ids, asked until one answers for them.
+
+Laws: a request is repeated, at the broker that keeps the key then, when the connection is lost, or while the answer
+says that the key is not kept there (yet). So a broker may act on it twice. A coordinator that is silent is given up
+as soon as the others name another one. Each group has a connection of its own: a join holds up no fetch. Transactional
+ids, of which there may be hundreds, share one for each broker. Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from logstore.errors import PylogError
+from replication.client.attempts import BACKOFF_MIN_S, LOST, Backoff, reason_of, unless_silent
+from replication.client.connection import Answer, BrokerConnection
+from replication.errors import ErrorCode, KafkaError
+from replication.protocol.apis import ApiKey
+
+_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+# What a coordinator says when the same request may do later, there or elsewhere.
+_ASK_AGAIN = _MOVED | {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+}
+
+Address = tuple[str, int]
+
+
+class KeyType(enum.IntEnum):
+    """What a coordinator keeps, by FindCoordinator's numbers."""
+
+    GROUP = 0
+    TRANSACTIONAL_ID = 1
+
+
+# The markers of a transaction take some milliseconds, and the next one of its id waits for them.
+_FIRST_WAIT_S = {KeyType.GROUP: BACKOFF_MIN_S, KeyType.TRANSACTIONAL_ID: 0.002}
+
+
+class Key(NamedTuple):
+    """A group or a transactional id."""
+
+    type: KeyType
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.type.name.lower().replace('_', ' ')} {self.name!r}"
+
+
+def group_key(group: str) -> Key:
+    """The key of a group."""
+    return Key(KeyType.GROUP, group)
+
+
+def transactional_key(transactional_id: str) -> Key:
+    """The key of a transactional id."""
+    return Key(KeyType.TRANSACTIONAL_ID, transactional_id)
+
+
+class Coordinators:
+    """See the module. `find` sends FindCoordinator to whoever answers; `timeout_s` bounds a call with its attempts."""
+
+    def __init__(
+        self,
+        find: Callable[[Any, Backoff | None], Awaitable[Answer]],
+        connect: Callable[[str, int], BrokerConnection],
+        *,
+        timeout_s: float,
+        where: str,
+    ) -> None:
+        self._ask_any = find
+        self._connect = connect
+        self._timeout_s = timeout_s
+        self._where = where
+        self._known: dict[Key, BrokerConnection] = {}
+        self._shared: dict[Address, BrokerConnection] = {}  # of transactional ids
+
+    def close(self) -> None:
+        """End every connection."""
+        for connection in {*self._known.values(), *self._shared.values()}:
+            connection.close()
+
+    async def call(
+        self, key: Key, api: ApiKey, request: Any, code_of: Callable[[Any], ErrorCode], **bounds: Any
+    ) -> Answer:
+        """What the broker that keeps this key answers; asked again while that may help, by `code_of` the answer.
+
+        All of that within the time of a call; a `timeout_ms` bounds one answer instead, for requests that wait for
+        others.
+
+        Raises: KafkaError: nobody answered for the key until the deadline, or it may not be seen; UnreachableError,
+        UnsupportedVersionError, ProtocolError.
+        """
+        backoff = Backoff(asyncio.get_running_loop().time() + self._timeout_s, _FIRST_WAIT_S[key.type])
+        answer_by = None if "timeout_ms" in bounds else backoff.deadline
+        refused: object
+        while True:
+            coordinator = await self._coordinator(key, backoff)
+            if isinstance(coordinator, ErrorCode):
+                refused = coordinator
+            else:
+                try:
+                    async with asyncio.timeout_at(answer_by):
+                        answer = await self._ask(coordinator, key, api, request, bounds)
+                except LOST as error:
+                    refused = error
+                else:
+                    refused = code_of(answer.body)
+                    if refused not in _ASK_AGAIN:
+                        return answer
+                if isinstance(refused, BaseException) or refused in _MOVED:
+                    self._forget(key, coordinator)
+            await backoff.wait()
+            if backoff.is_over:
+                raise KafkaError(
+                    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                    f"{api.name} of {key} did not succeed within {self._timeout_s:g} s; last: {reason_of(refused)}",
+                )
+
+    async def shares(self, keys: Collection[Key], backoff: Backoff) -> list[list[Key]]:
+        """These transactional ids, those of one broker together; each of which none is known now is alone.
+
+        They are looked up in one request where brokers take several. Raises: as `call`.
+        """
+        unknown = [key for key in keys if key not in self._known]
+        if unknown:
+            for key, found in (await self._find(unknown, backoff)).items():
+                if isinstance(found, tuple):
+                    self._keep(key, found)
+        shares: dict[object, list[Key]] = {}
+        for key in keys:
+            shares.setdefault(self._known.get(key, key), []).append(key)
+        return list(shares.values())
+
+    async def _ask(
+        self, coordinator: BrokerConnection, key: Key, api: ApiKey, request: Any, bounds: Mapping[str, Any]
+    ) -> Answer:
+        async def has_moved() -> bool:
+            try:
+                found = (await self._find([key])).get(key)
+            except PylogError:
+                return False
+            return isinstance(found, tuple) and coordinator.address != f"{found[0]}:{found[1]}"
+
+        return await unless_silent(coordinator, coordinator.call(api, request, **bounds), has_moved)
+
+    async def _coordinator(self, key: Key, backoff: Backoff) -> BrokerConnection | ErrorCode:
+        """The connection to the broker that keeps the key, or why it is not known now. Raises: KafkaError."""
+        if key not in self._known:
+            found = (await self._find([key], backoff)).get(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            if isinstance(found, ErrorCode):
+                return found
+            self._keep(key, found)
+        return self._known[key]
+
+    def _keep(self, key: Key, address: Address) -> None:
+        if key in self._known:  # another call was quicker
+            return
+        if key.type is KeyType.TRANSACTIONAL_ID:
+            if address not in self._shared:
+                self._shared[address] = self._connect(*address)
+            self._known[key] = self._shared[address]
+        else:
+            self._known[key] = self._connect(*address)
+
+    async def _find(self, keys: Collection[Key], backoff: Backoff | None = None) -> dict[Key, Address | ErrorCode]:
+        """Where these of one type are kept, or why that is not known; of the first one alone before Kafka 3.0."""
+        first, names = next(iter(keys)), [key.name for key in keys]
+        request = {"key": first.name, "key_type": first.type, "coordinator_keys": names}
+        answer = (await self._ask_any(request, backoff)).body
+        places: dict[Key, Address | ErrorCode] = {}
+        for row in getattr(answer, "coordinators", (answer,)):
+            key, code = Key(first.type, getattr(row, "key", first.name)), ErrorCode(row.error_code.value)
+            if code is not ErrorCode.NONE and not code.is_retriable:
+                raise KafkaError(code, f"{key} at {self._where}")
+            places[key] = (row.host, row.port) if code is ErrorCode.NONE else code
+        return places
+
+    def _forget(self, key: Key, known: BrokerConnection) -> None:
+        if key.type is KeyType.GROUP:
+            known.close()
+        if self._known.get(key) is known:
+            del self._known[key]

@@ -1,0 +1,101 @@
+"""Records of a cluster for a terminal: lines in, records out; one Python object per record, as in `logstore.tools`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from logstore.env import SYSTEM
+from logstore.errors import OffsetOutOfRangeError, UnknownPartitionError
+from logstore.store.reading import OffsetRange
+from logstore.tools.console import ConsoleRecord, console_records
+from replication.client.kafka_client import Isolation, KafkaClient
+
+__all__ = ["ClusterTarget", "Isolation", "members_records", "records"]
+
+LOOK_S = 0.2  # between two looks for what came
+
+
+class Sized(NamedTuple):
+    """A topic, as far as a writer of lines looks at it."""
+
+    partitions: int
+
+
+class ClusterTarget:
+    """A cluster as `logstore.tools.console.LineTarget`. What failed may be appended all the same."""
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+
+    def topic(self, name: str) -> Sized:
+        """Raises: UnknownTopicError, UnreachableError."""
+        return Sized(len(self._client.topic(name).leaders))
+
+    def log(self, topic: str, partition: int) -> None:
+        """Raises: UnknownPartitionError."""
+        if partition >= (count := self.topic(topic).partitions):
+            raise UnknownPartitionError(topic, partition, count)
+
+    def append(self, topic: str, data: pa.RecordBatch, *, compression: str | None) -> dict[int, OffsetRange]:
+        """As `KafkaClient.append`."""
+        done = self._client.append(topic, data, compression=compression)
+        return {partition: OffsetRange(extent.start, extent.end) for partition, extent in done.items()}
+
+
+def records(
+    client: KafkaClient,
+    topic: str,
+    partition: int | None,
+    start: int | str,
+    *,
+    isolation: Isolation,
+    timeout_ms: int | None,
+) -> Iterator[ConsoleRecord]:
+    """Yield records, partition by partition, from an offset, "earliest" or "latest", until none came for `timeout_ms`.
+
+    With 0 that are the present ones.
+
+    Raises: UnknownTopicError, UnknownPartitionError, OffsetOutOfRangeError, CorruptLogError, KafkaError.
+    """
+    wanted = None if partition is None else [partition]
+    positions: dict[int, int] = {}
+    heard_ms = SYSTEM.clock.now_ms()
+    while True:
+        is_first = not positions
+        for p, extent in sorted(client.extents(topic, isolation=isolation, partitions=wanted).items()):
+            if p not in positions:  # or a new partition, which is read as a whole
+                edges = {"earliest": extent.start, "latest": extent.end if is_first else extent.start}
+                positions[p] = int(edges.get(str(start), start))
+                if not extent.start <= positions[p] <= extent.end:
+                    raise OffsetOutOfRangeError(positions[p], extent.start, extent.end)
+            for batch in client.read(topic, p, positions[p], extent.end, isolation=isolation):
+                yield from console_records(topic, batch, p)
+                heard_ms = SYSTEM.clock.now_ms()
+            positions[p] = max(positions[p], extent.end)
+        if timeout_ms is not None and SYSTEM.clock.now_ms() - heard_ms >= timeout_ms:
+            return
+        threading.Event().wait(LOOK_S)
+
+
+def members_records(
+    client: KafkaClient, topic: str, group: str, *, from_beginning: bool, isolation: Isolation, timeout_ms: int | None
+) -> Iterator[ConsoleRecord]:
+    """Yield records as a member of a group, from its offsets, until none came for `timeout_ms`.
+
+    What was yielded before the last poll is committed. Raises: UnknownTopicError, KafkaError, CorruptLogError.
+    """
+    client.topic(topic)  # a member would wait for one that is not there
+    reset = "earliest" if from_beginning else "latest"
+    with client.consumer(topic, group, auto_offset_reset=reset, isolation_level=isolation.name.lower()) as consumer:
+        heard_ms = SYSTEM.clock.now_ms()
+        while True:
+            batch = consumer.poll(100 if timeout_ms is None else max(1, min(100, timeout_ms)))
+            if batch is not None:
+                yield from console_records(topic, batch, batch.column("partition")[0].as_py())
+                heard_ms = SYSTEM.clock.now_ms()
+            elif timeout_ms is not None and SYSTEM.clock.now_ms() - heard_ms >= timeout_ms:
+                return

@@ -1,0 +1,172 @@
+"""Consumer groups of a cluster: where they are, who is in them, and offsets set to another place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from logstore.errors import InvalidRequestError, UnknownPartitionError
+from replication.client.fetching import EARLIEST, LATEST
+from replication.client.group_admin import (
+    delete_group,
+    delete_offsets,
+    describe_group,
+    list_groups,
+)
+from replication.client.groups import Committed
+from replication.client.kafka_client import KafkaClient
+from replication.model.cluster import TopicPartition
+from replication.tools.offset_resets import Place, Reset, new_offset
+from replication.tools.topics import selected
+
+Row = dict[str, Any]
+Offsets = Mapping[TopicPartition, int]
+
+
+def listed(client: KafkaClient, states: Collection[str] = ()) -> list[Row]:
+    """All groups, or those in these states, in Kafka's words. Raises: KafkaError: a broker did not tell its groups."""
+    wanted = {state.casefold() for state in states}
+    return [
+        {"group": each.id, "state": each.state, "protocol_type": each.protocol_type}
+        for each in client.run(list_groups)
+        if not wanted or each.state.casefold() in wanted
+    ]
+
+
+def described(client: KafkaClient, groups: Iterable[str]) -> list[Row]:
+    """The committed offset, the end and the lag of each partition that these groups read or have read.
+
+    The lag counts offsets up to the high watermark. Raises: KafkaError: there is no such group.
+    """
+    rows = []
+    for name in groups:
+        group = client.run(lambda cluster, name=name: describe_group(cluster, name))  # type: ignore[misc]
+        owners = {tp: member for member in group.members for tp in member.partitions}
+        committed = client.committed(name)
+        ends = _present_ends(client, {*committed, *owners})
+        for tp in sorted({*committed, *owners}):
+            member, end = owners.get(tp), ends.get(tp)
+            offset = committed[tp].offset if tp in committed else None
+            rows.append(
+                {
+                    "group": name,
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "current_offset": offset,
+                    "log_end_offset": end,
+                    "lag": None if offset is None or end is None else max(0, end - offset),
+                    "consumer_id": member and member.id,
+                    "host": member and member.host,
+                    "client_id": member and member.client_id,
+                    "state": group.state,
+                }
+            )
+    return rows
+
+
+def _present_ends(client: KafkaClient, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """The ends of those partitions that exist, and have a leader."""
+    topics = client.topics()
+    led = [tp for tp in tps if tp.topic in topics and topics[tp.topic].has_leader(tp.partition)]
+    return {tp: found.offset for tp, found in client.offsets(dict.fromkeys(led, LATEST)).items()} if led else {}
+
+
+def members(client: KafkaClient, groups: Iterable[str]) -> list[Row]:
+    """The members of these groups with their partitions. Raises: KafkaError: there is no such group."""
+    rows = []
+    for name in groups:
+        group = client.run(lambda cluster, name=name: describe_group(cluster, name))  # type: ignore[misc]
+        rows += [
+            {
+                "group": name,
+                "consumer_id": member.id,
+                "host": member.host,
+                "client_id": member.client_id,
+                "instance_id": member.instance_id,
+                "partitions": len(member.partitions),
+                "assignment": tuple(map(str, sorted(member.partitions))),
+            }
+            for member in group.members
+        ]
+    return rows
+
+
+def delete(client: KafkaClient, groups: Iterable[str]) -> None:
+    """Delete these groups in turn. Raises: KafkaError: there is no such group, or it has members."""
+    for name in groups:
+        client.run(lambda cluster, name=name: delete_group(cluster, name))  # type: ignore[misc]
+
+
+def forget(client: KafkaClient, group: str, topics: Sequence[str]) -> list[TopicPartition]:
+    """Delete what the group has committed of these topics; return the partitions. Raises: as `delete_offsets`."""
+    chosen = parse_topics(topics)
+    tps = [tp for tp in sorted(client.committed(group)) if tp.topic in chosen and _is_chosen(chosen, tp)]
+    if tps:
+        client.run(lambda cluster: delete_offsets(cluster, group, tps))
+    return tps
+
+
+# ------------------------------------------------------------------------------------------------ reset
+
+
+def parse_topics(texts: Iterable[str]) -> dict[str, set[int] | None]:
+    """Topics and partitions out of `orders`, `orders:0,2`; None: all. Raises: InvalidRequestError."""
+    found: dict[str, set[int] | None] = {}
+    for text in texts:
+        name, colon, numbers = text.partition(":")
+        if colon and not all(number.isdecimal() for number in numbers.split(",")):
+            raise InvalidRequestError(f"{text!r}: a topic, or TOPIC:0,1,2 is wanted")
+        found[name] = set(map(int, numbers.split(","))) if colon else None
+    return found
+
+
+def _is_chosen(chosen: Mapping[str, set[int] | None], tp: TopicPartition) -> bool:
+    partitions = chosen[tp.topic]
+    return partitions is None or tp.partition in partitions
+
+
+def planned(
+    client: KafkaClient, group: str, reset: Reset, topics: Sequence[str] | None, *, given: Offsets | None = None
+) -> list[Row]:
+    """Where a reset would put the group: the present and the new offset of each partition of these topics.
+
+    Of all topics that the group has read if `topics` is None; `given` are partitions with offsets of their own. New
+    offsets are those that the log has: one outside becomes the nearest.
+
+    Raises: UnknownTopicError, UnknownPartitionError, InvalidRequestError; KafkaError: nobody keeps the group.
+    """
+    committed = client.committed(group)
+    tps = sorted(given) if given is not None else _scope(client, committed, topics)
+    extents = [client.offsets(dict.fromkeys(tps, edge)) if tps else {} for edge in (EARLIEST, LATEST)]
+    at_time = client.offsets(dict.fromkeys(tps, reset.value)) if tps and reset.place is Place.TIME else {}
+    rows = []
+    for tp in tps:
+        start, end = (found[tp].offset for found in extents)
+        known = committed[tp].offset if tp in committed else None
+        wanted = Reset(Place.OFFSET, given[tp]) if given is not None else reset
+        new = new_offset(wanted, known, start, end, at_time[tp].offset if tp in at_time else None)
+        rows.append(
+            {"group": group, "topic": tp.topic, "partition": tp.partition, "current_offset": known, "new_offset": new}
+        )
+    return rows
+
+
+def _scope(
+    client: KafkaClient, committed: Iterable[TopicPartition], topics: Sequence[str] | None
+) -> list[TopicPartition]:
+    if topics is None:
+        return sorted(committed)
+    chosen = parse_topics(topics)
+    found = []
+    for name, topic in selected(client, chosen).items():
+        numbers = chosen[name]
+        for number in sorted(topic.partitions if numbers is None else numbers):
+            if number not in topic.partitions:
+                raise UnknownPartitionError(name, number, len(topic.partitions))
+            found.append(TopicPartition(name, number))
+    return found
+
+
+def commit(client: KafkaClient, group: str, plan: Iterable[Row]) -> None:
+    """Store the new offsets of a plan. Raises: KafkaError: the group has members."""
+    client.commit(group, {TopicPartition(row["topic"], row["partition"]): Committed(row["new_offset"]) for row in plan})

@@ -1,0 +1,69 @@
+"""Offsets of a cluster's partitions: told, and moved up by deleting records."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from logstore.errors import UnknownPartitionError
+from replication.client.admin import delete_records
+from replication.client.fetching import LATEST
+from replication.client.kafka_client import KafkaClient
+from replication.client.metadata import NO_LEADER
+from replication.model.cluster import TopicPartition
+from replication.tools.topics import selected
+
+Row = dict[str, Any]
+
+
+def offsets(
+    client: KafkaClient,
+    topic: str | None,
+    partitions: Collection[int] | None,
+    time: int,
+    *,
+    with_internal: bool = True,
+) -> list[Row]:
+    """The offset of each partition at a time in ms, EARLIEST or LATEST; None where nobody leads, or nothing is so late.
+
+    Raises: UnknownTopicError, UnknownPartitionError, KafkaError.
+    """
+    found = selected(client, None if topic is None else [topic])
+    led = {}
+    for name, known in found.items():
+        if topic is None and known.is_internal and not with_internal:
+            continue
+        for number in sorted(known.partitions if partitions is None else partitions):
+            if number in known.partitions:
+                led[TopicPartition(name, number)] = known.partitions[number].leader != NO_LEADER
+            elif topic is not None:
+                raise UnknownPartitionError(name, number, len(known.partitions))
+    asked = {tp: time for tp, is_led in led.items() if is_led}
+    told = client.offsets(asked) if asked else {}
+    return [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "offset": told[tp].offset if tp in told and told[tp].offset >= 0 else None,
+        }
+        for tp in led
+    ]
+
+
+def delete(client: KafkaClient, wanted: Mapping[str, Mapping[int, int]]) -> list[Row]:
+    """Delete the records below these offsets, or of -1 all; return the offsets that are left.
+
+    Raises: UnknownTopicError, UnknownPartitionError (nothing is deleted); KafkaError: an offset is above the end.
+    """
+    found = selected(client, wanted)
+    for name, offsets_of in wanted.items():
+        for number in offsets_of:
+            if number not in found[name].partitions:
+                raise UnknownPartitionError(name, number, len(found[name].partitions))
+    asked = {TopicPartition(name, p): offset for name, of in wanted.items() for p, offset in of.items()}
+    starts = client.run(lambda cluster: delete_records(cluster, asked))
+    ends = client.offsets(dict.fromkeys(asked, LATEST))
+    return [
+        {"topic": tp.topic, "partition": tp.partition, "start": starts[tp], "end": ends[tp].offset}
+        for tp in sorted(asked)
+    ]

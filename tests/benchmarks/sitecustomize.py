@@ -1,0 +1,5 @@
+"""What Spark's processes run first: kio loads Hypothesis where that is installed, as it is here, but not with users."""
+
+import sys
+
+sys.modules["hypothesis"] = None
