@@ -26,7 +26,7 @@ for client in ("kafka", "aiokafka"):
     logging.getLogger(client).setLevel(logging.CRITICAL)
 
 
-# What kafka-python 3.0.12 lets out of `poll` when a broker dies: it trips over its own metadata; or it cannot ask for
+# What kafka-python 3.0.12 lets out of its calls when a broker dies: it trips over its own metadata; or it cannot ask for
 # its coordinator, waits for metadata, and the broker that it asked for that is the dead one, too.
 STUMBLES = (kafka.errors.UnknownBrokerIdError, kafka.errors.KafkaConnectionError)
 
@@ -126,11 +126,12 @@ class KafkaPython(Member):
         consumer.subscribe([self.topic], listener=Listener())
         # kafka-python 3.0.12 joins before it knows the topic's partitions, joins again when it does, and forgets the
         # answer for good when a poll that timed out meanwhile is followed by one after it: whatever the broker.
-        consumer.partitions_for_topic(self.topic)
+        knows = False
         try:
             while not self._stop.is_set():
                 try:
-                    found = consumer.poll(timeout_ms=100)
+                    knows = knows or bool(consumer.partitions_for_topic(self.topic))
+                    found = consumer.poll(timeout_ms=100) if knows else {}
                 except STUMBLES:
                     continue  # the next poll goes on
                 for rows in found.values():
