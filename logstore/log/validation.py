@@ -100,13 +100,13 @@ def must_roll(
     # A marker's time says nothing of the records'.
     has_age = tail.first_timestamp_ms >= 0 and not batch.is_control
     age_ms = batch.max_timestamp - tail.first_timestamp_ms if has_age else 0
-    limit_ms = config.segment_ms_max - _jitter_ms(config, partition, base_offset)
+    limit_ms = config.segment_ms_max
+    if config.segment_jitter_ms:
+        limit_ms -= _jitter_ms(config, partition, base_offset)
     return position + batch.size_bytes > config.segment_bytes or age_ms > limit_ms
 
 
 def _jitter_ms(config: LogConfig, partition: str, base_offset: int) -> int:
     """The part of segment.jitter.ms that this segment takes off segment.ms: the same in every process."""
     limit_ms = min(config.segment_jitter_ms, config.segment_ms_max)
-    if limit_ms == 0:
-        return 0
     return zlib.crc32(f"{partition}@{base_offset}".encode()) % limit_ms

@@ -93,32 +93,34 @@ class LogWriter:
     ) -> AppendInfo | None:
         """Stamp a checked batch, and append it to the segment that is there: the short way of most appends to a broker.
 
-        None, and nothing is done, for what needs more than that: several batches, one of a producer, or one that gets
-        the time of the append or begins a leader epoch or a segment, and a log that knows of producers.
+        The leader epoch is known. None, and nothing is done, for what needs more than that: several batches, one of a
+        producer, or one that gets the time of the append or begins a segment, and a log that knows of producers.
         """
         if len(checked) != 1:
             return None
-        view, files, batch = self._files.view, self._files, checked[0][1]
+        files, batch = self._files, checked[0][1]
+        view = files.view
         if (
             batch.producer_id >= 0
             or view.snapshots
             or not view.bases
-            or leader_epoch != self._epochs.latest
             or config.message_timestamp_type != "CreateTime"
         ):
             return None
-        tail, first = view.tail, view.tail.next_offset
+        base, tail = view.bases[-1], view.tail
+        position, first = tail[:2]
         _, size_bytes, _, *rest = batch  # `_replace` costs three times as much
         batch = BatchHeader(first, size_bytes, leader_epoch, *rest)
-        if must_roll(config, view.bases[-1], files.name, tail, tail.position, batch):
+        if must_roll(config, base, files.name, tail, position, batch):
             return None
         stamp(data, 0, first, leader_epoch)
-        segment = files.segment(view.bases[-1])
-        end, entries, times = segment.following(tail, ((tail.position, batch),), config.index_interval_bytes)
+        segment, end = files.segment(base), tail.behind(batch, position)
         try:
-            files.env.files.write(segment.path, tail.position, data)
-            if entries:
-                end = segment.append_entries(end, entries, times)
+            files.env.files.write(segment.path, position, data)
+            if position - tail.indexed_position > config.index_interval_bytes:
+                end = segment.append_entries(
+                    *segment.following(tail, ((position, batch),), config.index_interval_bytes)
+                )
         except StorageError:
             self._undo(view)
             raise

@@ -275,15 +275,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answer(self, work: Work, response: Any) -> None:
         """Send it with the others of this turn, or go on with it in steps if it is a long one."""
-        try:
-            parts = response.parts if type(response) is Encoded else work.parts_of(response)
-        except Exception as exc:  # noqa: BLE001  a response that cannot be said is the handler's fault, as above
-            self._done(work)
-            self._broke(work, exc)
-            return
-        if not isinstance(parts, list | tuple):  # a long one
-            self._wait_for(work, encoding(cast("Any", parts)))
-            return
+        if type(response) is Encoded:
+            parts = response.parts
+        else:
+            try:
+                found = work.parts_of(response)
+            except Exception as exc:  # noqa: BLE001  a response that cannot be said is the handler's fault, as above
+                self._done(work)
+                self._broke(work, exc)
+                return
+            if not isinstance(found, list | tuple):  # a long one
+                self._wait_for(work, encoding(cast("Any", found)))
+                return
+            parts = found
         self._done(work)
         if work.is_begun:
             parts = self._in_order(work, parts)
@@ -294,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
             if not self._ready:
                 self._admission.send_later(self)
             self._ready += parts
-            if len(self._ready) > SENT_AT_ONCE or any(len(part) > LARGE_BYTES for part in parts):
+            if len(self._ready) > SENT_AT_ONCE or max(map(len, parts)) > LARGE_BYTES:
                 self.send()
         self._last_active_s = now_s = self._time()
         if self._service.observer is not None:

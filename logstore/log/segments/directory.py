@@ -13,8 +13,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from logstore.checkpoint import write_atomic
 from logstore.env import Env, FileStat, reset_after_fork, wait_lock
@@ -35,8 +35,7 @@ from logstore.log.segments.segment import Segment, SegmentEnd
 LOOKS_MAX = 5
 
 
-@dataclass(frozen=True, slots=True)
-class DirectoryView:
+class DirectoryView(NamedTuple):
     """What one look showed: segments by base offset, and the end of the last one, the active segment.
 
     `directory` and `active` are the stats that this rests on; None: look again before relying on it. `start_mark` is
@@ -216,12 +215,13 @@ class PartitionDirectory:
     def publish(self, bases: tuple[int, ...], tail: SegmentEnd) -> None:
         """Under the lock: this thread has made the log so."""
         view = self.view
-        active: FileStat | None
         if self._is_alone and bases == view.bases and view.active is not None:
             # The next look sees another time, and reads again.
-            active = view.active._replace(size=tail.position)
-        else:
-            active = self.env.files.stat(self.segment(bases[-1]).path) if bases else None
+            grown = FileStat(view.active.inode, tail.position, view.active.mtime_ns)
+            with self._view_mutex:
+                self.view = DirectoryView(view.directory, bases, grown, tail, *view[4:])
+            return
+        active = self.env.files.stat(self.segment(bases[-1]).path) if bases else None
         with self._view_mutex:
             directory, transactional = view.directory, view.transactional
             if bases != view.bases:  # a new segment has no index yet, whatever one of its name had
@@ -233,8 +233,7 @@ class PartitionDirectory:
     def publish_names(self, *, snapshots: Iterable[int], transactional: Iterable[int]) -> None:
         """Under the lock: this thread has made these snapshots and transaction indexes, or removed others."""
         with self._view_mutex:
-            self.view = replace(
-                self.view,
+            self.view = self.view._replace(
                 directory=None,
                 snapshots=tuple(sorted(snapshots)),
                 transactional=tuple(sorted(transactional)),
@@ -280,7 +279,7 @@ class PartitionDirectory:
                 if tail.damage:  # perhaps it was cut and has grown again
                     tail = None
         tail = tail or segment.tail(now.active.size, may_have_gaps=self.may_have_gaps)
-        return replace(now, tail=tail)
+        return now._replace(tail=tail)
 
     def _list(self) -> DirectoryView:
         """A view by the names, without an end; its stat is None if the directory changed just now."""

@@ -100,7 +100,7 @@ class DataHandlers:
         before it is answered; those in transactions are appended in the order in which the coordinator was asked.
         """
         acks, timeout_ms, topics, transactional_id = request
-        count = sum(len(topic.partitions) for topic in topics)
+        count = sum([len(topic.partitions) for topic in topics])
         if transactional_id is not None or max(len(topics), count) > STEP_ITEMS:
             return self._produce_many(context, request)
         refused: dict[TopicPartition, AppendResult] = {}

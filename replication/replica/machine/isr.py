@@ -232,7 +232,7 @@ def append_alone(state: Leading, log_end_offset: int) -> Leading:
 
     The end must not go back. Most produce requests of a single broker take this way: no event and no effect is made.
     """
-    return state._replace(log_end_offset=log_end_offset, high_watermark=log_end_offset)
+    return Leading(*state[:7], log_end_offset, log_end_offset, *state[9:])  # `_replace` costs three times as much
 
 
 def judge_epoch(current: int, asked: int) -> ErrorCode:
