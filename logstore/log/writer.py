@@ -94,24 +94,27 @@ class LogWriter:
         """Stamp a checked batch, and append it to the segment that is there: the short way of most appends to a broker.
 
         The leader epoch is known. None, and nothing is done, for what needs more than that: several batches, one of a
-        producer, or one that gets the time of the append or begins a segment, and a log that knows of producers.
+        transaction or of the log's first producer, one that is there already, gets the time of the append or begins a
+        segment.
+
+        Raises: as `admit`.
         """
         if len(checked) != 1:
             return None
         files, batch = self._files, checked[0][1]
         view = files.view
-        if (
-            batch.producer_id >= 0
-            or view.snapshots
-            or not view.bases
-            or config.message_timestamp_type != "CreateTime"
-        ):
+        if not view.bases or config.message_timestamp_type != "CreateTime":
+            return None
+        has_producers = bool(view.snapshots)
+        if batch.producer_id >= 0 and (not has_producers or batch.is_transactional):
             return None
         base, tail = view.bases[-1], view.tail
         position, first = tail[:2]
         _, size_bytes, _, *rest = batch  # `_replace` costs three times as much
         batch = BatchHeader(first, size_bytes, leader_epoch, *rest)
         if must_roll(config, base, files.name, tail, position, batch):
+            return None
+        if has_producers and not self._may_follow(view, batch, config):
             return None
         stamp(data, 0, first, leader_epoch)
         segment, end = files.segment(base), tail.behind(batch, position)
@@ -125,7 +128,13 @@ class LogWriter:
             self._undo(view)
             raise
         files.publish(view.bases, end)
+        if has_producers:
+            self._producers.after_append((batch,), memoryview(data))
         return AppendInfo(first, end.next_offset, -1, len(data))
+
+    def _may_follow(self, view: DirectoryView, batch: BatchHeader, config: LogConfig) -> bool:
+        expired_ms = self._env.clock.now_ms() - config.producer_id_expiration_ms
+        return self._producers.ask(view, lambda known: known.may_follow(batch, expired_ms=expired_ms))
 
     def append(self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader], config: LogConfig) -> None:
         """Append the batches as they are, with one write per segment: all of them or none."""

@@ -230,6 +230,16 @@ class ProducerStates:
                     changed[batch.producer_id] = state.with_batch(batch, 0)
         return admission
 
+    def may_follow(self, batch: BatchHeader, *, expired_ms: int) -> bool:
+        """As `check` of one batch: False if it is a duplicate."""
+        if batch.producer_id < 0:
+            return True
+        state = self._live(batch.producer_id, expired_ms)
+        if state.kept(batch):
+            return False
+        _check(state, batch)
+        return True
+
     def may_end(self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, is_above: bool = False) -> bool:
         """True if there is an open transaction that a marker of this epoch ends.
 

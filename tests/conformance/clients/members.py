@@ -26,8 +26,8 @@ for client in ("kafka", "aiokafka"):
     logging.getLogger(client).setLevel(logging.CRITICAL)
 
 
-# What kafka-python 3.0.12 lets out of its calls when a broker dies: it trips over its own metadata; or it cannot ask for
-# its coordinator, waits for metadata, and the broker that it asked for that is the dead one, too.
+# What kafka-python 3.0.12 lets out when a broker dies: it trips over its own metadata; or it cannot ask for its
+# coordinator, waits for metadata, and the broker that it asked for that is the dead one, too.
 STUMBLES = (kafka.errors.UnknownBrokerIdError, kafka.errors.KafkaConnectionError)
 
 

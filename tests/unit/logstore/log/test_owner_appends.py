@@ -66,6 +66,12 @@ def test_files_and_offsets_are_the_same_as_those_of_a_leader(tmp_path, settings)
         )
         assert done._replace(append_time_ms=0) == expected._replace(append_time_ms=0)
         assert one.files.view.tail[:4] == two.files.view.tail[:4]
+    again = [build(rows, producer=producer) for _ in range(2)]
+    done = one.try_append_as_leader(again[0], leader_epoch=0)
+    assert done == two.append_as_leader(again[1], leader_epoch=0)
+    assert done.is_duplicate
+    told = [[state._replace(last_append_ms=0) for state in log.producers.states()] for log in (one, two)]
+    assert told[0] == told[1]
     if "message_timestamp_type" in settings:
         return
     for base in one.files.view.bases:
