@@ -124,12 +124,12 @@ class LogWriter:
                 end = segment.append_entries(
                     *segment.following(tail, ((position, batch),), config.index_interval_bytes)
                 )
+            files.publish(view.bases, end)
+            if has_producers:
+                self._producers.after_append((batch,), memoryview(data))
         except StorageError:
             self._undo(view)
             raise
-        files.publish(view.bases, end)
-        if has_producers:
-            self._producers.after_append((batch,), memoryview(data))
         return AppendInfo(first, end.next_offset, -1, len(data))
 
     def _may_follow(self, view: DirectoryView, batch: BatchHeader, config: LogConfig) -> bool:

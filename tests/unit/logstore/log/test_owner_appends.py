@@ -6,6 +6,7 @@ import pytest
 
 from logstore.env import Env, OsFiles
 from logstore.errors import DamagedBatchError, DiskFullError, RecordTooLargeError
+from logstore.log.producers import tracker
 from logstore.records.batch import Record, build
 from tests.support.partition import append, batch, contents, make
 
@@ -21,6 +22,17 @@ class Full(OsFiles):
             return
         super().write(path, position, bytes(data)[: self.room])
         raise DiskFullError(f"{path}: full", path=str(path), reason="full")
+
+
+class NoSnapshots(OsFiles):
+    """A disk without room for snapshots of producers."""
+
+    is_full = False
+
+    def rename(self, source, target):
+        if self.is_full and str(target).endswith(".snapshot"):
+            raise DiskFullError(f"{target}: full", path=str(target), reason="full")
+        super().rename(source, target)
 
 
 def warm(root, env, **settings):
@@ -139,3 +151,19 @@ def test_after_a_failure_the_end_is_looked_for_first(tmp_path, room):
     assert append(log, batch(b"c")).first_offset == 1
     assert [value for _, value in contents(log)] == [b"a", b"c"]
     assert not list(log.verify())
+
+
+def test_a_batch_is_taken_back_when_its_producers_snapshot_has_no_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracker, "SNAPSHOT_BATCHES", 2)
+    env = Env(files=NoSnapshots())
+    log = warm(tmp_path, env)
+    sent = [build([Record(n, 1, None, b"%d" % n)], producer=(1, 0, n)) for n in range(3)]
+    log.append_as_leader(sent[0], leader_epoch=0)
+    env.files.is_full = True
+    with pytest.raises(DiskFullError):
+        log.try_append_as_leader(sent[1], leader_epoch=0)
+    assert log.log_end_offset == 2
+    env.files.is_full = False
+    assert append(log, sent[1]).first_offset == 2
+    assert log.try_append_as_leader(sent[2], leader_epoch=0).first_offset == 3
+    assert [value for _, value in contents(log)] == [b"a", b"0", b"1", b"2"]
