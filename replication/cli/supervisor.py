@@ -141,6 +141,7 @@ class Supervisor:
         return Answer(True, f"broker {broker} has stopped{lost}")
 
     def _restart(self, broker: int) -> Answer:
+        self._running.log_dir(broker)  # raises, where it is none of the cluster
         code = None
         if broker in self._running.live:
             (code,) = self._running.stop(broker)

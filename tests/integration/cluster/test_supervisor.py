@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -95,7 +97,33 @@ def test_one_cluster_runs_in_a_directory_and_what_a_killed_one_left_is_no_hindra
             assert odd.recv(1) == b""
         assert consume(line.partition("=")[2], "none", 0) == []
         assert "there are [1]" in ask(directory, "stop", 2).failed()
+        (pid,) = pids(process).values()
         process.kill()
         process.wait()
+    until(lambda: not Path(f"/proc/{pid}").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes())
     assert (directory / supervisor.SOCKET).exists()
     assert ask(directory, "stop", 1).failed().startswith("pylog: no `pylog cluster start` runs in")
+    with pylog("cluster", "start", "--brokers", 1, "--dir", directory) as (_, line):
+        assert line.startswith("bootstrap=")
+        assert ask(directory, "restart", 1).ok().err == "broker 1 runs again, and in sync\n"
+
+
+def test_a_restart_waits_until_the_broker_is_in_sync(tmp_path):
+    class Slow:
+        """A cluster with a broker that has much to copy."""
+
+        directory, live = tmp_path, ()
+
+        def log_dir(self, broker):
+            return tmp_path / "broker-1"
+
+        def restart(self, broker):
+            pass
+
+        def not_in_sync(self, broker):
+            return missing.pop(0)
+
+    missing = [3, 1, 0]
+    with closing(supervisor.Supervisor(Slow(), threading.Event(), str)) as waiting:
+        assert waiting._restart(1) == (True, "broker 1 runs again, and in sync")
+    assert missing == []
