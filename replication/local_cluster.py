@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,7 @@ from replication.client.cluster import brokers_known_at
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, open_tree
 from replication.coordination.tree import Tree
-from replication.model.cluster import BrokerId, ClusterState
+from replication.model.cluster import BrokerId, ClusterState, LeaderAndIsr
 from replication.replica.storage.log_dir import SERVER_LOG, check_directory
 
 logger = logging.getLogger(__name__)
@@ -303,6 +303,20 @@ class LocalCluster:
     def describe(self) -> ClusterState:
         return _in_thread(self._read(cluster.read_cluster))
 
+    def leaderless(self, broker: BrokerId) -> int:
+        """Return how many partitions with a replica on this broker have no leader that is up, now that it is not."""
+        found = self.describe()
+        up = found.brokers.keys() - {broker}
+        return sum(state.leader not in up for state in _states_on(found, broker))
+
+    def not_in_sync(self, broker: BrokerId) -> int:
+        """Return how many partitions this broker, which is up, will be in sync with: it has to copy, or to be elected.
+
+        What waits for another broker does not count.
+        """
+        found = self.describe()
+        return sum((broker in state.isr) is not (state.leader in found.brokers) for state in _states_on(found, broker))
+
     def missing(self) -> list[BrokerId]:
         """Return the brokers with partitions that are neither in this cluster nor, started elsewhere, up."""
         return _in_thread(self._missing())
@@ -340,6 +354,14 @@ class LocalCluster:
                         await asyncio.sleep(POLL_MS / 1000)
         except TimeoutError:
             raise LocalClusterError(f"brokers {sorted(live)} do not all know each other") from None
+
+
+def _states_on(found: ClusterState, broker: BrokerId) -> Iterator[LeaderAndIsr]:
+    """The states of the partitions that have a replica there."""
+    for tp, state in found.leadership.items():
+        topic = found.topics.get(tp.topic)
+        if topic is not None and broker in topic.partitions.get(tp.partition, ()):
+            yield state
 
 
 def _settings_of_each(given: Mapping[str, Any], brokers: Iterable[BrokerId]) -> dict[BrokerId, dict[str, str]]:

@@ -25,8 +25,8 @@ LONG_LINES = 450
 FEATURES = {  # package -> its modules
     "replication": "client",
     "replication.broker": "handlers.log_dirs handlers.transactions markers process_metrics verification",
-    "replication.cli": "configs connecting groups offsets performance records replicas state_logs status topics "
-    "transactions verify_replicas",
+    "replication.cli": "configs connecting groups offsets performance records replicas state_logs status "
+    "supervisor topics transactions verify_replicas",
     "replication.config": "live",
     "replication.coordinators": "transactions",
     "replication.replica": "nearest",

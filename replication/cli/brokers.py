@@ -2,27 +2,23 @@ r"""`pylog broker`, `pylog cluster`: brokers in the foreground, and what was los
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from logstore.cli.places import PlacedCommands
 from logstore.cli.terminal import Commands, Failure, output_option, pairs, show, talk
+from logstore.config import INT32_MAX
 from logstore.env import SYSTEM
 from logstore.errors import PylogError
 from replication.cli.connecting import end_of_signals, properties_in, told_what_is_lacking
 from replication.config.broker import BrokerConfig
 
-if TYPE_CHECKING:
-    from replication.local_cluster import LocalCluster
-
 COPY_DIR = "coordination.copy.dir"
-LOOK_S = 1.0  # how often the brokers of a cluster are looked at
 
 
 _copy_option: Callable[[Any], Any] = click.option(
@@ -99,6 +95,14 @@ def cluster() -> None:
 @cluster.command("start")
 @click.option("--brokers", type=click.IntRange(1, 100), default=3, show_default=True, help="How many.")
 @click.option(
+    "--node-id-start",
+    type=click.IntRange(0, INT32_MAX - 100),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="The broker.id of the first; the others have the next ones.",
+)
+@click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
@@ -110,6 +114,7 @@ def cluster() -> None:
 @_set_option
 def start_cluster(
     brokers: int,
+    node_id_start: int,
     directory: Path | None,
     coordination: str | None,
     copy_to: str | None,
@@ -118,7 +123,7 @@ def start_cluster(
     """Run brokers 1 to N in the foreground, until SIGTERM or Ctrl-C.
 
     The first line on stdout is `bootstrap=HOST:PORT,…`, once all of them serve. The exit code is 1 if no broker is
-    left, for whatever reason.
+    left, for whatever reason but `stop-broker`.
 
     Two defaults differ from server.properties, since all brokers are on one machine (--set changes them):
     group.initial.rebalance.delay.ms=0, controlled.shutdown.max.retries=1. With metrics.port=P, the brokers have the
@@ -127,13 +132,16 @@ def start_cluster(
     \b
     $ pylog cluster start --brokers 3 --dir /tmp/cluster
     $ pylog cluster start --brokers 1 --set auto.create.topics.enable=false
+    $ pylog cluster start --brokers 3 --node-id-start 0
     """
     with told_what_is_lacking():
+        from replication.cli.supervisor import Supervisor
         from replication.local_cluster import LocalCluster
     if copy_to is not None:
         settings[COPY_DIR] = copy_to
+    ids = range(node_id_start, node_id_start + brokers)
     is_over = end_of_signals()
-    with closing(LocalCluster(brokers, directory, settings, coordination=coordination)) as running:
+    with closing(LocalCluster(ids, directory, settings, coordination=coordination)) as running:
         try:
             running.start(is_over)
         except PylogError as error:
@@ -141,10 +149,57 @@ def start_cluster(
                 raise
             talk(str(error))
             return
-        click.echo(f"bootstrap={running.bootstrap}")
-        if missing := ", ".join(map(str, running.missing())):
-            talk(f"not started, though partitions are on them: brokers {missing}; start them, or these lack replicas")
-        _watch(running, set(range(1, brokers + 1)), is_over)
+        with closing(Supervisor(running, is_over, talk)) as supervisor:
+            click.echo(f"bootstrap={running.bootstrap}")
+            if missing := ", ".join(map(str, running.missing())):
+                talk(
+                    f"not started, though partitions are on them: brokers {missing}; start them, or these lack replicas"
+                )
+            supervisor.watch(set(ids))
+
+
+_cluster_directory: Callable[[Any], Any] = click.option(
+    "--dir",
+    "directory",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="That of `pylog cluster start`, which runs.",
+)
+_broker_argument: Callable[[Any], Any] = click.argument("number", metavar="ID", type=click.IntRange(0, INT32_MAX))
+
+
+@cluster.command("stop-broker")
+@_broker_argument
+@_cluster_directory
+def stop_one(number: int, directory: Path) -> None:
+    """Stop one broker of a cluster that `pylog cluster start` runs, and return once it has ended.
+
+    Its leaderships move to others first. The exit code is 1 if it did not run, or did not stop in good order.
+
+    \b
+    $ pylog cluster stop-broker 2 --dir /tmp/cluster
+    """
+    from replication.cli.supervisor import ask
+
+    talk(ask(directory, "stop", number))
+
+
+@cluster.command("restart-broker")
+@_broker_argument
+@_cluster_directory
+def restart_one(number: int, directory: Path) -> None:
+    """Stop one broker of a cluster that `pylog cluster start` runs, if it does run, and start it again.
+
+    Returns once all brokers know it and it is in sync, or says after 30 s in how many partitions it is not yet.
+    The exit code is 1 if it does not run then.
+
+    \b
+    $ pylog cluster restart-broker 2 --dir /tmp/cluster
+    """
+    from replication.cli.supervisor import ask
+
+    talk(ask(directory, "restart", number))
 
 
 @cluster.command("recover-coordination")
@@ -237,12 +292,3 @@ def recover_coordination(
 def _broker_directories(directory: Path) -> list[Path]:
     names = SYSTEM.files.list(directory).names
     return [directory / name for name in sorted(names) if name.startswith("broker-") and "." not in name]
-
-
-def _watch(running: LocalCluster, live: set[int], is_over: threading.Event) -> None:
-    while not is_over.wait(LOOK_S):
-        for broker in sorted(live - set(running.live)):
-            talk(f"broker {broker} has ended; {running.log_dir(broker)}/broker/server.log says why")
-        live &= set(running.live)
-        if not live and not is_over.is_set():
-            raise Failure("no broker is left")

@@ -133,6 +133,21 @@ class RequestLines(NamedTuple):
             "WARN",
         )
 
+    def ignored_life(self, asked_epoch: int, own_epoch: int) -> StateChange:
+        return self._line(
+            f"ignoring requests from controller {self.controller} epoch {self.controller_epoch} for the broker epoch "
+            f"{asked_epoch}, first with correlation id {self.correlation_id}. The broker epoch of this life is "
+            f"{own_epoch}",
+            "WARN",
+        )
+
+    def skipped(self, tp: TopicPartition, role: str, reason: str) -> StateChange:
+        return self._line(
+            f"skipped the become-{role} state change with correlation id {self.correlation_id} from controller "
+            f"{self.controller} epoch {self.controller_epoch} for partition {named(tp)}: {reason}",
+            "ERROR",
+        )
+
     def ignored(self, tp: TopicPartition, leader_epoch: int, known_epoch: int) -> StateChange:
         why = f"since its associated leader epoch {leader_epoch} is old. Current leader epoch is {known_epoch}"
         return self._ignoring(f"{named(tp)} {why}")

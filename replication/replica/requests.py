@@ -57,6 +57,8 @@ class ControllerRequests:
         self._deleted: dict[tuple[TopicPartition, str], int] = {}
         # The broker epoch and controller epoch of the last complete description of the cluster.
         self._told_in = NO_EPOCH, 0
+        # The controller epoch and broker epoch in which requests were ignored last, as for another life.
+        self._ignored_in: tuple[int, int] | None = None
         self.changing = asyncio.Lock()  # one request at a time
 
     async def obey(self, request: Request, correlation_id: int = 0) -> Response:
@@ -83,7 +85,16 @@ class ControllerRequests:
             assert code is not None, "it was looked up"
         if code is ErrorCode.STALE_CONTROLLER_EPOCH:
             self._log_change(lines.ignored_controller(self.controller_epoch))
+        elif code is ErrorCode.STALE_BROKER_EPOCH:
+            self._ignore_for_life(request.broker_epoch, lines)
         return code
+
+    def _ignore_for_life(self, asked_epoch: int, lines: RequestLines) -> None:
+        """Log it once: the controller repeats such a request until it has heard of this life."""
+        told = lines.controller_epoch, self.broker_epoch
+        if self._ignored_in != told:
+            self._log_change(lines.ignored_life(asked_epoch, self.broker_epoch))
+        self._ignored_in = told
 
     def _error(self, request: Request, *, is_looked_up: bool) -> ErrorCode | None:
         if self.broker_epoch == NO_EPOCH:
@@ -153,6 +164,7 @@ class ControllerRequests:
                 self._log_change(lines.other_topic(row.tp, row.topic_id))
         partitions = await self._find(wanted)
         if self.broker_epoch != broker_epoch:  # the session ended meanwhile, and all roles with it
+            self._ignore_for_life(broker_epoch, lines)
             return {**codes, **{row.tp: ErrorCode.STALE_BROKER_EPOCH for row in wanted}}
         outcomes = await asyncio.gather(*(self._take(row, partitions[row.tp], lines) for row in wanted))
         codes.update((row.tp, code) for row, code in zip(wanted, outcomes, strict=True))
@@ -190,11 +202,12 @@ class ControllerRequests:
     async def _take(
         self, row: LeaderAndIsrPartitionState, partition: Partition | Exception, lines: RequestLines
     ) -> ErrorCode:
-        if isinstance(partition, Exception):
-            logger.error("tp=%s takes no role: %s", row.tp, partition)
-            return self._code(partition)
         leads = row.state.leader == self._replicas.broker
         word = "leader" if leads else "follower"
+        if isinstance(partition, Exception):
+            logger.error("tp=%s takes no role: %s", row.tp, partition)
+            self._log_change(lines.skipped(row.tp, word, str(partition)))
+            return self._code(partition)
         self._log_change(lines.handling(row.tp, word))
         try:
             if leads:
@@ -203,6 +216,7 @@ class ControllerRequests:
                 await partition.follow(row.state)
         except (PylogError, OSError) as error:
             logger.exception("tp=%s takes no role", row.tp)
+            self._log_change(lines.skipped(row.tp, word, str(error)))
             partition.replica.suspect(error)
             return self._code(error)
         finally:

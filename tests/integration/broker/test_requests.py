@@ -1,6 +1,7 @@
 """What a controller says counts, and what it no longer says is over."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -143,3 +144,31 @@ async def test_a_partition_that_is_not_this_brokers_is_passed_over_with_a_line(t
             ("WARN", "[orders,0] as itself is not in assigned replica list 2,3")
         ]
         assert T0 not in one.replicas.partitions()
+
+
+@on_loop
+async def test_a_replica_that_takes_no_role_says_why_in_the_log_of_changes(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two = await site.start(1, 2)
+        await site.create(replicas=(2,))
+        said = []
+        for broker in (one, two):
+            broker.replicas.requests._log_change = said.append
+
+        def errors():
+            return [line.message.partition(" with correlation")[0] for line in said if line.level == "ERROR"]
+
+        site.replicas[T0] = (2, 1)
+        counted = replace(site.states[T0], isr=(2, 1), leader_epoch=1)  # though broker 1 never had it
+        assert await site.tell(1, state=counted) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert errors() == ["Broker 1 skipped the become-follower state change"]
+        assert "for partition [orders,0]: " in said[-1].message
+        assert "its directory is gone" in said[-1].message
+
+        async def fail(*_):
+            raise OSError("no disk")
+
+        two.replicas.partition(*T0).lead = fail
+        assert await site.tell(2, state=counted) != ErrorCode.NONE
+        assert errors()[1:] == ["Broker 2 skipped the become-leader state change"]
+        assert said[-1].message.endswith(": no disk")

@@ -1,14 +1,15 @@
 """The same brokers over ZooKeeper: registration, elections, ISRs, the controller's office."""
 
-import os
-import subprocess
-from pathlib import Path
+import json
 
 import pytest
+from confluent_kafka.admin import ConfigResource
 
 from tests.conformance.coordination.conftest import zookeeper  # noqa: F401  a fixture
 from tests.integration.cluster.conftest import SESSION_TIMEOUT_MS, running
 from tests.integration.cluster.test_reassignment import ask_in_the_tree, replicas_of
+from tests.support.kafka_tools import kafka_home, run_tool
+from tests.support.repeats import only_long
 
 pytestmark = pytest.mark.slow
 
@@ -46,50 +47,83 @@ def test_a_partition_moves_over_zookeeper(cluster):
     assert cluster.values(topic, count=50) == [str(number) for number in range(50)]
 
 
-KAFKA = Path(os.environ.get("PYLOG_KAFKA_HOME", ""))
+@pytest.fixture
+def tool(zookeeper, tmp_path):  # noqa: F811
+    """Run a tool of Kafka 0.9 on the tree; the lines that it prints."""
+    kafka_home()  # skips, before brokers are started
+    place = ("--zookeeper", f"{zookeeper}/tools-test")
+    return lambda name, *words: run_tool(f"kafka-{name}.sh", *place, *words, logs=tmp_path)
 
 
-@pytest.mark.skipif(
-    not (KAFKA / "bin" / "kafka-topics.sh").exists(),
-    reason="no Kafka 0.9: PYLOG_KAFKA_HOME says where one is",
-)
-def test_the_tools_of_kafka_0_9_see_and_change_the_cluster(zookeeper, tmp_path):  # noqa: F811
-    def run(tool, *words):
-        command = [str(KAFKA / "bin" / tool), "--zookeeper", f"{zookeeper}/tools-test", *words]
-        quiet = {"KAFKA_GC_LOG_OPTS": " ", "KAFKA_JVM_PERFORMANCE_OPTS": "-server", "LOG_DIR": str(tmp_path)}
-        ran = subprocess.run(command, capture_output=True, text=True, env=os.environ | quiet, check=False)
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        return ran.stdout.splitlines()
+@only_long("a JVM for each of twelve commands")
+def test_the_tools_of_kafka_0_9_see_and_change_the_cluster(zookeeper, tool, tmp_path):  # noqa: F811
+    def described(topic):
+        return [line.split("\t") for line in tool("topics", "--describe", "--topic", topic)]
 
-    def kafka_topics(*words):
-        return [line.split("\t") for line in run("kafka-topics.sh", *words)]
+    def row(topic, partition, leader, replicas, isr):
+        numbers = f"Leader: {leader}", f"Replicas: {replicas}", f"Isr: {isr}"
+        return ["", f"Topic: {topic}", f"Partition: {partition}", *numbers]
 
     place = {"coordination": f"zookeeper:{zookeeper}/tools-test", "auto.leader.rebalance.enable": "false"}
     with running(3, tmp_path / "data", **place) as cluster:
         topic = cluster.create((1, 2, 3), (2, 3, 1))
-        assert kafka_topics("--describe") == [
+        assert described(topic) == [
             [f"Topic:{topic}", "PartitionCount:2", "ReplicationFactor:3", "Configs:"],
-            ["", f"Topic: {topic}", "Partition: 0", "Leader: 1", "Replicas: 1,2,3", "Isr: 1,2,3"],
-            ["", f"Topic: {topic}", "Partition: 1", "Leader: 2", "Replicas: 2,3,1", "Isr: 2,3,1"],
+            row(topic, 0, 1, "1,2,3", "1,2,3"),
+            row(topic, 1, 2, "2,3,1", "2,3,1"),
         ]
-        kafka_topics("--create", "--topic", "theirs", "--partitions", "3", "--replication-factor", "2")
-        cluster.until(lambda: len(cluster.states("theirs")) == 3)
-        assert cluster.produce("theirs", range(10)) == []
-        assert cluster.values("theirs", count=10) == [str(number) for number in range(10)]
 
+        # Create, alter, delete: a topic of theirs serves our clients.
+        made = "--partitions", "1", "--replication-factor", "2", "--config", "retention.ms=1000000"
+        tool("topics", "--create", "--topic", "theirs", *made)
+        cluster.until(lambda: len(cluster.states("theirs")) == 1)
+        assert cluster.produce("theirs", range(10)) == []
+        tool("topics", "--alter", "--topic", "theirs", "--partitions", "3")
+        tool("configs", "--alter", "--entity-type", "topics", "--entity-name", "theirs", "--add-config", "flush.ms=9")
+        cluster.until(lambda: len(cluster.states("theirs")) == 3)
+        assert described("theirs")[0][1:] == ["PartitionCount:3", "ReplicationFactor:2", CONFIGS]
+        assert cluster.produce("theirs", range(10), partition=2) == []
+        for partition in (0, 2):
+            assert cluster.values("theirs", count=10, partition=partition) == [str(number) for number in range(10)]
+        cluster.until(lambda: flush_ms(cluster, "theirs") == ["9"])
+        tool("topics", "--delete", "--topic", "theirs")
+        cluster.until(lambda: cluster.states("theirs") == {} and "theirs" not in cluster.running.describe().topics)
+        cluster.until(lambda: not list((tmp_path / "data").glob("broker-*/theirs-[0-9]")))
+        assert "theirs" not in tool("topics", "--list")
+
+        # Elect: the leader that was stopped is back, and leads again once it is asked for.
         cluster.running.stop(2)
         cluster.until(lambda: cluster.states(topic)[1][0] == 3)
         cluster.running.restart(2)
         cluster.until(lambda: set(cluster.states(topic)[1][1]) == {1, 2, 3})
         assert cluster.states(topic)[1][0] == 3
-        run("kafka-preferred-replica-election.sh")
+        tool("preferred-replica-election")
         cluster.until(lambda: cluster.states(topic)[1][0] == 2)
 
-        plan = tmp_path / "plan.json"
-        rows = f'{{"topic":"{topic}","partition":0,"replicas":[3]}}'
-        plan.write_text(f'{{"version":1,"partitions":[{rows}]}}')
-        reassign = ("kafka-reassign-partitions.sh", "--reassignment-json-file", str(plan))
-        assert "Successfully started reassignment" in " ".join(run(*reassign, "--execute"))
+        # Generate, execute, verify: what they propose for brokers 2 and 3 is what comes to be.
+        asked, plan = tmp_path / "topics.json", tmp_path / "plan.json"
+        asked.write_text(f'{{"version":1,"topics":[{{"topic":"{topic}"}}]}}')
+        generate = "--generate", "--topics-to-move-json-file", str(asked), "--broker-list", "1,2,3"
+        said = tool("reassign-partitions", *generate)
+        proposed = json.loads(said[-1])
+        assert {len(row["replicas"]) for row in proposed["partitions"]} == {3}
+        for moved, replicas in zip(proposed["partitions"], ([3, 1], [2, 3]), strict=True):
+            moved["replicas"] = replicas
+        plan.write_text(json.dumps(proposed))
+        reassign = "reassign-partitions", "--reassignment-json-file", str(plan)
+        assert "Successfully started reassignment" in " ".join(tool(*reassign, "--execute"))
         cluster.until(lambda: not cluster.running.describe().reassignments)
-        assert run(*reassign, "--verify")[1:] == [f"Reassignment of partition [{topic},0] completed successfully"]
-        assert cluster.states(topic)[0][:2] == (3, [3])
+        done = {f"Reassignment of partition [{topic},{part}] completed successfully" for part in (0, 1)}
+        assert set(tool(*reassign, "--verify")[1:]) == done
+        for moved in proposed["partitions"]:
+            leader, isr, _ = cluster.states(topic)[moved["partition"]]
+            assert (leader, sorted(isr)) == (moved["replicas"][0], sorted(moved["replicas"]))
+
+
+CONFIGS = "Configs:flush.ms=9,retention.ms=1000000"
+
+
+def flush_ms(cluster, topic):
+    """What the brokers say of the setting."""
+    asked = [ConfigResource(ConfigResource.Type.TOPIC, topic)]
+    return [found["flush.ms"].value for found in cluster.administer("describe_configs", asked).values()]

@@ -19,6 +19,7 @@ from replication.local_cluster import (
     LocalCluster,
     LocalClusterError,
 )
+from replication.model.cluster import BrokerInfo, ClusterState, LeaderAndIsr, TopicInfo, TopicPartition
 from replication.replica.storage.log_dir import check_directory
 
 
@@ -187,3 +188,16 @@ def test_a_broker_that_did_not_end_in_good_order_has_more_time_to_start(tmp_path
     opened.mark_clean()
     opened.close()
     assert time_to_start_s() == READY_TIMEOUT_S + 3
+
+
+def test_what_lacks_a_leader_or_a_replica_in_sync_is_counted_by_who_is_up(tmp_path, monkeypatch):
+    states = [(1, (1,)), (3, (3,)), (1, (1,)), (-1, (2,)), (1, (1, 2))]  # leader and ISR
+    found = ClusterState(
+        brokers={broker: BrokerInfo(broker, 9) for broker in (1, 2)},
+        topics={"t": TopicInfo(id="x", partitions={0: (1, 2), 1: (2, 3), 2: (1,), 3: (2,), 4: (1, 2)})},
+        leadership={TopicPartition("t", n): LeaderAndIsr(leader, 5, isr, 1) for n, (leader, isr) in enumerate(states)},
+    )
+    made = LocalCluster(2, tmp_path)
+    monkeypatch.setattr(made, "describe", lambda: found)
+    assert (made.leaderless(2), made.leaderless(1)) == (2, 3)
+    assert (made.not_in_sync(2), made.not_in_sync(1)) == (2, 0)  # 0, to copy; 3, to be elected
