@@ -16,6 +16,7 @@ import os
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -411,6 +412,37 @@ def bench_start(rounds: int, root: Path) -> list[object]:
     return compared("3 brokers and their coordination, from nothing to ready", "s", found, "pylog < 3 s")
 
 
+def first_output_s(*arguments: str) -> float:
+    """From the start of a command to the first byte that it says."""
+    began = time.perf_counter()
+    command = [str(Path(sys.executable).with_name("pylog")), *arguments]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None, "it is piped"
+        assert process.stdout.read(1), command
+        return time.perf_counter() - began
+
+
+def bench_commands(rounds: int, root: Path) -> list[list[object]]:
+    """`pylog` is no match for Kafka's tools, which start a JVM: no peer."""
+    with Pylog(1, root / "commands", SETTINGS) as side:
+        side.create("orders", 1, 1)
+        send(producer(side), "orders", 100, b"value", 1)
+        there = ("--bootstrap-server", side.bootstrap)
+        asked = [("topics", "list"), ("topics", "describe"),
+                 ("get-offsets", "orders"), ("log-dirs",), ("cluster", "status"), ("broker-api-versions",),
+                 ("verify-replicas",), ("consume", "orders", "--from-beginning", "--max-messages", "1")]  # fmt: skip
+        found = [[first_output_s(*words, *there) for words in asked] for _ in range(rounds)]
+    slowest = max(range(len(asked)), key=lambda n: statistics.median(row[n] for row in found))
+    helps = [first_output_s("--help") for _ in range(rounds)]
+    return [
+        compared("`pylog --help`", "s", {"pylog": helps}, "< 0.25 s"),
+        compared(
+            f"first output of {len(asked)} commands, the slowest: `pylog {' '.join(asked[slowest][:2])}`",
+            "s", {"pylog": [row[slowest] for row in found]}, "< 0.6 s",
+        ),
+    ]  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="produce,consume,latency,transactions,failover,catchup,idle,start")
@@ -447,7 +479,7 @@ def main() -> None:
         if "idle" in only:
             values += bench_idle(int(1000 * scale), 30 * scale, root)
         if "start" in only:
-            values.append(bench_start(rounds, root))
+            values += [bench_start(rounds, root), *bench_commands(rounds, root)]
         if values:
             show("Times", VALUE_COLUMNS, values)
 

@@ -8,6 +8,7 @@ import pytest
 pytest_plugins = ["pytester"]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+README = (Path(__file__).parents[2] / "README.md").read_text()
 EXAMPLE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
@@ -56,6 +57,11 @@ def test_the_brokers_are_those_of_the_test_before(pylog_cluster):
 """
     )
     run(pytester).assert_outcomes(passed=3)
+
+
+def test_the_example_of_the_readme_runs(pytester):
+    pytester.makepyfile(re.search(r"## In your own tests.*?```python\n(.*?)```", README, re.DOTALL)[1])
+    run(pytester).assert_outcomes(passed=1)
 
 
 def test_a_wrong_setting_is_told_in_one_line(pytester):

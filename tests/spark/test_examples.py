@@ -20,11 +20,15 @@ SPARK = (ROOT / "docs" / "spark.md").read_text()  # goes on where README.md ends
 CLIENT = (ROOT / "docs" / "client.md").read_text()
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 # They do much of what the pages do. tests/docs/test_python_examples.py runs them, too.
-RUN = NOTEBOOKS[: times(0, 2)]
+RUN = [path for path in NOTEBOOKS if path.stem != "02-failover"][: times(0, 2)]
 PAGES = [*blocks("python"), *blocks("python", SPARK), "spark.stop()", *blocks("python", CLIENT)]
 
 # Something of what each prints, so that it is known to have run.
-SAYS = {"01-quickstart": "3 micro-batches", "02-maintenance": "3600 in log and table"}
+SAYS = {
+    "01-quickstart": "3 micro-batches",
+    "02-failover": "acknowledged, and each was read once",
+    "03-maintenance": "3600 in log and table",
+}
 
 
 def cells(path):
