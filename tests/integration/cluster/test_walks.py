@@ -67,7 +67,8 @@ def test_preferred_leaders_come_back_with_their_brokers(cluster, pylog):
     until("elected", [1, 5, 3, 7, 5, 6, 7, 8], WITH_ONE_AGAIN)
     cluster.running.restart(2, 4)
     until("2 and 4 started", [1, 5, 3, 7, 5, 6, 7, 8], EVERYBODY)
-    pylog("elect-leaders", "--all-topic-partitions").ok()
+    # All, those of other topics too: their replicas come into sync when they do.
+    cluster.until(lambda: pylog("elect-leaders", "--all-topic-partitions").code == 0, timeout_s=40)
     until("elected", [1, 2, 3, 4, 5, 6, 7, 8], EVERYBODY)
 
 
