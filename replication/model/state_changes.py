@@ -133,11 +133,11 @@ class RequestLines(NamedTuple):
             "WARN",
         )
 
-    def ignored_life(self, asked_epoch: int, own_epoch: int) -> StateChange:
+    def ignored_life(self) -> StateChange:
+        """Names no broker epoch: that is a secret of the brokers."""
         return self._line(
-            f"ignoring requests from controller {self.controller} epoch {self.controller_epoch} for the broker epoch "
-            f"{asked_epoch}, first with correlation id {self.correlation_id}. The broker epoch of this life is "
-            f"{own_epoch}",
+            f"ignoring requests from controller {self.controller} epoch {self.controller_epoch} that name another "
+            f"broker epoch than that of this life, first with correlation id {self.correlation_id}",
             "WARN",
         )
 

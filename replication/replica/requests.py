@@ -57,8 +57,7 @@ class ControllerRequests:
         self._deleted: dict[tuple[TopicPartition, str], int] = {}
         # The broker epoch and controller epoch of the last complete description of the cluster.
         self._told_in = NO_EPOCH, 0
-        # The controller epoch and broker epoch in which requests were ignored last, as for another life.
-        self._ignored_in: tuple[int, int] | None = None
+        self._ignored_in = NO_EPOCH  # the broker epoch in which requests for a former life were ignored last
         self.changing = asyncio.Lock()  # one request at a time
 
     async def obey(self, request: Request, correlation_id: int = 0) -> Response:
@@ -86,15 +85,14 @@ class ControllerRequests:
         if code is ErrorCode.STALE_CONTROLLER_EPOCH:
             self._log_change(lines.ignored_controller(self.controller_epoch))
         elif code is ErrorCode.STALE_BROKER_EPOCH:
-            self._ignore_for_life(request.broker_epoch, lines)
+            self._ignore_for_life(lines)
         return code
 
-    def _ignore_for_life(self, asked_epoch: int, lines: RequestLines) -> None:
-        """Log it once: the controller repeats such a request until it has heard of this life."""
-        told = lines.controller_epoch, self.broker_epoch
-        if self._ignored_in != told:
-            self._log_change(lines.ignored_life(asked_epoch, self.broker_epoch))
-        self._ignored_in = told
+    def _ignore_for_life(self, lines: RequestLines) -> None:
+        """Log it, once in a life: controllers repeat such requests until they hear of it, and a guess costs no line."""
+        if self._ignored_in != self.broker_epoch:
+            self._log_change(lines.ignored_life())
+        self._ignored_in = self.broker_epoch
 
     def _error(self, request: Request, *, is_looked_up: bool) -> ErrorCode | None:
         if self.broker_epoch == NO_EPOCH:
@@ -164,7 +162,7 @@ class ControllerRequests:
                 self._log_change(lines.other_topic(row.tp, row.topic_id))
         partitions = await self._find(wanted)
         if self.broker_epoch != broker_epoch:  # the session ended meanwhile, and all roles with it
-            self._ignore_for_life(broker_epoch, lines)
+            self._ignore_for_life(lines)
             return {**codes, **{row.tp: ErrorCode.STALE_BROKER_EPOCH for row in wanted}}
         outcomes = await asyncio.gather(*(self._take(row, partitions[row.tp], lines) for row in wanted))
         codes.update((row.tp, code) for row, code in zip(wanted, outcomes, strict=True))
