@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logstore.cli.places import bootstrap_option, command_config_option
-from logstore.cli.terminal import Commands, Failure, show
+from logstore.cli.terminal import Commands, Failure, show, talk
 from replication.cli.connecting import connected, end_of_signals, on_cluster
 
 if TYPE_CHECKING:
@@ -51,6 +51,14 @@ def perf() -> None:
 @_throughput_option
 @_acks_option
 @_codec_option
+@click.option(
+    "--reporting-interval",
+    type=click.IntRange(min=1),
+    default=5000,
+    show_default=True,
+    metavar="MS",
+    help="How often to tell, on stderr, how it goes.",
+)
 @click.option("--linger-ms", type=click.IntRange(min=0), default=5, show_default=True, help="Records wait for others.")
 @on_cluster
 def perf_produce(
@@ -61,6 +69,7 @@ def perf_produce(
     throughput: int,
     acks: str,
     compression_codec: str | None,
+    reporting_interval: int,
     linger_ms: int,
     output: str,
 ) -> None:
@@ -71,11 +80,19 @@ def perf_produce(
 
     The latency is from the call that sends records to their acknowledgement; with --acks 0 to when they were sent.
     """
-    from replication.tools.performance import produce
+    from replication.tools.performance import Reports, produce
 
-    settings = {"acks": _ACKS[acks], "compression_type": compression_codec, "linger_ms": linger_ms}
+    settings: dict[str, Any] = {"acks": _ACKS[acks], "compression_type": compression_codec, "linger_ms": linger_ms}
+    settings["reports"] = Reports(reporting_interval / 1000, _tell)
     found = produce(client, topic, num_records, record_size, throughput=throughput or -1, **settings)
     show([found], (*_RATE, *_LATENCY), output)
+
+
+def _tell(found: dict[str, Any]) -> None:
+    talk(
+        "{records} records acknowledged, {records_per_s} records/s ({mb_per_s} MB/s), {avg_ms} ms average latency, "
+        "{max_ms} ms maximum".format(**found)
+    )
 
 
 @perf.command("consume")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +25,28 @@ _POLL_MS = 100
 _PERCENTILES = {"p50_ms": 0.5, "p95_ms": 0.95, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
+class Reports(NamedTuple):
+    """What is `told` every so many seconds."""
+
+    every_s: float
+    told: Callable[[Row], None]
+
+
 def produce(
-    client: KafkaClient, topic: str, records: int, record_bytes: int, *, throughput: int = UNLIMITED, **settings: Any
+    client: KafkaClient,
+    topic: str,
+    records: int,
+    record_bytes: int,
+    *,
+    throughput: int = UNLIMITED,
+    reports: Reports | None = None,
+    **settings: Any,
 ) -> Row:
     """Send this many records of random bytes, `throughput` a second at most; the rate, and percentiles of the latency.
 
     `settings` are those of `KafkaClient.producer`. The latency of a record is the time from the call that sends it,
-    with others, to its acknowledgement. All of them are kept, so that percentiles are exact: 16 bytes a send.
+    with others, to its acknowledgement. All of them are kept, so that percentiles are exact: 16 bytes a send. While it
+    sends, `reports` tells what was acknowledged since the last time.
 
     Raises: UnknownTopicError, KafkaError: records were not acknowledged; InvalidConfigError.
     """
@@ -49,6 +65,7 @@ def produce(
             counts.append(rows)
 
     start, sent = perf_counter(), 0
+    told, told_s = 0, start
     with client.producer(**settings) as producer:
         while sent < records and not failed:
             if throughput != UNLIMITED and (ahead_s := sent / throughput - (perf_counter() - start)) > 0:
@@ -57,10 +74,20 @@ def produce(
             future = producer.send(topic, table.slice(0, rows))
             future.add_done_callback(partial(acknowledged, begin, rows))
             sent += rows
+            if reports is not None and (since_s := perf_counter() - told_s) >= reports.every_s:
+                told, before, told_s = len(counts), told, told_s + since_s
+                reports.told(_interim(latencies_ms[before:told], counts[before:told], record_bytes, since_s))
     if failed:
         raise failed[0]
     rate = _rate(sent, sent * record_bytes, perf_counter() - start)
     return {**rate, **latency(np.frombuffer(latencies_ms), np.frombuffer(counts, dtype=np.int64))}
+
+
+def _interim(latencies_ms: array[float], counts: array[int], record_bytes: int, seconds: float) -> Row:
+    records = sum(counts)
+    ms = sum(each * count for each, count in zip(latencies_ms, counts, strict=True)) / max(1, records)
+    times = {"avg_ms": round(ms, 3), "max_ms": round(max(latencies_ms, default=0.0), 3)}
+    return {**_rate(records, records * record_bytes, seconds), **times}
 
 
 def latency(latencies_ms: Any, counts: Any) -> Row:

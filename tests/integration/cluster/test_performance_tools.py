@@ -1,5 +1,6 @@
 """`pylog perf`, `verifiable-producer`, `verifiable-consumer` on a running cluster."""
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -28,8 +29,12 @@ def test_what_perf_produces_it_consumes_and_the_rate_is_kept(pylog, cluster):
     ends = pylog("get-offsets", topic, "--output", "json").ok().json
     assert sum(row["offset"] for row in ends) == 2500
 
-    (slow,) = pylog(*words, "--num-records", 100, "--throughput", 200, "--acks", 1, "--output", "json").ok().json
-    assert slow["seconds"] >= 0.45
+    paced = ("--num-records", 100, "--throughput", 200, "--acks", 1, "--reporting-interval", 100)
+    ran = pylog(*words, *paced, "--output", "json").ok()
+    assert ran.json[0]["seconds"] >= 0.45
+    told = re.findall(r"^(\d+) records acknowledged, \d+ records/s", ran.err, re.MULTILINE)
+    assert len(told) >= 2
+    assert 0 < sum(map(int, told)) <= 100, "each is told of once"
     (read,) = pylog("perf", "consume", "--topic", topic, "--messages", 2600, "--output", "json").ok().json
     assert (read["records"], read["bytes"]) == (2600, 130_000)
     few = pylog("perf", "consume", "--topic", topic, "--messages", 9999, "--timeout", 2000)
