@@ -56,7 +56,7 @@ def read(client, topic):
 def test_small_sends_become_one_batch_and_each_knows_its_offsets(client):
     topic = client.topic_made("together")
     heard = []
-    with client.producer(linger_ms=300) as producer:
+    with client.producer(linger_ms=60_000) as producer:
         sent = [producer.send(topic, rows(f"{n}a", f"{n}b")) for n in range(50)]
         sent[7].add_done_callback(lambda done: heard.append(done.result()))
     assert [each.result(0) for each in sent] == [{0: Extent(1 + 2 * n, 3 + 2 * n)} for n in range(50)]
