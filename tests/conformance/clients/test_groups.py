@@ -23,7 +23,12 @@ from tests.conformance.clients.members import CLIENTS, SESSION_MS, Confluent, ka
 
 PARTITIONS = 4
 # kafka-python's own way to read its files.
-pytestmark = pytest.mark.filterwarnings("ignore:.*is deprecated. Use files:DeprecationWarning")
+pytestmark = [
+    # kafka-python's own way to read its files; sockets that it forgets when a connection is lost.
+    pytest.mark.filterwarnings("ignore:.*is deprecated. Use files:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 client = pytest.mark.parametrize("member", CLIENTS.values(), ids=CLIENTS)
 
 
