@@ -67,12 +67,12 @@ def _default(value: object) -> str:
     match value:
         case bool():
             return f"`{str(value).lower()}`"
+        case _ if value in ("", frozenset()):
+            return "empty"
         case frozenset():
             return f"`{','.join(sorted(value))}`"
-        case "":
-            return "empty"
         case _ if value == INT64_MAX:
-            return f"`{value}` (never)"
+            return f"`{value}` (no limit)"
         case _:
             return f"`{value}`"
 
@@ -83,6 +83,8 @@ def _allowed(setting: Any) -> str:
         return ", ".join(f"`{choice}`" for choice in rule["choices"])
     if "members" in rule:
         return " and/or ".join(f"`{member}`" for member in sorted(rule["members"]))
+    if "form" in rule:
+        return rule["form"]
     if isinstance(setting.default, bool):
         return "`true`, `false`"
     if "maximum" in rule:

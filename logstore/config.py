@@ -7,6 +7,7 @@ a bad value is an InvalidConfigError that says what is allowed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import Field as DataclassField
 from dataclasses import dataclass, field, fields, replace
@@ -24,6 +25,7 @@ INT64_MAX = 2**63 - 1
 COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 CLEANUP_POLICIES = frozenset({"delete", "compact"})
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+_REPLICA = re.compile(r"\*|[0-9]+:[0-9]+")
 
 _Class = TypeVar("_Class", bound="DataclassInstance")
 
@@ -66,7 +68,20 @@ class LogConfig:
         "fsync at an append when the last fsync is this long ago; brokers also without one, up to a second later.",
         minimum=0,
     )
+    follower_replication_throttled_replicas: frozenset[str] = setting(
+        frozenset(),
+        "Replicas that are copied no faster than the follower.replication.throttled.rate of their brokers.",
+        each=_REPLICA,
+        form="partition:broker, separated by commas; or * for all",
+    )
     index_interval_bytes: int = setting(4096, "Bytes of log between two index entries.", minimum=0, maximum=INT32_MAX)
+    leader_replication_throttled_replicas: frozenset[str] = setting(
+        frozenset(),
+        "Replicas from which, while they lead, no more is copied than the leader.replication.throttled.rate of their "
+        "brokers.",
+        each=_REPLICA,
+        form="partition:broker, separated by commas; or * for all",
+    )
     max_message_bytes: int = setting(1_048_588, "Largest batch, as stored.", minimum=0, maximum=INT32_MAX)
     message_timestamp_after_max_ms: int = setting(
         INT64_MAX, "Records dated further into the future than this are refused (CreateTime only).", minimum=0
@@ -213,9 +228,16 @@ def _check(setting: DataclassField[Any], value: Any, text: str) -> None:
     if "members" in rule and not (value and value <= rule["members"]):
         allowed = ", ".join(sorted(rule["members"]))
         raise InvalidConfigError(f"{key}={text!r}: one or more of {allowed}, separated by commas", key=key, value=text)
+    if "each" in rule and not all(rule["each"].fullmatch(part) for part in value):
+        raise InvalidConfigError(f"{key}={text!r}: {rule['form']}", key=key, value=text)
     low, high = rule.get("minimum"), rule.get("maximum", INT64_MAX)
     if low is not None and not low <= value <= high:
         raise InvalidConfigError(f"{key}={text}: must be between {low} and {high}", key=key, value=text)
+
+
+def names_replica(listed: frozenset[str], partition: int, broker: int) -> bool:
+    """Return whether a list of throttled replicas has this one."""
+    return bool(listed) and ("*" in listed or f"{partition}:{broker}" in listed)
 
 
 def format_value(value: Any) -> str:

@@ -29,13 +29,13 @@ FEATURES = {  # package -> its modules
     "supervisor topics transactions verify_replicas",
     "replication.config": "live",
     "replication.coordinators": "transactions",
-    "replication.replica": "nearest",
+    "replication.replica": "nearest quota",
     "replication.tools": "brokers configs connecting console elections groups offset_resets offsets performance "
     "plans reassignments replica_comparison replica_verification state_logs status topics transactions verifiable",
     "datasource": "delta.owner jobs.release topics.cluster topics.transactions",
     "logstore.cli": "places",
 }
-FEATURES_IN_OLDER_MODULES = 1068 + 797 + 208 + 157
+FEATURES_IN_OLDER_MODULES = 1068 + 797 + 208 + 157 + 110
 HANDED_ON = {
     "call_soon",
     "call_soon_threadsafe",

@@ -10,6 +10,8 @@ HELP: Mapping[str, str] = {
     "kafka_server_brokertopicmetrics_bytesout_total": "Bytes of batches sent to consumers.",
     "kafka_server_brokertopicmetrics_replicationbytesin_total": "Bytes of batches fetched from leaders.",
     "kafka_server_brokertopicmetrics_replicationbytesout_total": "Bytes of batches sent to followers.",
+    "kafka_server_followerreplication_bytes_total": "Bytes fetched for replicas that a replication quota holds back.",
+    "kafka_server_leaderreplication_bytes_total": "Bytes sent to replicas that a replication quota holds back.",
     "kafka_server_replicamanager_isrshrinks_total": "ISRs that this leader shrank.",
     "kafka_server_replicamanager_isrexpands_total": "ISRs that this leader expanded.",
     "kafka_server_replicamanager_failedisrupdates_total": "Changes of an ISR that the coordination store refused.",

@@ -148,6 +148,8 @@ class Metrics:
             ("kafka_server_brokertopicmetrics_bytesout", counters.bytes_out),
             ("kafka_server_brokertopicmetrics_replicationbytesin", counters.replication_bytes_in),
             ("kafka_server_brokertopicmetrics_replicationbytesout", counters.replication_bytes_out),
+            ("kafka_server_followerreplication_bytes", counters.throttled_bytes_in),
+            ("kafka_server_leaderreplication_bytes", counters.throttled_bytes_out),
             ("kafka_server_replicamanager_isrshrinks", counters.isr_shrinks),
             ("kafka_server_replicamanager_isrexpands", counters.isr_expands),
             ("kafka_server_replicamanager_failedisrupdates", counters.failed_isr_updates),

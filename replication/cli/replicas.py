@@ -98,8 +98,17 @@ def _ask_first() -> None:
 @click.option("--topics-to-move-json-file", "topics", type=click.File("r"), metavar="FILE", help="For --generate.")
 @click.option("--broker-list", "brokers", callback=numbers, metavar="1,2,…", help="For --generate.")
 @click.option("--reassignment-json-file", "plan", type=click.File("r"), metavar="FILE", help="The plan; - is stdin.")
+@click.option(
+    "--throttle",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="With --execute: copy at most so many bytes per second, to and from each broker; of a plan under way, too.",
+)
+@click.option("--preserve-throttles", is_flag=True, help="With --verify: leave the throttle when all is complete.")
 @on_cluster
-def reassign_partitions(client: KafkaClient, output: str, **given: Any) -> None:
+def reassign_partitions(
+    client: KafkaClient, output: str, throttle: int | None, preserve_throttles: bool, **given: Any
+) -> None:
     """Move replicas to other brokers, or change their number, while clients go on.
 
     \b
@@ -107,7 +116,9 @@ def reassign_partitions(client: KafkaClient, output: str, **given: Any) -> None:
 
     A plan is JSON: {"partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2]}], "version": 1}. The first
     replica is the preferred leader. The file for --generate is {"topics": [{"topic": "orders"}], "version": 1}.
-    A plan goes on without this command, and when the controller dies.
+    A plan goes on without this command, and when the controller dies. A throttle holds back no replica that is in sync.
+    It stays until --verify finds that nothing moves any more, and removes it; --execute again with another --throttle
+    changes the rate.
     """
     actions: dict[str, Callable[..., None]] = {
         "generate": _generate,
@@ -125,7 +136,14 @@ def reassign_partitions(client: KafkaClient, output: str, **given: Any) -> None:
             "--generate needs --topics-to-move-json-file and --broker-list; --execute, --verify and --cancel need "
             "--reassignment-json-file; --list needs none of them"
         )
-    actions[chosen[0]](client, output=output, **{name: given[name] for name in needs})
+    extra: dict[str, Any] = {}
+    if throttle is not None:
+        extra["throttle"] = throttle
+    if preserve_throttles:
+        extra["preserve_throttles"] = True
+    if extra.keys() - {"execute": {"throttle"}, "verify": {"preserve_throttles"}}.get(chosen[0], set()):
+        raise click.UsageError("--throttle goes with --execute, --preserve-throttles with --verify")
+    actions[chosen[0]](client, output=output, **{name: given[name] for name in needs}, **extra)
 
 
 def _generate(client: KafkaClient, topics: TextIO, brokers: tuple[int, ...], output: str) -> None:
@@ -139,14 +157,18 @@ def _generate(client: KafkaClient, topics: TextIO, brokers: tuple[int, ...], out
     click.echo(plan_text(wanted))
 
 
-def _execute(client: KafkaClient, plan: TextIO, output: str) -> None:
+def _execute(client: KafkaClient, plan: TextIO, output: str, throttle: int | None = None) -> None:
     from replication.tools.plans import plan_of, plan_text
     from replication.tools.reassignments import present, request
+    from replication.tools.reassignments import throttle as throttle_plan
 
     with usage_errors():
         wanted = plan_of(plan.read())
     click.echo(plan_text(present(client, wanted)))
     talk("that are the present replicas: keep it, as the plan for the way back")
+    if throttle is not None:
+        brokers = throttle_plan(client, wanted, throttle).brokers
+        talk(f"throttled to {throttle} bytes per second on brokers {', '.join(map(str, brokers))}; --verify ends that")
     _told(request(client, wanted), "begun", output)
 
 
@@ -166,14 +188,18 @@ def _told(rows: list[dict[str, Any]], what: str, output: str) -> None:
         raise Failure("\n".join(f"{row['topic']}-{row['partition']}: {row['error']}" for row in refused))
 
 
-def _verify(client: KafkaClient, plan: TextIO, output: str) -> None:
+def _verify(client: KafkaClient, plan: TextIO, output: str, preserve_throttles: bool = False) -> None:
     from replication.tools.plans import plan_of
-    from replication.tools.reassignments import DONE, verified
+    from replication.tools.reassignments import DONE, listed, unthrottle, verified
 
     with usage_errors():
         wanted = plan_of(plan.read())
     rows = verified(client, wanted)
     show(rows, _VERIFIED, output)
+    if not preserve_throttles and not listed(client):  # others may be throttled by the same settings
+        topics, brokers = unthrottle(client, wanted)
+        if topics or brokers:
+            talk(f"throttle removed from {counted(len(topics), 'topic')} and {counted(len(brokers), 'broker')}")
     if left := sum(row["state"] != DONE for row in rows):
         raise Failure(f"{counted(left, 'partition')} of {len(rows)} not complete")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self, TypeVar
 
-from logstore.config import INT32_MAX, LogConfig, keyed, setting, settings_from
+from logstore.config import INT32_MAX, INT64_MAX, LogConfig, keyed, setting, settings_from
 from logstore.errors import InvalidConfigError
 from replication.config import unsupported
 
@@ -173,6 +173,19 @@ class BrokerConfig(_Given):
     )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         5000, "How often high watermarks are stored.", minimum=1
+    )
+
+    leader_replication_throttled_rate: int = setting(
+        INT64_MAX,
+        "Bytes per second to followers that are not in sync, of the leader.replication.throttled.replicas of topics.",
+        minimum=1,
+        is_live=True,
+    )
+    follower_replication_throttled_rate: int = setting(
+        INT64_MAX,
+        "Bytes per second from leaders, of the follower.replication.throttled.replicas of topics that are not in sync.",
+        minimum=1,
+        is_live=True,
     )
 
     # ------------------------------------------------------------ controller

@@ -21,6 +21,7 @@ from replication.replica.follower.follower import Asking
 from replication.replica.leader.leader import Leader
 from replication.replica.machine.leadership import is_replica_lost
 from replication.replica.partition import Partition
+from replication.replica.quota import ReplicationQuota
 from replication.replica.repairs import Repairs
 from replication.replica.storage import adoption
 from replication.replica.storage.executor import DiskExecutor
@@ -71,6 +72,7 @@ class Partitions:
         self.room = Room(self.dir.path, self.dir.log_dir.reserve, self.offline, self._env)
         self.disk = DiskExecutor(self._config.num_io_threads, self._env)
         self.repairs = Repairs(self.dir, self.partitions, self._asking)
+        config, clock = self._config, self._env.clock
         self._host = Host(
             broker=self.broker,
             config=self._config,
@@ -84,6 +86,8 @@ class Partitions:
             cutting=self.dir.cutting,
             suspect=self.repairs.suspect,
             disk_failed=self.disk_failed.set,
+            leader_quota=ReplicationQuota(lambda: config.leader_replication_throttled_rate, clock),
+            follower_quota=ReplicationQuota(lambda: config.follower_replication_throttled_rate, clock),
             look=self.look,
             counters=self.counters,
         )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from logstore.errors import InvalidRequestError, UnknownPartitionError
 from replication.client.admin import reassign, reassignments
 from replication.client.kafka_client import KafkaClient
+from replication.client.settings import BROKER_RESOURCE, TOPIC_RESOURCE, alter_settings, describe_settings
 from replication.model.cluster import Assignment, TopicPartition
 from replication.tools.plans import Plan, spread
 from replication.tools.topics import selected
@@ -15,6 +16,8 @@ from replication.tools.topics import selected
 Row = dict[str, Any]
 Changes = Mapping[TopicPartition, Assignment | None]
 
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
 DONE, MOVING, FAILED = "complete", "in progress", "failed"
 
 
@@ -81,3 +84,72 @@ def listed(client: KafkaClient) -> list[Row]:
         {"topic": tp.topic, "partition": tp.partition, **each._asdict()}
         for tp, each in sorted(client.run(reassignments).items())
     ]
+
+
+class Throttle(NamedTuple):
+    """Of a plan: what is written to each topic, and the brokers that copy."""
+
+    topics: Mapping[str, Mapping[str, str]]  # topic -> setting -> the replicas in it
+    brokers: tuple[int, ...]
+
+
+def throttle_of(wanted: Plan, before: Plan) -> Throttle:
+    """What holds a plan back, given the replicas that its partitions have, those that come left out.
+
+    All that a partition has may lead it while the others copy.
+    """
+    topics: dict[str, dict[str, list[str]]] = {}
+    for tp, replicas in sorted(wanted.items()):
+        lists = topics.setdefault(tp.topic, {LEADERS: [], FOLLOWERS: []})
+        lists[LEADERS] += [f"{tp.partition}:{broker}" for broker in before[tp]]
+        lists[FOLLOWERS] += [f"{tp.partition}:{broker}" for broker in replicas if broker not in before[tp]]
+    brokers = {broker for plan in (wanted, before) for tp in wanted for broker in plan[tp]}
+    texts = {topic: {key: ",".join(row) for key, row in lists.items()} for topic, lists in topics.items()}
+    return Throttle(texts, tuple(sorted(brokers)))
+
+
+def throttle(client: KafkaClient, wanted: Plan, bytes_per_s: int) -> Throttle:
+    """Hold the copying of this plan to so many bytes per second and broker, of leaders and of followers.
+
+    Replaces what the topics and brokers had in these settings. A plan under way gets another rate.
+
+    Raises: UnknownTopicError, UnknownPartitionError, KafkaError, UnreachableError.
+    """
+    moving = client.run(reassignments)
+    before = {
+        tp: tuple(broker for broker in replicas if tp not in moving or broker not in moving[tp].adding)
+        for tp, replicas in present(client, wanted).items()
+    }
+    made = throttle_of(wanted, before)
+    for broker in made.brokers:
+        _alter(client, BROKER_RESOURCE, str(broker), dict.fromkeys(RATES, str(bytes_per_s)))
+    for topic, lists in made.topics.items():
+        _alter(client, TOPIC_RESOURCE, topic, lists)
+    return made
+
+
+def unthrottle(client: KafkaClient, wanted: Plan) -> tuple[list[str], list[str]]:
+    """Take back what `throttle` sets, of these topics and of all brokers; return those that had something.
+
+    Raises: KafkaError, UnreachableError.
+    """
+    known = client.describe()
+    brokers = [str(broker) for broker in sorted(known.brokers)]
+    return (
+        _remove(client, TOPIC_RESOURCE, sorted({tp.topic for tp in wanted}), (LEADERS, FOLLOWERS)),
+        _remove(client, BROKER_RESOURCE, brokers, RATES),
+    )
+
+
+def _remove(client: KafkaClient, kind: int, names: list[str], keys: tuple[str, str]) -> list[str]:
+    own = "DYNAMIC_TOPIC_CONFIG" if kind == TOPIC_RESOURCE else "DYNAMIC_BROKER_CONFIG"
+    settings = client.run(lambda cluster: describe_settings(cluster, kind, names))
+    found = {name: [key for key in keys if settings[name][key].source == own] for name in names}
+    for name, given in found.items():
+        if given:
+            _alter(client, kind, name, {}, given)
+    return [name for name in names if found[name]]
+
+
+def _alter(client: KafkaClient, kind: int, name: str, given: Mapping[str, str], deleted: Iterable[str] = ()) -> None:
+    client.run(lambda cluster: alter_settings(cluster, (kind, name), given, deleted))

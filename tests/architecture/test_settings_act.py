@@ -48,6 +48,8 @@ ACTS = {
 
 # Those that only brokers have a use for are tested there.
 ACTS_IN_A_CLUSTER = {
+    "follower.replication.throttled.replicas": "test_a_throttled_replica_takes_its_time[follower]",
+    "leader.replication.throttled.replicas": "test_a_throttled_replica_takes_its_time[leader]",
     "min.insync.replicas": "test_too_few_in_sync_replicas_refuse_acks_all_and_nothing_else",
     "unclean.leader.election.enable": "test_all_replicas_down_and_the_one_that_was_not_in_sync_comes_back_first",
 }
@@ -57,8 +59,9 @@ def test_every_setting_has_its_test():
     keys = {setting.metadata["key"] for setting in fields(LogConfig)}
     assert keys == set(ACTS) | set(ACTS_IN_A_CLUSTER)
     assert [name for name in ACTS.values() if not hasattr(sys.modules[__name__], name)] == []
-    there = (Path(__file__).parents[1] / "integration/cluster/test_replicas_down.py").read_text()
-    assert [name for name in ACTS_IN_A_CLUSTER.values() if f"def {name}(" not in there] == []
+    files = ("test_replicas_down.py", "test_quotas.py")
+    there = "".join((Path(__file__).parents[1] / "integration/cluster" / name).read_text() for name in files)
+    assert [name for name in ACTS_IN_A_CLUSTER.values() if f"def {name.partition('[')[0]}(" not in there] == []
 
 
 class Clock:

@@ -226,12 +226,22 @@ class _Connection:
                 question = ends[role]
                 del questions[role]
                 role.step(EpochEndAnswered(question.leader_epoch, question.epoch, epoch, end_offset))
-        elif fetches:
-            await self._fetch(client, fetches, questions)
+        elif allowed := self._without_held_back(fetches, questions):
+            await self._fetch(client, allowed, questions)
         if ends and fetches:
             for role, fetch in fetches.items():  # they go in the next round, with the truncated followers
                 del questions[role]
                 self.keep(role, fetch)
+
+    def _without_held_back(self, fetches: dict[Follower, Fetch], questions: _Questions) -> Mapping[Follower, Fetch]:
+        """Return the requests to send now; those that the quota holds back are put off, and leave `questions`."""
+        held: _Questions = {role: fetch for role, fetch in fetches.items() if role.is_throttled}
+        if not held or (quota := next(iter(held)).replica.host.follower_quota).left_bytes():
+            return fetches
+        for role in held:
+            del questions[role]
+        asyncio.get_running_loop().call_later(quota.wait_ms() / 1000, _ask_again, held)
+        return {role: fetch for role, fetch in fetches.items() if role not in held}
 
     def _connected(self) -> Client:
         address = self._fetchers.metadata.address(self._owner.leader)
@@ -277,6 +287,7 @@ class _Connection:
                 else:
                     del questions[role]
                     asked = fetches[role]
+                    role.heard(row.high_watermark, len(row.records))
                     if not row.records and role.is_no_news(asked, row.high_watermark, row.log_start_offset):
                         self.keep(role, asked)
                         continue

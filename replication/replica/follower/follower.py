@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from logstore.config import names_replica
 from logstore.errors import DiskFullError, PylogError
 from replication.errors import is_disk_dead
 from replication.model.cluster import BrokerId, LeaderAndIsr
@@ -79,6 +80,7 @@ class Follower:
         self.replica = replica
         self.is_over = False
         self.jobs = 0
+        self._leader_high_watermark = 0  # as the last answer said
         self._asking = asking
         self._start_wanted = -1
         self._pause_ms = FIRST_PAUSE_MS
@@ -116,6 +118,21 @@ class Follower:
                 self.replica.wake_consumers()
             if effects:
                 self._perform(effects)
+
+    def heard(self, high_watermark: int, size_bytes: int) -> None:
+        """Note of an answer the leader's high watermark, and charge the quota if it holds this replica back."""
+        self._leader_high_watermark = high_watermark
+        if size_bytes and self.is_throttled:
+            self.replica.host.follower_quota.charge(size_bytes)
+            self.replica.host.counters.throttled_bytes_in += size_bytes
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the quota holds it back: never while it has all that, as far as it knows, is committed."""
+        listed = self.replica.config.follower_replication_throttled_replicas
+        if not listed or self.replica.end >= self._leader_high_watermark:
+            return False
+        return names_replica(listed, self.replica.tp.partition, self.replica.host.broker)
 
     def is_no_news(self, question: follower.Fetch, high_watermark: int, log_start: int) -> bool:
         """Return whether an answer without records changes nothing, so that the request can be repeated as it is."""

@@ -3,6 +3,8 @@
 A fetch is answered at once if it may not wait, asks for nothing, finds `min_bytes`, or an error. Otherwise it is parked
 on its partitions, and looks again when one of them has more; at the end of its time it is answered with what there is.
 A follower is also answered when a log starts behind its own.
+
+What a quota holds back is left out, as if there were nothing, and looked at again when the quota allows it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from replication.model.cluster import TopicPartition
 from replication.network.steps import STEP_ITEMS, step
 from replication.protocol.messages import EXAMINER, Aborted, FetchPartition, Isolation, PartitionFetched
 from replication.replica.leader.leader import Leader
-from replication.replica.leader.results import FetchTerms
+from replication.replica.leader.results import FetchTerms, unlimited
 from replication.replica.storage.batch_cache import BatchCache
 from replication.replica.storage.replica_log import ReplicaLog
 
@@ -45,7 +47,7 @@ class Readable(Protocol):
 class _Reading:
     """One partition of a fetch. What the reader thread finds is kept here."""
 
-    __slots__ = ("aborted", "asked", "error", "leader", "result", "stable_end", "start", "tp", "upper")
+    __slots__ = ("aborted", "asked", "error", "leader", "quota_bytes", "result", "stable_end", "start", "tp", "upper")
 
     def __init__(self, tp: TopicPartition, asked: FetchPartition, leader: Readable) -> None:
         self.tp = tp
@@ -53,6 +55,7 @@ class _Reading:
         self.leader = leader
         self.start = asked.log_start_offset if asked.log_start_offset >= 0 else leader.replica.start
         self.upper = 0
+        self.quota_bytes = unlimited()  # 0: it is held back
         self.stable_end = -1
         self.result: ReadResult | None = None
         self.aborted: Sequence[Aborted] = ()
@@ -66,11 +69,17 @@ class _Reading:
         self.upper = self.leader.readable_end(terms)
         return self.asked.fetch_offset < self.upper
 
+    def is_throttled(self, terms: FetchTerms) -> bool:
+        return terms.is_follower and isinstance(self.leader, Leader) and self.leader.is_throttled(terms.replica_id)
+
+    def _limit(self, max_bytes: int) -> int:
+        return min(max_bytes, max(0, self.asked.max_bytes), self.quota_bytes)
+
     def read_recent(self, max_bytes: int, isolation: Isolation) -> bool:
         """Take it from memory, if it is there; transactions need a look at the disk."""
         if isolation is Isolation.READ_COMMITTED and self.leader.replica.log.files.view.transactional:
             return False
-        limit = min(max_bytes, max(0, self.asked.max_bytes))
+        limit = self._limit(max_bytes)
         found = self.leader.recent.read(self.asked.fetch_offset, upper=self.upper, max_bytes=limit)
         if found is None:
             return False
@@ -100,7 +109,7 @@ class _Reading:
             if isolation is Isolation.READ_COMMITTED:
                 upper = self.stable_end = min(upper, replica.stable_end())
             if self.asked.fetch_offset < upper:
-                limit = min(max_bytes, max(0, self.asked.max_bytes))
+                limit = self._limit(max_bytes)
                 self.result = replica.log.read(self.asked.fetch_offset, max_bytes=limit, upper=upper)
                 if terms.reads_all or replica.damage is not None:
                     self.result = soundness.checked(self.result)
@@ -119,6 +128,9 @@ class _Reading:
         counters = leader.replica.host.counters
         if terms.is_follower and isinstance(leader, Leader):
             leader.tell(terms.replica_id)
+            if self.size_bytes and leader.is_throttled(terms.replica_id):
+                leader.replica.host.leader_quota.charge(self.size_bytes)
+                counters.throttled_bytes_out += self.size_bytes
         if terms.reads_all:
             counters.replication_bytes_out += self.size_bytes
         else:
@@ -171,12 +183,21 @@ async def fetch(
 
 
 async def _ready(readings: Sequence[_Reading], terms: FetchTerms) -> Sequence[_Reading]:
-    ready = []
+    """Return those with something to read: throttled ones last, and only if the quota has a share for them."""
+    ready: list[_Reading] = []
+    throttled: list[_Reading] = []
     for number, reading in enumerate(readings, 1):
         if number % STEP_ITEMS == 0:
             await step()
         if reading.look(terms):
-            ready.append(reading)
+            (throttled if reading.is_throttled(terms) else ready).append(reading)
+        reading.quota_bytes = unlimited()
+    if throttled:
+        left_bytes = throttled[0].leader.replica.host.leader_quota.left_bytes()
+        for reading in throttled:
+            reading.quota_bytes = left_bytes and max(1, left_bytes // len(throttled))
+        if left_bytes:
+            ready += throttled
     return ready
 
 
@@ -229,7 +250,10 @@ async def _woken(readings: Sequence[_Reading], terms: FetchTerms, deadline_s: fl
             woken.set_result(in_time)
 
     parked = []
-    timer = loop.call_at(deadline_s, wake, False)
+    timers = [loop.call_at(deadline_s, wake, False)]
+    if held := [reading for reading in readings if not reading.quota_bytes]:
+        wait_s = held[0].leader.replica.host.leader_quota.wait_ms() / 1000
+        timers.append(loop.call_at(min(deadline_s, loop.time() + wait_s), wake))
     try:
         for number, reading in enumerate(readings, 1):
             if number % STEP_ITEMS == 0:
@@ -242,6 +266,7 @@ async def _woken(readings: Sequence[_Reading], terms: FetchTerms, deadline_s: fl
                 return True
         return await woken
     finally:
-        timer.cancel()
+        for timer in timers:
+            timer.cancel()
         for waiting in parked:
             waiting.pop(woken, None)

@@ -11,6 +11,7 @@ import logging
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from logstore.config import names_replica
 from logstore.errors import DiskFullError, InvalidRecordError
 from logstore.log.validation import AppendInfo
 from logstore.records.batch import InvalidBatchError, batches, keyless_rows
@@ -375,6 +376,13 @@ class Leader:
 
     def tell(self, follower: int) -> None:
         self._told[follower] = self.high_watermark
+
+    def is_throttled(self, follower: int) -> bool:
+        """Return whether the quota holds back what this follower copies: never while it is in sync."""
+        listed = self.replica.config.leader_replication_throttled_replicas
+        if not listed or follower in self.state.isr:
+            return False
+        return names_replica(listed, self.replica.tp.partition, self.state.broker)
 
     def readable_end(self, terms: FetchTerms) -> int:
         return self.state.log_end_offset if terms.reads_all else self.high_watermark

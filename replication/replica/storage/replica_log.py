@@ -19,6 +19,7 @@ from replication.config.broker import BrokerConfig
 from replication.model.cluster import BrokerId, TopicPartition, topic_uuid
 from replication.protocol.messages import Aborted
 from replication.replica.machine.isr import Event, WriteIsr
+from replication.replica.quota import ReplicationQuota
 from replication.replica.storage.executor import DiskExecutor, Job
 from replication.replica.storage.offline import OfflineReplicas
 
@@ -52,6 +53,8 @@ class ReplicaCounters:
     bytes_out: int = 0
     replication_bytes_in: int = 0
     replication_bytes_out: int = 0
+    throttled_bytes_in: int = 0  # of those: of replicas that a quota holds back
+    throttled_bytes_out: int = 0
     messages_in: int = 0
     answered_errors: Counter[tuple[str, int]] = field(default_factory=Counter)  # by the kind of request, and the code
 
@@ -70,6 +73,8 @@ class Host:
     suspect: Callable[[TopicPartition, BaseException], None]  # a log may be damaged; from any thread
     disk_full: Callable[[], None]  # a write found no room: see `room`
     disk_failed: Callable[[], None]  # an fsync failed: nothing here is to be trusted any more
+    leader_quota: ReplicationQuota
+    follower_quota: ReplicationQuota
     look: Callable[[], None]  # before something is acknowledged: has the loop stood still? See `loop_watch`
     counters: ReplicaCounters = field(default_factory=ReplicaCounters)
 

@@ -78,4 +78,5 @@ def test_what_takes_a_restart_and_what_is_wrong_is_refused():
 def test_the_live_settings_are_those_of_kafka():
     topics = {f.metadata["key"] for f in fields(BrokerConfig) if "topic" in f.metadata}
     others = {"max.connections", "log.cleaner.backoff.ms", "transaction.partition.verification.enable"}
-    assert set(LIVE) == topics | others
+    quotas = {f"{role}.replication.throttled.rate" for role in ("leader", "follower")}
+    assert set(LIVE) == topics | others | quotas
