@@ -35,7 +35,7 @@ FEATURES = {  # package -> its modules
     "datasource": "delta.owner jobs.release topics.cluster topics.transactions",
     "logstore.cli": "places",
 }
-FEATURES_IN_OLDER_MODULES = 1068 + 797 + 208 + 157 + 110
+FEATURES_IN_OLDER_MODULES = 1068 + 797 + 208 + 157 + 111
 HANDED_ON = {
     "call_soon",
     "call_soon_threadsafe",

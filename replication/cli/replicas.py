@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from logstore.cli.terminal import Failure, counted, show, talk, usage_errors
+from logstore.cli.terminal import Failure, counted, progress_bar, show, talk, usage_errors
 from replication.cli.connecting import numbers, on_cluster
 
 if TYPE_CHECKING:
     from replication.tools.connecting import KafkaClient
+    from replication.tools.plans import Plan
 
+WAIT_S = 0.5  # between two looks at a plan
 _ELECTED = ("topic", "partition", "leader_before", "leader", "error")
 _NOT_LED = {
     "preferred": "not led by the preferred replica",
@@ -104,10 +107,11 @@ def _ask_first() -> None:
     metavar="BYTES",
     help="With --execute: copy at most so many bytes per second, to and from each broker; of a plan under way, too.",
 )
+@click.option("--wait", is_flag=True, help="With --verify: until nothing of the plan moves any more.")
 @click.option("--preserve-throttles", is_flag=True, help="With --verify: leave the throttle when all is complete.")
 @on_cluster
 def reassign_partitions(
-    client: KafkaClient, output: str, throttle: int | None, preserve_throttles: bool, **given: Any
+    client: KafkaClient, output: str, throttle: int | None, wait: bool, preserve_throttles: bool, **given: Any
 ) -> None:
     """Move replicas to other brokers, or change their number, while clients go on.
 
@@ -118,7 +122,7 @@ def reassign_partitions(
     replica is the preferred leader. The file for --generate is {"topics": [{"topic": "orders"}], "version": 1}.
     A plan goes on without this command, and when the controller dies. A throttle holds back no replica that is in sync.
     It stays until --verify finds that nothing moves any more, and removes it; --execute again with another --throttle
-    changes the rate.
+    changes the rate. With --wait a terminal shows the bytes copied, and how fast.
     """
     actions: dict[str, Callable[..., None]] = {
         "generate": _generate,
@@ -136,13 +140,10 @@ def reassign_partitions(
             "--generate needs --topics-to-move-json-file and --broker-list; --execute, --verify and --cancel need "
             "--reassignment-json-file; --list needs none of them"
         )
-    extra: dict[str, Any] = {}
-    if throttle is not None:
-        extra["throttle"] = throttle
-    if preserve_throttles:
-        extra["preserve_throttles"] = True
-    if extra.keys() - {"execute": {"throttle"}, "verify": {"preserve_throttles"}}.get(chosen[0], set()):
-        raise click.UsageError("--throttle goes with --execute, --preserve-throttles with --verify")
+    said = {"throttle": throttle, "wait": wait, "preserve_throttles": preserve_throttles}
+    extra = {name: value for name, value in said.items() if value}
+    if extra.keys() - {"execute": {"throttle"}, "verify": {"wait", "preserve_throttles"}}.get(chosen[0], set()):
+        raise click.UsageError("--throttle goes with --execute; --wait and --preserve-throttles with --verify")
     actions[chosen[0]](client, output=output, **{name: given[name] for name in needs}, **extra)
 
 
@@ -188,12 +189,16 @@ def _told(rows: list[dict[str, Any]], what: str, output: str) -> None:
         raise Failure("\n".join(f"{row['topic']}-{row['partition']}: {row['error']}" for row in refused))
 
 
-def _verify(client: KafkaClient, plan: TextIO, output: str, preserve_throttles: bool = False) -> None:
+def _verify(
+    client: KafkaClient, plan: TextIO, output: str, wait: bool = False, preserve_throttles: bool = False
+) -> None:
     from replication.tools.plans import plan_of
     from replication.tools.reassignments import DONE, listed, unthrottle, verified
 
     with usage_errors():
         wanted = plan_of(plan.read())
+    if wait:
+        _wait(client, wanted)
     rows = verified(client, wanted)
     show(rows, _VERIFIED, output)
     if not preserve_throttles and not listed(client):  # others may be throttled by the same settings
@@ -202,6 +207,16 @@ def _verify(client: KafkaClient, plan: TextIO, output: str, preserve_throttles: 
             talk(f"throttle removed from {counted(len(topics), 'topic')} and {counted(len(brokers), 'broker')}")
     if left := sum(row["state"] != DONE for row in rows):
         raise Failure(f"{counted(left, 'partition')} of {len(rows)} not complete")
+
+
+def _wait(client: KafkaClient, plan: Plan) -> None:
+    from replication.tools.reassignments import copied, under_way
+
+    moving, pause = under_way(client, plan), threading.Event()
+    with progress_bar("copying", unit="bytes") as progress:
+        while under_way(client, plan):
+            progress(*copied(client, moving))
+            pause.wait(WAIT_S)
 
 
 def _list(client: KafkaClient, output: str) -> None:

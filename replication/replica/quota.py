@@ -23,6 +23,7 @@ class ReplicationQuota:
     def __init__(self, rate: Callable[[], int], clock: Clock) -> None:
         self._rate = rate
         self._clock = clock
+        self._known_rate = rate()  # at the last look: what was copied until now was under this one
         self._level_bytes = 0.0
         self._at_ms = clock.monotonic_ms()
 
@@ -43,6 +44,6 @@ class ReplicationQuota:
 
     def _sink(self, rate: int) -> float:
         now_ms = self._clock.monotonic_ms()
-        self._level_bytes = max(0.0, self._level_bytes - rate * (now_ms - self._at_ms) / 1000)
-        self._at_ms = now_ms
+        self._level_bytes = max(0.0, self._level_bytes - self._known_rate * (now_ms - self._at_ms) / 1000)
+        self._at_ms, self._known_rate = now_ms, rate
         return self._level_bytes

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from logstore.errors import InvalidRequestError, UnknownPartitionError
-from replication.client.admin import reassign, reassignments
+from logstore.errors import InvalidRequestError, PylogError, UnknownPartitionError
+from replication.client.admin import Moving, log_dirs, reassign, reassignments
 from replication.client.kafka_client import KafkaClient
 from replication.client.settings import BROKER_RESOURCE, TOPIC_RESOURCE, alter_settings, describe_settings
 from replication.model.cluster import Assignment, TopicPartition
@@ -84,6 +85,26 @@ def listed(client: KafkaClient) -> list[Row]:
         {"topic": tp.topic, "partition": tp.partition, **each._asdict()}
         for tp, each in sorted(client.run(reassignments).items())
     ]
+
+
+def under_way(client: KafkaClient, plan: Plan) -> dict[TopicPartition, Moving]:
+    """The reassignments under way of a plan. Raises: KafkaError, UnreachableError."""
+    return {tp: each for tp, each in client.run(reassignments).items() if tp in plan}
+
+
+def copied(client: KafkaClient, moving: Mapping[TopicPartition, Moving]) -> tuple[int, int]:
+    """The bytes that replicas to come have on disk, and those that they will have: as the largest of each partition.
+
+    Brokers that do not answer are left out.
+    """
+    sizes: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in moving}
+    for broker in {broker for each in moving.values() for broker in each.replicas}:
+        with contextlib.suppress(OSError, PylogError):
+            for found in client.run(lambda cluster, broker=broker: log_dirs(cluster, broker)):  # type: ignore[misc]
+                for tp in moving.keys() & found.bytes_of.keys():
+                    sizes[tp][broker] = found.bytes_of[tp]
+    done = sum(sizes[tp].get(broker, 0) for tp, each in moving.items() for broker in each.adding)
+    return done, sum(max(sizes[tp].values(), default=0) * len(each.adding) for tp, each in moving.items())
 
 
 class Throttle(NamedTuple):

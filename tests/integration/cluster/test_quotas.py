@@ -8,7 +8,7 @@ import pytest
 from replication.client.kafka_client import KafkaClient
 from replication.client.settings import BROKER_RESOURCE, TOPIC_RESOURCE, alter_settings, describe_settings
 from replication.model.cluster import TopicPartition
-from replication.tools.reassignments import FOLLOWERS, LEADERS, RATES, request
+from replication.tools.reassignments import FOLLOWERS, LEADERS, RATES, copied, request, under_way
 from tests.support.commands import rows_of
 
 pytestmark = pytest.mark.slow
@@ -37,14 +37,14 @@ def own(client, kind, name):
 
 @pytest.mark.parametrize("side", ["leader", "follower"])
 def test_a_throttled_replica_takes_its_time(cluster, client, side):
-    topic, moved = cluster.create((1,)), TopicPartition
+    topic = cluster.create((1,))
     assert cluster.produce(topic, RECORDS, **{"compression.type": "none"}) == []
     for broker in (1, 2):
         alter(client, BROKER_RESOURCE, str(broker), {f"{side}.replication.throttled.rate": RATE})
     alter(client, TOPIC_RESOURCE, topic, {f"{side}.replication.throttled.replicas": "0:1,0:2"})
 
     begin = time.monotonic()
-    assert request(client, {moved(topic, 0): (1, 2)})[0]["error"] is None
+    assert request(client, {TopicPartition(topic, 0): (1, 2)})[0]["error"] is None
     cluster.until(lambda: set(cluster.state(topic).isr) == {1, 2})
     # The first second's worth comes at once, and so does one answer: 1 MiB of a partition.
     assert time.monotonic() - begin >= (SIZE_BYTES - 2**20) / RATE - 1
@@ -68,11 +68,16 @@ def test_a_throttle_of_a_plan_is_set_changed_and_removed(pylog, cluster, client,
     pending = pylog("reassign-partitions", "--verify", *plan)
     assert (pending.code, rows_of(pending)[0][-2:], "removed" in pending.err) == (1, ["in", "progress"], False)
 
+    moving = under_way(client, {TopicPartition(topic, 0): (2,)})
+    done, total = cluster.until(lambda: (found := copied(client, moving))[0] and found)[1]
+    assert done < total
+    assert total >= SIZE_BYTES
+
     pylog("reassign-partitions", "--execute", *plan, "--throttle", 100_000_000).ok()
     assert own(client, TOPIC_RESOURCE, topic) == {LEADERS: "0:1", FOLLOWERS: "0:2"}
-    kept = ("reassign-partitions", "--verify", *plan, "--preserve-throttles")
-    cluster.until(lambda: pylog(*kept).code == 0)
+    pylog("reassign-partitions", "--verify", *plan, "--preserve-throttles", "--wait").ok()
     assert own(client, BROKER_RESOURCE, "2") == dict.fromkeys(RATES, "100000000")
+    assert copied(client, moving) == (total, total)
     done = pylog("reassign-partitions", "--verify", *plan).ok()
     assert "throttle removed from 1 topic and 2 brokers" in done.err
     assert [own(client, BROKER_RESOURCE, str(broker)) for broker in (1, 2, 3)] == [{}] * 3
@@ -85,6 +90,7 @@ def test_what_is_wrong_with_a_throttle_is_refused(pylog, client, cluster):
     assert pylog("reassign-partitions", "--list", "--throttle", 5).code == 2
     assert pylog("reassign-partitions", "--execute", "--throttle", 0).code == 2
     assert pylog("reassign-partitions", "--list", "--preserve-throttles").code == 2
+    assert pylog("reassign-partitions", "--list", "--wait").code == 2
     for value in ("0", "1-2", "0:1;0:2", "*:1"):
         refused = pylog("configs", "alter", "--entity-type", "topics", "--entity-name", topic,
                         "--add-config", f"{LEADERS}={value}")  # fmt: skip
