@@ -39,9 +39,12 @@ def own(client, kind, name):
 def test_a_throttled_replica_takes_its_time(cluster, client, side):
     topic = cluster.create((1,))
     assert cluster.produce(topic, RECORDS, **{"compression.type": "none"}) == []
-    for broker in (1, 2):
-        alter(client, BROKER_RESOURCE, str(broker), {f"{side}.replication.throttled.rate": RATE})
+    rate = f"{side}.replication.throttled.rate"
     alter(client, TOPIC_RESOURCE, topic, {f"{side}.replication.throttled.replicas": "0:1,0:2"})
+    for broker in (1, 2):
+        alter(client, BROKER_RESOURCE, str(broker), {rate: RATE})
+        log = cluster.running.log_dir(broker) / "broker" / "server.log"
+        cluster.until(lambda log=log: f"'{rate}': '{RATE}'" in log.read_text())  # it has heard of both
 
     begin = time.monotonic()
     assert request(client, {TopicPartition(topic, 0): (1, 2)})[0]["error"] is None
