@@ -98,7 +98,7 @@ def _load_kernels() -> None:
     Spark collects after every task and every plan. With numba's objects, which live as long as the process, that takes
     40 ms; a task may take 300.
     """
-    from logstore.records import arrow  # noqa: F401 - all that reading needs
+    from logstore.records import decoding  # noqa: F401 - all that reading needs
 
     gc.freeze()
 

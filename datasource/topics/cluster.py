@@ -224,7 +224,7 @@ def client_of(bootstrap: str, rack: str = "", security: Security = PLAINTEXT) ->
 
 def _damage(part: memoryview, where: str) -> Place | None:
     """What is wrong with these batches, first."""
-    from logstore.records.arrow import decode_pieces  # and the kernels
+    from logstore.records.arrow import decode_pieces
 
     try:
         for _ in decode_pieces(part, start=0, end=INT64_MAX, columns=["offset"], where=(where, 0)):

@@ -14,7 +14,7 @@ Layout, all big-endian::
                5 control, 6 delete horizon          61         records, compressed as one piece
 
 The first 21 bytes are outside the CRC: an append stamps base offset and leader epoch and leaves the rest. `records` and
-`build` are plain Python, for tools and tests; bulk work is in `records.arrow`.
+`build` are plain Python, for tools, tests and a few records; bulk work is in `records.arrow`.
 """
 
 from __future__ import annotations
@@ -248,13 +248,13 @@ def write_header(buffer: bytearray | memoryview, position: int, header: BatchHea
     seal(buffer, position, header.size_bytes)
 
 
-def records(buffer: Buffer, position: int = 0) -> Iterator[Record]:
+def records(buffer: Buffer, position: int = 0, *, limit_bytes: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
     """Yield the records of the whole batch at `position`, after its CRC was checked.
 
-    Raises: InvalidBatchError: damage of any kind.
+    Raises: InvalidBatchError: damage of any kind, or more than `limit_bytes` of records.
     """
     try:
-        yield from _section(buffer, position, DECOMPRESSED_BYTES_MAX).records()
+        yield from _section(buffer, position, limit_bytes).records()
     except (CompressionError, _BadRecordError) as exc:
         raise InvalidBatchError(position, str(exc)) from None
 

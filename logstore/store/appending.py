@@ -30,7 +30,7 @@ def append_parts(
 
     Raises: as `Log.append_as_leader`; `appended` of the error holds the ranges that were written before.
     """
-    from logstore.records.arrow import encode
+    from logstore.records.encoding import encode
 
     appended: dict[int, OffsetRange] = {}
     try:

@@ -93,7 +93,7 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
     """The schema of what is read: that of all columns, or of these. Raises: InvalidRequestError: an unknown one."""
     import pyarrow as pa
 
-    from logstore.records.arrow import RECORD_SCHEMA
+    from logstore.records.schema import RECORD_SCHEMA
 
     names = RECORD_SCHEMA.names if columns is None else columns
     for name in names:

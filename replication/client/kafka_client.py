@@ -227,7 +227,7 @@ class KafkaClient(Closing):
             except (PylogError, OSError) as error:
                 logger.warning("tp=%s offset=%d is read over the network from here on: %s", tp, start, error)
 
-        from logstore.records.arrow import decode_pieces  # and the kernels
+        from logstore.records.arrow import decode_pieces
 
         bounds: dict[str, Any] = {"isolation": isolation, "fetch_bytes": fetch_bytes}
         where = (f"{topic}-{partition} at {self.where}", 0)

@@ -268,7 +268,7 @@ class AsyncProducer:
             if (error := self.error) is not None:
                 raise error
             if self._sender is None:
-                await asyncio.to_thread(import_module, "logstore.records.arrow")  # the kernels take their time
+                await asyncio.to_thread(import_module, "logstore.records.encoding")  # the kernels take their time
                 acks, timeout_ms = _ACKS[self._settings.acks], self._settings.delivery_timeout_ms
                 if self._transaction is None:
                     self._sender = await Sender.begin(self._cluster, acks=acks, timeout_ms=timeout_ms)
@@ -359,7 +359,7 @@ class AsyncProducer:
 
     def _encoded(self, kind: _Kind, rows: Rows, order: Any) -> Iterator[memoryview | None]:
         """Buffers of batches, then None."""
-        from logstore.records.arrow import encode
+        from logstore.records.encoding import encode
 
         yield from encode(
             rows,

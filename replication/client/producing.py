@@ -459,7 +459,8 @@ def halves(data: memoryview) -> Iterable[tuple[int, memoryview]]:
     """
     import numpy as np
 
-    from logstore.records.arrow import decode, encode
+    from logstore.records.arrow import decode
+    from logstore.records.encoding import encode
     from logstore.records.rows import Rows
 
     header = batches.header_at(data)

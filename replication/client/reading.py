@@ -172,7 +172,7 @@ class PartitionReader:
         return ahead[-1].end if ahead else self.positions.get(tp)
 
     async def _fetch_all(self) -> None:
-        await asyncio.to_thread(import_module, "logstore.records.arrow")  # the kernels take their time
+        await asyncio.to_thread(import_module, "logstore.records.arrow")  # Arrow takes its time
         while True:
             self._wanted.clear()
             shares: dict[tuple[int, str], dict[TopicPartition, FetchPartition]] = {}
@@ -350,7 +350,7 @@ class PartitionReader:
                 self.seek(tp, begin)
 
     def _rows(self, tp: TopicPartition, offset: int, found: Fetched) -> Iterator[pa.RecordBatch]:
-        from logstore.records.arrow import decode_pieces  # and the kernels
+        from logstore.records.arrow import decode_pieces
 
         for part in found.parts:
             where = (f"{tp} at {self._cluster.where}", 0)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from harness import AGAIN, interleave, ratio, show
 
 import logstore
-from logstore.records import arrow, batch
+from logstore.records import arrow, batch, encoding
 from logstore.records.batch import Record
 from logstore.records.rows import Rows
 from logstore.store.reading import READ_BYTES
@@ -65,7 +65,7 @@ def records_table(value_bytes: int, rows: int) -> pa.Table:
 
 def encode_all(table: pa.Table) -> None:
     """Encode, and let each buffer go as an append does."""
-    for _ in arrow.encode(Rows(table, now_ms=0), batch_bytes_max=1 << 20):
+    for _ in encoding.encode(Rows(table, now_ms=0), batch_bytes_max=1 << 20):
         pass
 
 
@@ -123,7 +123,7 @@ def shapes() -> list[tuple[Shape, pa.Table | None]]:
     for value_bytes, least_ratio, least_records_s in targets:
         rows = LOG_BYTES // value_bytes
         table = records_table(value_bytes, rows)
-        log = b"".join(arrow.encode(Rows(table, now_ms=0), batch_bytes_max=1 << 20))
+        log = b"".join(encoding.encode(Rows(table, now_ms=0), batch_bytes_max=1 << 20))
         found.append((Shape(f"{value_bytes} B", log, rows, least_ratio, least_records_s), table))
     one = Shape("100 B, 1 a batch", batches_of_one(200_000, 100), 200_000, least_records_s=1e6)
     return [*found, (one, None)]

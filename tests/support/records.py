@@ -3,8 +3,8 @@
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from logstore.records.arrow import HEADERS_TYPE
 from logstore.records.batch import Record
+from logstore.records.schema import HEADERS_TYPE
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 DATES_MS = st.integers(0, 2**42)

@@ -17,5 +17,5 @@ if "pyspark.daemon" in sys.orig_argv:
     import_module(kind)
     import_module("datasource.connector.source")
     if kind == "pyspark.worker":  # the others need no kernels
-        import_module("logstore.records.arrow")
+        import_module("logstore.records.encoding")
         import_module("pandas")  # PySpark's own Arrow code does

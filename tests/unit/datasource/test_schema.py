@@ -6,7 +6,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from datasource.schema import COLUMNS, HEADERS, Shape, check_write_schema, rows_to_append, spark_schema
 from logstore import InvalidRecordError
-from logstore.records.arrow import RECORD_SCHEMA
+from logstore.records.schema import RECORD_SCHEMA
 from tests.support.ddl import schema
 
 

@@ -1,4 +1,6 @@
 import gc
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -6,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logstore.errors import CorruptLogError
-from logstore.records import arrow, batch
-from logstore.records.arrow import RECORD_SCHEMA, decode, decode_pieces
+from logstore.records import arrow, batch, decoding
+from logstore.records.arrow import decode, decode_pieces
 from logstore.records.batch import Record, build
 from logstore.records.compression import Codec, compress
+from logstore.records.schema import RECORD_SCHEMA
 from tests.support.records import INT64, numbered, record_lists, records_of
 
 END = 2**63 - 1
@@ -155,7 +158,7 @@ def test_a_batch_beyond_the_end_is_not_touched():
 
 
 def test_what_expands_a_lot_comes_in_bounded_pieces(monkeypatch):
-    monkeypatch.setattr(arrow, "_PIECE_BYTES", 10_000)
+    monkeypatch.setattr(decoding, "_PIECE_BYTES", 10_000)
     records = [Record(i, 0, None, bytes(1000)) for i in range(100)]
     for codecs in ([Codec.ZSTD], [Codec.NONE], [Codec.NONE, Codec.GZIP]):
         data = log_of(records, [5], codecs)
@@ -167,7 +170,7 @@ def test_what_expands_a_lot_comes_in_bounded_pieces(monkeypatch):
 
 
 def test_a_bomb_does_not_go_off(monkeypatch):
-    monkeypatch.setattr(arrow, "DECOMPRESSED_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(decoding, "DECOMPRESSED_BYTES_MAX", 1_000_000)
     for codec in Codec:
         data = bytearray(build(numbered(1), codec=codec)[:61]) + compress(codec, bytes(20_000_000))
         header = batch.header_at(build(numbered(1), codec=codec))._replace(size_bytes=len(data))
@@ -177,3 +180,51 @@ def test_a_bomb_does_not_go_off(monkeypatch):
         with pytest.raises(CorruptLogError):
             decode(data, start=0, end=END)
         assert pa.total_allocated_bytes() <= before
+
+
+def outcome(data, start, end, *, is_plain):
+    """What decoding gives with the kernels, or before they are loaded: the rows, or what the error says."""
+    with pytest.MonkeyPatch.context() as patch:
+        if is_plain:
+            patch.setattr(arrow, "_KERNELS", "not loaded")
+            patch.setattr(arrow, "_PLAIN_CALLS_MAX", 2**63)
+        try:
+            return pa.Table.from_batches(decode_pieces(data, start=start, end=end))
+        except CorruptLogError as error:
+            return str(error)
+
+
+@given(
+    record_lists(INT64),
+    st.lists(st.integers(1, 7), min_size=1, max_size=4),
+    st.lists(st.sampled_from(Codec), min_size=1, max_size=4),
+    st.data(),
+)
+def test_plain_python_decodes_what_the_kernels_do(records, sizes, codecs, drawn):
+    data = log_of(records, sizes, codecs)
+    start, end, room = (drawn.draw(st.integers(*bounds)) for bounds in ((0, 30), (0, 30), (60, 2000)))
+    if data and drawn.draw(st.booleans()):
+        data[drawn.draw(st.integers(0, len(data) - 1))] ^= 1 << drawn.draw(st.integers(0, 7))
+        del data[drawn.draw(st.integers(0, len(data))) :]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow, "PLAIN_BYTES_MAX", room)
+        plain = outcome(data, start, end, is_plain=True)
+    compiled = outcome(data, start, end, is_plain=False)
+    assert plain == compiled if isinstance(compiled, str) else plain.equals(compiled)
+
+
+def test_a_few_records_need_no_kernels():
+    code = (
+        "import sys; from logstore.records.arrow import PLAIN_BYTES_MAX, decode_pieces, whole_bytes;"
+        "from logstore.records.batch import Record, build;"
+        "data = build([Record(0, 5, b'k', b'v', (('h', None),))]);"
+        "whole_bytes(data, len(data));"
+        "rows = next(iter(decode_pieces(bytes(data), start=0, end=9)));"
+        "print(rows.num_rows, 'numba' in sys.modules);"
+        "large = b''.join(bytes(build([Record(n, 5, None, bytes(9000))])) for n in range(9));"
+        "pieces = decode_pieces(large, start=0, end=9);"
+        "print(next(pieces).num_rows, 'numba' in sys.modules);"
+        "print(sum(piece.num_rows for piece in pieces), 'numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["1 False", "7 False", "2 True"]

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logstore.errors import InvalidRecordError, RecordTooLargeError
-from logstore.records import arrow, batch
-from logstore.records.arrow import HEADERS_TYPE, encode
+from logstore.records import arrow, batch, encoding
 from logstore.records.batch import HEADER_BYTES, Record
 from logstore.records.compression import Codec
+from logstore.records.encoding import encode
 from logstore.records.rows import Rows
+from logstore.records.schema import HEADERS_TYPE
 from tests.support.records import INT64, record_lists, table_of
 
 NOW = 1_234
@@ -100,7 +101,7 @@ def test_what_compresses_is_compressed(codec):
 
 
 def test_what_no_reader_would_expand_is_not_compressed(monkeypatch):
-    monkeypatch.setattr(arrow, "DECOMPRESSED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(encoding, "DECOMPRESSED_BYTES_MAX", 10_000)
     data = encoded(pa.table({"value": [bytes(9_000), bytes(11_000)]}), codec=Codec.ZSTD, batch_bytes=9_500)
     assert [header.codec for _, header in batch.batches(data)] == [Codec.ZSTD, Codec.NONE]
     decoded = arrow.decode(data, start=0, end=2)
@@ -113,7 +114,7 @@ def test_buffers_are_writable_and_hold_whole_batches():
     assert 1 < len(buffers) < 10
     offset = 0
     for buffer in buffers:
-        assert len(buffer) <= arrow.BATCH_BYTES + (1 << 20)
+        assert len(buffer) <= encoding.BATCH_BYTES + (1 << 20)
         assert batch.header_at(buffer).base_offset == offset
         for position, header in batch.batches(buffer):
             batch.stamp(buffer, position, 100 + header.base_offset, 7)

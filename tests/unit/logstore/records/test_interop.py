@@ -8,7 +8,7 @@ import pytest
 from aiokafka.record.memory_records import MemoryRecords as AiokafkaMemoryRecords
 from hypothesis import given, settings
 
-from logstore.records import arrow, batch
+from logstore.records import arrow, batch, encoding
 from logstore.records.compression import Codec
 from logstore.records.rows import Rows
 from tests.support.records import numbered, record_lists, records_of, table_of
@@ -66,14 +66,14 @@ def test_we_read_what_they_write(peer, codec, records):
 @given(records=record_lists())
 def test_they_read_what_we_write(peer, codec, records):
     assert peer_decode(peer, batch.build(records, codec=codec)) == records
-    buffers = arrow.encode(Rows(table_of(records), now_ms=0), codec=codec, batch_bytes_max=20_000, batch_bytes=5_000)
+    buffers = encoding.encode(Rows(table_of(records), now_ms=0), codec=codec, batch_bytes_max=20_000, batch_bytes=5_000)
     assert peer_decode(peer, b"".join(buffers)) == records
 
 
 @both
 def test_they_agree_on_every_byte_of_an_uncompressed_batch(peer):
     records = numbered(40)
-    (ours,) = arrow.encode(Rows(table_of(records), now_ms=0), batch_bytes_max=1 << 20)
+    (ours,) = encoding.encode(Rows(table_of(records), now_ms=0), batch_bytes_max=1 << 20)
     theirs = bytearray(peer_encode(peer, records, Codec.NONE))
     batch.stamp(theirs, 0, 0, -1)  # they leave 0 in the leader epoch, where -1 stands for none
     assert bytes(ours) == bytes(theirs)
@@ -91,7 +91,7 @@ def test_batches_of_producers_keep_their_identity(peer):
 
 @both
 def test_they_see_the_append_time(peer):
-    (data,) = arrow.encode(Rows(table_of(numbered(3)), now_ms=0), codec=Codec.GZIP, batch_bytes_max=1 << 20)
+    (data,) = encoding.encode(Rows(table_of(numbered(3)), now_ms=0), codec=Codec.GZIP, batch_bytes_max=1 << 20)
     batch.stamp_append_time(data, 0, 4242)
     assert [r.timestamp for r in peer_decode(peer, data)] == [4242] * 3
     assert [r.timestamp for r in decode_all(data)] == [4242] * 3

@@ -17,7 +17,7 @@ from logstore import (
     OffsetRange,
     RecordTooLargeError,
 )
-from logstore.records.arrow import RECORD_SCHEMA
+from logstore.records.schema import RECORD_SCHEMA
 from tests.unit.logstore.store.conftest import rows
 
 

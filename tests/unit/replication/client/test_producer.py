@@ -9,9 +9,10 @@ import pytest
 from confluent_kafka import Producer as Other
 
 from logstore.errors import InvalidConfigError, InvalidRecordError, PylogError
-from logstore.records.arrow import decode, encode
+from logstore.records.arrow import decode
 from logstore.records.batch import ProducerStamp, header_at
 from logstore.records.compression import Codec
+from logstore.records.encoding import encode
 from logstore.records.rows import Rows
 from replication.client.cluster import Cluster
 from replication.client.kafka_client import KafkaClient
@@ -140,7 +141,7 @@ def test_a_producer_that_dies_fails_all_that_wait(client, monkeypatch, what):
     with client.producer(linger_ms=0) as producer:
         producer.send(topic, rows("ok")).result(10)
         if what == "encoder":
-            monkeypatch.setattr("logstore.records.arrow.encode", slip)
+            monkeypatch.setattr("logstore.records.encoding.encode", slip)
         else:
             monkeypatch.setattr(Cluster, "leader" if what == "sender" else "call_leader", broken)
         sent = [producer.send(topic, rows(*["x"] * (5000 if n == 0 else 1))) for n in range(5)]

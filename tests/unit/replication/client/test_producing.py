@@ -10,8 +10,8 @@ import pytest
 
 from logstore.env import Env
 from logstore.errors import PylogError
-from logstore.records.arrow import encode
 from logstore.records.batch import batches, header_at
+from logstore.records.encoding import encode
 from logstore.records.rows import Rows
 from replication.client import producing
 from replication.client.metadata import PartitionLeader

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Producer
 
 from logstore.errors import PylogError, RecordTooLargeError
-from logstore.records.arrow import encode
 from logstore.records.batch import batches
+from logstore.records.encoding import encode
 from logstore.records.rows import Rows
 from replication.client import transactions
 from replication.client.cluster import Cluster
