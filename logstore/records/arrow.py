@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from logstore.config import INT64_MAX
@@ -18,7 +19,7 @@ from logstore.errors import CorruptLogError, InvalidRecordError
 from logstore.records import batch as batches
 from logstore.records.batch import Record
 from logstore.records.compression import Buffer
-from logstore.records.schema import RECORD_SCHEMA, schema_of
+from logstore.records.schema import BINARY, RECORD_SCHEMA, schema_of
 
 # Plain Python takes some 5 µs a record. More than this, or often, and the kernels are worth their loading.
 PLAIN_BYTES_MAX = 64 * 1024
@@ -128,17 +129,48 @@ def _plain(data: Buffer, start: int, end: int) -> tuple[int, list[tuple[Record, 
     return stop, rows
 
 
-_CELLS: dict[str, Callable[[Record, int], object]] = {
-    "key": lambda row, _: row.key,
-    "value": lambda row, _: row.value,
-    "offset": lambda row, _: row.offset,
-    "timestamp": lambda row, _: row.timestamp,
-    "timestampType": lambda _, timestamp_type: timestamp_type,
-    "headers": lambda row, _: row.headers or None,
-}
-
-
 def _table(rows: Sequence[tuple[Record, int]], names: Sequence[str]) -> pa.RecordBatch:
     schema = schema_of(tuple(names))
-    columns = [pa.array([_CELLS[field.name](*row) for row in rows], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays([_column(rows, field) for field in schema], schema=schema)
+
+
+def _column(rows: Sequence[tuple[Record, int]], field: pa.Field) -> pa.Array:
+    """Made of buffers: `pa.array` would load pandas to see whether a list belongs to that."""
+    match field.name:
+        case "key":
+            return _binary([row.key for row, _ in rows], field.type)
+        case "value":
+            return _binary([row.value for row, _ in rows], field.type)
+        case "headers":
+            pairs = [pair for row, _ in rows for pair in row.headers]
+            cells = [_binary([key.encode() for key, _ in pairs], pa.string()), _binary([v for _, v in pairs], BINARY)]
+            children = pa.StructArray.from_arrays(cells, fields=list(field.type.value_type))
+            counts = [len(row.headers) for row, _ in rows]
+            buffers = [_bits([count > 0 for count in counts]), _ends(counts)]
+            return pa.Array.from_buffers(field.type, len(rows), buffers, children=[children])
+        case "offset":
+            numbers = [row.offset for row, _ in rows]
+        case "timestamp":
+            numbers = [row.timestamp for row, _ in rows]
+        case _:
+            numbers = [timestamp_type for _, timestamp_type in rows]
+    return pa.Array.from_buffers(field.type, len(rows), [None, _packed(numbers, f"i{field.type.bit_width // 8}")])
+
+
+def _binary(cells: Sequence[bytes | None], kind: pa.DataType) -> pa.Array:
+    ends = _ends([len(cell or b"") for cell in cells])
+    data = pa.py_buffer(b"".join(cell or b"" for cell in cells))
+    return pa.Array.from_buffers(kind, len(cells), [_bits([cell is not None for cell in cells]), ends, data])
+
+
+def _packed(numbers: Sequence[int], kind: str) -> pa.Buffer:
+    return pa.py_buffer(np.array(numbers, dtype=kind))
+
+
+def _bits(cells: Sequence[bool]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(np.array(cells, dtype=bool), bitorder="little"))
+
+
+def _ends(sizes: Sequence[int]) -> pa.Buffer:
+    """Where each cell ends, behind the 0 at which the first one begins."""
+    return _packed([0, *itertools.accumulate(sizes)], "i4")
