@@ -110,7 +110,7 @@ def _plain(data: Buffer, start: int, end: int) -> tuple[int, list[tuple[Record, 
 
     Raises: InvalidBatchError: damage of any kind, or a batch that expands beyond `PLAIN_BYTES_MAX`.
     """
-    view = memoryview(data)
+    view = memoryview(data).cast("B")  # Arrow gives signed bytes
     stop, _ = batches.whole_bytes(view, min(len(view), PLAIN_BYTES_MAX))
     rows: list[tuple[Record, int]] = []
     next_offset = 0

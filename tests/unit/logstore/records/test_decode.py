@@ -208,7 +208,7 @@ def test_plain_python_decodes_what_the_kernels_do(records, sizes, codecs, drawn)
         del data[drawn.draw(st.integers(0, len(data))) :]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrow, "PLAIN_BYTES_MAX", room)
-        plain = outcome(data, start, end, is_plain=True)
+        plain = outcome(memoryview(data).cast("b"), start, end, is_plain=True)
     compiled = outcome(data, start, end, is_plain=False)
     assert plain == compiled if isinstance(compiled, str) else plain.equals(compiled)
 
@@ -219,7 +219,7 @@ def test_a_few_records_need_no_kernels():
         "from logstore.records.batch import Record, build;"
         "data = build([Record(0, 5, b'k', b'v', (('h', None),))]);"
         "whole_bytes(data, len(data));"
-        "rows = next(iter(decode_pieces(bytes(data), start=0, end=9)));"
+        "rows = next(decode_pieces(memoryview(data).cast('b'), start=0, end=9));"
         "print(rows.num_rows, {'numba', 'pandas'} & set(sys.modules));"
         "large = b''.join(bytes(build([Record(n, 5, None, bytes(9000))])) for n in range(9));"
         "pieces = decode_pieces(large, start=0, end=9);"
