@@ -11,7 +11,7 @@ known before if the file has only grown.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -101,6 +101,7 @@ class PartitionDirectory:
         self.may_have_gaps = True
         self._segments: dict[int, Segment] = {}
         self.view = NOTHING
+        self.newest_so_far: tuple[FileStat | None, Sequence[int]] | None = None  # see `lookup`
         self.after_fork()
         reset_after_fork(self)
 
@@ -204,6 +205,7 @@ class PartitionDirectory:
     def reread(self) -> DirectoryView:
         """Return the log as the disk shows it, trusting nothing that is remembered."""
         self.env.files.forget(self.path + "/")
+        self.newest_so_far = None
         return self._publish(self.view, self._look(NOTHING))
 
     def check_topic(self) -> None:

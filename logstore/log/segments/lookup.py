@@ -1,12 +1,14 @@
 """Look-ups in a view of a log: where a batch is, how many bytes lie between two offsets, which record is of a time.
 
-Each costs a few small reads per segment: indexes are bisected, not loaded, and at most one batch is decoded.
+Each costs a few small reads: indexes are bisected, not loaded, and at most one batch is decoded.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+import itertools
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -139,8 +141,10 @@ def offset_after_bytes(files: PartitionDirectory, view: DirectoryView, start: in
 
 
 def first_since(files: PartitionDirectory, view: DirectoryView, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    for info in segment_infos(files, view):
-        if info.max_timestamp_ms >= timestamp_ms and info.next_offset > view.start:
+    reaching = bisect.bisect_left(_newest_so_far(files, view), timestamp_ms)
+    for number in range(max(reaching, number_of(view, view.start)), len(view.bases)):
+        info = segment_info(files, view, number)
+        if info.max_timestamp_ms >= timestamp_ms:
             segment = files.segment(info.base_offset)
             found = segment.first_since(timestamp_ms, info.size_bytes, info.next_offset, start=view.start)
             if found:
@@ -148,20 +152,37 @@ def first_since(files: PartitionDirectory, view: DirectoryView, timestamp_ms: in
     return None
 
 
+def _newest_so_far(files: PartitionDirectory, view: DirectoryView) -> Sequence[int]:
+    """For every segment but the active one: the largest timestamp of it and of those before.
+
+    Kept until the directory changes: whatever changes a segment that is not active makes, renames or removes a file.
+    """
+    known = files.newest_so_far
+    if known is None or view.directory is None or known[0] != view.directory:
+        closed = range(len(view.bases) - 1)
+        newest = itertools.accumulate((segment_info(files, view, n).max_timestamp_ms for n in closed), max)
+        known = files.newest_so_far = view.directory, array("q", newest)
+    return known[1]
+
+
 def segment_infos(files: PartitionDirectory, view: DirectoryView) -> Iterator[SegmentInfo]:
     """Every segment, oldest first. Raises: FileNotFoundError: one of them is gone."""
-    ends = (*view.bases[1:], view.end)[: len(view.bases)]
-    for base, following in zip(view.bases, ends, strict=True):
-        segment, is_active = files.segment(base), base == view.bases[-1]
-        stat = segment.stat()
-        size_bytes = view.tail.position if is_active else stat.size
-        tail = view.tail if is_active else segment.tail(size_bytes)
-        yield SegmentInfo(
-            base_offset=base,
-            next_offset=following,
-            size_bytes=size_bytes,
-            path=segment.path,
-            first_timestamp_ms=tail.first_timestamp_ms,
-            max_timestamp_ms=tail.max_timestamp_ms,
-            appended_ms=stat.mtime_ns // 1_000_000,
-        )
+    return (segment_info(files, view, number) for number in range(len(view.bases)))
+
+
+def segment_info(files: PartitionDirectory, view: DirectoryView, number: int) -> SegmentInfo:
+    """The segment of this number. Raises: FileNotFoundError: it is gone."""
+    is_active = number == len(view.bases) - 1
+    segment = files.segment(view.bases[number])
+    stat = segment.stat()
+    size_bytes = view.tail.position if is_active else stat.size
+    tail = view.tail if is_active else segment.tail(size_bytes)
+    return SegmentInfo(
+        base_offset=view.bases[number],
+        next_offset=view.end if is_active else view.bases[number + 1],
+        size_bytes=size_bytes,
+        path=segment.path,
+        first_timestamp_ms=tail.first_timestamp_ms,
+        max_timestamp_ms=tail.max_timestamp_ms,
+        appended_ms=stat.mtime_ns // 1_000_000,
+    )

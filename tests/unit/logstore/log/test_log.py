@@ -76,7 +76,7 @@ def test_a_batch_over_the_limit_is_refused_with_the_limit(root, env):
 
 def test_a_batch_must_fit_into_a_segment(root, env):
     with pytest.raises(RecordTooLargeError):
-        make(root, env, segment_bytes=100).append_as_leader(batch(b"x" * 100))
+        make(root, env, segment_bytes=150).append_as_leader(batch(b"x" * 100))
 
 
 def test_nothing_appended_is_nothing_done(root, env):
@@ -305,7 +305,7 @@ def test_a_scan_looks_into_no_index(root, env, disk, monkeypatch):
 
 def test_opening_many_logs_reads_no_index_and_no_log(root, env, disk, monkeypatch):
     for number in range(5):
-        make(root, env, name=f"t-{number}", segment_bytes=100).append_as_leader(
+        make(root, env, name=f"t-{number}", segment_bytes=150).append_as_leader(
             bytearray().join(batch(b"x") for _ in range(10))
         )
     monkeypatch.setattr(disk, "read", None)
@@ -336,6 +336,36 @@ def test_a_time_is_looked_up_in_the_first_segment_that_reaches_it(root, env):
     expected = {0: 0, 10: 0, 11: 1, 12: 2, 50: 2, 51: 3, 52: 6, 91: 7, 92: 10, 101: 11}
     assert {t: log.reader.offset_for_time(t).offset for t in expected} == expected
     assert log.reader.offset_for_time(102) is None
+
+
+def test_a_time_is_looked_up_in_what_took_the_place_of_other_segments(root, env):
+    """The newest times of segments are kept, and segments of the same names may come again."""
+    log = make(root, env, segment_bytes=150)
+    for timestamp in (10, 20, 30, 40):
+        log.append_as_leader(batch(b"a" * 40, timestamp=timestamp))
+        env.clock.time_ms += 60_000
+    before = log.segments()
+    assert log.reader.offset_for_time(15) == (1, 20)
+    log.truncate_to(1)
+    for timestamp in (500, 30, 40):
+        log.append_as_leader(batch(b"b" * 40, timestamp=timestamp))
+        assert log.reader.offset_for_time(25) == (1, 500)
+        env.clock.time_ms += 60_000
+    assert [s.base_offset for s in log.segments()] == [s.base_offset for s in before]
+    assert log.reader.offset_for_time(450) == (1, 500)
+
+
+def test_a_time_is_looked_up_without_a_look_at_each_segment(root, env, disk, monkeypatch):
+    log = make(root, env, segment_bytes=150)
+    for timestamp in range(100):
+        log.append_as_leader(batch(b"a" * 40, timestamp=timestamp))
+    env.clock.time_ms += 60_000
+    log.log_end_offset  # noqa: B018  the directory was not changed just now
+    assert log.reader.offset_for_time(70) == (70, 70)
+    stats, stat = [], disk.stat
+    monkeypatch.setattr(disk, "stat", lambda path: stats.append(path) or stat(path))
+    assert log.reader.offset_for_time(80) == (80, 80)
+    assert len(stats) < 10
 
 
 def test_segments_tell_their_range_size_and_newest_time(root, env):

@@ -1,0 +1,259 @@
+"""How cost grows with the work: each row is a curve, and its last point as a multiple of its first.
+
+python tests/benchmarks/bench_scale.py [--only segments,topics,connections,partitions] [--full] [--plot X.svg]
+
+A store: segments of a log, topics. A broker: connections that send small produce requests, and partitions that these go
+to. Calls of all sizes take turns, so that a slow moment of the machine meets them all; the CPU is that of the broker's
+process. `--full` goes as far as the goals do, in some ten minutes; without it the last size of each curve is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import uvloop
+from bench_small_requests import Asking, answer_bytes_of, cpu_s, request
+from harness import show
+
+import logstore
+from replication.client.kafka_client import KafkaClient
+from replication.local_cluster import LocalCluster
+
+ROUNDS, CALLS = 7, 50
+ROW = pa.table({"value": ["x" * 100]})
+BASE_MS = 1_700_000_000_000
+
+
+class Curve(NamedTuple):
+    """What grows, what is measured, its unit, (size, value) of each point, and what the last may be of the first."""
+
+    grows: str
+    what: str
+    unit: str
+    points: Sequence[tuple[int, float]]
+    goal: str
+
+    @property
+    def growth(self) -> float:
+        return self.points[-1][1] / self.points[0][1]
+
+
+def in_turns(calls: dict[int, Callable[[], object]]) -> list[tuple[int, float]]:
+    """The median microseconds of a call of each size."""
+    found: dict[int, list[float]] = {size: [] for size in calls}
+    for turn in range(ROUNDS + 1):
+        for size, call in calls.items():
+            began = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            if turn:  # the first warms up
+                found[size].append((time.perf_counter() - began) / CALLS * 1e6)
+    return [(size, statistics.median(values)) for size, values in found.items()]
+
+
+def segments(sizes: Sequence[int], root: Path) -> list[Curve]:
+    """A log of one partition: a read of one record at random, a lookup by time, an append."""
+    reads: dict[int, Callable[[], object]] = {}
+    lookups: dict[int, Callable[[], object]] = {}
+    appends: dict[int, Callable[[], object]] = {}
+    with ExitStack() as stack:
+        for size in sizes:
+            store = stack.enter_context(logstore.open(root / f"segments-{size}"))
+            store.create_topic("t")
+            log = store.log("t", 0)
+            for n in range(size):
+                times = pa.array([BASE_MS + n], pa.timestamp("ms", tz="UTC"))
+                store.append("t", ROW.append_column("timestamp", times))
+                log.roll()
+            store.append("t", ROW)
+            assert len(log.segments()) == size + 1
+            any_of = random.Random(size)  # no secret
+
+            def read(store: logstore.LogStore = store, size: int = size, any_of: random.Random = any_of) -> None:
+                at = any_of.randrange(size)
+                assert sum(rows.num_rows for rows in store.read("t", partition=0, start=at, end=at + 1)) == 1
+
+            def lookup(store: logstore.LogStore = store, size: int = size, any_of: random.Random = any_of) -> None:
+                at = any_of.randrange(size)
+                assert store.offsets_for_times("t", {0: BASE_MS + at})[0] is not None
+
+            reads[size], lookups[size] = read, lookup
+            appends[size] = lambda store=store: store.append("t", ROW)  # type: ignore[misc]
+        return [
+            Curve("segments of a log", name, "µs", in_turns(calls), "1.3")
+            for name, calls in (("read of a record", reads), ("lookup by time", lookups), ("append", appends))
+        ]
+
+
+def topics(sizes: Sequence[int], root: Path) -> list[Curve]:
+    """A store with so many topics: an append to one and a read of it, `topics()` for each of them."""
+    appends: dict[int, Callable[[], object]] = {}
+    reads: dict[int, Callable[[], object]] = {}
+    lists: list[tuple[int, float]] = []
+    with ExitStack() as stack:
+        for size in sizes:
+            store = stack.enter_context(logstore.open(root / f"topics-{size}"))
+            for n in range(size):
+                store.create_topic(f"t{n}")
+            for n in range(min(size, 10)):
+                store.append(f"t{n}", ROW)
+            turns = itertools.cycle(range(min(size, 10)))
+            appends[size] = lambda store=store, turns=turns: store.append(f"t{next(turns)}", ROW)  # type: ignore[misc]
+            reads[size] = lambda store=store: list(store.read("t0", partition=0, start=0, end=1))  # type: ignore[misc]
+            seconds = []
+            for _ in range(3):
+                began = time.perf_counter()
+                assert len(store.topics()) == size
+                seconds.append((time.perf_counter() - began) / size)
+            lists.append((size, min(seconds) * 1e6))
+        return [
+            Curve("topics of a store", "append", "µs", in_turns(appends), "1.3"),
+            Curve("topics of a store", "read", "µs", in_turns(reads), "1.3"),
+            Curve("topics of a store", "`topics()`, per topic", "µs", lists, "1.3"),
+        ]
+
+
+class Spread(Asking):
+    """One connection that asks one partition after the other."""
+
+    def __init__(self, requests: Sequence[bytes], first: int, answer_bytes: int, delays_s: list[float]) -> None:
+        super().__init__(b"", answer_bytes, delays_s)
+        self._requests = itertools.islice(itertools.cycle(requests), first, None)
+
+    def _ask(self) -> None:
+        self._request = next(self._requests)
+        super()._ask()
+
+
+async def load(
+    port: int, requests: Sequence[bytes], answer_bytes: int, connections: int, seconds: float
+) -> list[float]:
+    """The seconds of every answer that came while so many connections asked."""
+    delays_s: list[float] = []
+    step, loop = max(1, len(requests) // connections), asyncio.get_running_loop()
+    asking = [
+        await loop.create_connection(
+            lambda n=n: Spread(requests, n * step % len(requests), answer_bytes, delays_s), "127.0.0.1", port
+        )
+        for n in range(connections)
+    ]
+    await asyncio.sleep(seconds)
+    for transport, _ in asking:
+        transport.abort()
+    return delays_s
+
+
+def resident_kib(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+def connections(sizes: Sequence[int], root: Path) -> list[Curve]:
+    """Small requests to ten partitions of one broker: its CPU for one."""
+    costs, waits = [], []
+    with LocalCluster(1, root / "connections") as cluster, KafkaClient(cluster.bootstrap) as client:
+        client.create_topic("small", partitions=10)
+        port, pid = int(cluster.bootstrap.rsplit(":", 1)[1]), cluster.pid(1)
+        answer_bytes, requests = asyncio.run(answer_bytes_of(port)), [request(n) for n in range(10)]
+        for size in sizes:
+            for _ in range(2):  # the first warms up
+                before = cpu_s(pid)
+                delays_s = uvloop.run(load(port, requests, answer_bytes, size, 4))
+            costs.append((size, (cpu_s(pid) - before) / len(delays_s) * 1e6))
+            waits.append((size, 1000 * statistics.quantiles(delays_s, n=100)[98] / size))
+    return [
+        Curve("connections that produce", "CPU per request", "µs", costs, "1.67"),
+        Curve("connections that produce", "p99 per connection", "ms", waits, ""),
+    ]
+
+
+def partitions(sizes: Sequence[int], root: Path) -> list[Curve]:
+    """Small requests of 100 connections that go round the partitions of one broker: its CPU for one, and to idle."""
+    costs, idles, memories, creations = [], [], [], []
+    for size in sizes:
+        with LocalCluster(1, root / f"partitions-{size}") as cluster, KafkaClient(cluster.bootstrap) as client:
+            port, pid = int(cluster.bootstrap.rsplit(":", 1)[1]), cluster.pid(1)
+            empty_kib, began = resident_kib(pid), time.perf_counter()
+            client.create_topic("small", partitions=size)
+            creations.append((size, (time.perf_counter() - began) / size * 1e3))
+            time.sleep(3)
+            before = cpu_s(pid)
+            time.sleep(5)
+            idles.append((size, (cpu_s(pid) - before) / 5 * 100))
+            memories.append((size, (resident_kib(pid) - empty_kib) / size))
+            answer_bytes, requests = asyncio.run(answer_bytes_of(port)), [request(n) for n in range(size)]
+            for _ in range(2):  # the first opens the files
+                before = cpu_s(pid)
+                delays_s = uvloop.run(load(port, requests, answer_bytes, 100, 5))
+            costs.append((size, (cpu_s(pid) - before) / len(delays_s) * 1e6))
+    return [
+        Curve("partitions of a broker", "CPU per request", "µs", costs, "1.5"),
+        Curve("partitions of a broker", "idle CPU", "%", idles, "< 3 %"),
+        Curve("partitions of a broker", "memory of one, empty", "KiB", memories, "< 10"),
+        Curve("partitions of a broker", "creating one", "ms", creations, "< 1"),
+    ]
+
+
+MEASURES: dict[str, tuple[Callable[[Sequence[int], Path], list[Curve]], Sequence[int]]] = {
+    "segments": (segments, (10, 1000, 10_000)),
+    "topics": (topics, (10, 1000, 10_000)),
+    "connections": (connections, (10, 100, 1000)),
+    "partitions": (partitions, (10, 100, 1000, 5000)),
+}
+
+
+def plot(curves: Sequence[Curve], file: Path) -> None:
+    """Draw every curve with a growth as a goal, relative to its first point."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    for curve in curves:
+        if curve.goal and not curve.goal.startswith("<"):
+            axes.plot(
+                [size for size, _ in curve.points],
+                [value / curve.points[0][1] for _, value in curve.points],
+                marker="o",
+                label=f"{curve.grows}: {curve.what}",
+            )
+    axes.set(xscale="log", xlabel="how many", ylabel="cost, against the first point", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.savefig(file)
+
+
+def main() -> None:
+    """Print a row for each curve."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(MEASURES))
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--path", help="directory on the disk to measure; default: a temporary one")
+    parser.add_argument("--plot", type=Path, help="an SVG or PNG file to draw the curves to")
+    asked = parser.parse_args()
+    curves: list[Curve] = []
+    with tempfile.TemporaryDirectory(dir=asked.path, prefix="pylog-bench-") as root:
+        for name in asked.only.split(","):
+            measure, sizes = MEASURES[name]
+            curves += measure(sizes if asked.full else sizes[:-1], Path(root))
+    rows = [
+        [c.grows, c.what, ", ".join(f"{size:,}: {value:.3g}" for size, value in c.points), c.unit, c.growth, c.goal]
+        for c in curves
+    ]
+    show("Cost as work grows", ["what grows", "what", "values", "unit", "growth", "goal"], rows)
+    if asked.plot:
+        plot(curves, asked.plot)
+
+
+if __name__ == "__main__":
+    main()
