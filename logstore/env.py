@@ -31,7 +31,7 @@ StrPath = str | Path
 Bytes = bytes | bytearray | memoryview
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-# Enough for the files that one Spark task or broker thread works on; far below the usual limit of 1,024.
+# Enough for the files that one Spark task works on; far below the usual limit of 1,024. Brokers take more.
 OPEN_FILES_MAX = 256
 # A directory that changed less than this before it was listed may change again within the same time stamp.
 SETTLED_NS = 100_000_000
@@ -119,8 +119,9 @@ class OsFiles:
     """
 
     def __init__(self, open_files_max: int = OPEN_FILES_MAX) -> None:
+        self.open_files_max = open_files_max
         self._open: dict[str, _Descriptor] = {}  # least recently used first
-        self._open_files_max = open_files_max
+        self._open_in: dict[str, set[str]] = {}  # directory -> what is open of it
         self._syncing: set[int] = set()  # threads
         self._mutex = threading.Lock()
         reset_after_fork(self)
@@ -307,24 +308,35 @@ class OsFiles:
             file = self._descriptor(str(path))
             os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def forget(self, prefix: StrPath) -> None:
-        """Open paths that begin with `prefix` anew at their next use: they may name other files now."""
-        start = str(prefix)
+    def forget(self, path: StrPath) -> None:
+        """Open a file, or those in a directory, anew at their next use: the names may stand for other files now."""
         with self._mutex:
-            for path in [path for path in self._open if path.startswith(start)]:
-                del self._open[path]
+            for name in (str(path), *self._open_in.get(str(path), ())):
+                if name in self._open:
+                    self._drop(name)
 
     def _descriptor(self, path: str, *, writable: bool = False) -> _Descriptor:
         """The pooled descriptor of `path`, opened if need be; a full pool drops the least recently used."""
         with self._mutex:
             file = self._open.pop(path, None)
+            is_new = file is None
             if file is None or (writable and not file.writable):
                 with _mapped("open", path):
                     file = _Descriptor(path, os.O_RDWR if writable else os.O_RDONLY, writable=writable)
             self._open[path] = file
-            if len(self._open) > self._open_files_max:
-                del self._open[next(iter(self._open))]
+            if is_new:
+                self._open_in.setdefault(os.path.dirname(path), set()).add(path)
+                if len(self._open) > self.open_files_max:
+                    self._drop(next(iter(self._open)))
         return file
+
+    def _drop(self, path: str) -> None:
+        """Under the mutex: close what is open at `path` once nobody uses it."""
+        del self._open[path]
+        directory = os.path.dirname(path)
+        self._open_in[directory].discard(path)
+        if not self._open_in[directory]:
+            del self._open_in[directory]
 
 
 @dataclass(frozen=True, slots=True)

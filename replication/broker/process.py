@@ -20,12 +20,14 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from logstore.env import SYSTEM
 from logstore.errors import FailedStoreError, PylogError
 from logstore.store.log_dir import BROKER
 from replication.broker import garbage
 from replication.broker.broker import Broker
 from replication.broker.logs import begin_logging
 from replication.config.broker import BrokerConfig
+from replication.network.admission import open_files_max
 from replication.network.loops import new_event_loop
 from replication.replica.storage.log_dir import check_directory
 
@@ -47,6 +49,7 @@ def run(config: BrokerConfig, say: Callable[[str], None], *, parent: int | None 
     check_directory(config)
     os.umask(os.umask(NOT_FOR_OTHERS) | NOT_FOR_OTHERS)
     _keep_memory()
+    SYSTEM.files.open_files_max = open_files_max()
     garbage.begin()
     begin_logging(Path(config.log_dirs) / BROKER)
     if not _is_loopback(config.listener.host):

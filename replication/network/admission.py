@@ -20,8 +20,10 @@ from replication.network.long_requests import LongRequests
 
 logger = logging.getLogger(__name__)
 
-# File descriptors that clients do not get: for logs, for locks, for connections to other brokers.
-RESERVED_DESCRIPTORS = OPEN_FILES_MAX + 200
+# File descriptors that clients do not get, beside those of logs: for locks, for connections to other brokers.
+RESERVED_DESCRIPTORS = 200
+FEW_DESCRIPTORS = 1024  # a usual limit, of which logs get little
+OPEN_FILES_OF_BROKER_MAX = 64 * 1024
 # While others wait for room, a large request that is coming brings STALL_BYTES in every STALL_S, or is given up.
 STALL_S = 10.0
 STALL_BYTES = 64 * 1024
@@ -44,7 +46,8 @@ class SocketServerSettings:
         The process' own limit of descriptors is raised to what the system allows it first.
         """
         descriptors = _descriptors()
-        return min(self.max_connections, max(descriptors - RESERVED_DESCRIPTORS, descriptors // 4))
+        reserved = open_files_max() + RESERVED_DESCRIPTORS
+        return min(self.max_connections, max(descriptors - reserved, descriptors // 4))
 
     def size_buffers(self, connection: socket.socket) -> None:
         sizes = {
@@ -54,6 +57,14 @@ class SocketServerSettings:
         for option, size in sizes.items():
             if size != -1:
                 connection.setsockopt(socket.SOL_SOCKET, option, size)
+
+
+def open_files_max() -> int:
+    """How many files the logs of this process may keep open: half of the descriptors, where there are many.
+
+    A write to a log whose file is not open costs twice as much.
+    """
+    return max(OPEN_FILES_MAX, min((_descriptors() - FEW_DESCRIPTORS) // 2, OPEN_FILES_OF_BROKER_MAX))
 
 
 def _descriptors() -> int:

@@ -1,4 +1,4 @@
-"""The store against the disk and the memory: append, plain and idempotent, random read, opening many partitions.
+"""The store against the disk and the memory: append, plain and idempotent, random read, opening, starting.
 
 python tests/benchmarks/bench_store.py [--path DIR]
 """
@@ -178,13 +178,36 @@ store.close()
 """
 
 
+def bench_start(root: Path) -> list[list[object]]:
+    """A new process until it has done the first thing, against one that does nothing."""
+    path = str(root / "start")
+    with logstore.open(path) as store:
+        store.create_topic("t")
+        store.append("t", table(100, 100))
+    read = f"import logstore; print(sum(b.num_rows for b in logstore.open({path!r}).read('t', partition=0)))"
+    commands = {
+        "import logstore": [sys.executable, "-c", "import logstore"],
+        "first `store.read`": [sys.executable, "-c", read],
+        "`pylog topics list`": [str(Path(sys.executable).with_name("pylog")), "topics", "list", "--path", path],
+        "nothing": [sys.executable, "-c", ""],
+    }
+    works = {name: partial(subprocess.run, each, check=True, capture_output=True) for name, each in commands.items()}
+    seconds = interleave(works, rounds=ROUNDS)
+    return [
+        [name, "100 B", f"{statistics.median(each):.2f} s", "python -c ''", ratio(each, seconds["nothing"]), ""]
+        for name, each in seconds.items()
+        if name != "nothing"
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--path", help="directory on the disk to measure; default: a temporary one")
     parser.add_argument("--gigabytes", type=float, default=10.0, help="size of the large log")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=asked.path, prefix="pylog-bench-") as root:
-        rows = bench_append(Path(root)) + bench_idempotent(Path(root)) + bench_open(Path(root))
+        rows = bench_start(Path(root)) + bench_append(Path(root)) + bench_idempotent(Path(root))
+        rows += bench_open(Path(root))
         rows += bench_random_read(Path(root), int(asked.gigabytes * 1e9))
     show("The store", ["what", "values", "measured", "against", "ratio", "noise"], rows)
 

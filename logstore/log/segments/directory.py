@@ -118,7 +118,7 @@ class PartitionDirectory:
         return segment
 
     def close(self) -> None:
-        self.env.files.forget(self.path + "/")
+        self.env.files.forget(self.path)
 
     @contextmanager
     def hold(self) -> Iterator[bool]:
@@ -204,7 +204,7 @@ class PartitionDirectory:
 
     def reread(self) -> DirectoryView:
         """Return the log as the disk shows it, trusting nothing that is remembered."""
-        self.env.files.forget(self.path + "/")
+        self.env.files.forget(self.path)
         self.newest_so_far = None
         return self._publish(self.view, self._look(NOTHING))
 
@@ -290,7 +290,7 @@ class PartitionDirectory:
         except FileNotFoundError:
             raise self._stale() from None
         self._check_id()
-        self.env.files.forget(self.path + "/")  # a name may stand for another file now
+        self.env.files.forget(self.path)  # a name may stand for another file now
         bases, snapshots, transactional = (
             tuple(sorted({int(name[:20]) for name in listing.names if pattern.fullmatch(name)}))
             for pattern in (LOG_FILE, SNAPSHOT_FILE, TRANSACTION_FILE)

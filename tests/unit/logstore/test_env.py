@@ -34,6 +34,21 @@ def test_open_files_are_bounded_and_every_file_can_still_be_read(files, tmp_path
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4
 
 
+def test_what_is_open_in_a_directory_is_opened_anew_after_that_was_renamed(files, tmp_path):
+    for directory in ("a", "ab"):
+        files.mkdir(tmp_path / directory)
+        files.create(tmp_path / directory / "f")
+        files.write(tmp_path / directory / "f", 0, directory.encode())
+    files.rename(tmp_path / "a", tmp_path / "c")
+    files.rename(tmp_path / "ab", tmp_path / "a")
+    assert files.read(tmp_path / "a" / "f", 0, 9) == b"ab"
+    assert files.read(tmp_path / "c" / "f", 0, 9) == b"a"
+    files.unlink(tmp_path / "c" / "f")
+    files.create(tmp_path / "c" / "f")
+    assert files.read(tmp_path / "c" / "f", 0, 9) == b""
+    assert set(files._open_in) == {str(tmp_path / "a"), str(tmp_path / "c")}
+
+
 def test_a_file_that_leaves_the_pool_stays_open_for_its_user(files, tmp_path):
     files.create(tmp_path / "a")
     files.write(tmp_path / "a", 0, b"content")
