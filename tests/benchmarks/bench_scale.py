@@ -193,9 +193,11 @@ def partitions(sizes: Sequence[int], root: Path) -> list[Curve]:
             idles.append((size, (cpu_s(pid) - before) / 5 * 100))
             memories.append((size, (resident_kib(pid) - empty_kib) / size))
             answer_bytes, requests = asyncio.run(answer_bytes_of(port)), [request(n) for n in range(size)]
-            for _ in range(2):  # the first opens the files
-                before = cpu_s(pid)
-                delays_s = uvloop.run(load(port, requests, answer_bytes, 100, 5))
+            warm = 0
+            while warm < 5 * size:  # the first append to a partition makes its files
+                warm += len(uvloop.run(load(port, requests, answer_bytes, 100, 3)))
+            before = cpu_s(pid)
+            delays_s = uvloop.run(load(port, requests, answer_bytes, 100, 5))
             costs.append((size, (cpu_s(pid) - before) / len(delays_s) * 1e6))
     return [
         Curve("partitions of a broker", "CPU per request", "µs", costs, "1.5"),
