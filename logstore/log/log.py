@@ -41,7 +41,7 @@ from logstore.log.segments.lookup import SegmentInfo
 from logstore.log.segments.replacement import delete_later
 from logstore.log.segments.replacement import finish as finish_swaps
 from logstore.log.segments.segment import NO_SPACE, Space
-from logstore.log.validation import AppendInfo, valid_batches
+from logstore.log.validation import AppendInfo, plain_batch, valid_batches
 from logstore.log.writer import LogWriter
 from logstore.records.batch import end_marker, header_at
 
@@ -215,7 +215,9 @@ class Log:
                 or self.point.is_time_to_flush(self.config)
             ):
                 return None
-            checked = valid_batches(records, self.config, dense=True, now_ms=self.env.clock.now_ms())
+            now_ms = self.env.clock.now_ms()
+            plain = plain_batch(records, self.config, now_ms)
+            checked = valid_batches(records, self.config, dense=True, now_ms=now_ms) if plain is None else [(0, plain)]
             self._is_caught_up = False
             done = self._writer.append_one(records, checked, leader_epoch, self.config)
             if done is None:

@@ -10,7 +10,14 @@ from logstore.config import INT32_MAX, LogConfig
 from logstore.errors import DamagedBatchError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from logstore.log.segments.index import TIME_ENTRY_BYTES
 from logstore.log.segments.segment import SegmentEnd
-from logstore.records.batch import BatchHeader, InvalidBatchError, WrongChecksumError, batches, check
+from logstore.records.batch import (
+    BatchHeader,
+    InvalidBatchError,
+    WrongChecksumError,
+    batches,
+    check,
+    plain_header,
+)
 
 
 class AppendInfo(NamedTuple):
@@ -57,6 +64,20 @@ def valid_batches(
     if now_ms is not None and (allowed := config.timestamps_at(now_ms)):
         check_times(found, allowed)
     return found
+
+
+def plain_batch(data: bytearray | memoryview, config: LogConfig, now_ms: int) -> BatchHeader | None:
+    """Return the header of the one batch that `data` is, from a writer; None: only `valid_batches` can tell.
+
+    It has none for a batch of a transaction, or that `valid_batches` refuses.
+    """
+    batch = plain_header(data)
+    if batch is None or batch[1] > config.batch_bytes_max:
+        return None
+    allowed = config.timestamps_at(now_ms)
+    if allowed is not None and not allowed.start <= batch.base_timestamp <= batch.max_timestamp < allowed.stop:
+        return None
+    return batch
 
 
 def _wrong_producer(batch: BatchHeader) -> str | None:

@@ -52,6 +52,8 @@ _BASE_OFFSET, _LEADER_EPOCH = struct.Struct(">q"), struct.Struct(">i")
 _MARKER_KEY, _MARKER_VALUE = struct.Struct(">hh"), struct.Struct(">hi")
 _LEADER_EPOCH_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 12, 17, 21, 35
 _INT64_MAX = 2**63 - 1
+_PLAIN = frozenset(int(codec) for codec in Codec)  # attributes of a batch that is only compressed
+_PLAIN_OFFSET_MAX = 2**62
 _SEQUENCES = 2**31  # sequence numbers run from 0 to one below, and on to 0
 
 
@@ -158,6 +160,29 @@ def header_at(buffer: Buffer, position: int = 0) -> BatchHeader:
     if reason := _wrong(header):
         raise InvalidBatchError(position, reason)
     return header
+
+
+def plain_header(buffer: Buffer) -> BatchHeader | None:
+    """Return the header of the one batch that `buffer` is, as clients send most; None: look at it more closely.
+
+    It is good, and so is the CRC; there is a record for every offset, no transaction, and no marker.
+    """
+    size_bytes = len(buffer)
+    if size_bytes < HEADER_BYTES:
+        return None
+    header = _HEADER.unpack_from(buffer)
+    base_offset, length, epoch, magic, crc, attributes, last_offset_delta, *_, producer_epoch, sequence, count = header
+    if (
+        length + LENGTH_END != size_bytes
+        or magic != MAGIC
+        or attributes not in _PLAIN
+        or not 0 <= base_offset <= _PLAIN_OFFSET_MAX
+        or not 0 < count == last_offset_delta + 1
+        or (header[9] >= 0 and (producer_epoch < 0 or sequence < 0))
+        or crc32c(memoryview(buffer)[_ATTRIBUTES_AT:]) != crc
+    ):
+        return None
+    return BatchHeader(base_offset, size_bytes, epoch, *header[3:])
 
 
 def batches(buffer: Buffer, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:

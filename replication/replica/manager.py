@@ -172,6 +172,12 @@ class ReplicaManager:
         role = found.role if found is not None else None
         return role if isinstance(role, Leader) else self.partition(*tp).leader
 
+    def known_leader(self, tp: tuple[str, int]) -> Leader | None:
+        """The same; None: `leader` says why there is none."""
+        found = self._set.partitions.get(tp)  # type: ignore[call-overload]  # (a TopicPartition is a tuple)
+        role = found.role if found is not None else None
+        return role if type(role) is Leader else None
+
     def _shown(self, tp: TopicPartition) -> Leader | Bystander:
         """What an examiner reads: the leader, or any replica that knows of a leader epoch. Raises: KafkaError."""
         found = self.partition(*tp)

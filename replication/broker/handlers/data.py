@@ -58,6 +58,7 @@ UNSENT_BYTES_MAX, ROOM_BYTES_MIN = 256 << 20, 64 << 10
 FULL_SESSIONS = (-1, 0)  # epochs of a fetch that names all its partitions
 PRODUCE_ADDS = 12  # the version whose transactional batches add their partition to the transaction
 ACKS = frozenset((ALL_IN_SYNC, 0, LEADER_ONLY))
+ANSWERED = frozenset((ALL_IN_SYNC, LEADER_ONLY))
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -100,6 +101,10 @@ class DataHandlers:
         before it is answered; those in transactions are appended in the order in which the coordinator was asked.
         """
         acks, timeout_ms, topics, transactional_id = request
+        if transactional_id is None and len(topics) == 1 and len(topics[0].partitions) == 1:
+            answer = self._produce_one(context, request)
+            if answer is not None:
+                return answer
         count = sum([len(topic.partitions) for topic in topics])
         if transactional_id is not None or max(len(topics), count) > STEP_ITEMS:
             return self._produce_many(context, request)
@@ -126,6 +131,21 @@ class DataHandlers:
             context.park()
         respond = partial(self._produced, context, request, refused)
         return pending.wait(respond, max(0, timeout_ms) if acks == ALL_IN_SYNC else -1)
+
+    def _produce_one(self, context: Work, request: ProduceRequest) -> Answer:
+        """The answer to a request of one batch, if it is known at once, as it is of most; None: nothing was done."""
+        acks, _, ((name, ((index, batch),)),), _ = request
+        if acks not in ANSWERED or type(batch) is not memoryview or name in INTERNAL_TOPICS:
+            return None
+        leader = self._replicas.known_leader((name, index))
+        if leader is None or _wrong(_PLAIN[context.version], batch) is not None:
+            return None
+        result = leader.append_now(batch, acks)
+        if result is None:
+            return None
+        if result[0] is ErrorCode.NONE:
+            return Encoded((produced_one(context.version, context.correlation_id, name, index, result[1:4]),))
+        return self._produced(context, request, {}, {TopicPartition(name, index): result})
 
     async def _produce_many(self, context: Work, request: ProduceRequest) -> ProduceResponse | None:
         refused: dict[TopicPartition, AppendResult] = {}

@@ -202,12 +202,36 @@ class Leader:
 
         The event loop writes them where that takes less than to have a thread do it.
         """
-        replica, tp = self.replica, self.replica.tp
-        host, config = replica.host, replica.log.config
-        if acks == ALL_IN_SYNC and not isr.has_enough_replicas(self.state, config.min_insync_replicas):
+        replica = self.replica
+        if acks == ALL_IN_SYNC and not isr.has_enough_replicas(self.state, replica.log.config.min_insync_replicas):
             refused = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
-            request.settle(tp, refused)
+            request.settle(replica.tp, refused)
             return
+        outcome = self._write(records)
+        if outcome is None:  # it may take longer
+            self._queue(Append(records, acks, request))
+        elif self.is_over:
+            request.settle(replica.tp, NOT_LEADER)
+        else:
+            self._settle(records, acks, request, outcome, is_committed=self._is_committed_by_append())
+
+    def append_now(self, records: bytearray | memoryview, acks: int) -> AppendResult | None:
+        """As `append`, where the result is known at once; None: it is not, and nothing was done."""
+        state, config = self.state, self.replica.log.config
+        if acks == ALL_IN_SYNC and (config.min_insync_replicas > 1 or self._waits or not state.is_alone):
+            return None
+        outcome = self._write(records)
+        if outcome is None:
+            return None
+        return NOT_LEADER if self.is_over else self._result(records, outcome)
+
+    def _is_committed_by_append(self) -> bool:
+        return self.state.is_alone and not self._waits
+
+    def _write(self, records: bytearray | memoryview) -> Outcome | None:
+        """Write them in the event loop. None: that may take longer, or is not its turn, and nothing was done."""
+        replica = self.replica
+        host, config = replica.host, replica.log.config
         outcome: Outcome | None = None
         if (
             self._group is None
@@ -221,21 +245,19 @@ class Leader:
             except Exception as error:  # noqa: BLE001  it becomes a code, or is logged
                 outcome = error
             host.disk.end_write()
-        if outcome is None:  # it may take longer
-            self._queue(Append(records, acks, request))
-            return
+        if outcome is None:
+            return None
         host.look()
         replica.note(replica.offsets())
         if self.is_over:  # that is what the look has shown
-            request.settle(tp, NOT_LEADER)
-            return
-        is_alone = self.state.is_alone and not self._waits
+            return outcome
+        is_alone = self._is_committed_by_append()
         if is_alone:
             self.state = isr.append_alone(self.state, max(replica.end, self.state.log_end_offset))
-        self._settle(records, acks, request, outcome, is_committed=is_alone)
         if not self._is_advancing and not (is_alone and not replica.followers and not replica.consumers):
             self._is_advancing = True  # at the end of this turn: more may come in it
             host.disk.loop.call_soon(self._advance)
+        return outcome
 
     def append_marker(self, marker: Marker, request: PendingProduce) -> None:
         """End a transaction behind all that came before; settle `request` when that is committed.
