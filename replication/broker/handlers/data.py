@@ -100,11 +100,10 @@ class DataHandlers:
         But for requests of very many partitions, or in a transaction. The server begins none behind such a long one
         before it is answered; those in transactions are appended in the order in which the coordinator was asked.
         """
+        return self._produce_one(context, request) or self._produce_some(context, request)
+
+    def _produce_some(self, context: Work, request: ProduceRequest) -> Awaitable[Answer] | Answer:
         acks, timeout_ms, topics, transactional_id = request
-        if transactional_id is None and len(topics) == 1 and len(topics[0].partitions) == 1:
-            answer = self._produce_one(context, request)
-            if answer is not None:
-                return answer
         count = sum([len(topic.partitions) for topic in topics])
         if transactional_id is not None or max(len(topics), count) > STEP_ITEMS:
             return self._produce_many(context, request)
@@ -134,7 +133,10 @@ class DataHandlers:
 
     def _produce_one(self, context: Work, request: ProduceRequest) -> Answer:
         """The answer to a request of one batch, if it is known at once, as it is of most; None: nothing was done."""
-        acks, _, ((name, ((index, batch),)),), _ = request
+        acks, _, topics, transactional_id = request
+        if transactional_id is not None or len(topics) != 1 or len(topics[0][1]) != 1:
+            return None
+        name, ((index, batch),) = topics[0]
         if acks not in ANSWERED or type(batch) is not memoryview or name in INTERNAL_TOPICS:
             return None
         leader = self._replicas.known_leader((name, index))
@@ -214,7 +216,7 @@ class DataHandlers:
             self._check_unanswered(results)
             return None
         version = context.version
-        if len(results) == 1 and len(request.topics) == 1 and not refused:
+        if len(results) == 1 and len(request.topics) == 1 and not refused:  # it had to wait
             (((name, index), result),) = results.items()
             if result.error_code is ErrorCode.NONE:
                 return Encoded((produced_one(version, context.correlation_id, name, index, result[1:4]),))
