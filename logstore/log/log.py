@@ -43,7 +43,8 @@ from logstore.log.segments.replacement import finish as finish_swaps
 from logstore.log.segments.segment import NO_SPACE, Space
 from logstore.log.validation import AppendInfo, plain_batch, valid_batches
 from logstore.log.writer import LogWriter
-from logstore.records.batch import end_marker, header_at
+from logstore.records.batch import header_at
+from logstore.records.marker import end_marker
 
 logger = logging.getLogger(__name__)
 

@@ -49,7 +49,6 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_LENGTH = struct.Struct(">qi")
 _ORDER = struct.Struct(">qi11xi")  # base offset, length, last offset delta
 _BASE_OFFSET, _LEADER_EPOCH = struct.Struct(">q"), struct.Struct(">i")
-_MARKER_KEY, _MARKER_VALUE = struct.Struct(">hh"), struct.Struct(">hi")
 _LEADER_EPOCH_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 12, 17, 21, 35
 _INT64_MAX = 2**63 - 1
 _PLAIN = frozenset(int(codec) for codec in Codec)  # attributes of a batch that is only compressed
@@ -127,11 +126,6 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
-
-
-class ControlMarker(NamedTuple):
-    kind: str
-    coordinator_epoch: int
 
 
 class ProducerStamp(NamedTuple):
@@ -300,28 +294,6 @@ def _section(buffer: Buffer, position: int, limit_bytes: int) -> _Section:
     check(buffer, position, header)
     stored = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
     return _Section(memoryview(decompress(header.codec, stored, limit_bytes=limit_bytes)), header)
-
-
-def control_marker(record: Record) -> ControlMarker:
-    """Return the contents of a control record; an unknown type has the kind 'UNKNOWN'."""
-    key, value = record.key or b"", record.value or b""
-    kind = {0: "ABORT", 1: "COMMIT"}.get(int.from_bytes(key[2:4], "big", signed=True), "UNKNOWN")
-    epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
-    return ControlMarker(kind if len(key) >= 4 else "UNKNOWN", epoch)
-
-
-def marker_of(buffer: Buffer, position: int = 0) -> ControlMarker | None:
-    """Return the marker in the control batch at `position`; None if compaction has emptied it.
-
-    Raises: InvalidBatchError: damage of any kind.
-    """
-    return next((control_marker(record) for record in records(buffer, position)), None)
-
-
-def end_marker(producer: tuple[int, int], *, commit: bool, coordinator_epoch: int, now_ms: int) -> bytearray:
-    """Return the control batch that ends a transaction of this (producer id, epoch)."""
-    key, value = _MARKER_KEY.pack(0, int(commit)), _MARKER_VALUE.pack(0, coordinator_epoch)
-    return build([Record(0, now_ms, key, value)], attributes=CONTROL | TRANSACTIONAL, producer=(*producer, -1))
 
 
 def build(

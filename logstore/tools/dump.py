@@ -15,16 +15,8 @@ from logstore.env import SYSTEM, Env
 from logstore.errors import InvalidRequestError
 from logstore.log.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, offset_index, time_index
 from logstore.log.segments.names import SEGMENT_FILE
-from logstore.records.batch import (
-    HEADER_BYTES,
-    BatchHeader,
-    InvalidBatchError,
-    Record,
-    check,
-    control_marker,
-    header_at,
-    records,
-)
+from logstore.records.batch import HEADER_BYTES, BatchHeader, InvalidBatchError, Record, check, header_at, records
+from logstore.records.marker import control_marker
 
 CHUNK_BYTES = 1024 * 1024
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from logstore.records import batch
+from logstore.records.marker import ControlMarker, marker_of
 from replication.coordinators.terms import Loading, Written
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
@@ -126,7 +127,7 @@ def _take(read: _Read, records: bytes | bytearray | memoryview, start: int) -> i
     position = start
     for at, header in batch.batches(records):
         if header.is_control:
-            _end(read, header.producer_id, batch.marker_of(records, at))
+            _end(read, header.producer_id, marker_of(records, at))
         else:
             into = read.open.setdefault(header.producer_id, {}) if header.is_transactional else read.latest
             for record in batch.records(records, at):
@@ -136,7 +137,7 @@ def _take(read: _Read, records: bytes | bytearray | memoryview, start: int) -> i
     return position
 
 
-def _end(read: _Read, producer_id: int, marker: batch.ControlMarker | None) -> None:
+def _end(read: _Read, producer_id: int, marker: ControlMarker | None) -> None:
     """Of a committed record and another one of its key, the later one in the log counts."""
     ended = read.open.pop(producer_id, {})
     if marker is not None and marker.kind == "COMMIT":

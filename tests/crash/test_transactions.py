@@ -12,7 +12,8 @@ import pytest
 from logstore.env import Env
 from logstore.log.producers import tracker
 from logstore.log.segments.directory import create
-from logstore.records.batch import TRANSACTIONAL, Record, batches, build, marker_of
+from logstore.records.batch import TRANSACTIONAL, Record, batches, build
+from logstore.records.marker import marker_of
 from logstore.store.reading import read_isolated
 from tests.crash.test_crash_points import DIRECTORY, ROOT
 from tests.model.test_producer_model import Model, Stored

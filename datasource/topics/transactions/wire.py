@@ -17,6 +17,7 @@ from logstore.env import SYSTEM
 from logstore.errors import OffsetOutOfRangeError, PylogError, TopicExistsError, UnknownTopicError
 from logstore.records import batch as batches
 from logstore.records.compression import Codec
+from logstore.records.marker import marker_of
 from replication.client import transactions
 from replication.client.cluster import Cluster
 from replication.client.coordinators import transactional_key
@@ -100,7 +101,7 @@ class DecisionTopic:
         for position, header in batches.batches(part):
             batches.check(part, position, header)
             if header.is_control:
-                marker, ended = batches.marker_of(part, position), self._open.pop(header.producer_id, ())
+                marker, ended = marker_of(part, position), self._open.pop(header.producer_id, ())
                 if marker is not None and marker.kind == "COMMIT":
                     self._known.update({name: (offset, value) for offset, name, value in ended})
                 continue

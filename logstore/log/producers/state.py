@@ -36,7 +36,8 @@ from logstore.errors import (
     TransactionStateError,
 )
 from logstore.log.segments.index import AbortedTransaction
-from logstore.records.batch import BatchHeader, ControlMarker, ProducerStamp, sequence_after
+from logstore.records.batch import BatchHeader, ProducerStamp, sequence_after
+from logstore.records.marker import ControlMarker
 
 BATCHES_KEPT = 5
 NO_EPOCH = NO_SEQUENCE = NO_OFFSET = -1

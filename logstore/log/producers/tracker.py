@@ -39,7 +39,8 @@ from logstore.log.segments import lookup
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.index import AbortedTransaction
 from logstore.log.segments.segment import Segment
-from logstore.records.batch import TRANSACTIONAL, BatchHeader, ControlMarker, InvalidBatchError, marker_of
+from logstore.records.batch import TRANSACTIONAL, BatchHeader, InvalidBatchError
+from logstore.records.marker import ControlMarker, marker_of
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,9 @@ import struct
 
 import pytest
 
-from logstore.records.batch import Record, build, end_marker
+from logstore.records.batch import Record, build
 from logstore.records.compression import Codec
+from logstore.records.marker import end_marker
 from replication.broker.handlers.data import DataHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.strangers import Strangers

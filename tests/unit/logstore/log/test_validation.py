@@ -6,7 +6,8 @@ from logstore.config import LogConfig
 from logstore.errors import InvalidRecordError
 from logstore.log.segments.segment import SegmentEnd
 from logstore.log.validation import InvalidTimestampError, check_times, must_roll, valid_batches
-from logstore.records.batch import TRANSACTIONAL, Record, build, end_marker, header_at
+from logstore.records.batch import TRANSACTIONAL, Record, build, header_at
+from logstore.records.marker import end_marker
 
 ROWS = [Record(0, 1000, None, b"one"), Record(1, 1010, None, b"two")]
 CONFIG = LogConfig()

@@ -11,16 +11,9 @@ from logstore.env import Env
 from logstore.errors import OutOfOrderSequenceError
 from logstore.maintenance import compaction
 from logstore.records import batch as batches
-from logstore.records.batch import (
-    CONTROL,
-    DELETE_HORIZON,
-    TRANSACTIONAL,
-    Record,
-    build,
-    end_marker,
-    marker_of,
-)
+from logstore.records.batch import CONTROL, DELETE_HORIZON, TRANSACTIONAL, Record, build
 from logstore.records.compression import Codec
+from logstore.records.marker import end_marker, marker_of
 from logstore.store.reading import read_isolated
 from tests.support.disk import Crash, Disk, StillClock
 from tests.support.partition import make, reopen

@@ -6,6 +6,7 @@ from hypothesis import given
 from logstore.records import batch as b
 from logstore.records.batch import Record, build
 from logstore.records.compression import Codec
+from logstore.records.marker import ControlMarker, control_marker
 from tests.support.records import INT64, numbered, record_lists
 
 
@@ -60,9 +61,9 @@ def test_markers_of_transactions_are_recognised():
     header = b.header_at(data)
     assert header.is_control
     assert header.is_transactional
-    assert [b.control_marker(r) for r in b.records(data)] == [b.ControlMarker("COMMIT", 21)]
-    assert b.control_marker(record._replace(key=b"\0\0\0\0")).kind == "ABORT"
-    assert b.control_marker(record._replace(key=b"\0", value=None)) == b.ControlMarker("UNKNOWN", -1)
+    assert [control_marker(r) for r in b.records(data)] == [ControlMarker("COMMIT", 21)]
+    assert control_marker(record._replace(key=b"\0\0\0\0")).kind == "ABORT"
+    assert control_marker(record._replace(key=b"\0", value=None)) == ControlMarker("UNKNOWN", -1)
 
 
 def test_walking_stops_at_a_partial_tail():

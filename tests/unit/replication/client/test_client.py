@@ -10,7 +10,8 @@ from confluent_kafka import Producer
 
 from logstore.errors import InvalidConfigError, OffsetOutOfRangeError, UnknownTopicError
 from logstore.records.arrow import decode
-from logstore.records.batch import TRANSACTIONAL, InvalidBatchError, Record, build, end_marker
+from logstore.records.batch import TRANSACTIONAL, InvalidBatchError, Record, build
+from logstore.records.marker import end_marker
 from replication.client.addresses import addresses_of
 from replication.client.connection import UnreachableError
 from replication.client.fetching import committed
