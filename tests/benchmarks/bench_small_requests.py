@@ -1,38 +1,51 @@
-"""Small produce requests: how many one broker answers per second of its CPU, beside a bare echo server of asyncio.
+"""Small requests beside Kafka 0.9: how many brokers answer per second of their CPU, and after how long.
 
-python tests/benchmarks/bench_small_requests.py [--connections 10,100,1000] [--seconds 5] [--path DIR]
+PYLOG_KAFKA_HOME=/opt/kafka python tests/benchmarks/bench_small_requests.py [--only produce,produce-all,fetch,…]
+    [--connections 10,100,1000] [--seconds 3] [--rounds 3] [--path DIR]
 
-Each connection sends one request (10 records of 100 B to one of 10 partitions, acks=1), waits for its answer, and sends
-the next. The echo server reads the same bytes and sends as many back as the broker does: what a Python loop costs that
-does nothing. CPU is that of the server's process, user and system. The clients use the other core.
+Each connection sends one request, waits for its answer, and sends the next. *produce*: 10 records of 100 B to one of 10
+partitions of one broker, acks=1; *produce-all*: the same to three brokers and replicas, acks=all; the others ask one
+broker, by 100 connections: *fetch* for such a batch, *metadata* of the topic, *commit* of one offset, *heartbeat* of a
+group with one member, *api-versions* (which Kafka 0.9 does not know). Both sides get the same versions where Kafka
+0.9 has them; else pylog gets what clients of today send. The sides take turns; CPU is that of all brokers, user and
+system; the clients use the other core. The echo server reads as many bytes as a produce request has and sends as many
+back: what a Python loop costs that does nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
+import itertools
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import uvloop
-from harness import show
+from bench_cluster import Side, cpu_s, sides
+from confluent_kafka.admin import AdminClient
+from harness import AGAIN, ratio, show
 
 from logstore.records.batch import Record, build
-from replication.client.kafka_client import KafkaClient
-from replication.local_cluster import LocalCluster
 from replication.protocol.apis import ApiKey, encode_request
 from replication.protocol.messages import ProducePartition, ProduceRequest, ProduceTopic
 
-PARTITIONS = 10
-TICKS = os.sysconf("SC_CLK_TCK")
+TOPIC, PARTITIONS = "small", 10
+CONNECTIONS = 100  # of the kinds that are asked with one number only
+KINDS = ("produce", "produce-all", "fetch", "metadata", "commit", "heartbeat", "api-versions")
+PRODUCED_BYTES = 1263
+READY_S = 60
 ECHO = """
 import asyncio, sys, uvloop
-ANSWER = bytes(int(sys.argv[1]))
+ANSWER = bytes(60)
 class Echo(asyncio.Protocol):
     def connection_made(self, transport): self.transport = transport
     def data_received(self, data): self.transport.write(ANSWER)
@@ -44,12 +57,20 @@ uvloop.run(main())
 """
 
 
+class Found(NamedTuple):
+    """One round of one side."""
+
+    cpu_s_per_request: float
+    p50_ms: float
+    p99_ms: float
+
+
 class Asking(asyncio.Protocol):
-    """One connection, whose answers have so many bytes each; `delays_s` gets the seconds of every one."""
+    """One connection that sends the same request again after each answer; `delays_s` gets the seconds of each."""
 
     def __init__(self, request: bytes, answer_bytes: int, delays_s: list[float]) -> None:
         self._request, self._answer_bytes, self._delays_s = request, answer_bytes, delays_s
-        self._got_bytes = 0
+        self._size, self._got_bytes = answer_bytes, 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask for the first time."""
@@ -57,9 +78,11 @@ class Asking(asyncio.Protocol):
         self._ask()
 
     def data_received(self, data: bytes) -> None:
-        """Ask again when the answer is whole."""
+        """Ask again when the answer is whole; its first four bytes say its size (of the echo's, we know it)."""
+        if not self._got_bytes and not self._answer_bytes:
+            self._size = 4 + int.from_bytes(data[:4], "big")
         self._got_bytes += len(data)
-        if self._got_bytes >= self._answer_bytes:
+        if self._got_bytes >= self._size:
             self._got_bytes = 0
             self._delays_s.append(time.perf_counter() - self._since)
             self._ask()
@@ -69,30 +92,147 @@ class Asking(asyncio.Protocol):
         self._transport.write(self._request)
 
 
-def request(partition: int) -> bytes:
-    """A Produce request as it goes over the wire."""
-    batch = memoryview(build([Record(n, 1_700_000_000_000, None, bytes(100)) for n in range(10)]))
-    topic = ProduceTopic("small", (ProducePartition(partition, batch),))
-    return b"".join(encode_request(ApiKey.PRODUCE, 9, 1, "bench", ProduceRequest(1, 30_000, (topic,))))
+# Requests as bytes. All but those for records have the old encoding, which both sides read.
 
 
-async def answer_bytes_of(port: int) -> int:
-    """The size of one answer of the broker."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request(0))
-    size = 4 + int.from_bytes(await reader.readexactly(4), "big")
-    writer.close()
-    return size
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
 
 
-async def load(port: int, answer_bytes: int, connections: int, seconds: float) -> list[float]:
-    """The seconds of every answer that came while so many connections asked."""
-    delays_s: list[float] = []
-    asking = [
-        await asyncio.get_running_loop().create_connection(
-            lambda n=n: Asking(request(n % PARTITIONS), answer_bytes, delays_s), "127.0.0.1", port
+def frame(key: int, version: int, body: bytes) -> bytes:
+    request = struct.pack(">hhi", key, version, 1) + text("bench") + body
+    return struct.pack(">i", len(request)) + request
+
+
+def in_partition(partition: int, rest: bytes) -> bytes:
+    """An array of the one topic with one partition."""
+    return struct.pack(">i", 1) + text(TOPIC) + struct.pack(">ii", 1, partition) + rest
+
+
+def message_set() -> bytes:
+    """Ten messages of 100 B in the format of Kafka 0.9."""
+    body = struct.pack(">bbii", 0, 0, -1, 100) + bytes(100)
+    message = struct.pack(">I", zlib.crc32(body)) + body
+    return b"".join(struct.pack(">qi", n, len(message)) + message for n in range(10))
+
+
+def produce(side: Side, acks: int, partition: int) -> bytes:
+    if side.name == "Kafka":
+        data = message_set()
+        return frame(
+            0, 1, struct.pack(">hi", acks, 30_000) + in_partition(partition, struct.pack(">i", len(data)) + data)
         )
-        for n in range(connections)
+    batch = memoryview(build([Record(n, 1_700_000_000_000, None, bytes(100)) for n in range(10)]))
+    topic = ProduceTopic(TOPIC, (ProducePartition(partition, batch),))
+    return b"".join(encode_request(ApiKey.PRODUCE, 9, 1, "bench", ProduceRequest(acks, 30_000, (topic,))))
+
+
+def fetch(side: Side, partition: int) -> bytes:
+    """Wait up to 500 ms for one byte: there is one batch. Kafka 0.9 cuts at the bytes, later versions after a batch."""
+    size = len(message_set())
+    head = struct.pack(">iii", -1, 500, 1)
+    if side.name == "Kafka":
+        return frame(1, 1, head + in_partition(partition, struct.pack(">qi", 0, size)))
+    head += struct.pack(">ib", size, 0)
+    return frame(1, 4, head + in_partition(partition, struct.pack(">qi", 0, size)))
+
+
+def commit(n: int) -> bytes:
+    """A consumer without a group's membership commits."""
+    head = text(f"committed-{n}") + struct.pack(">i", -1) + text("") + struct.pack(">q", -1)
+    return frame(8, 2, head + in_partition(n % PARTITIONS, struct.pack(">q", n) + text("")))
+
+
+async def ask(port: int, request: bytes) -> bytes:
+    """The answer to one request, after its correlation id."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    size = int.from_bytes(await reader.readexactly(4), "big")
+    answer = await reader.readexactly(size)
+    writer.close()
+    return answer[4:]
+
+
+async def heartbeat(port: int, group: str) -> bytes:
+    """The heartbeat of a new member of a new group: join, sync, and what its generation and name are then."""
+    protocols = struct.pack(">i", 1) + text("range") + struct.pack(">i", 0)
+    join = frame(11, 0, text(group) + struct.pack(">i", 30_000) + text("") + text("consumer") + protocols)
+    until = time.monotonic() + READY_S
+    while True:
+        answer = await ask(port, join)
+        error, generation = struct.unpack_from(">hi", answer)
+        if not error:
+            break
+        assert time.monotonic() < until, f"joining {group}: error {error}"
+        await asyncio.sleep(0.2)
+    at = 6
+    for _ in range(3):  # protocol, leader, member
+        size = int.from_bytes(answer[at : at + 2], "big")
+        member = answer[at + 2 : at + 2 + size].decode()
+        at += 2 + size
+    named = text(group) + struct.pack(">i", generation) + text(member)
+    synced = await ask(port, frame(14, 0, named + struct.pack(">i", 1) + text(member) + struct.pack(">i", 0)))
+    assert synced[:2] == b"\0\0", synced
+    beat = frame(12, 0, named)
+    assert await ask(port, beat) == b"\0\0"
+    return beat
+
+
+def refused(side: Side, kind: str, answer: bytes) -> bool:
+    """Whether an answer says so, or brings no records."""
+    if kind == "fetch":
+        return len(answer) < 10 * 100
+    if kind in ("metadata", "api-versions"):
+        return False
+    if kind.startswith("produce"):
+        at = 13 if side.name == "pylog" else 19
+        return answer[at : at + 2] != b"\0\0"
+    return answer[-2:] != b"\0\0"
+
+
+# One row
+
+
+def leaders(side: Side) -> list[int]:
+    """The port of the leader of each partition."""
+    found = AdminClient({"bootstrap.servers": side.bootstrap, **side.client}).list_topics(TOPIC, timeout=30)
+    parts = found.topics[TOPIC].partitions
+    return [found.brokers[parts[n].leader].port for n in range(PARTITIONS)]
+
+
+async def requests(side: Side, kind: str, connections: int) -> list[tuple[int, bytes]]:
+    """(port, request) of each connection."""
+    ports = leaders(side)
+    made: list[tuple[int, bytes]] = []
+    for n in range(connections):
+        port, partition = ports[n % PARTITIONS], n % PARTITIONS
+        one = {
+            "produce": lambda: produce(side, 1, partition),
+            "produce-all": lambda: produce(side, -1, partition),
+            "fetch": lambda: fetch(side, partition),
+            "metadata": lambda: frame(3, 0, struct.pack(">i", 1) + text(TOPIC)),
+            "commit": lambda: commit(n),
+            "api-versions": lambda: frame(18, 0, b""),
+        }.get(kind)
+        made.append((port, one() if one else b""))
+    if kind == "heartbeat":
+        groups = (f"beating-{time.time_ns()}-{n}" for n in range(connections))
+        made = [(ports[0], beat) for beat in await asyncio.gather(*(heartbeat(ports[0], group) for group in groups))]
+    until = time.monotonic() + READY_S
+    for port, one in made:
+        while refused(side, kind, answer := await ask(port, one)):
+            assert time.monotonic() < until, f"{side.name} refuses {kind}: {answer!r}"
+            await asyncio.sleep(0.2)
+    return made
+
+
+async def load(asked: Sequence[tuple[int, bytes]], answer_bytes: int, seconds: float) -> list[float]:
+    """The seconds of every answer that came; an answer that names its size has 0 `answer_bytes`."""
+    delays_s: list[float] = []
+    loop = asyncio.get_running_loop()
+    asking = [
+        await loop.create_connection(lambda one=one: Asking(one, answer_bytes, delays_s), "127.0.0.1", port)
+        for port, one in asked
     ]
     await asyncio.sleep(seconds)
     for transport, _ in asking:
@@ -100,44 +240,95 @@ async def load(port: int, answer_bytes: int, connections: int, seconds: float) -
     return delays_s
 
 
-def cpu_s(pid: int) -> float:
-    """The CPU seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-def measure(pid: int, port: int, answer_bytes: int, connections: int, seconds: float) -> tuple[float, float, float]:
-    """(answers per second of the server's CPU, their median and 99th percentile in ms)."""
-    before = cpu_s(pid)
-    delays_s = uvloop.run(load(port, answer_bytes, connections, seconds))
+def measure(pids: Sequence[int], asked: Sequence[tuple[int, bytes]], seconds: float, answer_bytes: int = 0) -> Found:
+    before = sum(map(cpu_s, pids))
+    delays_s = uvloop.run(load(asked, answer_bytes, seconds))
     points = statistics.quantiles(delays_s, n=100)
-    return len(delays_s) / (cpu_s(pid) - before), 1000 * points[49], 1000 * points[98]
+    time.sleep(0.3)
+    return Found((sum(map(cpu_s, pids)) - before) / len(delays_s), 1000 * points[49], 1000 * points[98])
+
+
+@contextmanager
+def echoing() -> Iterator[tuple[int, int]]:
+    """(process id, port) of the echo server."""
+    with subprocess.Popen([sys.executable, "-c", ECHO], stdout=subprocess.PIPE, text=True) as echo:
+        assert echo.stdout is not None
+        yield echo.pid, int(echo.stdout.readline())
+        echo.terminate()
+
+
+def row(measured: Sequence[Side], kind: str, connections: int, options: argparse.Namespace) -> list[object]:
+    """What one kind of request costs with so many connections."""
+    works: dict[str, Callable[[], Found]] = {}
+    for side in measured:
+        if side.name == "Kafka" and kind == "api-versions":
+            continue
+        asked, pids = uvloop.run(requests(side, kind, connections)), side.pids()
+        works[side.name] = lambda pids=pids, asked=asked: measure(pids, asked, options.seconds)
+    found: dict[str, list[Found]] = {name: [] for name in (*works, AGAIN)}
+    peer = works.get("Kafka", works["pylog"])
+    with echoing() as (pid, port):
+        for number in range(options.rounds + 1):  # the first warms up
+            for name, work in {**works, AGAIN: peer}.items():
+                one = work()
+                if number:
+                    found[name].append(one)
+        bare = measure([pid], [(port, bytes(PRODUCED_BYTES))] * connections, options.seconds, 60)
+
+    def cost(name: str) -> list[float]:
+        return [one.cpu_s_per_request for one in found[name]]
+
+    cells: list[object] = [kind, connections]
+    for name in ("pylog", "Kafka"):
+        if name not in works:
+            cells += ["", "", ""]
+            continue
+        cells += [round(1 / statistics.median(cost(name)))]
+        cells += [round(statistics.median(one[n] for one in found[name]), 1) for n in (1, 2)]
+    beside = "Kafka" in works
+    noise = ratio(cost(AGAIN), cost("Kafka" if beside else "pylog"))
+    cells += [ratio(cost("pylog"), cost("Kafka")) if beside else "", noise, round(1 / bare.cpu_s_per_request)]
+    print(*cells, file=sys.stderr, flush=True)
+    return cells
 
 
 def main() -> None:
-    """Print one row for each number of connections."""
+    """Print one row for each kind and number of connections."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(KINDS))
     parser.add_argument("--connections", default="10,100,1000")
-    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--path", type=Path)
     options = parser.parse_args()
-    directory = options.path or Path(tempfile.mkdtemp(prefix="pylog-bench-"))
+    kinds = options.only.split(",")
     rows = []
-    with LocalCluster(1, directory) as cluster, KafkaClient(cluster.bootstrap) as client:
-        client.create_topic("small", partitions=PARTITIONS)
-        port, pid = int(cluster.bootstrap.rsplit(":", 1)[1]), cluster.pid(1)
-        size = asyncio.run(answer_bytes_of(port))
-        with subprocess.Popen([sys.executable, "-c", ECHO, str(size)], stdout=subprocess.PIPE, text=True) as echo:
-            assert echo.stdout is not None
-            echo_port = int(echo.stdout.readline())
-            for connections in map(int, options.connections.split(",")):
-                for _ in range(2):  # the first warms up
-                    found = measure(pid, port, size, connections, options.seconds)
-                bare = measure(echo.pid, echo_port, size, connections, options.seconds)
-                rows.append([connections, *(round(n, 1) for n in found), round(bare[0]), found[0] / bare[0]])
-            echo.terminate()
-    columns = ["connections", "requests per CPU s", "p50 ms", "p99 ms", "echo per CPU s", "ratio"]
-    show("Small produce requests to one broker", columns, rows)
+    for brokers, group in itertools.groupby(
+        sorted(kinds, key=KINDS.index), lambda kind: 3 if kind == "produce-all" else 1
+    ):
+        with sides(brokers, options.path or Path(tempfile.gettempdir())) as measured:
+            for side in measured:
+                side.create(TOPIC, PARTITIONS, brokers)
+                for n, port in enumerate(leaders(side)):
+                    asyncio.run(ask(port, produce(side, 1, n)))
+                asyncio.run(ask(leaders(side)[0], frame(10, 0, text("a group"))))  # makes the topic of offsets
+            for kind in group:
+                each = map(int, options.connections.split(",")) if kind.startswith("produce") else (CONNECTIONS,)
+                rows += [row(measured, kind, connections, options) for connections in each]
+    columns = [
+        "request",
+        "conns",
+        "pylog/CPU s",
+        "p50 ms",
+        "p99 ms",
+        "Kafka/CPU s",
+        "p50 ms",
+        "p99 ms",
+        "ratio",
+        "noise",
+        "echo",
+    ]
+    show("Small requests per second of the brokers' CPU", columns, rows)
 
 
 if __name__ == "__main__":
