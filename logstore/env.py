@@ -33,6 +33,7 @@ Bytes = bytes | bytearray | memoryview
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # Enough for the files that one Spark task works on; far below the usual limit of 1,024. Brokers take more.
 OPEN_FILES_MAX = 256
+RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
 # A directory that changed less than this before it was listed may change again within the same time stamp.
 SETTLED_NS = 100_000_000
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -151,6 +152,17 @@ class OsFiles:
             return os.pread(file.fd, size, position)
         except OSError as error:
             raise _failure("read", path, error) from error
+
+    def read_cached(self, path: StrPath, position: int, size: int) -> bytearray | None:
+        """The same, if the system has all of it in memory; None: it has not, or does not tell."""
+        if RWF_NOWAIT is None:
+            return None
+        data = bytearray(size)
+        try:
+            count = os.preadv(self._descriptor(str(path)).fd, [data], position, RWF_NOWAIT)
+        except OSError:  # `read` says what there is to say
+            return None
+        return data if count == size else None
 
     def read_all(self, path: StrPath) -> bytes:
         """Return what is at `path` now (the file is opened anew: for small files that others replace)."""

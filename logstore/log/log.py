@@ -310,6 +310,13 @@ class Log:
         """
         return self.reader.read(offset, max_bytes=max_bytes, upper=upper, space=space)
 
+    def read_cached(self, offset: int, *, max_bytes: int, upper: int) -> ReadResult | None:
+        """As `read`, of the active segment, if that waits for no disk, and is little; None: it may, or is more.
+
+        For the owner of the directory: does not look for what other processes did.
+        """
+        return self.reader.read_cached(offset, max_bytes=max_bytes, upper=upper)
+
     def segments(self) -> tuple[SegmentInfo, ...]:
         return self.point.look_up(lambda view: tuple(lookup.segment_infos(self.files, view)))
 

@@ -18,6 +18,8 @@ from logstore.records.batch import header_at
 
 # Scans in progress whose place is remembered; more of them fall back to the index.
 CURSORS_MAX = 32
+# More than this is copied by a thread.
+CACHED_BYTES_MAX = 128 * 1024
 
 
 class ReadResult(NamedTuple):
@@ -48,6 +50,19 @@ class LogReader:
             return self._read_in(view, request, upper)
         except (CorruptLogError, FileNotFoundError):
             return self._point.look_up(lambda view: self._read_in(view, request, upper), reread=True)
+
+    def read_cached(self, offset: int, *, max_bytes: int, upper: int) -> ReadResult | None:
+        """See `Log.read_cached`."""
+        view = self._files.view
+        if view.is_swapping or not view.bases or not view.bases[-1] <= offset < upper <= view.end:
+            return None
+        base_offset, position = self._cursors.get(offset, (offset, 0))
+        if base_offset != view.bases[-1] or min(max_bytes, view.tail.position - position) > CACHED_BYTES_MAX:
+            return None
+        segment = self._files.segment(base_offset)
+        request = Request(offset, max_bytes, upper, None)
+        found = segment.read_cached(request, position, view.tail.position, view.end)
+        return None if found is None else self._found(segment, found)
 
     def _read_in(self, view: DirectoryView, request: Request, upper: int | None) -> ReadResult:
         offset = request.offset
@@ -82,6 +97,9 @@ class LogReader:
             found = segment.read(request, 0, lookup.end_of(view, number))
         if not may_have_gaps:
             lookup.check_no_gap(self._files.segment(view.bases[first]).path, request.offset, found)
+        return self._found(segment, found)
+
+    def _found(self, segment: Segment, found: Slice) -> ReadResult:
         if len(self._cursors) >= CURSORS_MAX:
             self._cursors.clear()
         self._cursors[found.next_offset] = (segment.base_offset, found.position + len(found.data))

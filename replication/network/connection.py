@@ -128,31 +128,48 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take the bytes that came, and dispatch what may be dispatched; read on if there is room for more."""
-        now_s = self._time()
-        if nbytes and not self._take(nbytes, now_s):
-            return
-        pending, service = self._pending, self._service
-        while pending and self._may_start():
-            work = self._decoded(*pending.popleft(), now_s)
-            if work is None:
-                continue
-            try:
-                service.begun = work
-                response = service.handlers[work.key](work, work.body)
-            except Exception as exc:  # noqa: BLE001  what a handler did not foresee must not stop the others
-                self._done(work)
-                self._broke(work, exc)
+        now_s, pending = self._time(), self._pending
+        if nbytes:
+            frame = self._only_frame(nbytes)
+            if frame is not None:
+                self._begin(frame, 0, now_s)
                 return
-            if type(response) is not Encoded and hasattr(response, "__await__"):
-                self._wait_for(work, response)
-            else:
-                self._answer(work, response)
+            if not self._take(nbytes, now_s):
+                return
+        while pending and self._may_start():
+            if not self._begin(*pending.popleft(), now_s):
+                return
         wanted = not (pending or self._is_winding_up) and (not self._frames.large_bytes or self._has_bytes())
         if wanted != self._is_reading:
             self._read_if(wanted)
 
     def go_on(self) -> None:
         self.buffer_updated(0)
+
+    def _only_frame(self, nbytes: int) -> bytearray | None:
+        """The one small frame that came, as most do, if it may start at once."""
+        if self._pending or self.work or self._in_room or self._is_winding_up or not self._may_write:
+            return None
+        return self._frames.only(self._service.scratch, nbytes) if self._admission.has_room else None
+
+    def _begin(self, frame: Frame, held_bytes: int, now_s: float) -> bool:
+        """Dispatch a request; False: there will be no more."""
+        work = self._decoded(frame, held_bytes, now_s)
+        if work is None:
+            return True
+        service = self._service
+        try:
+            service.begun = work
+            response = service.handlers[work.key](work, work.body)
+        except Exception as exc:  # noqa: BLE001  what a handler did not foresee must not stop the others
+            self._done(work)
+            self._broke(work, exc)
+            return False
+        if type(response) is not Encoded and hasattr(response, "__await__"):
+            self._wait_for(work, response)
+        else:
+            self._answer(work, response)
+        return True
 
     def _take(self, nbytes: int, now_s: float) -> bool:
         """Take the frames that are whole with what came. False: there will be no more."""
@@ -288,18 +305,15 @@ class Connection(asyncio.BufferedProtocol):
                 self._wait_for(work, encoding(cast("Any", found)))
                 return
             parts = found
-        self._done(work)
+        if work.is_begun or work.held_bytes:
+            self._done(work)
         if work.is_begun:
             parts = self._in_order(work, parts)
         elif self._order:
             self._order.append(work)
             work.parts, parts = parts, ()
         if parts:
-            if not self._ready:
-                self._admission.send_later(self)
-            self._ready += parts
-            if len(self._ready) > SENT_AT_ONCE or max(map(len, parts)) > LARGE_BYTES:
-                self.send()
+            self._send(parts)
         self._last_active_s = now_s = self._time()
         if self._service.observer is not None:
             self._service.observer(work.key, now_s - work.started_s)
@@ -312,13 +326,22 @@ class Connection(asyncio.BufferedProtocol):
             ready += self._order.popleft().parts or ()
         return ready
 
+    def _send(self, parts: Sequence[Buffer]) -> None:
+        """At the end of this turn, with others: waking a client costs more than all the rest of a small answer."""
+        if not self._ready:
+            self._admission.send_later(self)
+        self._ready += parts
+        if len(self._ready) > SENT_AT_ONCE or max(map(len, parts)) > LARGE_BYTES:
+            self.send()
+
     def send(self) -> None:
         ready, self._ready = self._ready, []
-        if ready and not self._transport.is_closing():
+        transport = self._transport
+        if ready and not transport.is_closing():
             if len(ready) == 1:
-                self._transport.write(ready[0])
+                transport.write(ready[0])
             else:
-                self._transport.writelines(ready)
+                transport.writelines(ready)
             if not self._may_write:
                 self._count_unsent(self._transport.get_write_buffer_size())
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
+from functools import partial
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 Item = TypeVar("Item")
@@ -105,6 +106,41 @@ async def all_of(act: Callable[[Item], Awaitable[Found]], items: Iterable[Item])
     if failed:
         raise failed[0]
     return [found[number] for number in range(len(found))]
+
+
+def begin(work: Coroutine[Any, Any, Found]) -> Found | Awaitable[Found]:
+    """Go through a coroutine as far as it waits for nothing: what it returns, or the rest of it.
+
+    Most need no task then. What it does before it waits knows no current task: no `asyncio.timeout`.
+    """
+    try:
+        waits_for = work.send(None)
+    except StopIteration as end:
+        found: Found = end.value
+        return found
+    return _Rest(work, waits_for)
+
+
+class _Rest(Generic[Found]):
+    """A coroutine that has begun, and waits."""
+
+    def __init__(self, work: Coroutine[Any, Any, Found], waits_for: Any) -> None:
+        self._work, self._waits_for = work, waits_for
+
+    def __await__(self) -> Generator[Any, Any, Found]:
+        waits_for, work = self._waits_for, self._work
+        while True:
+            try:
+                came = yield waits_for
+            except BaseException as error:  # noqa: BLE001  it is the coroutine's
+                go_on = partial(work.throw, error)
+            else:
+                go_on = partial(work.send, came)
+            try:
+                waits_for = go_on()
+            except StopIteration as end:
+                found: Found = end.value
+                return found
 
 
 async def run(steps: Iterator[Any], size: int = ROWS) -> Any:

@@ -18,6 +18,8 @@ Handler: TypeAlias = Callable[[Any, Any], Awaitable[Any] | Any]
 # What may wait for others without an end: it never counts as queued.
 PARKING = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}) | INTERBROKER
 _PRODUCE = ApiKey.PRODUCE
+# What may wait for slow readers; above that, answers hold little more than a batch.
+UNSENT_BYTES_MAX, ROOM_BYTES_MIN = 256 << 20, 64 << 10
 
 
 class Encoded(NamedTuple):
@@ -58,9 +60,9 @@ class Work:
     def is_exclusive(self) -> bool:
         return self.is_long or self.key is not _PRODUCE
 
-    def unsent_bytes(self) -> int:
-        """How much memory answers take that clients do not read as fast as they ask, all of them together."""
-        return self._admission.unsent_bytes
+    def room_bytes(self) -> int:
+        """How much memory an answer may take, beside those that clients do not read as fast as they ask."""
+        return max(ROOM_BYTES_MIN, UNSENT_BYTES_MAX - self._admission.unsent_bytes)
 
     def begin(self) -> None:
         self.is_begun = True

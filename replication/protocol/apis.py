@@ -145,12 +145,15 @@ def decode_request(frame: memoryview, *, items_max: int = ITEMS_MAX) -> Request:
     """
     try:
         number, version, correlation_id = _HEAD.unpack_from(frame)
-        key = _known(number, version)
+        key, has_tags = _known(number, version)
         if key is None:
             return Request(ApiKey.API_VERSIONS, version, correlation_id, None, None)
         client_id, at = LEGACY.nullable_string(frame, _HEAD.size)  # in this form in every version
-        if is_flexible(key, version):
-            _, at = COMPACT.tags(frame, at)
+        if has_tags:
+            if frame[at]:
+                _, at = COMPACT.tags(frame, at)
+            else:
+                at += 1
         if key is ApiKey.PRODUCE:
             body: Any = decoding.produce_request(version, frame, at, items_max)
         else:
@@ -160,16 +163,20 @@ def decode_request(frame: memoryview, *, items_max: int = ITEMS_MAX) -> Request:
         raise ProtocolError(f"not a request: {exc or type(exc).__name__}") from exc
 
 
-def _known(number: int, version: int) -> ApiKey | None:
-    """Return the API of a request; None for ApiVersions of an unknown version. Raises: ProtocolError."""
+@cache
+def _known(number: int, version: int) -> tuple[ApiKey | None, bool]:
+    """Return the API of a request, and whether its header has tags; None for ApiVersions of an unknown version.
+
+    Raises: ProtocolError.
+    """
     key = _KEYS.get(number)
     if key is None:
         raise ProtocolError(f"API key {number} is not served here")
     first, last = SERVED[key]
     if first <= version <= last:
-        return key
+        return key, is_flexible(key, version)
     if key is ApiKey.API_VERSIONS:
-        return None
+        return None, False
     raise ProtocolError(f"{key.name} version {version} is not served here: {first} to {last} are")
 
 

@@ -69,10 +69,6 @@ class FrameReader:
         Raises: ProtocolError: a frame is too small or too large; nothing more can be read then.
         """
         at, end = 0, len(data)
-        if self._frame is None and not self._size_bytes and INT32.size < end <= LARGE_BYTES:
-            (size,) = INT32.unpack_from(data)
-            if size == end - INT32.size and FRAME_BYTES_MIN <= size <= self._max_bytes:
-                return [bytearray(data[INT32.size :])]  # as clients send small ones: one, and whole
         frames: list[Frame] = []
         while at < end:
             if self._frame is None:
@@ -83,6 +79,13 @@ class FrameReader:
                 at = min(at + wanted, end)
                 frames += self._whole()
         return frames
+
+    def only(self, data: memoryview, nbytes: int) -> bytearray | None:
+        """Return the one small frame that the first `nbytes` of `data` are, copied; None, and nothing: `take` them."""
+        if self._frame is not None or self._size_bytes or not FRAME_BYTES_MIN + INT32.size <= nbytes <= LARGE_BYTES:
+            return None
+        (size,) = INT32.unpack_from(data)
+        return bytearray(data[INT32.size : nbytes]) if size == nbytes - INT32.size <= self._max_bytes else None
 
     def room(self) -> memoryview | None:
         """Return where to receive the next bytes of a large frame; then call `filled`. None: use `take`."""

@@ -26,6 +26,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,8 +134,9 @@ def fetch(side: Side, partition: int) -> bytes:
     head = struct.pack(">iii", -1, 500, 1)
     if side.name == "Kafka":
         return frame(1, 1, head + in_partition(partition, struct.pack(">qi", 0, size)))
-    head += struct.pack(">ib", size, 0)
-    return frame(1, 4, head + in_partition(partition, struct.pack(">qi", 0, size)))
+    head += struct.pack(">ibii", size, 0, 0, -1)
+    asked = struct.pack(">iqqi", -1, 0, -1, size)
+    return frame(1, 11, head + in_partition(partition, asked) + struct.pack(">i", 0) + text(""))
 
 
 def commit(n: int) -> bytes:
@@ -200,21 +202,31 @@ def leaders(side: Side) -> list[int]:
     return [found.brokers[parts[n].leader].port for n in range(PARTITIONS)]
 
 
+def request(side: Side, kind: str, n: int) -> bytes:
+    """That of connection `n`. Heartbeats need members first."""
+    match kind:
+        case "produce":
+            return produce(side, 1, n % PARTITIONS)
+        case "produce-all":
+            return produce(side, -1, n % PARTITIONS)
+        case "fetch":
+            return fetch(side, n % PARTITIONS)
+        case "metadata":
+            return frame(3, 0, struct.pack(">i", 1) + text(TOPIC))
+        case "commit":
+            return commit(n)
+        case "api-versions":
+            return frame(18, 0, b"")
+    return b""
+
+
 async def requests(side: Side, kind: str, connections: int) -> list[tuple[int, bytes]]:
     """(port, request) of each connection."""
     ports = leaders(side)
     made: list[tuple[int, bytes]] = []
     for n in range(connections):
-        port, partition = ports[n % PARTITIONS], n % PARTITIONS
-        one = {
-            "produce": lambda: produce(side, 1, partition),
-            "produce-all": lambda: produce(side, -1, partition),
-            "fetch": lambda: fetch(side, partition),
-            "metadata": lambda: frame(3, 0, struct.pack(">i", 1) + text(TOPIC)),
-            "commit": lambda: commit(n),
-            "api-versions": lambda: frame(18, 0, b""),
-        }.get(kind)
-        made.append((port, one() if one else b""))
+        port = ports[n % PARTITIONS]
+        made.append((port, request(side, kind, n)))
     if kind == "heartbeat":
         groups = (f"beating-{time.time_ns()}-{n}" for n in range(connections))
         made = [(ports[0], beat) for beat in await asyncio.gather(*(heartbeat(ports[0], group) for group in groups))]
@@ -231,7 +243,7 @@ async def load(asked: Sequence[tuple[int, bytes]], answer_bytes: int, seconds: f
     delays_s: list[float] = []
     loop = asyncio.get_running_loop()
     asking = [
-        await loop.create_connection(lambda one=one: Asking(one, answer_bytes, delays_s), "127.0.0.1", port)
+        await loop.create_connection(partial(Asking, one, answer_bytes, delays_s), "127.0.0.1", port)
         for port, one in asked
     ]
     await asyncio.sleep(seconds)
@@ -264,7 +276,7 @@ def row(measured: Sequence[Side], kind: str, connections: int, options: argparse
         if side.name == "Kafka" and kind == "api-versions":
             continue
         asked, pids = uvloop.run(requests(side, kind, connections)), side.pids()
-        works[side.name] = lambda pids=pids, asked=asked: measure(pids, asked, options.seconds)
+        works[side.name] = partial(measure, pids, asked, options.seconds)
     found: dict[str, list[Found]] = {name: [] for name in (*works, AGAIN)}
     peer = works.get("Kafka", works["pylog"])
     with echoing() as (pid, port):

@@ -204,6 +204,10 @@ class Disk:
     def read(self, path, position, size):
         return bytes(self._inode(path).data[position : position + size])
 
+    def read_cached(self, path, position, size):
+        data = self._inode(path).data[position : position + size]
+        return data if len(data) == size else None
+
     def read_all(self, path):
         return bytes(self._inode(path).data)
 

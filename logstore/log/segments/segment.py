@@ -421,6 +421,27 @@ class Segment:
                     own_space = own_space[: batch.size_bytes] if batch.size_bytes <= size_bytes else None
                 max_bytes = size_bytes = batch.size_bytes
 
+    def read_cached(self, request: Request, position: int, size_bytes: int, limit: int) -> Slice | None:
+        """As `read`, where a batch at `position` holds the offset, and memory has it; None: `read` it.
+
+        There are whole batches in the first `size_bytes` of the file, which is the last of its log.
+        """
+        offset, max_bytes, upper, _, walk = request
+        wanted_bytes = min(max_bytes + OFFSET_BYTES, size_bytes - position)
+        data = self._env.files.read_cached(self.path, position, wanted_bytes) or bytearray()
+        stop, last = walk(data, min(len(data), max_bytes), upper=upper)
+        if not stop:
+            return None
+        following = int.from_bytes(data[stop : stop + OFFSET_BYTES], "big") if position + stop < size_bytes else limit
+        try:
+            first = header_at(data)
+            next_offset = (header_at(data, last) if last else first).next_offset
+        except InvalidBatchError:
+            return None
+        if not first.base_offset <= offset <= first.last_offset or next_offset > following:
+            return None
+        return Slice(memoryview(data)[:stop], position, next_offset)
+
     def _check_end(
         self, position: int, end: int, next_offset: int, limit: int, behind: memoryview | bytes = b""
     ) -> None:

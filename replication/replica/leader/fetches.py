@@ -26,6 +26,9 @@ from replication.replica.leader.results import FetchTerms, unlimited
 from replication.replica.storage.batch_cache import BatchCache
 from replication.replica.storage.replica_log import ReplicaLog
 
+# What the event loop copies itself for one fetch, if the system has it in memory.
+PROMPT_BYTES_MAX = 256 * 1024
+
 Found = dict[TopicPartition, PartitionFetched]
 
 
@@ -85,6 +88,18 @@ class _Reading:
             return False
         self.result, self.error = ReadResult(memoryview(found[0]), "", 0, found[1]), None
         return True
+
+    def read_cached(self, max_bytes: int, terms: FetchTerms) -> bool:
+        """Take it from the system's memory, if it is little, and nobody needs it checked."""
+        replica = self.leader.replica
+        if terms.reads_all or replica.damage is not None:
+            return False
+        if terms.isolation is Isolation.READ_COMMITTED and replica.log.files.view.transactional:
+            return False
+        limit = self._limit(max_bytes)
+        self.result = replica.log.read_cached(self.asked.fetch_offset, max_bytes=limit, upper=self.upper)
+        self.error = None
+        return self.result is not None
 
     def has_more(self, terms: FetchTerms) -> bool:
         return self.must_answer(terms) or self.leader.readable_end(terms) > self.upper
@@ -182,6 +197,19 @@ async def fetch(
     return found
 
 
+def fetch_one(leader: Leader, tp: TopicPartition, asked: FetchPartition, terms: FetchTerms) -> PartitionFetched | None:
+    """What a consumer gets of its only partition, if it waits for nothing; None: `fetch` it, nothing was done."""
+    left_bytes = min(terms.max_bytes, terms.room_bytes())
+    if left_bytes <= 0 or leader.admit(asked, terms) is not None:
+        return None
+    reading = _Reading(tp, asked, leader)
+    if not reading.look(terms):
+        return None
+    if not (reading.read_recent(left_bytes, terms.isolation) or reading.read_cached(left_bytes, terms)):
+        return None
+    return reading.answer(terms) if reading.size_bytes >= terms.min_bytes else None
+
+
 async def _ready(readings: Sequence[_Reading], terms: FetchTerms) -> Sequence[_Reading]:
     """Return those with something to read: throttled ones last, and only if the quota has a share for them."""
     ready: list[_Reading] = []
@@ -204,11 +232,15 @@ async def _ready(readings: Sequence[_Reading], terms: FetchTerms) -> Sequence[_R
 async def _read(readings: Sequence[_Reading], terms: FetchTerms) -> None:
     """Read as far as the bytes allow: from memory what is there (not for an examiner), the rest from the disk."""
     left_bytes, rest = min(terms.max_bytes, terms.room_bytes()), []
+    prompt_bytes = PROMPT_BYTES_MAX
     for number, reading in enumerate(readings, 1):
         if number % STEP_ITEMS == 0:
             await step()
         if left_bytes > 0 and terms.replica_id != EXAMINER and reading.read_recent(left_bytes, terms.isolation):
             left_bytes -= reading.size_bytes
+        elif min(left_bytes, prompt_bytes) > 0 and reading.read_cached(left_bytes, terms):
+            left_bytes -= reading.size_bytes
+            prompt_bytes -= reading.size_bytes
         else:
             rest.append(reading)
     if rest:

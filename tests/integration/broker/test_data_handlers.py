@@ -337,7 +337,7 @@ async def sizes_of(client, offsets, **options):
 @on_loop
 async def test_readers_who_do_not_read_cost_a_bounded_amount_of_memory(tmp_path, monkeypatch):
     """Answers of up to fetch.max.bytes each, for clients that never take them."""
-    monkeypatch.setattr("replication.broker.handlers.data.UNSENT_BYTES_MAX", 20 << 20)
+    monkeypatch.setattr("replication.network.work.UNSENT_BYTES_MAX", 20 << 20)
     async with client_of(tmp_path) as client:
         for _ in range(10):
             await client.produce(bytes(batch(bytes(1_000_000))))
