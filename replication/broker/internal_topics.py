@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -16,6 +17,7 @@ from logstore.records.marker import ControlMarker, marker_of
 from replication.coordinators.terms import Loading, Written
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
+from replication.network.steps import begin
 from replication.protocol.messages import FetchPartition
 from replication.replica.leader.leader import Leader
 from replication.replica.leader.results import ALL_IN_SYNC
@@ -69,14 +71,14 @@ class InternalTopic:
         found = self._replicas.partitions().get(TopicPartition(self._topic, partition))
         return found is not None and found.role is None and found.known_leader_epoch is not None
 
-    async def append(
+    def append(
         self,
         partition: int,
         records: bytearray,
         *,
         timeout_ms: int,
         producer: tuple[int, int] | None = None,
-    ) -> Written:
+    ) -> Written | Awaitable[Written]:
         tp = TopicPartition(self._topic, partition)
         if producer is not None:
             try:
@@ -85,7 +87,10 @@ class InternalTopic:
                 return Written(error.code)
             if not is_in_transaction:
                 return Written(ErrorCode.INVALID_TXN_STATE)
-        done = await self._replicas.append({tp: records}, acks=ALL_IN_SYNC, timeout_ms=timeout_ms)
+        return begin(self._append(tp, records, timeout_ms))
+
+    async def _append(self, tp: TopicPartition, records: bytearray, timeout_ms: int) -> Written:
+        done = await self._replicas.append({tp: records}, acks=ALL_IN_SYNC, timeout_ms=timeout_ms, has_keys=True)
         return Written(done[tp].error_code, done[tp].base_offset)
 
     async def load(self, leadership: _Leadership, into: Loading) -> bool:

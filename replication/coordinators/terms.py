@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from logstore.env import Env
@@ -59,15 +59,15 @@ class InternalTopic(Protocol):
     def is_between_roles(self, partition: int) -> bool:
         """Return whether the former role of the partition is over and the next one has not begun."""
 
-    async def append(
+    def append(
         self,
         partition: int,
         records: bytearray,
         *,
         timeout_ms: int,
         producer: tuple[int, int] | None = None,
-    ) -> Written:
-        """Append a batch; return when all replicas in sync have it, or it failed.
+    ) -> Written | Awaitable[Written]:
+        """Append a batch whose records have keys; the outcome is known when all replicas in sync have it, or it failed.
 
         `producer` (id and epoch): its transaction must hold the partition, else INVALID_TXN_STATE.
         """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
+from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 State = TypeVar("State")
@@ -14,17 +16,32 @@ def thaw(state: Any, into: object, *, shared: Collection[str] = ()) -> None:
 
     The fields in `shared` are not copied: replace them, and never change them in place.
     """
-    for field in fields(state):
-        value = getattr(state, field.name)
-        if field.name not in shared:
-            if isinstance(value, Mapping):
-                value = dict(value)
-            elif isinstance(value, frozenset):
-                value = set(value)
-        setattr(into, field.name, value)
+    own: Any = type(state)
+    names, values_of = _fields_of(own)
+    working = into.__dict__
+    for name, value in zip(names, values_of(state), strict=True):
+        kind: Any = type(value)
+        copy = None if name in shared else _copier(kind)
+        working[name] = value if copy is None else copy(value)
 
 
 def freeze(kind: type[State], source: object, **others: Any) -> State:
     """Return a `kind` with the fields of `source`, but for `others`; sets become frozensets."""
-    values = {field.name: getattr(source, field.name) for field in fields(kind) if field.name not in others}  # type: ignore[arg-type]
-    return kind(**{k: frozenset(v) if isinstance(v, set) else v for k, v in values.items()}, **others)
+    own: Any = kind
+    working = source.__dict__
+    values = {name: working[name] for name in _fields_of(own)[0] if name not in others}
+    return kind(**{name: frozenset(v) if type(v) is set else v for name, v in values.items()}, **others)
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
+    """The names of the fields of a state, and what returns their values."""
+    names = tuple(field.name for field in fields(kind))
+    return names, attrgetter(*names)
+
+
+@cache
+def _copier(kind: Any) -> Callable[[Any], Any] | None:
+    if issubclass(kind, Mapping):
+        return dict
+    return set if issubclass(kind, frozenset) else None

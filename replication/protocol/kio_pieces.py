@@ -23,6 +23,7 @@ Item = TypeVar("Item")
 
 # Of an answer. (The answer to a Fetch is not written here, and bounded by fetch.max.bytes.)
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
+NO_TAGS = b"\x00"
 
 
 def item_class(field: Field[Any]) -> Any | None:
@@ -43,7 +44,7 @@ class _Field(NamedTuple):
     tag: int | None
 
     def value_of(self, values: Any) -> Any:
-        if not isinstance(values, Mapping):
+        if type(values) is not dict and not isinstance(values, Mapping):
             return getattr(values, self.name)
         if self.name in values:
             value = values[self.name]
@@ -126,12 +127,18 @@ def _write_items(form: Form, item: Any, values: Iterable[Any], out: io.BytesIO) 
     begin, is_counted = out.tell(), isinstance(values, Sized)
     if is_counted:
         out.write(form.put_count(len(values)))  # type: ignore[arg-type]
-    is_nested = any(field.item is not None for field in _layout(item).plain)
+    layout = _layout(item)
+    is_nested = any(field.item is not None for field in layout.plain)
     count = 0
     for value in values:
         count += 1
         if is_nested:
             yield from write(item, value, out)
+        elif type(value) is dict and not layout.tagged:
+            for field in layout.plain:
+                field.put(out, field.value_of(value))
+            if form is COMPACT:
+                out.write(NO_TAGS)
         else:
             entity_writer(item)(out, build(item, value) if isinstance(value, Mapping) else value)
         if out.tell() > ANSWER_BYTES_MAX:

@@ -191,11 +191,18 @@ class ReplicaManager:
         role = found.role if found is not None else None
         return nearest.ShownFollower(role) if isinstance(role, Follower) else self.leader(tp)
 
-    def produce(self, records: Mapping[TopicPartition, Buffer], request: PendingProduce, *, acks: int) -> None:
+    def produce(
+        self,
+        records: Mapping[TopicPartition, Buffer],
+        request: PendingProduce,
+        *,
+        acks: int,
+        has_keys: bool = False,
+    ) -> None:
         """Append batches, per partition all or none, in the order of the calls; they are stamped in place.
 
         `request` is told of each: with acks 0 or 1 when this broker's log has it, with -1 when it is committed. What
-        failed is an error code, never an exception.
+        failed is an error code, never an exception. `has_keys`: every record has one, as compacted topics need.
         """
         for tp, batches in records.items():
             try:
@@ -203,14 +210,15 @@ class ReplicaManager:
             except KafkaError as error:
                 request.settle(tp, AppendResult(error.code, error_message=str(error)))
             else:
-                leader.append(bytearray(batches) if isinstance(batches, bytes) else batches, acks, request)
+                data = bytearray(batches) if isinstance(batches, bytes) else batches
+                leader.append(data, acks, request, has_keys=has_keys)
 
     def append(
-        self, records: Mapping[TopicPartition, Buffer], *, acks: int, timeout_ms: int
+        self, records: Mapping[TopicPartition, Buffer], *, acks: int, timeout_ms: int, has_keys: bool = False
     ) -> asyncio.Future[dict[TopicPartition, AppendResult]]:
         """`produce` for this broker itself: the results, after `timeout_ms` at the latest if acks is -1."""
         request = PendingProduce(records)
-        self.produce(records, request, acks=acks)
+        self.produce(records, request, acks=acks, has_keys=has_keys)
         if not request.is_over:
             return request.wait(dict, timeout_ms if acks == ALL_IN_SYNC else -1)
         answer = asyncio.get_running_loop().create_future()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from logstore.env import Clock
@@ -13,7 +13,7 @@ from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.state import NO_TIME, Committed, Group
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
-from replication.network.steps import in_steps, step
+from replication.network.steps import begin, in_steps, step
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
@@ -45,9 +45,12 @@ class CommitHandlers:
             ApiKey.OFFSET_DELETE: self.delete,
         }
 
-    async def commit(self, context: Work, body: Any) -> Response:
-        """OffsetCommit: answered when all replicas in sync have the offsets."""
+    def commit(self, context: Work, body: Any) -> Awaitable[Response] | Response:
+        """OffsetCommit: answered when all replicas in sync have the offsets; with one replica, mostly at once."""
         context.park()
+        return begin(self._commit(body))
+
+    async def _commit(self, body: Any) -> Response:
         wanted = await self._wanted(body)
         codes = await self._change(
             body.group_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.state import Group, Phase
 from replication.errors import ErrorCode, KafkaError
-from replication.network.steps import all_of, in_steps
+from replication.network.steps import all_of, begin, in_steps
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
@@ -109,8 +109,11 @@ class GroupHandlers:
             "assignment": answer.assignment,
         }
 
-    async def heartbeat(self, context: Work, body: Any) -> Response:
+    def heartbeat(self, context: Work, body: Any) -> Awaitable[Response] | Response:
         """Heartbeat: no error while the group is being loaded, since nobody is expelled before it is."""
+        return begin(self._heartbeat(body))
+
+    async def _heartbeat(self, body: Any) -> Response:
         try:
             answer = await self._ask(
                 body.group_id,

@@ -145,6 +145,7 @@ class GroupCoordinator:
 
     def _perform(self, term: Term[_Slot], slot: _Slot, effects: tuple[events.Effect, ...]) -> None:
         group = slot.group
+        appended: list[tuple[events.Append, Written]] = []
         for effect in effects:
             match effect:
                 case events.Answer(request, body):
@@ -152,7 +153,13 @@ class GroupCoordinator:
                     if not answer.done():
                         answer.set_result(body)
                 case events.Append():
-                    self._append(term, slot, effect)
+                    written = self._append(term, slot, effect)
+                    if isinstance(written, Written):
+                        appended.append((effect, written))
+        if appended:
+            for effect, written in appended:
+                self._appended(term, slot, effect, written)
+            return
         if group.is_blank and term.slots.get(group.id) is slot:
             del term.slots[group.id]
         self._arm(term, slot)
@@ -175,11 +182,12 @@ class GroupCoordinator:
         if term.slots.get(slot.group.id) is slot:
             self._post(term, slot, events.Ticked())
 
-    def _append(self, term: Term[_Slot], slot: _Slot, append: events.Append) -> None:
+    def _append(self, term: Term[_Slot], slot: _Slot, append: events.Append) -> Written | None:
+        """What became of it, if that is known at once."""
         if term.leadership.is_over:
             written = Written(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             asyncio.get_running_loop().call_soon(self._appended, term, slot, append, written)
-            return
+            return None
         now_ms = self._env.clock.now_ms()
         rows = records_of(slot.group.id, append)
         producer = append.write.producer if isinstance(append.write, events.NewOffsets) else None
@@ -189,10 +197,12 @@ class GroupCoordinator:
         else:
             records = batch.build(items, attributes=batch.TRANSACTIONAL, producer=(*producer, -1))
         timeout_ms = self._config.offsets_commit_timeout_ms
-        answer = asyncio.ensure_future(
-            self._topic.append(term.partition, records, timeout_ms=timeout_ms, producer=producer)
-        )
+        found = self._topic.append(term.partition, records, timeout_ms=timeout_ms, producer=producer)
+        if isinstance(found, Written):
+            return found
+        answer = asyncio.ensure_future(found)
         answer.add_done_callback(lambda done: self._appended(term, slot, append, done.result()))
+        return None
 
     def _appended(self, term: Term[_Slot], slot: _Slot, append: events.Append, written: Written) -> None:
         if written.error:

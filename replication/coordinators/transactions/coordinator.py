@@ -181,7 +181,11 @@ class TransactionCoordinator:
         stored, now_ms = append.stored, self._env.clock.now_ms()
         value = None if stored.phase is Phase.DEAD else value_of(stored)
         records = batch.build([batch.Record(0, now_ms, key_of(stored.id), value)])
-        answer = asyncio.ensure_future(self._topic.append(term.partition, records, timeout_ms=APPEND_TIMEOUT_MS))
+        found = self._topic.append(term.partition, records, timeout_ms=APPEND_TIMEOUT_MS)
+        if isinstance(found, Written):
+            loop.call_soon(self._appended, term, slot, append, found)
+            return
+        answer = asyncio.ensure_future(found)
         answer.add_done_callback(lambda done: self._appended(term, slot, append, done.result()))
 
     def _appended(self, term: Term[_Slot], slot: _Slot, append: events.Append, written: Written) -> None:

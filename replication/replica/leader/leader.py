@@ -197,17 +197,20 @@ class Leader:
 
     # ----------------------------------------------------------------- produce
 
-    def append(self, records: bytearray | memoryview, acks: int, request: PendingProduce) -> None:
+    def append(
+        self, records: bytearray | memoryview, acks: int, request: PendingProduce, *, has_keys: bool = False
+    ) -> None:
         """Append the records behind all that came before, stamped in place; settle `request` with what became of them.
 
-        The event loop writes them where that takes less than to have a thread do it.
+        The event loop writes them where that takes less than to have a thread do it. `has_keys`: so they are known to
+        be, which a compacted log looks for.
         """
         replica = self.replica
         if acks == ALL_IN_SYNC and not isr.has_enough_replicas(self.state, replica.log.config.min_insync_replicas):
             refused = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
             request.settle(replica.tp, refused)
             return
-        outcome = self._write(records)
+        outcome = self._write(records, has_keys=has_keys)
         if outcome is None:  # it may take longer
             self._queue(Append(records, acks, request))
         elif self.is_over:
@@ -228,7 +231,7 @@ class Leader:
     def _is_committed_by_append(self) -> bool:
         return self.state.is_alone and not self._waits
 
-    def _write(self, records: bytearray | memoryview) -> Outcome | None:
+    def _write(self, records: bytearray | memoryview, *, has_keys: bool = False) -> Outcome | None:
         """Write them in the event loop. None: that may take longer, or is not its turn, and nothing was done."""
         replica = self.replica
         host, config = replica.host, replica.log.config
@@ -236,7 +239,7 @@ class Leader:
         if (
             self._group is None
             and len(records) <= PROMPT_BYTES_MAX
-            and not config.is_compacted
+            and (has_keys or not config.is_compacted)
             and host.is_sound()
             and host.disk.begin_write(replica.queue)
         ):
