@@ -74,9 +74,10 @@ def plain_batch(data: bytearray | memoryview, config: LogConfig, now_ms: int) ->
     batch = plain_header(data)
     if batch is None or batch[1] > config.batch_bytes_max:
         return None
-    allowed = config.timestamps_at(now_ms)
-    if allowed is not None and not allowed.start <= batch.base_timestamp <= batch.max_timestamp < allowed.stop:
-        return None
+    if config.message_timestamp_type == "CreateTime":
+        oldest_ms = now_ms - config.message_timestamp_before_max_ms
+        if not oldest_ms <= batch.base_timestamp <= batch.max_timestamp <= now_ms + config.message_timestamp_after_max_ms:
+            return None
     return batch
 
 

@@ -6,6 +6,7 @@ A string is an int16 length and UTF-8; a compact one, an unsigned varint of its 
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 SHORT, INT, LONG = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 
@@ -13,6 +14,7 @@ SHORT, INT, LONG = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
 class UnknownRecordError(ValueError): ...
 
 
+@lru_cache(maxsize=4096)
 def partition_of(name: str, partitions: int) -> int:
     """Return the partition of an internal topic that keeps this name: Java's hash of it, as in Kafka."""
     units = name.encode("utf-16-be", "surrogatepass")
