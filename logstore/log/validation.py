@@ -76,7 +76,8 @@ def plain_batch(data: bytearray | memoryview, config: LogConfig, now_ms: int) ->
         return None
     if config.message_timestamp_type == "CreateTime":
         oldest_ms = now_ms - config.message_timestamp_before_max_ms
-        if not oldest_ms <= batch.base_timestamp <= batch.max_timestamp <= now_ms + config.message_timestamp_after_max_ms:
+        newest_ms = now_ms + config.message_timestamp_after_max_ms
+        if not oldest_ms <= batch.base_timestamp <= batch.max_timestamp <= newest_ms:
             return None
     return batch
 
