@@ -1,7 +1,7 @@
 """Brokers against a real Kafka 0.9: the same client, the same machine, in turns.
 
 PYLOG_KAFKA_HOME=/opt/kafka python tests/benchmarks/bench_cluster.py [--rounds 7] [--scale 1]
-    [--only produce,consume,latency,transactions,failover,catchup,idle,start] [--gigabytes 2] [--path DIR]
+    [--only produce,partitions,consume,latency,transactions,failover,catchup,idle,start] [--gigabytes 2] [--path DIR]
 
 Without PYLOG_KAFKA_HOME the columns of Kafka stay empty. CPU is that of the brokers, user and system, without the
 clients and without ZooKeeper: the client is often what limits, so records per CPU second tell more than wall time.
@@ -36,6 +36,7 @@ from replication.coordination import cluster, open_tree
 from replication.local_cluster import LocalCluster
 from replication.model.cluster import ClusterState
 
+KINDS = ("produce", "partitions", "consume", "latency", "transactions", "failover", "catchup", "idle", "start")
 TICKS = os.sysconf("SC_CLK_TCK")
 PARTITIONS = 6
 MIB = 1024 * 1024
@@ -188,6 +189,34 @@ def bench_produce(both: list[Side], brokers: int, size: int, count: int, rounds:
     return rates(f"produce {size} B, brokers and RF {brokers}", count, costs, goal)
 
 
+MANY = (10, 1000, 5000)  # partitions; Kafka 0.9 takes the first two
+
+
+def bench_partitions(both: list[Side], count: int, rounds: int) -> list[list[object]]:
+    """The same to more and more partitions; of the last, only what the first of our own cost."""
+    rows, first = [], list[float]()
+    for partitions in MANY:
+        some = both if partitions < MANY[-1] else both[:1]
+        topic, value, clients = f"spread-{partitions}", os.urandom(100), {}
+        for side in some:
+            side.create(topic, partitions, 1)
+            clients[side.name] = producer(side)
+            send(clients[side.name], topic, 2 * partitions, value, partitions)
+
+        def cost(
+            side: Side, clients: dict[str, Producer] = clients, topic: str = topic, partitions: int = partitions
+        ) -> Cost:
+            return measured(side, lambda: send(clients[side.name], topic, count, b"x" * 100, partitions))
+
+        costs = in_turns(some, rounds, cost)
+        own_s = [one.cpu_s for one in costs["pylog"]]
+        first = first or own_s
+        goal = "1.2" if partitions == MANY[1] else "0.3 of 10 partitions" if partitions == MANY[-1] else ""
+        share = statistics.median(first) / statistics.median(own_s)
+        rows.append(rates(f"produce 100 B, 1 broker, {partitions} partitions ({share:.2f} of 10)", count, costs, goal))
+    return rows
+
+
 def read(side: Side, topic: str, count: int) -> None:
     settings = {"bootstrap.servers": side.bootstrap, "group.id": "-", "log_level": 0, **side.client}
     with closing(Consumer({**settings, "enable.auto.commit": False})) as consumer:
@@ -229,10 +258,10 @@ def latencies_ms(side: Side, count: int, per_second: int = 200) -> list[float]:
     return found
 
 
-def bench_latency(both: list[Side], seconds: float, rounds: int) -> list[list[object]]:
+def bench_latency(both: list[Side], brokers: int, seconds: float, rounds: int) -> list[list[object]]:
     found: dict[str, list[tuple[float, float]]] = {}
     for side in both:
-        side.create("timed", PARTITIONS, 3)
+        side.create("timed", PARTITIONS, brokers)
     for number in range(rounds + 1):
         for side in both:
             times = sorted(latencies_ms(side, int(200 * seconds)))
@@ -242,7 +271,8 @@ def bench_latency(both: list[Side], seconds: float, rounds: int) -> list[list[ob
     rows = []
     for index, mark in enumerate(("p50", "p99")):
         values = {name: [round_[index] for round_ in all_] for name, all_ in found.items()}
-        rows.append(compared(f"{mark} of acks=all at 200/s, 3 brokers, RF 3", "ms", values, "1.0"))
+        goal = "1.5" if brokers == 1 and mark == "p50" else "1.0"
+        rows.append(compared(f"{mark} of acks=all at 200/s, brokers and RF {brokers}", "ms", values, goal))
     return rows
 
 
@@ -443,9 +473,25 @@ def bench_commands(rounds: int, root: Path) -> list[list[object]]:
     ]  # fmt: skip
 
 
+def beside(both: list[Side], brokers: int, asked: argparse.Namespace) -> tuple[list[list[object]], list[list[object]]]:
+    """The rows of rates, and of times, for which so many brokers of both sides stay up."""
+    only, scale, rounds = set(asked.only.split(",")), asked.scale, asked.rounds
+    speeds, values = list[list[object]](), list[list[object]]()
+    if "produce" in only:
+        speeds.append(bench_produce(both, brokers, 100, int(1_000_000 * scale), rounds))
+        speeds.append(bench_produce(both, brokers, 1000, int(200_000 * scale), rounds))
+    if "consume" in only and brokers == 1:
+        speeds.append(bench_consume(both, 1000, int(500_000 * scale), rounds))
+    if "latency" in only:
+        values += bench_latency(both, brokers, 20 * scale, rounds)
+    if "partitions" in only and brokers == 1:
+        speeds += bench_partitions(both, int(1_000_000 * scale), rounds)
+    return speeds, values
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="produce,consume,latency,transactions,failover,catchup,idle,start")
+    parser.add_argument("--only", default=",".join(KINDS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scale", type=float, default=1.0, help="of records, partitions and seconds")
     parser.add_argument("--gigabytes", type=float, default=2.0, help="of the lag that is caught up")
@@ -457,17 +503,11 @@ def main() -> None:
         root = Path(name)
         speeds, values = list[list[object]](), list[list[object]]()
         for brokers in (1, 3):
-            wanted = {"produce", "consume" if brokers == 1 else "latency"} & only
-            if not wanted:
-                continue
-            with sides(brokers, root) as both:
-                if "produce" in wanted:
-                    speeds.append(bench_produce(both, brokers, 100, int(1_000_000 * scale), rounds))
-                    speeds.append(bench_produce(both, brokers, 1000, int(200_000 * scale), rounds))
-                if "consume" in wanted:
-                    speeds.append(bench_consume(both, 1000, int(500_000 * scale), rounds))
-                if "latency" in wanted:
-                    values += bench_latency(both, 20 * scale, rounds)
+            if only & {"produce", "latency", *({"consume", "partitions"} if brokers == 1 else ())}:
+                with sides(brokers, root) as both:
+                    found = beside(both, brokers, asked)
+                    speeds += found[0]
+                    values += found[1]
         if speeds:
             show("Records", RATE_COLUMNS, speeds)
         if "transactions" in only:

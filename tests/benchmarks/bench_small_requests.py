@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import uvloop
 from bench_cluster import Side, cpu_s, sides
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from harness import AGAIN, ratio, show
 
@@ -197,9 +198,16 @@ def refused(side: Side, kind: str, answer: bytes) -> bool:
 
 def leaders(side: Side) -> list[int]:
     """The port of the leader of each partition."""
-    found = AdminClient({"bootstrap.servers": side.bootstrap, **side.client}).list_topics(TOPIC, timeout=30)
-    parts = found.topics[TOPIC].partitions
-    return [found.brokers[parts[n].leader].port for n in range(PARTITIONS)]
+    admin = AdminClient({"bootstrap.servers": side.bootstrap, "log_level": 0, **side.client})
+    until = time.monotonic() + READY_S
+    while True:
+        try:
+            found = admin.list_topics(TOPIC, timeout=30)
+            parts = found.topics[TOPIC].partitions
+            return [found.brokers[parts[n].leader].port for n in range(PARTITIONS)]
+        except (KafkaException, KeyError):  # not all have a leader yet
+            assert time.monotonic() < until, f"{side.name} has no leaders"
+            time.sleep(0.2)
 
 
 def request(side: Side, kind: str, n: int) -> bytes:
