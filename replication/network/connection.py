@@ -55,11 +55,12 @@ class Service:
     ) -> None:
         self.admission = admission
         self.observer = observer
+        keys = frozenset(handlers)
         self.handlers: dict[ApiKey, Handler] = {
             **handlers,
             ApiKey.API_VERSIONS: lambda work, body: apis.answer_api_versions(
                 Request(work.key, work.version, work.correlation_id, work.client_id, body),
-                handlers.keys(),
+                keys,
                 has_two_phase_commit=admission.limits.transaction_two_phase_commit_enable,
             ),
         }

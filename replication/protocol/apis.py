@@ -293,19 +293,21 @@ def answer_api_versions(
     request: Request, keys: Collection[ApiKey], *, has_two_phase_commit: bool = False
 ) -> tuple[int, EncodedBody]:
     """Return (version, answer): version 0 for a request of an unknown version."""
-    shown = advertised(keys, has_two_phase_commit=has_two_phase_commit)
+    served = frozenset(keys), has_two_phase_commit
     if request.body is None:
-        return 0, _api_versions(0, ErrorCode.UNSUPPORTED_VERSION, shown)
+        return 0, _api_versions(0, ErrorCode.UNSUPPORTED_VERSION, *served)
     error = ErrorCode.NONE
     if request.version >= 3:
         names = (request.body.client_software_name, request.body.client_software_version)
         if not all(_SOFTWARE.fullmatch(name) for name in names):
             error = ErrorCode.INVALID_REQUEST
-    return request.version, _api_versions(request.version, error, () if error else shown)
+    return request.version, _api_versions(request.version, error, *served)
 
 
 @cache
-def _api_versions(version: int, error: ErrorCode, shown: tuple[tuple[int, int, int], ...]) -> EncodedBody:
+def _api_versions(version: int, error: ErrorCode, keys: frozenset[ApiKey], has_two_phase_commit: bool) -> EncodedBody:
+    is_shown = error in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION)
+    shown = advertised(keys, has_two_phase_commit=has_two_phase_commit) if is_shown else ()
     rows = [{"api_key": key, "min_version": first, "max_version": last} for key, first, last in shown]
     values: dict[str, Any] = {"error_code": error, "api_keys": rows}
     if any(key == ApiKey.END_TXN for key, *_ in shown):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from logstore.errors import InvalidTopicError, PylogError
@@ -14,7 +14,7 @@ from replication.errors import ErrorCode, code_of
 from replication.model.cluster import INTERNAL_TOPICS, NO_LEADER, topic_id_of, topic_uuid
 from replication.model.metadata import Metadata, PartitionMetadata, TopicMetadata
 from replication.network import steps
-from replication.network.steps import all_of, in_steps
+from replication.network.steps import all_of, begin, in_steps
 from replication.network.work import Handler, Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, EncodedBody
@@ -47,8 +47,11 @@ class ClusterHandlers:
         self._changes += 1
         self._answers.clear()
 
-    async def metadata(self, context: Work, body: Any) -> EncodedBody | Response:
+    def metadata(self, context: Work, body: Any) -> Awaitable[EncodedBody | Response] | EncodedBody | Response:
         """Return brokers, controller and the named topics, each once; all topics if none are named."""
+        return begin(self._asked(context, body))
+
+    async def _asked(self, context: Work, body: Any) -> EncodedBody | Response:
         asked = body.topics
         if asked is None or (not asked and context.version == 0):
             return await self._everything(context)

@@ -26,14 +26,19 @@ class NoAdmin:
 
 
 def ask(handlers, topics, version=9):
-    """(the task, what was asked)"""
+    """A future of the answer."""
     names = None if topics is None else [{"name": name} for name in topics]
     body = {"topics": names, "allow_auto_topic_creation": True}
     body |= {f"include_{what}_authorized_operations": False for what in ("cluster", "topic")}
     frame = b"".join(apis.encode_request(ApiKey.METADATA, version, 1, "me", body))
     request = apis.decode_request(memoryview(frame[4:]))
     context = Work(Admission(SocketServerSettings()), request, "127.0.0.1", 1, 0, 0.0)
-    return asyncio.ensure_future(handlers.metadata(context, request.body))
+    found = handlers.metadata(context, request.body)
+    if hasattr(found, "__await__"):
+        return asyncio.ensure_future(found)
+    known = asyncio.get_running_loop().create_future()
+    known.set_result(found)
+    return known
 
 
 def leaders(answer: EncodedBody, version=9):
