@@ -21,7 +21,7 @@ The append path: `append_as_leader` (check) → `LogWriter.append` → `Segment.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -29,7 +29,7 @@ from pathlib import Path
 from logstore.checkpoint import check_mark, marking_failure
 from logstore.config import INT64_MAX, LogConfig
 from logstore.env import Env
-from logstore.errors import CorruptLogError, InvalidRecordError, InvalidRequestError
+from logstore.errors import CorruptLogError, InvalidRecordError, InvalidRequestError, PylogError
 from logstore.log.leader_epochs import LeaderEpochs
 from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.reader import LogProducers, LogReader, ReadResult
@@ -41,8 +41,8 @@ from logstore.log.segments.lookup import SegmentInfo
 from logstore.log.segments.replacement import delete_later
 from logstore.log.segments.replacement import finish as finish_swaps
 from logstore.log.segments.segment import NO_SPACE, Space
-from logstore.log.validation import AppendInfo, plain_batch, valid_batches
-from logstore.log.writer import LogWriter
+from logstore.log.validation import AppendInfo, plain_batch, takes, valid_batches
+from logstore.log.writer import LogWriter, Placed, Plain
 from logstore.records.batch import header_at
 from logstore.records.marker import end_marker
 
@@ -209,26 +209,67 @@ class Log:
         if not self.files.try_hold():
             return None
         try:
-            if (
-                not self._is_caught_up
-                or self.epochs.latest != leader_epoch
-                or self.config.flush_messages < INT64_MAX
-                or self.point.is_time_to_flush(self.config)
-            ):
+            if not self._may_append_at_once(leader_epoch):
                 return None
             now_ms = self.env.clock.now_ms()
             plain = plain_batch(records, self.config, now_ms)
-            checked = valid_batches(records, self.config, dense=True, now_ms=now_ms) if plain is None else [(0, plain)]
-            self._is_caught_up = False
-            done = self._writer.append_one(records, checked, leader_epoch, self.config)
-            if done is None:
-                new = self._writer.admit(records, checked, leader_epoch, self.config)
-                self._writer.append(new.data, new.batches, self.config)
-                done = new.info
-            self._is_caught_up = True
+            if plain is not None:
+                return self._append_at_once([(records, plain)], leader_epoch)[0]
+            checked = valid_batches(records, self.config, dense=True, now_ms=now_ms)
+            return self._append_checked(records, checked, leader_epoch)
+        finally:
+            self.files.release()
+
+    def try_append_each(self, batches: Sequence[Plain], *, leader_epoch: int) -> Sequence[AppendInfo | Exception]:
+        """Append batches one after the other, as `try_append_as_leader` does; return what became of the first ones.
+
+        `plain_header` has taken them: neighbours are one write. What has no result was not tried: a lock or the disk
+        must be waited for, or only the checks can say what is wrong.
+        """
+        done: list[AppendInfo | Exception] = []
+        if not self.files.try_hold():
+            return done
+        try:
+            now_ms, config, count = self.env.clock.now_ms(), self.config, 0
+            for _, plain in batches:
+                if not takes(plain, config, now_ms):
+                    break
+                count += 1
+            while len(done) < count and self._may_append_at_once(leader_epoch):
+                try:
+                    done += self._append_at_once(batches[len(done) : count], leader_epoch)
+                except (PylogError, OSError) as error:
+                    done.append(error)
             return done
         finally:
             self.files.release()
+
+    def _may_append_at_once(self, leader_epoch: int) -> bool:
+        return (
+            self._is_caught_up
+            and self.epochs.latest == leader_epoch
+            and self.config.flush_messages >= INT64_MAX
+            and not self.point.is_time_to_flush(self.config)
+        )
+
+    def _append_at_once(self, batches: Sequence[Plain], leader_epoch: int) -> Sequence[AppendInfo]:
+        """Append the first one, and those behind it that go with it."""
+        self._is_caught_up = False  # if anything fails
+        infos = self._writer.append_plain(batches, leader_epoch, self.config)
+        self._is_caught_up = True
+        if infos:
+            return infos
+        records, plain = batches[0]
+        return [self._append_checked(records, [(0, plain)], leader_epoch)]
+
+    def _append_checked(
+        self, records: bytearray | memoryview, checked: Sequence[Placed], leader_epoch: int
+    ) -> AppendInfo:
+        self._is_caught_up = False
+        new = self._writer.admit(records, checked, leader_epoch, self.config)
+        self._writer.append(new.data, new.batches, self.config)
+        self._is_caught_up = True
+        return new.info
 
     def append_marker(
         self,

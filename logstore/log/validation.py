@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from logstore.config import INT32_MAX, LogConfig
+from logstore.config import INT32_MAX, INT64_MAX, LogConfig
 from logstore.errors import DamagedBatchError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from logstore.log.segments.index import TIME_ENTRY_BYTES
 from logstore.log.segments.segment import SegmentEnd
@@ -72,14 +72,18 @@ def plain_batch(data: bytearray | memoryview, config: LogConfig, now_ms: int) ->
     It has none for a batch of a transaction, or that `valid_batches` refuses.
     """
     batch = plain_header(data)
-    if batch is None or batch[1] > config.batch_bytes_max:
-        return None
-    if config.message_timestamp_type == "CreateTime":
-        oldest_ms = now_ms - config.message_timestamp_before_max_ms
-        newest_ms = now_ms + config.message_timestamp_after_max_ms
-        if not oldest_ms <= batch.base_timestamp <= batch.max_timestamp <= newest_ms:
-            return None
-    return batch
+    return batch if batch is not None and takes(batch, config, now_ms) else None
+
+
+def takes(batch: BatchHeader, config: LogConfig, now_ms: int) -> bool:
+    """True if a log of this config takes a batch that is plain: by its size, and by its times."""
+    if batch[1] > config.batch_bytes_max:
+        return False
+    if config.message_timestamp_type != "CreateTime":
+        return True
+    oldest_ms = now_ms - config.message_timestamp_before_max_ms
+    newest_ms = now_ms + config.message_timestamp_after_max_ms
+    return oldest_ms <= batch[7] <= batch[8] <= newest_ms
 
 
 def _wrong_producer(batch: BatchHeader) -> str | None:
@@ -107,26 +111,41 @@ def check_times(batches: Iterable[tuple[int, BatchHeader]], allowed: range) -> N
             )
 
 
-def must_roll(
-    config: LogConfig, base_offset: int, partition: str, tail: SegmentEnd, position: int, batch: BatchHeader
-) -> bool:
-    """True if a new segment must begin before this batch: bytes, age, index or relative offset reach a limit.
+class SegmentRoom(NamedTuple):
+    """What a segment takes: batches that begin below `begin_end`, and are not above the three others.
 
-    `position` is where the batch would begin; `tail` is from before its append. Age is in record time, as in Kafka, so
-    that retention by time works on whole segments.
+    The first batch of a segment may have any size and time. Age is in record time, as in Kafka, so that retention by
+    time works on whole segments.
     """
-    entries = tail.indexed_entries + (position - tail.position) // max(1, config.index_interval_bytes)
-    if batch.last_offset - base_offset > INT32_MAX or (entries + 1) * TIME_ENTRY_BYTES > config.segment_index_bytes:
+
+    begin_end: int  # behind it, the index would be full
+    last_offset_max: int  # offsets in an index are relative, in 32 bits
+    position_max: int
+    timestamp_max_ms: int
+
+
+def segment_room(config: LogConfig, base_offset: int, partition: str, tail: SegmentEnd) -> SegmentRoom:
+    entries_left = config.segment_index_bytes // TIME_ENTRY_BYTES - tail.indexed_entries
+    limit_ms = config.segment_ms_max
+    if config.segment_jitter_ms:
+        limit_ms -= _jitter_ms(config, partition, base_offset)
+    return SegmentRoom(
+        tail.position + entries_left * max(1, config.index_interval_bytes),
+        base_offset + INT32_MAX,
+        config.segment_bytes,
+        tail.first_timestamp_ms + limit_ms if tail.first_timestamp_ms >= 0 else INT64_MAX,
+    )
+
+
+def must_roll(room: SegmentRoom, position: int, batch: BatchHeader) -> bool:
+    """True if a new segment must begin before this batch, which would begin at `position`."""
+    if position >= room.begin_end or batch.last_offset > room.last_offset_max:
         return True
     if position == 0:
         return False
     # A marker's time says nothing of the records'.
-    has_age = tail.first_timestamp_ms >= 0 and not batch.is_control
-    age_ms = batch.max_timestamp - tail.first_timestamp_ms if has_age else 0
-    limit_ms = config.segment_ms_max
-    if config.segment_jitter_ms:
-        limit_ms -= _jitter_ms(config, partition, base_offset)
-    return position + batch.size_bytes > config.segment_bytes or age_ms > limit_ms
+    is_too_new = batch.max_timestamp > room.timestamp_max_ms and not batch.is_control
+    return position + batch.size_bytes > room.position_max or is_too_new
 
 
 def _jitter_ms(config: LogConfig, partition: str, base_offset: int) -> int:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from logstore.checkpoint import fsync_or_mark
 from logstore.config import INT32_MAX, LogConfig
-from logstore.errors import StorageError
+from logstore.errors import InvalidRequestError, StorageError
 from logstore.log.leader_epochs import LeaderEpochs, epoch_starts
 from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.recovery_point import RecoveryPoint
@@ -19,12 +19,13 @@ from logstore.log.segments import offset_checkpoints
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
 from logstore.log.segments.lookup import Spot
 from logstore.log.segments.segment import NOTHING, Segment, SegmentEnd
-from logstore.log.validation import AppendInfo, must_roll
+from logstore.log.validation import AppendInfo, SegmentRoom, must_roll, segment_room
 from logstore.records.batch import BatchHeader, stamp, stamp_append_time
 
 logger = logging.getLogger(__name__)
 
 Placed = tuple[int, BatchHeader]  # a batch, and where it is in the data
+Plain = tuple[bytearray | memoryview, BatchHeader]  # a whole batch, and what `plain_header` says of it
 
 
 class Stamped(NamedTuple):
@@ -84,57 +85,69 @@ class LogWriter:
             offset = placed.next_offset
         return Stamped(AppendInfo(first, offset, now_ms, len(records)), memoryview(records), stamped)
 
-    def append_one(
-        self,
-        data: bytearray | memoryview,
-        checked: Sequence[tuple[int, BatchHeader]],
-        leader_epoch: int,
-        config: LogConfig,
-    ) -> AppendInfo | None:
-        """Stamp a checked batch, and append it to the segment that is there: the short way of most appends to a broker.
+    def append_plain(self, batches: Sequence[Plain], leader_epoch: int, config: LogConfig) -> list[AppendInfo]:
+        """Stamp the first of these batches, as many as the active segment takes, and append them in one write.
 
-        The leader epoch is known. None, and nothing is done, for what needs more than that: several batches, one of a
-        transaction or of the log's first producer, one that is there already, gets the time of the append or begins a
-        segment.
+        The short way of most appends to a broker: the leader epoch is known, and the batches are checked. Empty, and
+        nothing is done, where the first one needs more: it gets the time of the append, begins a segment, is the log's
+        first of a producer or one of a transaction, or is there already.
 
         Raises: as `admit`.
         """
-        if len(checked) != 1:
-            return None
-        files, batch = self._files, checked[0][1]
-        view = files.view
+        files, view = self._files, self._files.view
         if not view.bases or config.message_timestamp_type != "CreateTime":
-            return None
-        has_producers = bool(view.snapshots)
-        if batch.producer_id >= 0 and (not has_producers or batch.is_transactional):
-            return None
-        base, tail = view.bases[-1], view.tail
-        position, first = tail[:2]
-        _, size_bytes, _, *rest = batch  # `_replace` costs three times as much
-        batch = BatchHeader(first, size_bytes, leader_epoch, *rest)
-        if must_roll(config, base, files.name, tail, position, batch):
-            return None
-        if has_producers and not self._may_follow(view, batch, config):
-            return None
-        stamp(data, 0, first, leader_epoch)
-        segment, end = files.segment(base), tail.behind(batch, position)
+            return []
+        placed = self._place(view, batches, leader_epoch, config)
+        if not placed:
+            return []
+        data = batches[0][0] if len(placed) == 1 else b"".join([data for data, _ in batches[: len(placed)]])
+        segment = files.segment(view.bases[-1])
+        end, entries, times = segment.following(view.tail, placed, config.index_interval_bytes)
         try:
-            files.env.files.write(segment.path, position, data)
-            if position - tail.indexed_position > config.index_interval_bytes:
-                end = segment.append_entries(
-                    *segment.following(tail, ((position, batch),), config.index_interval_bytes)
-                )
+            files.env.files.write(segment.path, placed[0][0], data)
+            if entries:
+                end = segment.append_entries(end, entries, times)
             files.publish(view.bases, end)
-            if has_producers:
-                self._producers.after_append((batch,), memoryview(data))
+            if view.snapshots:
+                self._producers.after_append([batch for _, batch in placed], memoryview(data))
         except StorageError:
             self._undo(view)
             raise
-        return AppendInfo(first, end.next_offset, -1, len(data))
+        return [AppendInfo(batch[0], batch[0] + batch[6] + 1, -1, batch[1]) for _, batch in placed]
 
-    def _may_follow(self, view: DirectoryView, batch: BatchHeader, config: LogConfig) -> bool:
+    def _place(
+        self, view: DirectoryView, batches: Sequence[Plain], leader_epoch: int, config: LogConfig
+    ) -> list[Placed]:
+        """Stamp the batches that `append_plain` may append; return where in the segment each begins."""
+        room, position, offset = self._room(view, config), view.tail.position, view.tail.next_offset
+        placed, producers = list[Placed](), set[int]()
+        for data, plain in batches:
+            batch = BatchHeader(offset, plain[1], leader_epoch, *plain[3:])  # (`_replace` costs twice as much)
+            if must_roll(room, position, batch):
+                break
+            if batch[9] >= 0:
+                if batch[9] in producers or not self._may_follow(view, batch, config, placed):
+                    break
+                producers.add(batch[9])
+            stamp(data, 0, offset, leader_epoch)
+            placed.append((position, batch))
+            offset += batch[6] + 1
+            position += batch[1]
+            if len(placed) == 1 and placed[0][0] == 0:
+                break  # what room the first batch leaves is known behind it
+        return placed
+
+    def _may_follow(self, view: DirectoryView, batch: BatchHeader, config: LogConfig, before: Sequence[Placed]) -> bool:
+        """Is it the next batch of its producer, and of no transaction? One that is refused waits for those `before`."""
+        if batch.is_transactional or not view.snapshots:
+            return False
         expired_ms = self._env.clock.now_ms() - config.producer_id_expiration_ms
-        return self._producers.ask(view, lambda known: known.may_follow(batch, expired_ms=expired_ms))
+        try:
+            return self._producers.ask(view, lambda known: known.may_follow(batch, expired_ms=expired_ms))
+        except InvalidRequestError:
+            if before:
+                return False
+            raise
 
     def append(self, data: bytes | bytearray | memoryview, batches: Sequence[BatchHeader], config: LogConfig) -> None:
         """Append the batches as they are, with one write per segment: all of them or none."""
@@ -163,7 +176,7 @@ class LogWriter:
         first, view = batches[0], self._files.view
         if not view.bases:
             self._add_segment(first.base_offset)
-        elif must_roll(config, view.bases[-1], self._files.name, view.tail, view.tail.position, first):
+        elif must_roll(self._room(view, config), view.tail.position, first):
             self.roll(config)  # named after the end of the log: segments follow each other without a gap
         base, tail = self._files.view.bases[-1], self._files.view.tail
         if first.last_offset - base > INT32_MAX:
@@ -171,14 +184,19 @@ class LogWriter:
             self._add_segment(first.base_offset, instead=True)
             base, tail = first.base_offset, self._files.view.tail
         position, count = tail.position, 0
+        room = segment_room(config, base, self._files.name, tail)
         for batch in batches:
-            if count and must_roll(config, base, self._files.name, tail, position, batch):
+            if count and must_roll(room, position, batch):
                 break
             if position == 0:
-                tail = tail._replace(first_timestamp_ms=batch.max_timestamp)
+                first_ms = batch.max_timestamp
+                room = segment_room(config, base, self._files.name, tail._replace(first_timestamp_ms=first_ms))
             position += batch.size_bytes
             count += 1
         return self._files.segment(base), count
+
+    def _room(self, view: DirectoryView, config: LogConfig) -> SegmentRoom:
+        return segment_room(config, view.bases[-1], self._files.name, view.tail)
 
     def _undo(self, before: DirectoryView) -> None:
         """Take a failed append back; what cannot be taken back is torn, and the next holder of the lock cuts it."""

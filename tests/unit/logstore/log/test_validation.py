@@ -5,7 +5,7 @@ import pytest
 from logstore.config import LogConfig
 from logstore.errors import InvalidRecordError
 from logstore.log.segments.segment import SegmentEnd
-from logstore.log.validation import InvalidTimestampError, check_times, must_roll, valid_batches
+from logstore.log.validation import InvalidTimestampError, check_times, must_roll, segment_room, valid_batches
 from logstore.records.batch import TRANSACTIONAL, Record, build, header_at
 from logstore.records.marker import end_marker
 
@@ -59,5 +59,6 @@ def test_a_batch_that_is_larger_than_a_segment_is_in_one_of_its_own():
     batch = header_at(build(ROWS))
     config = LogConfig(segment_bytes=14)
     empty = SegmentEnd(0, 0, first_timestamp_ms=1)
-    assert not must_roll(config, 0, "t-0", empty, 0, batch)
-    assert must_roll(config, 0, "t-0", empty, 1, batch)
+    room = segment_room(config, 0, "t-0", empty)
+    assert not must_roll(room, 0, batch)
+    assert must_roll(room, 1, batch)
