@@ -25,6 +25,7 @@ from logstore.log.leader_epochs import EpochCheck, EpochStart, LeaderEpochs, epo
 from logstore.log.producers import recovery
 from logstore.log.segments import offset_checkpoints
 from logstore.log.segments.directory import PartitionDirectory
+from logstore.log.segments.end import SegmentEnd
 from logstore.log.segments.index_check import IndexCheck, is_short
 from logstore.log.segments.lookup import discontinuity, place_of
 from logstore.log.segments.names import (
@@ -37,7 +38,7 @@ from logstore.log.segments.names import (
     SEGMENT_FILE,
 )
 from logstore.log.segments.replacement import finish as finish_swaps
-from logstore.log.segments.segment import Segment, SegmentEnd
+from logstore.log.segments.segment import Segment
 from logstore.records.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,

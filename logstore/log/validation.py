@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from logstore.config import INT32_MAX, INT64_MAX, LogConfig
 from logstore.errors import DamagedBatchError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
+from logstore.log.segments.end import SegmentEnd
 from logstore.log.segments.index import TIME_ENTRY_BYTES
-from logstore.log.segments.segment import SegmentEnd
 from logstore.records.batch import (
     BatchHeader,
     InvalidBatchError,

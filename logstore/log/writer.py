@@ -17,8 +17,9 @@ from logstore.log.producers.tracker import ProducerTracker
 from logstore.log.recovery_point import RecoveryPoint
 from logstore.log.segments import offset_checkpoints
 from logstore.log.segments.directory import DirectoryView, PartitionDirectory
+from logstore.log.segments.end import SegmentEnd
 from logstore.log.segments.lookup import Spot
-from logstore.log.segments.segment import NOTHING, Segment, SegmentEnd
+from logstore.log.segments.segment import NOTHING, Segment
 from logstore.log.validation import AppendInfo, SegmentRoom, must_roll, segment_room
 from logstore.records.batch import BatchHeader, stamp, stamp_append_time
 
@@ -102,7 +103,7 @@ class LogWriter:
             return []
         data = batches[0][0] if len(placed) == 1 else b"".join([data for data, _ in batches[: len(placed)]])
         segment = files.segment(view.bases[-1])
-        end, entries, times = segment.following(view.tail, placed, config.index_interval_bytes)
+        end, entries, times = view.tail.behind_all(placed, segment.base_offset, config.index_interval_bytes)
         try:
             files.env.files.write(segment.path, placed[0][0], data)
             if entries:

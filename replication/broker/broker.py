@@ -28,6 +28,7 @@ from replication.broker.handlers.data import DataHandlers
 from replication.broker.handlers.log_dirs import LogDirHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.reassignments import ReassignmentHandlers
+from replication.broker.handlers.small_produce import SmallProduceHandler
 from replication.broker.handlers.strangers import Strangers
 from replication.broker.handlers.topics import TopicHandlers
 from replication.broker.leaders import Leaders
@@ -120,10 +121,13 @@ class Broker:
         self._has_logs = True
         await self.replicas.check_store(tree)
         self.coordinators.begin()
+        strangers = Strangers()
+        data = DataHandlers(self.config, self.replicas, strangers, self.coordinators.verification)
         self.server = Server(
-            self._handlers(cluster_id),
+            self._handlers(cluster_id, data, strangers),
             self.config.part(SocketServerSettings),
             observer=self.metrics.times.request_done,
+            produce_turn=SmallProduceHandler(self.replicas, data).produce,
         )
         self.metrics.admission = self.server.admission
         port = await self._listen("listeners", self.server, self.config.listener.port)
@@ -171,11 +175,10 @@ class Broker:
         if self._is_told.is_set():  # otherwise it never started
             logger.info("[Kafka Server %d], shut down completed", self.config.broker_id)
 
-    def _handlers(self, cluster_id: str) -> Mapping[ApiKey, Handler]:
+    def _handlers(self, cluster_id: str, data: DataHandlers, strangers: Strangers) -> Mapping[ApiKey, Handler]:
         metadata = self.replicas.metadata
-        strangers = Strangers()
         families = (
-            DataHandlers(self.config, self.replicas, strangers, self.coordinators.verification),
+            data,
             PositionHandlers(self.replicas),
             InterHandlers(self.replicas.requests, self.controller, strangers),
             ClusterHandlers(self.config, cluster_id, metadata, self.admin),

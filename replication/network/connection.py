@@ -7,6 +7,7 @@ those of one turn of the event loop together.
 - Requests of one connection are dispatched one after the other, each once the one before it is answered, as Kafka does
   it; but Produces that follow each other at once. A handler does what must be in order before it returns its awaitable;
   the first steps of coroutines run in the order of the requests, too.
+- Produces that come in one turn of the event loop are *gathered*, and handled together at its end: see `turn`.
 - A handler returns None for a request that gets no response (acks=0), and raises ProtocolError to close the
   connection. Any other exception closes it as well, and is logged: a failure that has a code is a response.
 - A handler that only waits from here on (for replicas, say) calls `context.park()`: the request no longer counts as
@@ -29,6 +30,7 @@ from typing import Any, TypeAlias, cast
 
 from replication.errors import ProtocolError
 from replication.network.admission import STALL_BYTES, Admission
+from replication.network.turn import Gathered, Turn, TurnHandler
 from replication.network.work import PARKING, Encoded, Handler, Work, encoding
 from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey, Request
@@ -42,7 +44,7 @@ PIPELINE_MAX = 16
 # What one read call takes, for all connections: they read in turn, and leave nothing in it.
 SCRATCH_BYTES = 256 * 1024
 SENT_AT_ONCE = 16  # answers of one connection; what is larger than `LARGE_BYTES` waits for no others
-_PRODUCE = int(ApiKey.PRODUCE)
+_PRODUCE = ApiKey.PRODUCE
 
 
 # Told of every answered request: the seconds from its last byte to the response given to the socket.
@@ -51,10 +53,15 @@ RequestObserver: TypeAlias = Callable[[ApiKey, float], None]
 
 class Service:
     def __init__(
-        self, handlers: Mapping[ApiKey, Handler], admission: Admission, observer: RequestObserver | None
+        self,
+        handlers: Mapping[ApiKey, Handler],
+        admission: Admission,
+        observer: RequestObserver | None,
+        produce_turn: TurnHandler | None = None,
     ) -> None:
         self.admission = admission
         self.observer = observer
+        self.turn = None if produce_turn is None else Turn(produce_turn)
         keys = frozenset(handlers)
         self.handlers: dict[ApiKey, Handler] = {
             **handlers,
@@ -66,7 +73,7 @@ class Service:
         }
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.ids = itertools.count(1)
-        self.begun: Work | None = None  # the last request whose handler was called
+        self.begun: tuple[ApiKey, str] | None = None  # what is in work since last, and of which host
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -81,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ready: list[Buffer] = []  # answers that go at the end of this turn
         self.work: set[Work] = set()
         self._exclusive = 0  # requests in work behind which nothing may start
+        self._gathered = 0  # requests that are handled at the end of the turn
         self._held_bytes = 0  # for the large frame that is coming
         self._came_bytes = 0  # of it, since it was measured
         self._is_reading = self._may_write = True
@@ -149,18 +157,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def _only_frame(self, nbytes: int) -> bytearray | None:
         """The one small frame that came, as most do, if it may start at once."""
-        if self._pending or self.work or self._in_room or self._is_winding_up or not self._may_write:
+        if self._pending or self.work or self._gathered or self._in_room or self._is_winding_up or not self._may_write:
             return None
         return self._frames.only(self._service.scratch, nbytes) if self._admission.has_room else None
 
     def _begin(self, frame: Frame, held_bytes: int, now_s: float) -> bool:
-        """Dispatch a request; False: there will be no more."""
+        """Dispatch a request, or gather it; False: there will be no more."""
+        turn = self._service.turn
+        if turn is None or frame[0] or frame[1] != _PRODUCE:
+            return self._dispatch(frame, held_bytes, now_s)
+        self._gathered += 1
+        turn.gather(Gathered(self, frame, held_bytes, now_s))
+        return not self._is_winding_up
+
+    def _dispatch(self, frame: Frame, held_bytes: int, now_s: float) -> bool:
         work = self._decoded(frame, held_bytes, now_s)
         if work is None:
             return True
         service = self._service
         try:
-            service.begun = work
+            service.begun = work.key, self.host
             response = service.handlers[work.key](work, work.body)
         except Exception as exc:  # noqa: BLE001  what a handler did not foresee must not stop the others
             self._done(work)
@@ -194,8 +210,10 @@ class Connection(asyncio.BufferedProtocol):
             return False
         frame = self._pending[0][0]
         key = frame[0] << 8 | frame[1]
-        if self.work and (self._exclusive or key != _PRODUCE or len(self._order) >= PIPELINE_MAX):
-            return False
+        if self.work or self._gathered:
+            count = len(self._order) + self._gathered
+            if self._exclusive or key != _PRODUCE or count >= PIPELINE_MAX:
+                return False
         if key in PARKING or self._admission.has_room:
             return True
         self._admission.wait(self)
@@ -319,6 +337,70 @@ class Connection(asyncio.BufferedProtocol):
         if self._service.observer is not None:
             self._service.observer(work.key, now_s - work.started_s)
 
+    # ------------------------------------------------------------------- handled together: see `turn.Asker`
+
+    def dispatch(self, request: Gathered) -> None:
+        """Have the handler of single requests do it."""
+        self._gathered -= 1
+        self._dispatch(request.frame, request.held_bytes, request.started_s)
+        self._after_gathered()
+
+    def answer(self, request: Gathered, data: Buffer) -> None:
+        """Send the response behind those of earlier requests."""
+        self._gathered -= 1
+        if request.held_bytes:
+            self._admission.hold(-request.held_bytes)
+        transport = self._transport
+        if self._order:
+            work = self._work_of(request, 0, 0)
+            work.parts = (data,)
+            self._order.append(work)
+        elif self._ready:
+            self._send((data,))
+        elif not transport.is_closing():
+            transport.write(data)
+            if not self._may_write:
+                self._count_unsent(transport.get_write_buffer_size())
+        self._last_active_s = now_s = self._time()
+        if self._service.observer is not None:
+            self._service.observer(_PRODUCE, now_s - request.started_s)
+        self._after_gathered()
+
+    def keep(self, request: Gathered, version: int, correlation_id: int) -> Work:
+        """Note that the response follows: it is the argument of `answer_kept`."""
+        self._gathered -= 1
+        work = self._work_of(request, version, correlation_id)
+        work.is_begun, work.counts = True, False
+        self.work.add(work)
+        self._order.append(work)
+        self._after_gathered()
+        return work
+
+    def answer_kept(self, work: Work, response: Any) -> None:
+        """Send the response, or what follows from it; once for each that is kept."""
+        self._answer(work, response)
+        if self._pending:
+            self.go_on()
+        self._finish_if_done()
+
+    def broke(self, error: Exception) -> None:
+        """Close, since nobody has foreseen this."""
+        self._gathered = 0
+        logger.error("client=%s api=%s failed, connection closed", self.host, _PRODUCE.name, exc_info=error)
+        self.abort()
+
+    def _work_of(self, request: Gathered, version: int, correlation_id: int) -> Work:
+        named = Request(_PRODUCE, version, correlation_id, None, None)
+        return Work(self._admission, named, self.host, self.id, request.held_bytes, request.started_s)
+
+    def _after_gathered(self) -> None:
+        if not self._gathered and (self._pending or self._is_winding_up):
+            self._admission.loop.call_soon(self._go_on_or_finish)
+
+    def _go_on_or_finish(self) -> None:
+        self.go_on()
+        self._finish_if_done()
+
     def _in_order(self, work: Work, parts: Sequence[Buffer]) -> Sequence[Buffer]:
         """Return the buffers that may leave now; `parts` is empty for a request without a response."""
         work.parts = parts
@@ -384,7 +466,7 @@ class Connection(asyncio.BufferedProtocol):
                 work.future.cancel()
 
     def _finish_if_done(self) -> None:
-        if self._is_winding_up and not self.work:
+        if self._is_winding_up and not self.work and not self._gathered:
             self.send()
             self._transport.close()
 

@@ -14,6 +14,7 @@ from typing import cast
 
 from replication.network.admission import Admission, SocketServerSettings
 from replication.network.connection import Connection, RequestObserver, Service
+from replication.network.turn import TurnHandler
 from replication.network.work import Handler, running
 from replication.protocol.apis import ApiKey
 
@@ -31,10 +32,11 @@ class Server:
         limits: SocketServerSettings | None = None,
         *,
         observer: RequestObserver | None = None,
+        produce_turn: TurnHandler | None = None,
     ) -> None:
         self.admission = Admission(limits or SocketServerSettings())
         self.connections = cast("set[Connection]", self.admission.connections)
-        self._service = Service(handlers, self.admission, observer)
+        self._service = Service(handlers, self.admission, observer, produce_turn)
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 

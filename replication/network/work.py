@@ -104,7 +104,7 @@ async def encoding(made: Iterator[None]) -> Encoded:
     return Encoded(await steps.run(made))
 
 
-def running(loop: asyncio.AbstractEventLoop, works: Sequence[Work], begun: Work | None) -> str:
+def running(loop: asyncio.AbstractEventLoop, works: Sequence[Work], begun: tuple[ApiKey, str] | None) -> str:
     """What the loop is doing, as far as that is known. From any thread: the loop may be stuck."""
     task = asyncio.current_task(loop)
     for work in works if task is not None else ():
@@ -112,4 +112,4 @@ def running(loop: asyncio.AbstractEventLoop, works: Sequence[Work], begun: Work 
             return f"in {work.key.name} of client {work.client_host}"
     if task is not None or begun is None:
         return "in no request"
-    return f"the last request that was begun is {begun.key.name} of client {begun.client_host}"
+    return f"the last request that was begun is {begun[0].name} of client {begun[1]}"

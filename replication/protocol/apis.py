@@ -163,6 +163,30 @@ def decode_request(frame: memoryview, *, items_max: int = ITEMS_MAX) -> Request:
         raise ProtocolError(f"not a request: {exc or type(exc).__name__}") from exc
 
 
+_ONE_HEAD = struct.Struct(">hhih")  # API key, version, correlation id, size of the client's id
+
+
+def decode_produce_one(frame: memoryview) -> tuple[int, int, int, int, str, int, memoryview] | None:
+    """Return version, correlation id, acks, timeout in ms, topic, partition and records of a Produce of one partition.
+
+    None for every other request: `decode_request` reads it, or says what is wrong with it.
+    """
+    try:
+        _, version, correlation_id, size = _ONE_HEAD.unpack_from(frame)
+        if not _PRODUCED_FIRST <= version <= _PRODUCED_LAST:
+            return None
+        at = _ONE_HEAD.size + max(0, size)
+        str(frame[_ONE_HEAD.size : at], "ascii")  # what is not may be no UTF-8
+        if version >= decoding.PRODUCE_FLEXIBLE:
+            if frame[at]:
+                return None  # tags
+            at += 1
+        one = decoding.produce_one(version, frame, at)
+    except _UNREADABLE:
+        return None
+    return None if one is None else (version, correlation_id, *one)
+
+
 @cache
 def _known(number: int, version: int) -> tuple[ApiKey | None, bool]:
     """Return the API of a request, and whether its header has tags; None for ApiVersions of an unknown version.
@@ -181,9 +205,10 @@ def _known(number: int, version: int) -> tuple[ApiKey | None, bool]:
 
 
 _KEYS = {key.value: key for key in SERVED}
+_PRODUCED_FIRST, _PRODUCED_LAST = SERVED[ApiKey.PRODUCE]
 
 
-def decode_request_body(key: ApiKey, version: int, frame: Buffer, at: int, items_max: int = ITEMS_MAX) -> Any:
+def decode_request_body(key: ApiKey, version: int, frame: memoryview, at: int, items_max: int = ITEMS_MAX) -> Any:
     if key is ApiKey.PRODUCE:
         return decoding.produce_request(version, frame, at, items_max)
     if key is ApiKey.FETCH:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from typing import TypeAlias
 
 from replication.errors import ProtocolError
 from replication.protocol.messages import (
@@ -67,11 +68,11 @@ _FETCH_PARTITION = {version: fetch_partition_layout(version) for version in rang
 # ------------------------------------------------------------------- requests
 
 
-def produce_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> ProduceRequest:
+def produce_request(version: int, buffer: memoryview, at: int, items_max: int = ITEMS_MAX) -> ProduceRequest:
     """Decode versions 3 to 12. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
-    one = _one_batch_compact(buffer, at) if version >= PRODUCE_FLEXIBLE else _one_batch(buffer, at)
+    one = produce_one(version, buffer, at)
     if one is not None:
-        return one
+        return ProduceRequest(one[0], one[1], (ProduceTopic(one[2], (ProducePartition(*one[3:]),)),))
     form = COMPACT if version >= PRODUCE_FLEXIBLE else LEGACY
     flexible = form is COMPACT
     transactional_id, at = form.nullable_string(buffer, at)
@@ -104,8 +105,16 @@ _ONE_COMPACT_TOPIC = struct.Struct(">BhiBB")  # the same; lengths are one more, 
 _ONE_COMPACT_PARTITION = struct.Struct(">Bi")  # partitions, index
 
 
-def _one_batch(buffer: Buffer, at: int) -> ProduceRequest | None:
-    """Decode a request for one partition in one piece; None: it is another one, to be read field by field."""
+# Acks, timeout in ms, topic, partition, records.
+OneBatch: TypeAlias = tuple[int, int, str, int, memoryview]
+
+
+def produce_one(version: int, buffer: memoryview, at: int) -> OneBatch | None:
+    """What a request for one partition says, of no transaction; None: it is another one, see `produce_request`."""
+    return _one_batch_compact(buffer, at) if version >= PRODUCE_FLEXIBLE else _one_batch(buffer, at)
+
+
+def _one_batch(buffer: memoryview, at: int) -> OneBatch | None:
     if len(buffer) < at + _ONE_TOPIC.size + _ONE_PARTITION.size:
         return None
     no_id, acks, timeout_ms, topics, size = _ONE_TOPIC.unpack_from(buffer, at)
@@ -117,11 +126,10 @@ def _one_batch(buffer: Buffer, at: int) -> ProduceRequest | None:
     first = end + _ONE_PARTITION.size
     if partitions != 1 or records_size < 0 or first + records_size != len(buffer):
         return None
-    records = ProducePartition(index, buffer[first:])
-    return ProduceRequest(acks, timeout_ms, (ProduceTopic(str(buffer[at:end], "utf-8"), (records,)),))
+    return acks, timeout_ms, str(buffer[at:end], "utf-8"), index, buffer[first:]
 
 
-def _one_batch_compact(buffer: Buffer, at: int) -> ProduceRequest | None:
+def _one_batch_compact(buffer: memoryview, at: int) -> OneBatch | None:
     if len(buffer) < at + _ONE_COMPACT_TOPIC.size:
         return None
     no_id, acks, timeout_ms, topics, size = _ONE_COMPACT_TOPIC.unpack_from(buffer, at)
@@ -135,8 +143,7 @@ def _one_batch_compact(buffer: Buffer, at: int) -> ProduceRequest | None:
     no_tags = buffer[last:] == bytes(3)  # of the partition, the topic, the request
     if partitions != 2 or not records_size or not no_tags:
         return None
-    records = ProducePartition(index, buffer[first:last])
-    return ProduceRequest(acks, timeout_ms, (ProduceTopic(str(buffer[at:end], "utf-8"), (records,)),))
+    return acks, timeout_ms, str(buffer[at:end], "utf-8"), index, buffer[first:last]
 
 
 def fetch_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> FetchRequest:

@@ -10,6 +10,7 @@ from logstore.store.catalog import new_topic_id
 from replication.broker.coordinators import Coordinators
 from replication.broker.handlers.data import DataHandlers
 from replication.broker.handlers.offsets import PositionHandlers
+from replication.broker.handlers.small_produce import SmallProduceHandler
 from replication.broker.handlers.strangers import Strangers
 from replication.config.broker import BrokerConfig
 from replication.coordination import cluster, nodes, registration
@@ -78,11 +79,12 @@ class Broker:
         self.replicas = ReplicaManager(self.config, self.env)
         await self.replicas.open(self.tree)
         coordinators = coordinators_of(self)
-        families = (
-            DataHandlers(self.config, self.replicas, Strangers(), coordinators.verification),
-            PositionHandlers(self.replicas),
+        data = DataHandlers(self.config, self.replicas, Strangers(), coordinators.verification)
+        families = data, PositionHandlers(self.replicas)
+        self.server = Server(
+            {key: handler for f in families for key, handler in f.handlers().items()},
+            produce_turn=SmallProduceHandler(self.replicas, data).produce,
         )
-        self.server = Server({key: handler for f in families for key, handler in f.handlers().items()})
         self.port = await self.server.start("127.0.0.1", self.port)
         if lost_writes is None:
             lost_writes = self.replicas.has_lost_writes

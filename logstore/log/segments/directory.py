@@ -20,6 +20,7 @@ from logstore.checkpoint import write_atomic
 from logstore.env import Env, FileStat, reset_after_fork, wait_lock
 from logstore.errors import ReadOnlyStoreError, StaleLogError
 from logstore.log.segments import offset_checkpoints
+from logstore.log.segments.end import SegmentEnd
 from logstore.log.segments.names import (
     ASIDE_SUFFIXES,
     LOCK,
@@ -29,7 +30,7 @@ from logstore.log.segments.names import (
     SWAP_SUFFIX,
     TRANSACTION_FILE,
 )
-from logstore.log.segments.segment import Segment, SegmentEnd
+from logstore.log.segments.segment import Segment
 
 # How often a look may be overtaken by other processes before it is taken under the lock.
 LOOKS_MAX = 5

@@ -10,16 +10,16 @@ the time index gets one more when the segment is closed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from logstore.env import Env, FileStat
 from logstore.errors import CorruptLogError
+from logstore.log.segments.end import NO_TIME, SegmentEnd
 from logstore.log.segments.index import Entry, TransactionIndex, offset_index, time_index
 from logstore.records.batch import (
     HEADER_BYTES,
-    NO_TIMESTAMP,
     BatchHeader,
     InvalidBatchError,
     header_at,
@@ -37,46 +37,6 @@ WINDOW_BYTES = 16 * 1024
 OFFSET_BYTES = 8  # what a batch begins with: its base offset
 
 Walk = Callable[..., tuple[int, int]]  # `whole_bytes`, or what does the same faster
-
-NO_TIME = NO_TIMESTAMP - 1  # before all, so that no time index of a segment with batches stays empty
-
-
-class SegmentEnd(NamedTuple):
-    """How far a segment is known: everything below `position` is whole batches.
-
-    `damage`: why the walk ended before the end of the file, unless half a batch is there. `index_ok`: the offset index
-    fits the log. `timed_entries` counts the time index, whose last entry has `timed_ms`; -1: other processes may have
-    added to both indexes, and `indexed_entries` is the least that the offset index has.
-    """
-
-    position: int
-    next_offset: int
-    indexed_position: int = 0
-    indexed_entries: int = 0
-    first_timestamp_ms: int = -1
-    max_timestamp_ms: int = -1
-    max_timestamp_offset: int = 0
-    index_ok: bool = True
-    damage: str | None = None
-    timed_entries: int = -1
-    timed_ms: int = NO_TIME
-
-    def behind(self, batch: BatchHeader, position: int) -> SegmentEnd:
-        """The end behind this batch at `position`, index entries aside."""
-        newest = batch.max_timestamp > self.max_timestamp_ms
-        return SegmentEnd(  # not _replace, which costs as much as all the rest of an append per batch
-            position + batch.size_bytes,
-            batch.base_offset + batch.last_offset_delta + 1,
-            self.indexed_position,
-            self.indexed_entries,
-            self.first_timestamp_ms if position else batch.max_timestamp,
-            batch.max_timestamp if newest else self.max_timestamp_ms,
-            batch.last_offset if newest else self.max_timestamp_offset,
-            self.index_ok,
-            None,
-            self.timed_entries,
-            self.timed_ms,
-        )
 
 
 class Slice(NamedTuple):
@@ -165,41 +125,17 @@ class Segment:
         that the time index lacks, wherever the process died.
         """
         positions = accumulate((batch.size_bytes for batch in batches), initial=tail.position)
-        end, entries, times = self.following(tail, zip(positions, batches, strict=False), interval_bytes)
+        end, entries, times = tail.behind_all(zip(positions, batches, strict=False), self.base_offset, interval_bytes)
         self._env.files.write(self.path, tail.position, data)
         return self.append_entries(end, entries, times) if entries else end
 
     def append_entries(self, end: SegmentEnd, entries: list[Entry], times: list[Entry]) -> SegmentEnd:
-        """Add what `following` found to both indexes, the time index first; return the tail that knows of it."""
+        """Add the entries to both indexes, the time index first; return the end that knows of them."""
         if end.timed_entries < 0:
             end = self._counted(end, len(entries))
         end = self._append_times(times, end)
         self.index.append(entries, behind=end.indexed_entries - len(entries))
         return end
-
-    def following(
-        self, tail: SegmentEnd, batches: Iterable[tuple[int, BatchHeader]], interval_bytes: int
-    ) -> tuple[SegmentEnd, list[Entry], list[Entry]]:
-        """The end behind these batches, and the entries for both indexes."""
-        entries, times = list[Entry](), list[Entry]()
-        # Local names, and one end for all: half of an append of small batches would be spent here.
-        end, next_offset, indexed_position, indexed_entries, first_ms, newest_ms, newest_offset = tail[:7]
-        segment_base, damage = self.base_offset, tail.damage
-        for position, batch in batches:
-            base_offset, size_bytes, timestamp_ms = batch[0], batch[1], batch[8]
-            last_offset = base_offset + batch[6]
-            end, next_offset, damage = position + size_bytes, last_offset + 1, None
-            if not position:
-                first_ms = timestamp_ms
-            if timestamp_ms > newest_ms:
-                newest_ms, newest_offset = timestamp_ms, last_offset
-            if position - indexed_position > interval_bytes:
-                entries.append((last_offset - segment_base, position))
-                times.append((newest_ms, newest_offset - segment_base))
-                indexed_position, indexed_entries = position, indexed_entries + 1
-        known = (end, next_offset, indexed_position, indexed_entries, first_ms, newest_ms, newest_offset)
-        found = SegmentEnd(*known, tail.index_ok, damage, tail.timed_entries, tail.timed_ms)
-        return found, entries, times
 
     def seal(self, tail: SegmentEnd) -> None:
         """Note the largest timestamp: nothing will be appended any more."""
@@ -504,7 +440,7 @@ class Segment:
     def rebuild_indexes(self, size_bytes: int, interval_bytes: int) -> SegmentEnd:
         """Rebuild both indexes from the batches in the first `size_bytes`; return the end there."""
         start = SegmentEnd(position=0, next_offset=self.base_offset, timed_entries=0)
-        tail, entries, times = self.following(start, self.headers(0, size_bytes), interval_bytes)
+        tail, entries, times = start.behind_all(self.headers(0, size_bytes), self.base_offset, interval_bytes)
         self.index.rewrite(entries)
         self.time_index.rewrite(())
         return self._append_times(times, tail)

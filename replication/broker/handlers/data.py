@@ -24,7 +24,6 @@ from replication.network.steps import STEP_ITEMS, begin, in_steps, step
 from replication.network.work import Encoded, Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.decoding import TOPIC_IDS
-from replication.protocol.encoding import produced_one
 from replication.protocol.messages import (
     CurrentLeader,
     FetchPartition,
@@ -57,7 +56,6 @@ PRODUCE_LEADERS, FETCH_LEADERS = 10, 12  # the versions that tell who leads now
 FULL_SESSIONS = (-1, 0)  # epochs of a fetch that names all its partitions
 PRODUCE_ADDS = 12  # the version whose transactional batches add their partition to the transaction
 ACKS = frozenset((ALL_IN_SYNC, 0, LEADER_ONLY))
-ANSWERED = frozenset((ALL_IN_SYNC, LEADER_ONLY))
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -99,9 +97,6 @@ class DataHandlers:
         But for requests of very many partitions, or in a transaction. The server begins none behind such a long one
         before it is answered; those in transactions are appended in the order in which the coordinator was asked.
         """
-        return self._produce_one(context, request) or self._produce_some(context, request)
-
-    def _produce_some(self, context: Work, request: ProduceRequest) -> Awaitable[Answer] | Answer:
         acks, timeout_ms, topics, transactional_id = request
         count = sum([len(topic.partitions) for topic in topics])
         if transactional_id is not None or max(len(topics), count) > STEP_ITEMS:
@@ -129,24 +124,6 @@ class DataHandlers:
             context.park()
         respond = partial(self._produced, context, request, refused)
         return pending.wait(respond, max(0, timeout_ms) if acks == ALL_IN_SYNC else -1)
-
-    def _produce_one(self, context: Work, request: ProduceRequest) -> Answer:
-        """The answer to a request of one batch, if it is known at once, as it is of most; None: nothing was done."""
-        acks, _, topics, transactional_id = request
-        if transactional_id is not None or len(topics) != 1 or len(topics[0][1]) != 1:
-            return None
-        name, ((index, batch),) = topics[0]
-        if acks not in ANSWERED or type(batch) is not memoryview or name in INTERNAL_TOPICS:
-            return None
-        leader = self._replicas.known_leader((name, index))
-        if leader is None or _wrong(_PLAIN[context.version], batch) is not None:
-            return None
-        result = leader.append_now(batch, acks)
-        if result is None:
-            return None
-        if result[0] is ErrorCode.NONE:
-            return Encoded((produced_one(context.version, context.correlation_id, name, index, result[1:4]),))
-        return self._produced(context, request, {}, {TopicPartition(name, index): result})
 
     async def _produce_many(self, context: Work, request: ProduceRequest) -> ProduceResponse | None:
         refused: dict[TopicPartition, AppendResult] = {}
@@ -209,16 +186,18 @@ class DataHandlers:
         topics = [TopicProduced(topic.name, found) for topic, found in zip(request.topics, rows, strict=True)]
         return ProduceResponse(topics, node_endpoints=tuple(moved.values()))
 
+    def failed_one(self, version: int, tp: TopicPartition, result: AppendResult) -> ProduceResponse:
+        """The answer to a request of one batch that failed."""
+        moved: dict[int, NodeEndpoint] = {}
+        rows = [self._partition_produced(version, tp, result, moved)]
+        return ProduceResponse([TopicProduced(tp.topic, rows)], node_endpoints=tuple(moved.values()))
+
     def _produced(self, context: Work, request: ProduceRequest, refused: Results, appended: Results) -> Answer:
         results = {**appended, **refused} if refused else appended
         if request.acks == 0:
             self._check_unanswered(results)
             return None
         version = context.version
-        if len(results) == 1 and len(request.topics) == 1 and not refused:  # it had to wait
-            (((name, index), result),) = results.items()
-            if result.error_code is ErrorCode.NONE:
-                return Encoded((produced_one(version, context.correlation_id, name, index, result[1:4]),))
         moved: dict[int, NodeEndpoint] = {}
         topics = []
         for topic in request.topics:

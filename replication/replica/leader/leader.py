@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from logstore.config import names_replica
 from logstore.errors import DiskFullError, InvalidRecordError
 from logstore.log.validation import AppendInfo
+from logstore.log.writer import Plain
 from logstore.records.batch import InvalidBatchError, batches, keyless_rows
 from replication.errors import ErrorCode, KeylessRecordsError, code_of, is_disk_dead
 from replication.model.cluster import Assignment, LeaderAndIsr
 from replication.protocol.messages import FetchPartition, PartitionFetched
 from replication.protocol.wire import Buffer
-from replication.replica.leader.purgatory import CommitWait, PendingProduce, PendingProduces
+from replication.replica.leader.purgatory import CommitWait, PendingAppend, PendingProduce, PendingProduces
 from replication.replica.leader.results import ALL_IN_SYNC, AppendResult, FetchTerms
 from replication.replica.machine import isr
 from replication.replica.storage.batch_cache import BatchCache
@@ -206,7 +208,7 @@ class Leader:
         be, which a compacted log looks for.
         """
         replica = self.replica
-        if acks == ALL_IN_SYNC and not isr.has_enough_replicas(self.state, replica.log.config.min_insync_replicas):
+        if acks == ALL_IN_SYNC and not self.has_enough_replicas():
             refused = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
             request.settle(replica.tp, refused)
             return
@@ -218,15 +220,38 @@ class Leader:
         else:
             self._settle(records, acks, request, outcome, is_committed=self._is_committed_by_append())
 
-    def append_now(self, records: bytearray | memoryview, acks: int) -> AppendResult | None:
-        """As `append`, where the result is known at once; None: it is not, and nothing was done."""
-        state, config = self.state, self.replica.log.config
-        if acks == ALL_IN_SYNC and (config.min_insync_replicas > 1 or self._waits or not state.is_alone):
-            return None
-        outcome = self._write(records)
-        if outcome is None:
-            return None
-        return NOT_LEADER if self.is_over else self._result(records, outcome)
+    def append_each(self, batches: Sequence[Plain]) -> Sequence[AppendInfo | AppendResult]:
+        """Append plain batches; return what became of the first ones. The others may take longer, and were not tried.
+
+        With acks=all they wait for the high watermark still: `wait_for_commit`.
+        """
+        replica, disk = self.replica, self.replica.host.disk
+        is_plain = self._group is None and not replica.log.config.is_compacted
+        if not is_plain or not replica.host.is_sound() or not disk.begin_write(replica.queue):
+            return ()
+        try:
+            outcomes = replica.log.try_append_each(batches, leader_epoch=self.state.leader_epoch)
+        finally:
+            disk.end_write()
+        if not outcomes:
+            return ()
+        self._written()
+        found = list[AppendInfo | AppendResult]()
+        for (records, _), outcome in zip(batches, outcomes, strict=False):
+            if isinstance(outcome, AppendInfo):
+                self._note_appended(records, outcome)
+                found.append(NOT_LEADER if self.is_over else outcome)
+            else:
+                found.append(self._result(records, outcome))
+        return found
+
+    def has_enough_replicas(self) -> bool:
+        return isr.has_enough_replicas(self.state, self.replica.log.config.min_insync_replicas)
+
+    def wait_for_commit(self, info: AppendInfo, request: PendingProduce | PendingAppend) -> None:
+        """Settle the request when these records are committed."""
+        result = AppendResult(ErrorCode.NONE, info.first_offset, info.append_time_ms, self.replica.start)
+        self._waits.add(CommitWait(info.next_offset, result, request))
 
     def _is_committed_by_append(self) -> bool:
         return self.state.is_alone and not self._waits
@@ -248,19 +273,23 @@ class Leader:
             except Exception as error:  # noqa: BLE001  it becomes a code, or is logged
                 outcome = error
             host.disk.end_write()
-        if outcome is None:
-            return None
-        host.look()
+        if outcome is not None:
+            self._written()
+        return outcome
+
+    def _written(self) -> None:
+        """The event loop has written: look whether it stood still, and who waits for what was written."""
+        replica = self.replica
+        replica.host.look()
         replica.note(replica.offsets())
         if self.is_over:  # that is what the look has shown
-            return outcome
+            return
         is_alone = self._is_committed_by_append()
         if is_alone:
             self.state = isr.append_alone(self.state, max(replica.end, self.state.log_end_offset))
         if not self._is_advancing and not (is_alone and not replica.followers and not replica.consumers):
             self._is_advancing = True  # at the end of this turn: more may come in it
-            host.disk.loop.call_soon(self._advance)
-        return outcome
+            replica.host.disk.loop.call_soon(self._advance)
 
     def append_marker(self, marker: Marker, request: PendingProduce) -> None:
         """End a transaction behind all that came before; settle `request` when that is committed.
@@ -269,7 +298,7 @@ class Leader:
         """
         self.writing.pop(marker.producer_id, None)
         self.asking.pop(marker.producer_id, None)
-        if not isr.has_enough_replicas(self.state, self.replica.log.config.min_insync_replicas):
+        if not self.has_enough_replicas():
             few = AppendResult(ErrorCode.NOT_ENOUGH_REPLICAS, error_message=self._too_few())
             request.settle(self.replica.tp, few)
             return
@@ -320,15 +349,18 @@ class Leader:
         else:
             self._waits.add(CommitWait(outcome.next_offset, result, request))
 
+    def _note_appended(self, records: Buffer, info: AppendInfo) -> None:
+        size_bytes = len(records)
+        has_readers = self.state.followers or self.replica.consumers
+        if has_readers and 0 < size_bytes == info.bytes:  # no duplicate, nor part of one; no marker
+            self.recent.note(info.first_offset, info.next_offset, records)
+        counters = self.replica.host.counters
+        counters.bytes_in += size_bytes
+        counters.messages_in += info.next_offset - info.first_offset
+
     def _result(self, records: Buffer, outcome: Outcome) -> AppendResult:
         if isinstance(outcome, AppendInfo):
-            size_bytes = len(records)
-            has_readers = self.state.followers or self.replica.consumers
-            if has_readers and 0 < size_bytes == outcome.bytes:  # no duplicate, nor part of one; no marker
-                self.recent.note(outcome.first_offset, outcome.next_offset, records)
-            counters = self.replica.host.counters
-            counters.bytes_in += size_bytes
-            counters.messages_in += outcome.next_offset - outcome.first_offset
+            self._note_appended(records, outcome)
             return AppendResult(ErrorCode.NONE, outcome.first_offset, outcome.append_time_ms, self.replica.start)
         if is_disk_dead(outcome):
             self.replica.host.disk_failed()

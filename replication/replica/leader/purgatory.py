@@ -67,12 +67,34 @@ class PendingProduce:
             answer.set_exception(error)
 
 
+class PendingAppend:
+    """A Produce request of one batch that is in the log, until it is committed, or `timeout_ms` are over."""
+
+    __slots__ = ("_answer", "_timer", "is_over")
+
+    def __init__(self, answer: Callable[[AppendResult], None], timeout_ms: int) -> None:
+        self.is_over = False
+        self._answer = answer
+        self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._expire)
+
+    def settle(self, tp: TopicPartition, result: AppendResult) -> None:
+        """Give the result; the first one counts."""
+        if not self.is_over:
+            self.is_over = True
+            self._timer.cancel()
+            self._answer(result)
+
+    def _expire(self) -> None:
+        self.is_over = True
+        self._answer(AppendResult(ErrorCode.REQUEST_TIMED_OUT))
+
+
 class CommitWait(NamedTuple):
     """Records that are in the log, and what their request is told once everything below `end_offset` is committed."""
 
     end_offset: int
     result: AppendResult
-    request: PendingProduce
+    request: PendingProduce | PendingAppend
 
 
 class PendingProduces:

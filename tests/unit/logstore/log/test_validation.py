@@ -4,7 +4,7 @@ import pytest
 
 from logstore.config import LogConfig
 from logstore.errors import InvalidRecordError
-from logstore.log.segments.segment import SegmentEnd
+from logstore.log.segments.end import SegmentEnd
 from logstore.log.validation import InvalidTimestampError, check_times, must_roll, segment_room, valid_batches
 from logstore.records.batch import TRANSACTIONAL, Record, build, header_at
 from logstore.records.marker import end_marker

@@ -1,0 +1,108 @@
+"""Produces of one batch, as most are: those of one turn of the event loop are checked, appended and answered together.
+
+What a look at a request and at the header of its batch does not take goes to `data`, which can say why, in the order of
+the requests. A test holds both to the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from logstore.log.validation import AppendInfo
+from logstore.log.writer import Plain
+from logstore.records.batch import CODEC_MASK, BatchHeader, plain_header
+from logstore.records.compression import Codec
+from replication.broker.handlers.data import PRODUCE_ZSTD, DataHandlers
+from replication.errors import ErrorCode
+from replication.model.cluster import INTERNAL_TOPICS
+from replication.network.turn import Gathered
+from replication.network.work import Encoded, Work
+from replication.protocol import apis
+from replication.protocol.encoding import produced_one
+from replication.protocol.framing import Frame
+from replication.replica.leader.leader import Leader
+from replication.replica.leader.purgatory import PendingAppend
+from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
+from replication.replica.manager import ReplicaManager
+
+# Larger ones belong to a thread: the copy into the page cache would keep the loop.
+FRAME_BYTES_MAX = 256 * 1024
+
+
+class _Asked(NamedTuple):
+    """A request of one plain batch, for a partition that is led here."""
+
+    version: int
+    correlation_id: int
+    acks: int
+    timeout_ms: int
+    topic: str
+    partition: int
+    records: memoryview
+    header: BatchHeader
+    leader: Leader
+
+
+class SmallProduceHandler:
+    def __init__(self, replicas: ReplicaManager, data: DataHandlers) -> None:
+        self._replicas = replicas
+        self._data = data
+
+    def produce(self, requests: Sequence[Gathered]) -> None:
+        """Append and answer all of them. Records of one connection are in the log in the order of its requests."""
+        asked = list[tuple[Gathered, _Asked]]()
+        for request in requests:
+            one = self._read(request.frame) if len(request.frame) <= FRAME_BYTES_MAX else None
+            if one is not None:
+                asked.append((request, one))
+                continue
+            self._append(asked)
+            asked = []
+            request.asker.dispatch(request)
+        self._append(asked)
+
+    def _read(self, frame: Frame) -> _Asked | None:
+        """What is asked, if it is that simple."""
+        found = apis.decode_produce_one(memoryview(frame))
+        if found is None:
+            return None
+        version, correlation_id, acks, timeout_ms, topic, partition, records = found
+        leader = self._replicas.known_leader((topic, partition))
+        if leader is None or acks not in (ALL_IN_SYNC, LEADER_ONLY) or topic in INTERNAL_TOPICS:
+            return None
+        header = plain_header(records)
+        if header is None or (header.attributes & CODEC_MASK == Codec.ZSTD and version < PRODUCE_ZSTD):
+            return None
+        if acks == ALL_IN_SYNC and not leader.has_enough_replicas():
+            return None
+        return _Asked(version, correlation_id, acks, timeout_ms, topic, partition, records, header, leader)
+
+    def _append(self, asked: Sequence[tuple[Gathered, _Asked]]) -> None:
+        batches: dict[Leader, list[Plain]] = {}
+        for _, one in asked:
+            batches.setdefault(one.leader, []).append((one.records, one.header))
+        outcomes = {leader: iter(leader.append_each(each)) for leader, each in batches.items()}
+        for request, one in asked:
+            self._answer(request, one, next(outcomes[one.leader], None))
+
+    def _answer(self, request: Gathered, one: _Asked, outcome: AppendInfo | AppendResult | None) -> None:
+        version, correlation_id, acks, timeout_ms, topic, partition, _, _, leader = one
+        if outcome is None:
+            request.asker.dispatch(request)
+        elif isinstance(outcome, AppendResult):
+            self._settled(request, one, request.asker.keep(request, version, correlation_id), outcome)
+        elif acks == LEADER_ONLY or outcome.next_offset <= leader.high_watermark:
+            fields = outcome.first_offset, outcome.append_time_ms, leader.replica.start
+            request.asker.answer(request, produced_one(version, correlation_id, topic, partition, fields))
+        else:
+            work = request.asker.keep(request, version, correlation_id)
+            leader.wait_for_commit(outcome, PendingAppend(partial(self._settled, request, one, work), timeout_ms))
+
+    def _settled(self, request: Gathered, one: _Asked, work: Work, result: AppendResult) -> None:
+        if result.error_code is ErrorCode.NONE:
+            data = produced_one(one.version, one.correlation_id, one.topic, one.partition, result[1:4])
+            request.asker.answer_kept(work, Encoded((data,)))
+        else:
+            request.asker.answer_kept(work, self._data.failed_one(one.version, one.leader.replica.tp, result))
