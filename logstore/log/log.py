@@ -41,10 +41,11 @@ from logstore.log.segments.lookup import SegmentInfo
 from logstore.log.segments.replacement import delete_later
 from logstore.log.segments.replacement import finish as finish_swaps
 from logstore.log.segments.segment import NO_SPACE, Space
-from logstore.log.validation import AppendInfo, plain_batch, takes, valid_batches
+from logstore.log.validation import AppendInfo, count_taken, plain_batch, valid_batches
 from logstore.log.writer import LogWriter, Placed, Plain
 from logstore.records.batch import header_at
 from logstore.records.marker import end_marker
+from logstore.records.plain import placed
 
 logger = logging.getLogger(__name__)
 
@@ -230,14 +231,11 @@ class Log:
         if not self.files.try_hold():
             return done
         try:
-            now_ms, config, count = self.env.clock.now_ms(), self.config, 0
-            for _, plain in batches:
-                if not takes(plain, config, now_ms):
-                    break
-                count += 1
+            count = count_taken([plain for _, plain in batches], self.config, self.env.clock.now_ms())
             while len(done) < count and self._may_append_at_once(leader_epoch):
                 try:
-                    done += self._append_at_once(batches[len(done) : count], leader_epoch)
+                    rest = batches if count == len(batches) and not done else batches[len(done) : count]
+                    done += self._append_at_once(rest, leader_epoch)
                 except (PylogError, OSError) as error:
                     done.append(error)
             return done
@@ -245,11 +243,12 @@ class Log:
             self.files.release()
 
     def _may_append_at_once(self, leader_epoch: int) -> bool:
+        config = self.config
         return (
             self._is_caught_up
             and self.epochs.latest == leader_epoch
-            and self.config.flush_messages >= INT64_MAX
-            and not self.point.is_time_to_flush(self.config)
+            and config.flush_messages >= INT64_MAX
+            and not (config.flush_ms < INT64_MAX and self.point.is_time_to_flush(config))
         )
 
     def _append_at_once(self, batches: Sequence[Plain], leader_epoch: int) -> Sequence[AppendInfo]:
@@ -260,7 +259,7 @@ class Log:
         if infos:
             return infos
         records, plain = batches[0]
-        return [self._append_checked(records, [(0, plain)], leader_epoch)]
+        return [self._append_checked(records, [(0, placed(plain, plain[0], plain[2]))], leader_epoch)]
 
     def _append_checked(
         self, records: bytearray | memoryview, checked: Sequence[Placed], leader_epoch: int

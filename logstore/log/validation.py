@@ -10,14 +10,8 @@ from logstore.config import INT32_MAX, INT64_MAX, LogConfig
 from logstore.errors import DamagedBatchError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from logstore.log.segments.end import SegmentEnd
 from logstore.log.segments.index import TIME_ENTRY_BYTES
-from logstore.records.batch import (
-    BatchHeader,
-    InvalidBatchError,
-    WrongChecksumError,
-    batches,
-    check,
-    plain_header,
-)
+from logstore.records.batch import LENGTH_END, BatchHeader, InvalidBatchError, WrongChecksumError, batches, check
+from logstore.records.plain import PlainHeader, plain_header
 
 
 class AppendInfo(NamedTuple):
@@ -66,24 +60,27 @@ def valid_batches(
     return found
 
 
-def plain_batch(data: bytearray | memoryview, config: LogConfig, now_ms: int) -> BatchHeader | None:
+def plain_batch(data: bytearray | memoryview, config: LogConfig, now_ms: int) -> PlainHeader | None:
     """Return the header of the one batch that `data` is, from a writer; None: only `valid_batches` can tell.
 
     It has none for a batch of a transaction, or that `valid_batches` refuses.
     """
-    batch = plain_header(data)
-    return batch if batch is not None and takes(batch, config, now_ms) else None
+    plain = plain_header(data)
+    return plain if plain is not None and count_taken((plain,), config, now_ms) else None
 
 
-def takes(batch: BatchHeader, config: LogConfig, now_ms: int) -> bool:
-    """True if a log of this config takes a batch that is plain: by its size, and by its times."""
-    if batch[1] > config.batch_bytes_max:
-        return False
-    if config.message_timestamp_type != "CreateTime":
-        return True
-    oldest_ms = now_ms - config.message_timestamp_before_max_ms
-    newest_ms = now_ms + config.message_timestamp_after_max_ms
-    return oldest_ms <= batch[7] <= batch[8] <= newest_ms
+def count_taken(batches: Iterable[PlainHeader], config: LogConfig, now_ms: int) -> int:
+    """Return how many of these a log of this config takes before the first that has a wrong size, or wrong times."""
+    length_max, oldest_ms, newest_ms = config.batch_bytes_max - LENGTH_END, -INT64_MAX - 1, INT64_MAX
+    if config.message_timestamp_type == "CreateTime":
+        oldest_ms = now_ms - config.message_timestamp_before_max_ms
+        newest_ms = now_ms + config.message_timestamp_after_max_ms
+    count = 0
+    for _, length, _, _, _, _, _, base_ms, max_ms, *_ in batches:
+        if length > length_max or not oldest_ms <= base_ms <= max_ms <= newest_ms:
+            break
+        count += 1
+    return count
 
 
 def _wrong_producer(batch: BatchHeader) -> str | None:

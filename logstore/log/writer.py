@@ -22,11 +22,12 @@ from logstore.log.segments.lookup import Spot
 from logstore.log.segments.segment import NOTHING, Segment
 from logstore.log.validation import AppendInfo, SegmentRoom, must_roll, segment_room
 from logstore.records.batch import BatchHeader, stamp, stamp_append_time
+from logstore.records.plain import PlainHeader, placed, stamp_plain
 
 logger = logging.getLogger(__name__)
 
 Placed = tuple[int, BatchHeader]  # a batch, and where it is in the data
-Plain = tuple[bytearray | memoryview, BatchHeader]  # a whole batch, and what `plain_header` says of it
+Plain = tuple[bytearray | memoryview, PlainHeader]  # a whole batch, and what `plain_header` says of it
 
 
 class Stamped(NamedTuple):
@@ -78,12 +79,12 @@ class LogWriter:
         stamped = []
         for position, batch in batches:
             stamp(records, position, offset, leader_epoch)
-            placed = batch._replace(base_offset=offset, leader_epoch=leader_epoch)
+            behind = batch._replace(base_offset=offset, leader_epoch=leader_epoch)
             if log_append_time:
                 stamp_append_time(records, position, now_ms)
-                placed = placed._replace(max_timestamp=now_ms)
-            stamped.append(placed)
-            offset = placed.next_offset
+                behind = behind._replace(max_timestamp=now_ms)
+            stamped.append(behind)
+            offset = behind.next_offset
         return Stamped(AppendInfo(first, offset, now_ms, len(records)), memoryview(records), stamped)
 
     def append_plain(self, batches: Sequence[Plain], leader_epoch: int, config: LogConfig) -> list[AppendInfo]:
@@ -98,45 +99,47 @@ class LogWriter:
         files, view = self._files, self._files.view
         if not view.bases or config.message_timestamp_type != "CreateTime":
             return []
-        placed = self._place(view, batches, leader_epoch, config)
-        if not placed:
+        found = self._place(view, batches, leader_epoch, config)
+        if not found:
             return []
-        data = batches[0][0] if len(placed) == 1 else b"".join([data for data, _ in batches[: len(placed)]])
+        data = batches[0][0] if len(found) == 1 else b"".join([data for data, _ in batches[: len(found)]])
         segment = files.segment(view.bases[-1])
-        end, entries, times = view.tail.behind_all(placed, segment.base_offset, config.index_interval_bytes)
+        end, entries, times = view.tail.behind_all(found, segment.base_offset, config.index_interval_bytes)
         try:
-            files.env.files.write(segment.path, placed[0][0], data)
+            files.env.files.write(segment.path, found[0][0], data)
             if entries:
                 end = segment.append_entries(end, entries, times)
             files.publish(view.bases, end)
             if view.snapshots:
-                self._producers.after_append([batch for _, batch in placed], memoryview(data))
+                self._producers.after_append([batch for _, batch in found], memoryview(data))
         except StorageError:
             self._undo(view)
             raise
-        return [AppendInfo(batch[0], batch[0] + batch[6] + 1, -1, batch[1]) for _, batch in placed]
+        return [AppendInfo(batch[0], batch[0] + batch[6] + 1, -1, batch[1]) for _, batch in found]
 
     def _place(
         self, view: DirectoryView, batches: Sequence[Plain], leader_epoch: int, config: LogConfig
     ) -> list[Placed]:
         """Stamp the batches that `append_plain` may append; return where in the segment each begins."""
-        room, position, offset = self._room(view, config), view.tail.position, view.tail.next_offset
-        placed, producers = list[Placed](), set[int]()
+        begin_end, offset_max, position_max, timestamp_max_ms = self._room(view, config)
+        position, offset = view.tail.position, view.tail.next_offset
+        found, producers = list[Placed](), set[int]()
         for data, plain in batches:
-            batch = BatchHeader(offset, plain[1], leader_epoch, *plain[3:])  # (`_replace` costs twice as much)
-            if must_roll(room, position, batch):
+            batch = placed(plain, offset, leader_epoch)
+            next_offset, end = offset + batch[6] + 1, position + batch[1]
+            # As `must_roll`; and what room the first batch of a segment leaves is known behind it.
+            if position >= begin_end or offset + batch[6] > offset_max or (found and not found[0][0]):
+                break
+            if position and (end > position_max or batch[8] > timestamp_max_ms):
                 break
             if batch[9] >= 0:
-                if batch[9] in producers or not self._may_follow(view, batch, config, placed):
+                if batch[9] in producers or not self._may_follow(view, batch, config, found):
                     break
                 producers.add(batch[9])
-            stamp(data, 0, offset, leader_epoch)
-            placed.append((position, batch))
-            offset += batch[6] + 1
-            position += batch[1]
-            if len(placed) == 1 and placed[0][0] == 0:
-                break  # what room the first batch leaves is known behind it
-        return placed
+            stamp_plain(data, offset, plain[1], leader_epoch)
+            found.append((position, batch))
+            position, offset = end, next_offset
+        return found
 
     def _may_follow(self, view: DirectoryView, batch: BatchHeader, config: LogConfig, before: Sequence[Placed]) -> bool:
         """Is it the next batch of its producer, and of no transaction? One that is refused waits for those `before`."""

@@ -45,14 +45,12 @@ RECORD_BYTES_MIN = 7  # length, attributes, two deltas, key length, value length
 DECOMPRESSED_BYTES_MAX = 256 * 1024 * 1024
 
 KEYLESS_MAX = 1000  # records that an error names
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_LENGTH = struct.Struct(">qi")
 _ORDER = struct.Struct(">qi11xi")  # base offset, length, last offset delta
 _BASE_OFFSET, _LEADER_EPOCH = struct.Struct(">q"), struct.Struct(">i")
-_LEADER_EPOCH_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 12, 17, 21, 35
+_LEADER_EPOCH_AT, _CRC_AT, ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 12, 17, 21, 35
 _INT64_MAX = 2**63 - 1
-_PLAIN = frozenset(int(codec) for codec in Codec)  # attributes of a batch that is only compressed
-_PLAIN_OFFSET_MAX = 2**62
 _SEQUENCES = 2**31  # sequence numbers run from 0 to one below, and on to 0
 
 
@@ -149,34 +147,11 @@ def header_at(buffer: Buffer, position: int = 0) -> BatchHeader:
     """
     if position < 0 or position + HEADER_BYTES > len(buffer):
         raise InvalidBatchError(position, f"{len(buffer) - position} bytes where a header has {HEADER_BYTES}")
-    base_offset, length, *rest = _HEADER.unpack_from(buffer, position)
+    base_offset, length, *rest = HEADER.unpack_from(buffer, position)
     header = BatchHeader(base_offset, length + LENGTH_END, *rest)
     if reason := _wrong(header):
         raise InvalidBatchError(position, reason)
     return header
-
-
-def plain_header(buffer: Buffer) -> BatchHeader | None:
-    """Return the header of the one batch that `buffer` is, as clients send most; None: look at it more closely.
-
-    It is good, and so is the CRC; there is a record for every offset, no transaction, and no marker.
-    """
-    size_bytes = len(buffer)
-    if size_bytes < HEADER_BYTES:
-        return None
-    header = _HEADER.unpack_from(buffer)
-    base_offset, length, epoch, magic, crc, attributes, last_offset_delta, *_, producer_epoch, sequence, count = header
-    if (
-        length + LENGTH_END != size_bytes
-        or magic != MAGIC
-        or attributes not in _PLAIN
-        or not 0 <= base_offset <= _PLAIN_OFFSET_MAX
-        or not 0 < count == last_offset_delta + 1
-        or (header[9] >= 0 and (producer_epoch < 0 or sequence < 0))
-        or crc32c(memoryview(buffer)[_ATTRIBUTES_AT:]) != crc
-    ):
-        return None
-    return BatchHeader(base_offset, size_bytes, epoch, *header[3:])
 
 
 def batches(buffer: Buffer, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
@@ -237,7 +212,7 @@ def check(buffer: Buffer, position: int, header: BatchHeader) -> None:
     end = position + header.size_bytes
     if end > len(buffer):
         raise InvalidBatchError(position, f"{len(buffer) - position} bytes of a batch of {header.size_bytes}")
-    crc = crc32c(memoryview(buffer)[position + _ATTRIBUTES_AT : end])
+    crc = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : end])
     if crc != header.crc:
         raise WrongChecksumError(position, f"CRC-32C is {crc:#010x}, the header says {header.crc:#010x}")
 
@@ -251,19 +226,19 @@ def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, leade
 def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
     """Make the batch at `position` a LogAppendTime batch of `now_ms`, with a new CRC."""
     header = header_at(buffer, position)
-    struct.pack_into(">h", buffer, position + _ATTRIBUTES_AT, header.attributes | LOG_APPEND_TIME)
+    struct.pack_into(">h", buffer, position + ATTRIBUTES_AT, header.attributes | LOG_APPEND_TIME)
     struct.pack_into(">q", buffer, position + _MAX_TIMESTAMP_AT, now_ms)
     seal(buffer, position, header.size_bytes)
 
 
 def seal(buffer: bytearray | memoryview, position: int, size_bytes: int) -> None:
-    crc = crc32c(memoryview(buffer)[position + _ATTRIBUTES_AT : position + size_bytes])
+    crc = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : position + size_bytes])
     struct.pack_into(">I", buffer, position + _CRC_AT, crc)
 
 
 def write_header(buffer: bytearray | memoryview, position: int, header: BatchHeader) -> None:
     """Write `header` in front of its records, with the right CRC (`header.crc` is ignored)."""
-    _HEADER.pack_into(buffer, position, header.base_offset, header.size_bytes - LENGTH_END, *header[2:])
+    HEADER.pack_into(buffer, position, header.base_offset, header.size_bytes - LENGTH_END, *header[2:])
     seal(buffer, position, header.size_bytes)
 
 

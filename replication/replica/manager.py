@@ -49,6 +49,7 @@ class ReplicaManager:
         self._isr = IsrWriter(config.broker_id, lambda: self.requests.controller_epoch)
         self._fetchers = Fetchers(config, self.metadata, lambda: self.requests.broker_epoch)
         self._set = Partitions(config, env, self._isr, self._fetchers, self.counters)
+        self.look = self._set.look  # before something is acknowledged: see `Host`
         # Set when an fsync failed: what is on disk is unknown, and this broker must not go on (S8).
         self.disk_failed = self._set.disk_failed
         self.offline = self._set.offline  # the replicas that cannot be served or written now
@@ -99,7 +100,7 @@ class ReplicaManager:
         return self._set.disk.is_writing()
 
     def look_with(self, look: Callable[[], None]) -> None:
-        self._set.look = look
+        self._set.look = self.look = look
 
     def connect(self, tree: Tree, broker_epoch: int) -> None:
         self._set.tree = tree

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TypeAlias
 
 from logstore.log.validation import AppendInfo
 from logstore.log.writer import Plain
-from logstore.records.batch import CODEC_MASK, BatchHeader, plain_header
+from logstore.records.batch import CODEC_MASK
 from logstore.records.compression import Codec
+from logstore.records.plain import PlainHeader, plain_header
 from replication.broker.handlers.data import PRODUCE_ZSTD, DataHandlers
 from replication.errors import ErrorCode
 from replication.model.cluster import INTERNAL_TOPICS
@@ -22,7 +23,7 @@ from replication.network.work import Encoded, Work
 from replication.protocol import apis
 from replication.protocol.encoding import produced_one
 from replication.protocol.framing import Frame
-from replication.replica.leader.leader import Leader
+from replication.replica.leader.leader import NOT_LEADER, Leader
 from replication.replica.leader.purgatory import PendingAppend
 from replication.replica.leader.results import ALL_IN_SYNC, LEADER_ONLY, AppendResult
 from replication.replica.manager import ReplicaManager
@@ -31,18 +32,9 @@ from replication.replica.manager import ReplicaManager
 FRAME_BYTES_MAX = 256 * 1024
 
 
-class _Asked(NamedTuple):
-    """A request of one plain batch, for a partition that is led here."""
-
-    version: int
-    correlation_id: int
-    acks: int
-    timeout_ms: int
-    topic: str
-    partition: int
-    records: memoryview
-    header: BatchHeader
-    leader: Leader
+# A request of one plain batch, for a partition that is led here: version, correlation id, acks, timeout in ms, topic,
+# partition, the batch, its header, and the leader. (A named tuple costs three times as much.)
+_Asked: TypeAlias = tuple[int, int, int, int, str, int, memoryview, PlainHeader, Leader]
 
 
 class SmallProduceHandler:
@@ -68,41 +60,48 @@ class SmallProduceHandler:
         found = apis.decode_produce_one(memoryview(frame))
         if found is None:
             return None
-        version, correlation_id, acks, timeout_ms, topic, partition, records = found
+        version, _, acks, _, topic, partition, records = found
         leader = self._replicas.known_leader((topic, partition))
         if leader is None or acks not in (ALL_IN_SYNC, LEADER_ONLY) or topic in INTERNAL_TOPICS:
             return None
         header = plain_header(records)
-        if header is None or (header.attributes & CODEC_MASK == Codec.ZSTD and version < PRODUCE_ZSTD):
+        if header is None or (version < PRODUCE_ZSTD and header[5] & CODEC_MASK == Codec.ZSTD):
             return None
         if acks == ALL_IN_SYNC and not leader.has_enough_replicas():
             return None
-        return _Asked(version, correlation_id, acks, timeout_ms, topic, partition, records, header, leader)
+        return (*found, header, leader)
 
     def _append(self, asked: Sequence[tuple[Gathered, _Asked]]) -> None:
         batches: dict[Leader, list[Plain]] = {}
-        for _, one in asked:
-            batches.setdefault(one.leader, []).append((one.records, one.header))
+        for _, (*_, records, header, leader) in asked:
+            batch = records, header
+            if leader in batches:
+                batches[leader].append(batch)
+            else:
+                batches[leader] = [batch]
         outcomes = {leader: iter(leader.append_each(each)) for leader, each in batches.items()}
+        self._replicas.look()
         for request, one in asked:
-            self._answer(request, one, next(outcomes[one.leader], None))
+            self._answer(request, one, next(outcomes[one[-1]], None))
 
     def _answer(self, request: Gathered, one: _Asked, outcome: AppendInfo | AppendResult | None) -> None:
         version, correlation_id, acks, timeout_ms, topic, partition, _, _, leader = one
         if outcome is None:
             request.asker.dispatch(request)
-        elif isinstance(outcome, AppendResult):
-            self._settled(request, one, request.asker.keep(request, version, correlation_id), outcome)
-        elif acks == LEADER_ONLY or outcome.next_offset <= leader.high_watermark:
-            fields = outcome.first_offset, outcome.append_time_ms, leader.replica.start
+        elif leader.is_over or type(outcome) is not AppendInfo:
+            result = outcome if isinstance(outcome, AppendResult) else NOT_LEADER
+            self._settled(request, one, request.asker.keep(request, version, correlation_id), result)
+        elif acks == LEADER_ONLY or outcome[1] <= leader.high_watermark:
+            fields = outcome[0], outcome[2], leader.replica.start
             request.asker.answer(request, produced_one(version, correlation_id, topic, partition, fields))
         else:
             work = request.asker.keep(request, version, correlation_id)
             leader.wait_for_commit(outcome, PendingAppend(partial(self._settled, request, one, work), timeout_ms))
 
     def _settled(self, request: Gathered, one: _Asked, work: Work, result: AppendResult) -> None:
+        version, correlation_id, _, _, topic, partition, *_, leader = one
         if result.error_code is ErrorCode.NONE:
-            data = produced_one(one.version, one.correlation_id, one.topic, one.partition, result[1:4])
+            data = produced_one(version, correlation_id, topic, partition, result[1:4])
             request.asker.answer_kept(work, Encoded((data,)))
         else:
-            request.asker.answer_kept(work, self._data.failed_one(one.version, one.leader.replica.tp, result))
+            request.asker.answer_kept(work, self._data.failed_one(version, leader.replica.tp, result))

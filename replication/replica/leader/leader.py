@@ -223,7 +223,8 @@ class Leader:
     def append_each(self, batches: Sequence[Plain]) -> Sequence[AppendInfo | AppendResult]:
         """Append plain batches; return what became of the first ones. The others may take longer, and were not tried.
 
-        With acks=all they wait for the high watermark still: `wait_for_commit`.
+        The caller looks (see `Host.look`) before it acknowledges them. With acks=all they wait for the high watermark:
+        `wait_for_commit`.
         """
         replica, disk = self.replica, self.replica.host.disk
         is_plain = self._group is None and not replica.log.config.is_compacted
@@ -236,11 +237,14 @@ class Leader:
         if not outcomes:
             return ()
         self._written()
+        if len(outcomes) == 1 and isinstance(outcomes[0], AppendInfo):
+            self._note_appended(batches[0][0], outcomes[0])
+            return [outcomes[0]]
         found = list[AppendInfo | AppendResult]()
         for (records, _), outcome in zip(batches, outcomes, strict=False):
             if isinstance(outcome, AppendInfo):
                 self._note_appended(records, outcome)
-                found.append(NOT_LEADER if self.is_over else outcome)
+                found.append(outcome)
             else:
                 found.append(self._result(records, outcome))
         return found
@@ -274,15 +278,15 @@ class Leader:
                 outcome = error
             host.disk.end_write()
         if outcome is not None:
+            host.look()
             self._written()
         return outcome
 
     def _written(self) -> None:
-        """The event loop has written: look whether it stood still, and who waits for what was written."""
+        """Behind a write of the event loop: note the log's end, and wake who waits for it at the end of the turn."""
         replica = self.replica
-        replica.host.look()
         replica.note(replica.offsets())
-        if self.is_over:  # that is what the look has shown
+        if self.is_over:
             return
         is_alone = self._is_committed_by_append()
         if is_alone:
