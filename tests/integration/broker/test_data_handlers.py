@@ -11,6 +11,7 @@ from logstore.records.compression import Codec
 from logstore.records.marker import end_marker
 from replication.broker.handlers.data import DataHandlers
 from replication.broker.handlers.offsets import PositionHandlers
+from replication.broker.handlers.small_produce import SmallProduceHandler
 from replication.broker.handlers.strangers import Strangers
 from replication.errors import ErrorCode
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition, topic_uuid
@@ -104,12 +105,14 @@ async def client_of(tmp_path, *, brokers=(1,), **config):
         for tp in (T0, T1):
             await site.create(tp, replicas=(1,))
         coordinators = coordinators_of(one)
+        data = DataHandlers(one.config, one.replicas, Strangers(), coordinators.verification)
         handlers = {
-            **DataHandlers(one.config, one.replicas, Strangers(), coordinators.verification).handlers(),
+            **data.handlers(),
             **PositionHandlers(one.replicas).handlers(),
             **coordinators.handlers(None),
         }
-        async with serving(handlers) as (server, port):
+        turn = SmallProduceHandler(one.replicas, data).produce
+        async with serving(handlers, produce_turn=turn) as (server, port):
             client = (await Client.connect(port)).keep(site)
             client.server = server
             await client.inform()
