@@ -33,6 +33,7 @@ Bytes = bytes | bytearray | memoryview
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # Enough for the files that one Spark task works on; far below the usual limit of 1,024. Brokers take more.
 OPEN_FILES_MAX = 256
+PASSED = 8  # see `OsFiles._descriptor`
 RWF_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
 # A directory that changed less than this before it was listed may change again within the same time stamp.
 SETTLED_NS = 100_000_000
@@ -124,6 +125,7 @@ class OsFiles:
         self._open: dict[str, _Descriptor] = {}  # least recently used first
         self._open_in: dict[str, set[str]] = {}  # directory -> what is open of it
         self._syncing: set[int] = set()  # threads
+        self._passed = 0  # files that were opened while the pool was full
         self._mutex = threading.Lock()
         reset_after_fork(self)
 
@@ -328,18 +330,25 @@ class OsFiles:
                     self._drop(name)
 
     def _descriptor(self, path: str, *, writable: bool = False) -> _Descriptor:
-        """The pooled descriptor of `path`, opened if need be; a full pool drops the least recently used."""
+        """The pooled descriptor of `path`, opened if need be.
+
+        A full pool drops the least recently used for every eighth file that is opened, and the others are not kept:
+        where more files than there is room for are used in turn, most of those that are kept are used again.
+        """
         with self._mutex:
             file = self._open.pop(path, None)
             is_new = file is None
             if file is None or (writable and not file.writable):
                 with _mapped("open", path):
                     file = _Descriptor(path, os.O_RDWR if writable else os.O_RDONLY, writable=writable)
+            if is_new and len(self._open) >= self.open_files_max:
+                self._passed += 1
+                if self._passed % PASSED:
+                    return file
+                self._drop(next(iter(self._open)))
             self._open[path] = file
             if is_new:
                 self._open_in.setdefault(os.path.dirname(path), set()).add(path)
-                if len(self._open) > self.open_files_max:
-                    self._drop(next(iter(self._open)))
         return file
 
     def _drop(self, path: str) -> None:

@@ -60,11 +60,11 @@ class SocketServerSettings:
 
 
 def open_files_max() -> int:
-    """How many files the logs of this process may keep open: half of the descriptors, where there are many.
+    """How many files the logs of this process may keep open: three quarters of the descriptors, where there are many.
 
     A write to a log whose file is not open costs twice as much.
     """
-    return max(OPEN_FILES_MAX, min((_descriptors() - FEW_DESCRIPTORS) // 2, OPEN_FILES_OF_BROKER_MAX))
+    return max(OPEN_FILES_MAX, min((_descriptors() - FEW_DESCRIPTORS) * 3 // 4, OPEN_FILES_OF_BROKER_MAX))
 
 
 def _descriptors() -> int:
