@@ -75,18 +75,15 @@ class PendingAppend:
     def __init__(self, answer: Callable[[AppendResult], None], timeout_ms: int) -> None:
         self.is_over = False
         self._answer = answer
-        self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self._expire)
+        timed_out = AppendResult(ErrorCode.REQUEST_TIMED_OUT)
+        self._timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self.settle, None, timed_out)
 
-    def settle(self, tp: TopicPartition, result: AppendResult) -> None:
+    def settle(self, tp: TopicPartition | None, result: AppendResult) -> None:
         """Give the result; the first one counts."""
         if not self.is_over:
             self.is_over = True
             self._timer.cancel()
             self._answer(result)
-
-    def _expire(self) -> None:
-        self.is_over = True
-        self._answer(AppendResult(ErrorCode.REQUEST_TIMED_OUT))
 
 
 class CommitWait(NamedTuple):

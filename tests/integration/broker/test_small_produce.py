@@ -90,6 +90,7 @@ def test_requests_of_one_turn_are_answered_as_one_by_one(tmp_path):
         site = Site(tmp_path)
         run(site.__aenter__())
         (one,) = run(site.start(1))
+        run(site.create(TopicPartition(OFFSETS_TOPIC, 0), replicas=(1,)))
         numbers = itertools.count()
 
         @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=RUNS)
@@ -181,6 +182,7 @@ async def test_what_is_not_committed_in_time_is_answered_so_and_later_answers_ke
     async with Site(tmp_path) as site:
         one = (await site.start(1))[0]
         await site.create(replicas=(1, 2), isr=(1, 2))  # nobody follows
+        assert (await one.produce(b"first", acks=1)).base_offset == 0
         peer = await Peer.connect(one.port)
         peer.send(*produce(b"a", acks=-1, timeout_ms=300))
         peer.send(*produce(b"b", acks=1))
@@ -188,7 +190,7 @@ async def test_what_is_not_committed_in_time_is_answered_so_and_later_answers_ke
             ProducePartition(0, bytes(batch(b"c"))),)),)))  # fmt: skip
         codes = [result(await peer.frame())[0] for _ in range(3)]
         assert codes == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        assert one.stored() == [b"a", b"b"]
+        assert one.stored() == [b"first", b"a", b"b"]
         await hang_up()
 
 
@@ -197,16 +199,18 @@ async def test_who_waits_for_a_commit_is_answered_by_it_and_too_few_replicas_app
     async with Site(tmp_path) as site:
         one, two = await site.start(1, 2)
         await site.create(replicas=(1, 2), isr=(1, 2))
+        await one.produce(b"first")
         peer = await Peer.connect(one.port)
         for number in range(5):
-            peer.send(*produce(b"%d" % number, acks=-1))
-        assert [result(await peer.frame()) for _ in range(5)] == [(0, n) for n in range(5)]
+            peer.send(*produce(b"%d" % number, acks=-1, timeout_ms=1000 if number else 30_000))
+        assert [result(await peer.frame()) for _ in range(5)] == [(0, 1 + n) for n in range(5)]
         assert two.stored() == one.stored()
         few = TopicPartition("few", 0)
         await site.create(few, replicas=(1,), config={"min.insync.replicas": "2"})
+        await one.produce(b"first", acks=1, tp=few)
         peer.send(*produce(b"no", acks=-1, tp=few))
         assert result(await peer.frame())[0] == ErrorCode.NOT_ENOUGH_REPLICAS
-        assert one.stored(few) == []
+        assert one.stored(few) == [b"first"]
         await hang_up()
 
 
@@ -215,9 +219,10 @@ async def test_a_leader_whose_time_is_over_says_so_to_those_who_wait(tmp_path):
     async with Site(tmp_path) as site:
         one = (await site.start(1))[0]
         await site.create(replicas=(1, 2), isr=(1, 2))
+        await one.produce(b"first", acks=1)
         peer = await Peer.connect(one.port)
         peer.send(*produce(b"a", acks=-1))
-        await until(one.stored)
+        await until(lambda: len(one.stored()) == 2)
         one.replicas.partitions()[T0].leave_role()
         assert result(await peer.frame())[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
         await hang_up()

@@ -34,6 +34,22 @@ def test_open_files_are_bounded_and_every_file_can_still_be_read(files, tmp_path
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4
 
 
+def test_of_more_files_than_there_is_room_for_most_of_those_that_are_kept_are_used_again(files, tmp_path, monkeypatch):
+    for number in range(6):
+        files.create(tmp_path / f"{number}")
+    opened, really = [], os.open
+    monkeypatch.setattr(os, "open", lambda *args, **options: opened.append(args[0]) or really(*args, **options))
+    for number in list(range(6)) * 50:  # the least recently used is always the next
+        files.read(tmp_path / f"{number}", 0, 1)
+    assert len(opened) < 200
+    for number in list(range(3)) * 20:
+        files.read(tmp_path / f"{number}", 0, 1)
+    del opened[:]
+    for number in range(3):
+        files.read(tmp_path / f"{number}", 0, 1)
+    assert not opened  # what is used now is kept in the end
+
+
 def test_what_is_open_in_a_directory_is_opened_anew_after_that_was_renamed(files, tmp_path):
     for directory in ("a", "ab"):
         files.mkdir(tmp_path / directory)

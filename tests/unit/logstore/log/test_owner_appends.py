@@ -1,14 +1,23 @@
 """What the owner of a directory appends without waiting; and when it must not."""
 
+import tempfile
 import threading
+from functools import partial
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from logstore.env import Env, OsFiles
-from logstore.errors import DamagedBatchError, DiskFullError, RecordTooLargeError
+from logstore.errors import DamagedBatchError, DiskFullError, PylogError, RecordTooLargeError
 from logstore.log.producers import tracker
+from logstore.log.validation import AppendInfo
 from logstore.records.batch import Record, build
+from logstore.records.plain import plain_header
 from tests.support.partition import append, batch, contents, make
+
+KINDS = (".log", ".index", ".timeindex")
 
 
 class Full(OsFiles):
@@ -52,6 +61,51 @@ def test_it_is_what_a_leader_appends(tmp_path):
     assert one.segments()[3].path[-24:] == two.segments()[3].path[-24:]
     for log in (one, two):
         assert not list(log.verify())
+
+
+SENT = st.fixed_dictionaries(
+    {
+        "size": st.sampled_from([1, 10, 50, 150, 400]),
+        "time_ms": st.integers(0, 60),
+        "producer": st.one_of(
+            st.just((-1, -1, -1)), st.tuples(st.sampled_from([7, 8]), st.integers(0, 1), st.integers(0, 3))
+        ),
+    }
+)
+
+
+@given(turns=st.lists(st.lists(SENT, min_size=1, max_size=6), min_size=1, max_size=6))
+def test_batches_that_are_appended_together_are_what_they_are_one_by_one(turns):
+    """Offsets, errors, segments, and every byte of them and of their indexes."""
+    with tempfile.TemporaryDirectory() as root:
+        settings = {"segment_bytes": 700, "segment_ms": 50, "index_interval_bytes": 200, "max_message_bytes": 400}
+        env = Env()
+        one, two = (warm(Path(root), env, name=name, **settings) for name in ("one-0", "two-0"))
+        for turn in turns:
+            made = [
+                build([Record(0, 1_000 + sent["time_ms"], None, bytes(sent["size"]))], producer=sent["producer"])
+                for sent in turn
+            ]
+            singly = [outcome(partial(one.append_as_leader, bytearray(data), leader_epoch=0)) for data in made]
+            together = []
+            while len(together) < len(made):
+                rest = [(data, plain_header(data)) for data in made[len(together) :]]
+                done = [d if isinstance(d, AppendInfo) else type(d) for d in two.try_append_each(rest, leader_epoch=0)]
+                together += done or [outcome(partial(two.append_as_leader, rest[0][0], leader_epoch=0))]
+            assert together == singly
+        files = [
+            {path.name: path.read_bytes() for path in log.directory.iterdir() if path.suffix in KINDS}
+            for log in (one, two)
+        ]
+        assert files[0] == files[1]
+        assert not list(two.verify())
+
+
+def outcome(append):
+    try:
+        return append()
+    except PylogError as error:
+        return type(error)
 
 
 @pytest.mark.parametrize(
