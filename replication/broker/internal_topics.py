@@ -89,6 +89,10 @@ class InternalTopic:
                 return Written(ErrorCode.INVALID_TXN_STATE)
         return begin(self._append(tp, records, timeout_ms))
 
+    def append_now(self, leadership: _Leadership, records: bytearray) -> int | None:
+        done = leadership.role.append_now(records)
+        return None if done is None or done.error_code is not ErrorCode.NONE else done.base_offset
+
     async def _append(self, tp: TopicPartition, records: bytearray, timeout_ms: int) -> Written:
         done = await self._replicas.append({tp: records}, acks=ALL_IN_SYNC, timeout_ms=timeout_ms, has_keys=True)
         return Written(done[tp].error_code, done[tp].base_offset)

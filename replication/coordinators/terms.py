@@ -72,6 +72,9 @@ class InternalTopic(Protocol):
         `producer` (id and epoch): its transaction must hold the partition, else INVALID_TXN_STATE.
         """
 
+    def append_now(self, leadership: Any, records: bytearray) -> int | None:
+        """Append such a batch where it is committed at once: the offset of its first record; None: it is not known."""
+
     async def load(self, leadership: Any, into: Loading) -> bool:
         """Take in everything that is committed; False if the leadership ended before it was read."""
 
@@ -172,7 +175,11 @@ class Terms(Generic[Slot]):
 
         Raises: KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
-        term = self._look_at(self.partition_of(name))
+        number = self.partition_of(name)
+        term = self._terms.get(number)
+        if term is not None and term.loading is None and not term.leadership.is_over:
+            return term
+        term = self._look_at(number)
         if term is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"another broker keeps {name!r}")
         if term.loading is not None or term.leadership.is_over:

@@ -285,7 +285,9 @@ class Connection(asyncio.BufferedProtocol):
         response = handler(work, request.body)
         if hasattr(response, "__await__"):
             response = await response
-        return None if response is None else Encoded(await long.encode(request, response))
+        if response is None or type(response) is Encoded:
+            return response
+        return Encoded(await long.encode(request, response))
 
     def _settled(self, work: Work, future: asyncio.Future[Any]) -> None:
         if future.cancelled():  # nobody wants the answer any more

@@ -220,6 +220,15 @@ class Leader:
         else:
             self._settle(records, acks, request, outcome, is_committed=self._is_committed_by_append())
 
+    def append_now(self, records: bytearray) -> AppendResult | None:
+        """Append records with keys, where that commits them; None: it would not, or may take longer. Then nothing was done."""
+        if not self._is_committed_by_append() or not self.has_enough_replicas():
+            return None
+        outcome = self._write(records, has_keys=True)
+        if outcome is None:
+            return None
+        return NOT_LEADER if self.is_over else self._result(records, outcome)
+
     def append_each(self, batches: Sequence[Plain]) -> Sequence[AppendInfo | AppendResult]:
         """Append plain batches; return what became of the first ones. The others may take longer, and were not tried.
 

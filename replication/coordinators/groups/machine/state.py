@@ -79,8 +79,7 @@ class Member:
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """A committed offset. `expire_ms`: given by old clients. `position`: the offset of its record in the log."""
 
     offset: int
