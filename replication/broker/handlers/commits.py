@@ -8,16 +8,16 @@ from typing import Any
 
 from logstore.env import Clock
 from replication.broker.verification import Asked, Verification
-from replication.coordinators.groups.coordinator import Commit, GroupCoordinator
+from replication.coordinators.groups.coordinator import GroupCoordinator
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.state import NO_TIME, Committed, Group
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import OFFSETS_TOPIC, TopicPartition
 from replication.network.steps import begin, in_steps, step
-from replication.network.work import Encoded, Handler, Work
+from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
-from replication.protocol.small_messages import OffsetCommitRequest, offset_commit_response
+from replication.protocol.small_messages import OffsetCommitRequest
 from replication.replica.manager import ReplicaManager
 
 SEVERAL_GROUPS_FROM = 8  # OffsetFetch
@@ -46,33 +46,10 @@ class CommitHandlers:
             ApiKey.OFFSET_DELETE: self.delete,
         }
 
-    def commit(
-        self, context: Work, body: OffsetCommitRequest
-    ) -> Awaitable[Encoded | Response] | Encoded | Response:
+    def commit(self, context: Work, body: OffsetCommitRequest) -> Awaitable[Response] | Response:
         """OffsetCommit: answered when all replicas in sync have the offsets; with one replica, mostly at once."""
         context.park()
-        commit = self._plain(body)
-        if commit is not None and self._groups.commit_at_once((commit,))[0]:
-            return Encoded((offset_commit_response(context.version, context.correlation_id, body.topics),))
         return begin(self._commit(body))
-
-    def _plain(self, body: OffsetCommitRequest) -> Commit | None:
-        """Return a commit of few partitions, all of which there are, each once; None: it is another one."""
-        now_ms, offsets, count = self._clock.now_ms(), dict[TopicPartition, Committed](), 0
-        expire_ms = _expire_ms(now_ms, body.retention_ms)
-        for name, rows in body.topics:
-            topic = self._metadata.topic(name)
-            count += len(rows)
-            if topic is None or count > CHANGED_AT_ONCE:
-                return None
-            for partition, offset, leader_epoch, text in rows:
-                if partition not in topic.partitions:
-                    return None
-                new = Committed(offset, leader_epoch, text or "", now_ms, expire_ms)
-                offsets[TopicPartition(name, partition)] = new
-        if len(offsets) != count or not count:
-            return None
-        return Commit(body.group_id, body.member_id, body.generation_id, body.group_instance_id, offsets)
 
     async def _commit(self, body: OffsetCommitRequest) -> Response:
         wanted = await self._wanted(body)
@@ -123,7 +100,7 @@ class CommitHandlers:
 
     async def _wanted(self, body: Any) -> dict[TopicPartition, Committed]:
         now_ms = self._clock.now_ms()
-        expire_ms = _expire_ms(now_ms, getattr(body, "retention_ms", -1))
+        until_ms = expire_ms(now_ms, getattr(body, "retention_ms", -1))
         wanted: dict[TopicPartition, Committed] = {}
         async for chunk in in_steps((topic.name, row) for topic in body.topics for row in topic.partitions):
             for name, row in chunk:
@@ -132,7 +109,7 @@ class CommitHandlers:
                     getattr(row, "committed_leader_epoch", -1),
                     row.committed_metadata or "",
                     now_ms,
-                    expire_ms,
+                    until_ms,
                 )
         return wanted
 
@@ -261,7 +238,7 @@ async def _fetched(group: Group | None, topics: Any, *, is_stable: bool) -> Rows
     return Rows(len(names), (topic_row(name, numbers) for name, numbers in names.items()))
 
 
-def _expire_ms(now_ms: int, retention_ms: int) -> int:
+def expire_ms(now_ms: int, retention_ms: int) -> int:
     return now_ms + retention_ms if retention_ms >= 0 else NO_TIME
 
 
