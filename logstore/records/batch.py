@@ -48,7 +48,7 @@ KEYLESS_MAX = 1000  # records that an error names
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_LENGTH = struct.Struct(">qi")
 _ORDER = struct.Struct(">qi11xi")  # base offset, length, last offset delta
-_BASE_OFFSET, _LEADER_EPOCH = struct.Struct(">q"), struct.Struct(">i")
+_BASE_OFFSET, _LEADER_EPOCH, _CRC = struct.Struct(">q"), struct.Struct(">i"), struct.Struct(">I")
 _LEADER_EPOCH_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 12, 17, 21, 35
 _INT64_MAX = 2**63 - 1
 _PLAIN = frozenset(int(codec) for codec in Codec)  # attributes of a batch that is only compressed
@@ -258,7 +258,7 @@ def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int
 
 def seal(buffer: bytearray | memoryview, position: int, size_bytes: int) -> None:
     crc = crc32c(memoryview(buffer)[position + _ATTRIBUTES_AT : position + size_bytes])
-    struct.pack_into(">I", buffer, position + _CRC_AT, crc)
+    _CRC.pack_into(buffer, position + _CRC_AT, crc)
 
 
 def write_header(buffer: bytearray | memoryview, position: int, header: BatchHeader) -> None:
@@ -337,8 +337,10 @@ def build(
     return batch
 
 
-def build_keyed(pairs: Sequence[tuple[bytes, bytes | None]], timestamp: int) -> bytearray:
-    """Return one batch of records with these keys and values, all of one time: as `build`, in a tenth of its time."""
+def build_keyed(
+    pairs: Sequence[tuple[bytes, bytes | None]], timestamp: int
+) -> tuple[bytearray, BatchHeader]:
+    """Return one batch of records with these keys and values, all of one time: as `build`, in a fourth of its time."""
     parts = [_NO_HEADER]
     for delta, (key, value) in enumerate(pairs):
         key_size, value_size = _short(len(key)), _short(-1 if value is None else len(value))
@@ -346,11 +348,12 @@ def build_keyed(pairs: Sequence[tuple[bytes, bytes | None]], timestamp: int) -> 
         size = 3 + len(offset) + len(key_size) + len(key) + len(value_size) + (0 if value is None else len(value))
         parts += (_short(size), b"\x00\x00", offset, key_size, key, value_size, value or b"", b"\x00")
     batch = bytearray().join(parts)
-    last = len(pairs) - 1
-    stamps = timestamp, timestamp, NO_PRODUCER, -1, -1
-    _HEADER.pack_into(batch, 0, 0, len(batch) - LENGTH_END, NO_LEADER_EPOCH, MAGIC, 0, 0, last, *stamps, last + 1)
-    seal(batch, 0, len(batch))
-    return batch
+    size, last = len(batch), len(pairs) - 1
+    rest = 0, last, timestamp, timestamp, NO_PRODUCER, -1, -1, last + 1
+    _HEADER.pack_into(batch, 0, 0, size - LENGTH_END, NO_LEADER_EPOCH, MAGIC, 0, *rest)
+    crc = crc32c(memoryview(batch)[_ATTRIBUTES_AT:])
+    _CRC.pack_into(batch, _CRC_AT, crc)
+    return batch, BatchHeader(0, size, NO_LEADER_EPOCH, MAGIC, crc, *rest)
 
 
 def _wrong(header: BatchHeader) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from logstore.log.validation import AppendInfo
 from logstore.records import batch
 from logstore.records.marker import ControlMarker, marker_of
 from replication.coordinators.terms import Loading, Written
@@ -89,9 +90,14 @@ class InternalTopic:
                 return Written(ErrorCode.INVALID_TXN_STATE)
         return begin(self._append(tp, records, timeout_ms))
 
-    def append_now(self, leadership: _Leadership, records: bytearray) -> int | None:
-        done = leadership.role.append_now(records)
-        return None if done is None or done.error_code is not ErrorCode.NONE else done.base_offset
+    def append_now(self, leadership: _Leadership, records: bytearray, header: batch.BatchHeader) -> int | None:
+        leader = leadership.role
+        if not leader.commits_by_append() or not leader.has_enough_replicas():
+            return None
+        for done in leader.append_each([(memoryview(records), header)], has_keys=True):
+            if isinstance(done, AppendInfo):
+                return done.first_offset
+        return None
 
     async def _append(self, tp: TopicPartition, records: bytearray, timeout_ms: int) -> Written:
         done = await self._replicas.append({tp: records}, acks=ALL_IN_SYNC, timeout_ms=timeout_ms, has_keys=True)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from logstore.env import Env
+from logstore.records.batch import BatchHeader
 from replication.coordinators.partitioning import PartitionMapping
 from replication.errors import ErrorCode, KafkaError
 
@@ -72,8 +73,11 @@ class InternalTopic(Protocol):
         `producer` (id and epoch): its transaction must hold the partition, else INVALID_TXN_STATE.
         """
 
-    def append_now(self, leadership: Any, records: bytearray) -> int | None:
-        """Append such a batch where it is committed at once: the offset of its first record; None: it is not known."""
+    def append_now(self, leadership: Any, records: bytearray, header: BatchHeader) -> int | None:
+        """Append such a batch where that commits it; return the offset of its first record.
+
+        None: it would not, may take longer, or failed: nothing of it is there, and `append` says why.
+        """
 
     async def load(self, leadership: Any, into: Loading) -> bool:
         """Take in everything that is committed; False if the leadership ended before it was read."""

@@ -184,6 +184,24 @@ def decode_produce_one(frame: memoryview) -> tuple[int, int, int, int, str, int,
     return None if one is None else (version, correlation_id, *one)
 
 
+def decode_commit_one(frame: memoryview) -> tuple[int, int, small_messages.OneOffset] | None:
+    """Return version, correlation id and the rest of an OffsetCommit of one partition; None for every other request."""
+    try:
+        _, version, correlation_id, size = _ONE_HEAD.unpack_from(frame)
+        if not _COMMITTED_FIRST <= version <= _COMMITTED_LAST:
+            return None
+        at = _ONE_HEAD.size + max(0, size)
+        str(frame[_ONE_HEAD.size : at], "ascii")
+        if version >= small_messages.COMMIT_FLEXIBLE:
+            if frame[at]:
+                return None
+            at += 1
+        one = small_messages.commit_one(version, frame, at)
+    except _UNREADABLE:
+        return None
+    return None if one is None else (version, correlation_id, one)
+
+
 @cache
 def _known(number: int, version: int) -> tuple[ApiKey | None, bool]:
     """Return the API of a request, and whether its header has tags; None for ApiVersions of an unknown version.
@@ -203,6 +221,7 @@ def _known(number: int, version: int) -> tuple[ApiKey | None, bool]:
 
 _KEYS = {key.value: key for key in SERVED}
 _PRODUCED_FIRST, _PRODUCED_LAST = SERVED[ApiKey.PRODUCE]
+_COMMITTED_FIRST, _COMMITTED_LAST = SERVED[ApiKey.OFFSET_COMMIT]
 
 
 def decode_request_body(key: ApiKey, version: int, frame: Buffer, at: int, items_max: int = ITEMS_MAX) -> Any:

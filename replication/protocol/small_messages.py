@@ -10,7 +10,7 @@ import struct
 import uuid
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from replication.errors import ProtocolError
 from replication.protocol.wire import COMPACT, INT32, INT64, ITEMS_MAX, LEGACY, Buffer, Form, check_items, cut
@@ -68,9 +68,10 @@ _EPOCHS_FROM, _INSTANCES_FROM, _RETENTION_BELOW = 6, 7, 5
 
 def offset_commit_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> OffsetCommitRequest:
     """Decode versions 2 to 9. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
-    one = _one_offset_compact(buffer, at) if version >= COMMIT_FLEXIBLE else _one_offset(version, buffer, at)
+    one = commit_one(version, buffer, at)
     if one is not None:
-        return one
+        topic = CommitTopic(one[4], (CommitPartition(*one[5:]),))
+        return OffsetCommitRequest(*one[:3], None, one[3], (topic,))
     form, data = COMPACT if version >= COMMIT_FLEXIBLE else LEGACY, bytes(buffer)
     group_id, at = form.string(data, at)
     (generation_id,) = INT32.unpack_from(data, at)
@@ -101,8 +102,16 @@ _ONE_ROW = (struct.Struct(">iiqh"), struct.Struct(">iiqih"))  # partitions, what
 _ONE_COMPACT_ROW = struct.Struct(">BiqiB")  # the same; lengths are one more, and below 128
 
 
-def _one_offset(version: int, buffer: Buffer, at: int) -> OffsetCommitRequest | None:
-    """Decode a request for one partition in few pieces; None: it is another one, to be read field by field."""
+# Group, generation, member, retention in ms, topic, partition, offset, leader epoch, metadata.
+OneOffset: TypeAlias = tuple[str, int, str, int, str, int, int, int, str]
+
+
+def commit_one(version: int, buffer: Buffer, at: int) -> OneOffset | None:
+    """What a commit for one partition says, by no static member; None: another one, see `offset_commit_request`."""
+    return _one_offset_compact(buffer, at) if version >= COMMIT_FLEXIBLE else _one_offset(version, buffer, at)
+
+
+def _one_offset(version: int, buffer: Buffer, at: int) -> OneOffset | None:
     data = bytes(buffer)
     try:
         (size,) = _SIZE.unpack_from(data, at)
@@ -136,13 +145,20 @@ def _one_offset(version: int, buffer: Buffer, at: int) -> OffsetCommitRequest | 
     ):
         return None
     index, offset, epoch = fields if len(fields) == 3 else (*fields, -1)
-    row = CommitPartition(index, offset, epoch, str(data[text:], "utf-8"))
-    topic = CommitTopic(str(data[name:name_end], "utf-8"), (row,))
-    group_id, member_id = str(data[group:group_end], "utf-8"), str(data[member:member_end], "utf-8")
-    return OffsetCommitRequest(group_id, generation_id, member_id, None, retention_ms, (topic,))
+    return (
+        str(data[group:group_end], "utf-8"),
+        generation_id,
+        str(data[member:member_end], "utf-8"),
+        retention_ms,
+        str(data[name:name_end], "utf-8"),
+        index,
+        offset,
+        epoch,
+        str(data[text:], "utf-8"),
+    )
 
 
-def _one_offset_compact(buffer: Buffer, at: int) -> OffsetCommitRequest | None:
+def _one_offset_compact(buffer: Buffer, at: int) -> OneOffset | None:
     data = bytes(buffer)
     try:
         group = at + 1
@@ -162,10 +178,17 @@ def _one_offset_compact(buffer: Buffer, at: int) -> OffsetCommitRequest | None:
     is_plain = no_instance == 0 and topics == partitions == 2 and 0 < min(sizes) and max(sizes) < 0x80
     if not is_plain or data[end:] != bytes(3):  # no tags: of the partition, the topic, the request
         return None
-    row = CommitPartition(index, offset, epoch, str(data[text:end], "utf-8"))
-    topic = CommitTopic(str(data[name:name_end], "utf-8"), (row,))
-    group_id, member_id = str(data[group:group_end], "utf-8"), str(data[member:member_end], "utf-8")
-    return OffsetCommitRequest(group_id, generation_id, member_id, None, -1, (topic,))
+    return (
+        str(data[group:group_end], "utf-8"),
+        generation_id,
+        str(data[member:member_end], "utf-8"),
+        -1,
+        str(data[name:name_end], "utf-8"),
+        index,
+        offset,
+        epoch,
+        str(data[text:end], "utf-8"),
+    )
 
 
 def _commit_topic(version: int, form: Form, data: bytes, at: int) -> tuple[CommitTopic, int]:
@@ -203,6 +226,19 @@ def offset_commit_response(version: int, correlation_id: int, topics: Sequence[C
     parts.append(end)
     body = b"".join(parts)
     return _HEAD.pack(4 + len(body), correlation_id) + body
+
+
+def one_offset_committed(version: int, correlation_id: int, name: str, partition: int) -> bytes:
+    """The same for a commit of one partition."""
+    size_bytes, begin, end = _one_committed(version, name)
+    return b"".join((_HEAD.pack(size_bytes, correlation_id), begin, INT32.pack(partition), end))
+
+
+@lru_cache(maxsize=4096)
+def _one_committed(version: int, name: str) -> tuple[int, bytes, bytes]:
+    whole = offset_commit_response(version, 0, (CommitTopic(name, (CommitPartition(0, 0, 0, None),)),))
+    end = len(whole) - (2 if version < COMMIT_FLEXIBLE else 5)  # the error code, and the tags of all three
+    return len(whole) - INT32.size, whole[_HEAD.size : end - INT32.size], whole[end:]
 
 
 _HEAD = struct.Struct(">ii")  # size, correlation id

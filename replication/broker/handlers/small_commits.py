@@ -5,8 +5,8 @@ All others go to `commits`, one after the other. A test holds both to the same a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from logstore.env import Clock
 from replication.broker.handlers.commits import CHANGED_AT_ONCE, expire_ms
@@ -16,18 +16,10 @@ from replication.errors import ProtocolError
 from replication.model.cluster import TopicPartition
 from replication.model.metadata import Metadata
 from replication.network.turn import Gathered, TurnHandler
-from replication.protocol import bounds
+from replication.protocol import apis, bounds
 from replication.protocol.apis import ApiKey
 from replication.protocol.framing import Frame
-from replication.protocol.small_messages import CommitTopic, OffsetCommitRequest, offset_commit_response
-
-
-class _Asked(NamedTuple):
-    request: Gathered
-    version: int
-    correlation_id: int
-    topics: Sequence[CommitTopic]
-    commit: Commit
+from replication.protocol.small_messages import offset_commit_response, one_offset_committed
 
 
 class SmallCommitHandler:
@@ -41,43 +33,54 @@ class SmallCommitHandler:
 
     def commit(self, requests: Sequence[Gathered]) -> None:
         """Store and answer all of them, or have others do it."""
-        asked = list[_Asked]()
+        now_ms = self._clock.now_ms()
+        asked, commits = list[tuple[Gathered, Callable[[], bytes]]](), list[Commit]()
         for request in requests:
-            one = self._read(request)
-            if one is None:
+            found = self._read_one(request.frame, now_ms) or self._read(request.frame, now_ms)
+            if found is None:
                 request.asker.dispatch(request)
             else:
-                asked.append(one)
-        stored = self._groups.commit_at_once([one.commit for one in asked])
-        for (request, version, correlation_id, topics, _), is_stored in zip(asked, stored, strict=True):
+                asked.append((request, found[0]))
+                commits.append(found[1])
+        stored = self._groups.commit_at_once(commits)
+        for (request, answer), is_stored in zip(asked, stored, strict=True):
             if is_stored:
-                request.asker.answer(request, offset_commit_response(version, correlation_id, topics))
+                request.asker.answer(request, answer())
             else:
                 request.asker.dispatch(request)
 
-    def _read(self, request: Gathered) -> _Asked | None:
+    def _read_one(self, frame: Frame, now_ms: int) -> tuple[Callable[[], bytes], Commit] | None:
+        found = apis.decode_commit_one(memoryview(frame)) if len(frame) <= bounds.SHORT_BYTES else None
+        if found is None:
+            return None
+        version, correlation_id, one = found
+        group_id, generation, member_id, retention_ms, name, partition, offset, leader_epoch, text = one
+        topic = self._metadata.topic(name)
+        if topic is None or partition not in topic.partitions:
+            return None
+        new = Committed(offset, leader_epoch, text, now_ms, expire_ms(now_ms, retention_ms))
+        answer = partial(one_offset_committed, version, correlation_id, name, partition)
+        return answer, Commit(group_id, member_id, generation, None, {TopicPartition(name, partition): new})
+
+    def _read(self, frame: Frame, now_ms: int) -> tuple[Callable[[], bytes], Commit] | None:
+        """A commit of few partitions, all of which there are, each once."""
         try:
-            _, version, correlation_id, _, body = bounds.decode_short(memoryview(request.frame))
+            _, version, correlation_id, _, body = bounds.decode_short(memoryview(frame))
         except (bounds.LongRequest, ProtocolError):
             return None
-        commit = self._plain(body)
-        return None if commit is None else _Asked(request, version, correlation_id, body.topics, commit)
-
-    def _plain(self, body: OffsetCommitRequest) -> Commit | None:
-        """Return a commit of few partitions, all of which there are, each once; None: it is another one."""
         group_id, generation, member_id, instance_id, retention_ms, topics = body
-        now_ms, offsets, count = self._clock.now_ms(), dict[TopicPartition, Committed](), 0
-        until_ms = expire_ms(now_ms, retention_ms)
+        until_ms, offsets, count = expire_ms(now_ms, retention_ms), dict[TopicPartition, Committed](), 0
         for name, rows in topics:
             topic = self._metadata.topic(name)
             count += len(rows)
             if topic is None or count > CHANGED_AT_ONCE:
                 return None
-            for partition, offset, leader_epoch, text in rows:
-                if partition not in topic.partitions:
+            for index, offset, leader_epoch, text in rows:
+                if index not in topic.partitions:
                     return None
                 new = Committed(offset, leader_epoch, text or "", now_ms, until_ms)
-                offsets[TopicPartition(name, partition)] = new
+                offsets[TopicPartition(name, index)] = new
         if len(offsets) != count or not count:
             return None
-        return Commit(group_id, member_id, generation, instance_id, offsets)
+        answer = partial(offset_commit_response, version, correlation_id, topics)
+        return answer, Commit(group_id, member_id, generation, instance_id, offsets)

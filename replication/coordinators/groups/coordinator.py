@@ -52,14 +52,15 @@ class _Slot:
     def __init__(self, group: Group) -> None:
         self.standing = group
         self.heard: dict[str, int] = {}
-        self.stored: dict[TopicPartition, Committed] = {}
+        self.stored: dict[TopicPartition, tuple[Committed, int]] = {}  # with its place in the log
         self.timer: asyncio.TimerHandle | None = None
         self.due_ms = 0
 
     @property
     def group(self) -> Group:
         if self.heard or self.stored:
-            self.standing = caught_up(self.standing, self.heard, self.stored)
+            stored = {tp: new._replace(position=position) for tp, (new, position) in self.stored.items()}
+            self.standing = caught_up(self.standing, self.heard, stored)
             self.heard, self.stored = {}, {}
         return self.standing
 
@@ -80,10 +81,11 @@ class _Batch:
 
     def add(self, number: int, commit: Commit) -> None:
         self.commits.append((number, commit))
-        for tp, new in commit.offsets.items():
-            row = offset_key(commit.group_id, tp), offset_value(new)
-            self.rows.append(row)
-            self.size_bytes += len(row[0]) + len(row[1])
+        group_id = commit[0]
+        for tp, new in commit[4].items():
+            key, value = offset_key(group_id, tp), offset_value(new)
+            self.rows.append((key, value))
+            self.size_bytes += len(key) + len(value)
 
 
 class GroupCoordinator:
@@ -169,12 +171,13 @@ class GroupCoordinator:
         batches: dict[int, _Batch] = {}
         for number, commit in enumerate(commits):
             try:
-                term = self.terms.term_of(commit.group_id)
+                term = self.terms.term_of(commit[0])
             except KafkaError:
                 continue
-            slot = term.slots.get(commit.group_id)
+            group_id, member_id, generation, instance_id, offsets = commit
+            slot = term.slots.get(group_id)
             group = _BLANK if slot is None else slot.standing
-            if not is_plain_commit(group, *commit[1:4]) or not self._has_short_texts(commit):
+            if not is_plain_commit(group, member_id, generation, instance_id) or not self._has_short_texts(offsets):
                 continue
             batch = batches.get(term.partition)
             if batch is None or batch.size_bytes > BATCH_BYTES_MAX:
@@ -186,24 +189,27 @@ class GroupCoordinator:
             self._store(batch, stored)
         return stored
 
-    def _has_short_texts(self, commit: Commit) -> bool:
-        bytes_max = self._limits.offset_metadata_max_bytes
-        return all(4 * len(new.metadata) <= bytes_max for new in commit.offsets.values())
+    def _has_short_texts(self, offsets: Mapping[TopicPartition, Committed]) -> bool:
+        length_max = self._limits.offset_metadata_max_bytes // 4
+        for new in offsets.values():  # noqa: SIM110  (a generator takes longer)
+            if len(new[2]) > length_max:
+                return False
+        return True
 
     def _store(self, batch: _Batch, stored: list[bool]) -> None:
         term, now_ms = batch.term, self._env.clock.now_ms()
-        position = self._topic.append_now(term.leadership, build_keyed(batch.rows, now_ms))
+        position = self._topic.append_now(term.leadership, *build_keyed(batch.rows, now_ms))
         if position is None:
             return
-        for number, commit in batch.commits:
-            slot = term.slots.get(commit.group_id)
+        for number, (group_id, member_id, _, _, offsets) in batch.commits:
+            slot = term.slots.get(group_id)
             if slot is None:
-                slot = term.slots[commit.group_id] = _Slot(Group(id=commit.group_id))
-            for tp, new in commit.offsets.items():
-                slot.stored[tp] = new._replace(position=position)
-            position += len(commit.offsets)
-            if commit.member_id in slot.standing.members:
-                self._hear(term, slot, commit.member_id)
+                slot = term.slots[group_id] = _Slot(Group(id=group_id))
+            for tp, new in offsets.items():
+                slot.stored[tp] = new, position
+            position += len(offsets)
+            if member_id in slot.standing.members:
+                self._hear(term, slot, member_id)
             stored[number] = True
 
     def transaction_ended(self, partition: int, producer_id: int, *, commits: bool) -> None:
@@ -303,7 +309,7 @@ class GroupCoordinator:
         rows = records_of(slot.group.id, append)
         producer = append.write.producer if isinstance(append.write, events.NewOffsets) else None
         if producer is None:
-            records = build_keyed(rows, now_ms)
+            records, _ = build_keyed(rows, now_ms)
         else:
             items = [Record(n, now_ms, key, value) for n, (key, value) in enumerate(rows)]
             records = build(items, attributes=TRANSACTIONAL, producer=(*producer, -1))
