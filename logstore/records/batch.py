@@ -337,9 +337,7 @@ def build(
     return batch
 
 
-def build_keyed(
-    pairs: Sequence[tuple[bytes, bytes | None]], timestamp: int
-) -> tuple[bytearray, BatchHeader]:
+def build_keyed(pairs: Sequence[tuple[bytes, bytes | None]], timestamp: int) -> tuple[bytearray, BatchHeader]:
     """Return one batch of records with these keys and values, all of one time: as `build`, in a fourth of its time."""
     parts = [_NO_HEADER]
     for delta, (key, value) in enumerate(pairs):

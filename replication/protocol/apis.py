@@ -1,7 +1,8 @@
 """The APIs and their versions; requests out of frames, responses into frames, and the reverse.
 
 A frame is what follows the four bytes of its size. Produce and Fetch are values of `messages`, some requests values of
-`small_messages`, all others entities of `kio` or `interbroker`. The handlers of a broker decide which of the APIs it serves and advertises.
+`small_messages`, all others entities of `kio` or `interbroker`. The handlers of a broker decide which of the APIs it
+serves and advertises.
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ _PRODUCED_FIRST, _PRODUCED_LAST = SERVED[ApiKey.PRODUCE]
 _COMMITTED_FIRST, _COMMITTED_LAST = SERVED[ApiKey.OFFSET_COMMIT]
 
 
-def decode_request_body(key: ApiKey, version: int, frame: Buffer, at: int, items_max: int = ITEMS_MAX) -> Any:
+def decode_request_body(key: ApiKey, version: int, frame: memoryview, at: int, items_max: int = ITEMS_MAX) -> Any:
     if key in _REPEATED and len(frame) - at <= min(items_max, REPEATED_BYTES_MAX):  # an item has a byte at least
         return _repeated_body(key, version, bytes(frame[at:]))
     walk = _REQUEST_WALKS.get(key)
@@ -246,7 +247,7 @@ def _repeated_body(key: ApiKey, version: int, data: bytes) -> Any:
     return kio_reader.read(request_class(key, version), data, 0)[0]
 
 
-_REQUEST_WALKS: Mapping[ApiKey, Callable[[int, Buffer, int, int], Any]] = {
+_REQUEST_WALKS: Mapping[ApiKey, Callable[[int, memoryview, int, int], Any]] = {
     ApiKey.PRODUCE: decoding.produce_request,
     ApiKey.FETCH: decoding.fetch_request,
     ApiKey.METADATA: small_messages.metadata_request,

@@ -175,7 +175,7 @@ def _one_offset_compact(buffer: Buffer, at: int) -> OneOffset | None:
     text = name_end + _ONE_COMPACT_ROW.size
     end = text + text_size - 1
     sizes = data[at], data[group_end + 4], name_size, text_size
-    is_plain = no_instance == 0 and topics == partitions == 2 and 0 < min(sizes) and max(sizes) < 0x80
+    is_plain = no_instance == 0 and topics == partitions == 2 and min(sizes) > 0 and max(sizes) < 0x80
     if not is_plain or data[end:] != bytes(3):  # no tags: of the partition, the topic, the request
         return None
     return (

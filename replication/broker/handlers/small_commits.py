@@ -11,7 +11,7 @@ from functools import partial
 from logstore.env import Clock
 from replication.broker.handlers.commits import CHANGED_AT_ONCE, expire_ms
 from replication.coordinators.groups.coordinator import Commit, GroupCoordinator
-from replication.coordinators.groups.machine.state import Committed
+from replication.coordinators.groups.machine.state import NewOffset
 from replication.errors import ProtocolError
 from replication.model.cluster import TopicPartition
 from replication.model.metadata import Metadata
@@ -58,7 +58,7 @@ class SmallCommitHandler:
         topic = self._metadata.topic(name)
         if topic is None or partition not in topic.partitions:
             return None
-        new = Committed(offset, leader_epoch, text, now_ms, expire_ms(now_ms, retention_ms))
+        new = NewOffset(offset, leader_epoch, text, now_ms, expire_ms(now_ms, retention_ms))
         answer = partial(one_offset_committed, version, correlation_id, name, partition)
         return answer, Commit(group_id, member_id, generation, None, {TopicPartition(name, partition): new})
 
@@ -69,7 +69,7 @@ class SmallCommitHandler:
         except (bounds.LongRequest, ProtocolError):
             return None
         group_id, generation, member_id, instance_id, retention_ms, topics = body
-        until_ms, offsets, count = expire_ms(now_ms, retention_ms), dict[TopicPartition, Committed](), 0
+        until_ms, offsets, count = expire_ms(now_ms, retention_ms), dict[TopicPartition, NewOffset](), 0
         for name, rows in topics:
             topic = self._metadata.topic(name)
             count += len(rows)
@@ -78,7 +78,7 @@ class SmallCommitHandler:
             for index, offset, leader_epoch, text in rows:
                 if index not in topic.partitions:
                     return None
-                new = Committed(offset, leader_epoch, text or "", now_ms, until_ms)
+                new = NewOffset(offset, leader_epoch, text or "", now_ms, until_ms)
                 offsets[TopicPartition(name, index)] = new
         if len(offsets) != count or not count:
             return None

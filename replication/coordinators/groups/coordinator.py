@@ -19,7 +19,7 @@ from replication.config.broker import BrokerConfig
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import Loaded, offset_key, offset_value, records_of
 from replication.coordinators.groups.machine.standing import caught_up, is_plain_commit, is_plain_heartbeat
-from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, Now, deadline_ms
+from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, NewOffset, Now, deadline_ms
 from replication.coordinators.groups.machine.step import resume, step
 from replication.coordinators.partitioning import PartitionMapping
 from replication.coordinators.terms import LOADED_AT_ONCE, InternalTopic, Term, Terms, Written
@@ -41,7 +41,7 @@ class Commit(NamedTuple):
     member_id: str
     generation: int
     instance_id: str | None
-    offsets: Mapping[TopicPartition, Committed]
+    offsets: Mapping[TopicPartition, NewOffset]
 
 
 class _Slot:
@@ -52,14 +52,14 @@ class _Slot:
     def __init__(self, group: Group) -> None:
         self.standing = group
         self.heard: dict[str, int] = {}
-        self.stored: dict[TopicPartition, tuple[Committed, int]] = {}  # with its place in the log
+        self.stored: dict[TopicPartition, tuple[NewOffset, int]] = {}  # with its place in the log
         self.timer: asyncio.TimerHandle | None = None
         self.due_ms = 0
 
     @property
     def group(self) -> Group:
         if self.heard or self.stored:
-            stored = {tp: new._replace(position=position) for tp, (new, position) in self.stored.items()}
+            stored = {tp: Committed(*new, position) for tp, (new, position) in self.stored.items()}
             self.standing = caught_up(self.standing, self.heard, stored)
             self.heard, self.stored = {}, {}
         return self.standing
@@ -189,10 +189,10 @@ class GroupCoordinator:
             self._store(batch, stored)
         return stored
 
-    def _has_short_texts(self, offsets: Mapping[TopicPartition, Committed]) -> bool:
+    def _has_short_texts(self, offsets: Mapping[TopicPartition, NewOffset]) -> bool:
         length_max = self._limits.offset_metadata_max_bytes // 4
         for new in offsets.values():  # noqa: SIM110  (a generator takes longer)
-            if len(new[2]) > length_max:
+            if len(new.metadata) > length_max:
                 return False
         return True
 

@@ -220,9 +220,7 @@ class Leader:
         else:
             self._settle(records, acks, request, outcome, is_committed=self.commits_by_append())
 
-    def append_each(
-        self, batches: Sequence[Plain], *, has_keys: bool = False
-    ) -> Sequence[AppendInfo | AppendResult]:
+    def append_each(self, batches: Sequence[Plain], *, has_keys: bool = False) -> Sequence[AppendInfo | AppendResult]:
         """Append plain batches; return what became of the first ones. The others may take longer, and were not tried.
 
         With acks=all they wait for the high watermark still: `wait_for_commit`. `has_keys` is as in `append`.

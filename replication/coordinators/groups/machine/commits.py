@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.draft import WorkingState
@@ -62,7 +63,7 @@ def offsets_stored(draft: WorkingState, write: events.NewOffsets, outcome: event
     if outcome.error is not ErrorCode.NONE:
         draft.answer(write.request, events.OffsetsDone(outcome.error))
         return
-    stored = {tp: new._replace(position=outcome.position) for tp, new in write.offsets.items()}
+    stored = {tp: replace(new, position=outcome.position) for tp, new in write.offsets.items()}
     if ended is None:
         assert write.producer is not None, "only a transaction can be open"
         producer_id = write.producer[0]

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from replication.coordinators.binary import INT, LONG, SHORT, Cursor, UnknownRecordError, nullable, string
 from replication.coordinators.groups.machine.events import Append
-from replication.coordinators.groups.machine.state import NO_TIME, Committed, Group, Member, Phase
+from replication.coordinators.groups.machine.state import NO_TIME, Committed, Group, Member, NewOffset, Phase
 from replication.model.cluster import TopicPartition
 
 OFFSET_KEY, GROUP_KEY = 1, 2  # the versions of keys that are written
@@ -128,7 +128,7 @@ def read_key(data: bytes) -> Key:
 # ---------------------------------------------------------------------- values
 
 
-def offset_value(stored: Committed) -> bytes:
+def offset_value(stored: Committed | NewOffset) -> bytes:
     if not stored.metadata and stored.expire_ms == NO_TIME:
         return _PLAIN_OFFSET.pack(OFFSET_VERSION, stored.offset, stored.leader_epoch, 0, stored.commit_ms)
     text = string(stored.metadata)
