@@ -1,92 +1,91 @@
 """What is noted beside a group, and taken in later, makes the group that a step for each would have made."""
 
+import itertools
 from dataclasses import replace
 
-from hypothesis import settings
-from hypothesis.stateful import rule
+import pytest
 
 from replication.coordinators.groups.machine import events
-from replication.coordinators.groups.machine.records import records_of
 from replication.coordinators.groups.machine.standing import caught_up, is_plain_commit, is_plain_heartbeat
-from replication.coordinators.groups.machine.state import Committed, Now, Phase
+from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, Member, Now, Phase
 from replication.coordinators.groups.machine.step import step
 from replication.errors import ErrorCode
-from tests.support.repeats import times
-from tests.unit.replication.coordinators.test_machine_laws import NAMES, PARTITIONS, STATIC, WALL_MS, GroupMachine
+from replication.model.cluster import TopicPartition
 
-OTHERS = [None, "x", "y", "z"]  # instances
-
-
-class StandingGroup(GroupMachine):
-    """The same group of the same clients; each heartbeat and commit is also only noted."""
-
-    def __init__(self):
-        super().__init__()
-        self.noted = self.group  # as it was after the last other event
-        self.heard, self.stored = {}, {}
-
-    def take(self, result):
-        super().take(result)
-        self.noted, self.heard, self.stored = self.group, {}, {}
-
-    def now(self):
-        return Now(self.now_ms, WALL_MS + self.now_ms)
-
-    @rule(name=NAMES)
-    def beat(self, name):
-        generation, member_id = self.generations.get(name, 0), self.ids.get(name, "")
-        for instance_id in OTHERS:
-            for number in (generation, generation + 1):
-                event = events.Heartbeat(request=1, member_id=member_id, generation=number, instance_id=instance_id)
-                after, (answer,) = step(self.group, event, self.now(), self.limits)
-                is_plain = is_plain_heartbeat(self.noted, member_id, number, instance_id)
-                assert is_plain == (answer.body.error is ErrorCode.NONE)
-                if is_plain:
-                    assert after == caught_up(self.noted, {**self.heard, member_id: self.now_ms}, self.stored)
-        if is_plain_heartbeat(self.noted, member_id, generation, STATIC.get(name)):
-            self.heard[member_id] = self.now_ms
-            self.group = caught_up(self.noted, self.heard, self.stored)
-
-    @rule(name=NAMES)
-    def commit_and_store(self, name):
-        """A commit that is in the log before anything else happens, behind all that came before."""
-        member_id, position = self.ids.get(name, ""), len(self.log) + len(self.writes)
-        own = self.generations.get(name, 0), STATIC.get(name)
-        for generation, instance_id, who in (
-            (*own, member_id),
-            (-1, None, ""),
-            *((own[0], i, member_id) for i in OTHERS),
-        ):
-            offsets = {tp: Committed(position, -1, "", WALL_MS + self.now_ms) for tp in PARTITIONS[:2]}
-            event = events.Commit(
-                request=-1, offsets=offsets, member_id=who, generation=generation, instance_id=instance_id
-            )
-            after, (effect,) = step(self.group, event, self.now(), self.limits)
-            is_plain = is_plain_commit(self.noted, who, generation, instance_id)
-            if isinstance(effect, events.Answer):
-                assert effect.body.error
-                assert not is_plain
-                continue
-            assert is_plain
-            if self.writes:
-                continue  # it would not be the next in the log
-            after, (answer,) = step(
-                after, events.Appended(effect.write, ErrorCode.NONE, position), self.now(), self.limits
-            )
-            assert answer.body == events.OffsetsDone()
-            stored = {tp: replace(new, position=position) for tp, new in offsets.items()}
-            heard = {who: self.now_ms} if who in self.noted.members else {}
-            assert after == caught_up(self.noted, self.heard | heard, self.stored | stored)
-            if generation == own[0] and who and self.group.phase is not Phase.EMPTY:
-                self.heard |= heard
-                self.stored |= stored
-                self.group = caught_up(self.noted, self.heard, self.stored)
-                self.log_offsets(effect)
-                return
-
-    def log_offsets(self, append):
-        self.log += records_of("g", append)
+LIMITS, NOW, LATER = GroupSettings(), Now(50_000, 1_000_000), Now(55_000, 1_005_000)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+ROLLED = 3  # the generation
 
 
-TestStandingGroup = StandingGroup.TestCase
-TestStandingGroup.settings = settings(max_examples=times(60, 600), stateful_step_count=40, deadline=None)
+def member(member_id, instance_id=None, session_ms=10_000):
+    return Member(
+        id=member_id,
+        instance_id=instance_id,
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=60_000,
+        protocols=(("range", b""),),
+        deadline_ms=51_000,
+    )
+
+
+MEMBERS = {one.id: one for one in (member("a"), member("c", "x", 20_000), member("d", "y"))}
+STORED = {T0: Committed(7, -1, "", 1, -1, 100)}
+JOINED = {"generation": ROLLED, "protocol_type": "consumer", "protocol": "range", "leader": "a", "members": MEMBERS}
+GROUPS = [
+    Group(id="g"),
+    Group(id="g", offsets=STORED),
+    Group(id="g", generation=ROLLED, protocol_type="consumer", offsets=STORED),
+    Group(id="g", phase=Phase.PREPARING, join_until_ms=60_000, offsets=STORED, **JOINED),
+    Group(id="g", phase=Phase.COMPLETING, sync_until_ms=60_000, unsynced=frozenset("ac"), offsets=STORED, **JOINED),
+    Group(id="g", phase=Phase.STABLE, offsets=STORED, **JOINED),
+    Group(id="g", phase=Phase.DEAD, offsets=STORED),
+]
+SAID = list(itertools.product(["", "a", "c", "d", "z"], [-1, 0, ROLLED - 1, ROLLED], [None, "x", "y", "z"]))
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group.phase}-{group.generation}-{len(group.offsets)}")
+@pytest.mark.parametrize(("member_id", "generation", "instance_id"), SAID)
+def test_a_heartbeat_is_noted_exactly_if_it_has_no_error(group, member_id, generation, instance_id):
+    event = events.Heartbeat(request=1, member_id=member_id, generation=generation, instance_id=instance_id)
+    after, (answer,) = step(group, event, NOW, LIMITS)
+    is_plain = is_plain_heartbeat(group, member_id, generation, instance_id)
+    assert is_plain == (answer.body == events.Done())
+    if is_plain:
+        assert after == caught_up(group, {member_id: NOW.ms}, {})
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group.phase}-{group.generation}-{len(group.offsets)}")
+@pytest.mark.parametrize(("member_id", "generation", "instance_id"), SAID)
+def test_a_commit_is_noted_only_if_the_group_takes_it(group, member_id, generation, instance_id):
+    offsets = {tp: Committed(9, 4, "m", 1_000_000) for tp in (T0, T1)}
+    event = events.Commit(
+        request=1, offsets=offsets, member_id=member_id, generation=generation, instance_id=instance_id
+    )
+    between, (effect,) = step(group, event, NOW, LIMITS)
+    is_plain = is_plain_commit(group, member_id, generation, instance_id)
+    assert is_plain == isinstance(effect, events.Append)
+    if is_plain:
+        outcome = events.Appended(effect.write, ErrorCode.NONE, 200)
+        after, (answer,) = step(between, outcome, NOW, LIMITS)
+        assert answer.body == events.OffsetsDone()
+        heard = {member_id: NOW.ms} if member_id in group.members else {}
+        assert after == caught_up(group, heard, {tp: replace(new, position=200) for tp, new in offsets.items()})
+
+
+def test_many_that_were_noted_are_as_many_steps():
+    group = after = GROUPS[-2]
+    heard, stored = {}, {}
+    for now, name, tp, position in ((NOW, "a", T0, 200), (NOW, "c", T1, 201), (LATER, "a", T0, 202)):
+        new = Committed(position, -1, "", now.wall_ms)
+        commit = events.Commit(request=position, offsets={tp: new}, member_id=name, generation=ROLLED)
+        after, (effect,) = step(after, commit, now, LIMITS)
+        after, _ = step(after, events.Appended(effect.write, ErrorCode.NONE, position), now, LIMITS)
+        heard[name], stored[tp] = now.ms, replace(new, position=position)
+    assert after == caught_up(group, heard, stored)
+    assert after.members["a"].deadline_ms == LATER.ms + 10_000
+
+
+def test_of_two_offsets_the_later_one_in_the_log_is_taken():
+    assert caught_up(GROUPS[1], {}, {T0: Committed(1, position=99)}).offsets == STORED
+    newer = {T0: Committed(1, position=100)}
+    assert caught_up(GROUPS[1], {}, newer).offsets == newer

@@ -113,6 +113,27 @@ def test_a_commit_of_one_partition_is_read_in_few_pieces(version):
         assert sm.commit_one(version, kio_twin.written(other), 0) is None
 
 
+@pytest.mark.parametrize("version", COMMITS)
+@pytest.mark.parametrize("name", ["t", "t" * 126, "t" * 127, "t" * 300])
+@pytest.mark.parametrize("instance_id", [None, "", "i"])
+def test_whoever_commits_one_offset_it_is_read_as_kio_writes_it(version, name, instance_id):
+    said = (name, 3, name, instance_id), 5, [(name, [(1, 2, 3, name)])]
+    raw = kio_twin.written(commit_entity(version, *said))
+    assert listed(sm.offset_commit_request(version, memoryview(raw), 0)) == as_version_says(version, *said)
+
+
+@pytest.mark.parametrize("version", COMMITS)
+def test_a_commit_of_one_offset_that_says_two_is_refused(version):
+    raw = kio_twin.written(commit_entity(version, ("g", 3, "m", None), 5, [("topic", [(1, 2, 3, "x")])]))
+    name = raw.index(b"topic")
+    topics, partitions = (name - 2, name + 5) if version >= sm.COMMIT_FLEXIBLE else (name - 3, name + 8)
+    for at in (topics, partitions):
+        wrong = bytearray(raw)
+        wrong[at] += 1
+        with pytest.raises((ProtocolError, *MALFORMED)):
+            sm.offset_commit_request(version, memoryview(wrong), 0)
+
+
 def test_a_commit_of_a_time_beyond_all_is_refused():
     raw = bytearray(kio_twin.written(commit_entity(2, ("g", 3, "m", None), 5, [("t", [(1, 2, 3, "x")])])))
     at = raw.index((5).to_bytes(8, "big"))
