@@ -14,7 +14,8 @@ from functools import partial
 from typing import NamedTuple
 
 from logstore.env import SYSTEM, Env
-from logstore.records.batch import TRANSACTIONAL, Record, build, build_keyed
+from logstore.records.batch import TRANSACTIONAL, Record, build
+from logstore.records.keyed import build_keyed
 from replication.config.broker import BrokerConfig
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.records import Loaded, offset_key, offset_value, records_of

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from logstore.records import batch as b
 from logstore.records.batch import Record, build
 from logstore.records.compression import Codec
+from logstore.records.keyed import build_keyed
 from logstore.records.marker import ControlMarker, control_marker
 from tests.support.records import INT64, numbered, record_lists
 
@@ -34,7 +35,7 @@ def test_offsets_of_a_compacted_batch_have_gaps():
 
 @given(st.lists(st.tuples(st.binary(max_size=1100), st.none() | st.binary(max_size=70)), min_size=1, max_size=70))
 def test_a_batch_of_keys_and_values_is_what_is_built_of_such_records(pairs):
-    built, header = b.build_keyed(pairs, 1_700_000_000_123)
+    built, header = build_keyed(pairs, 1_700_000_000_123)
     assert built == build([Record(n, 1_700_000_000_123, *pair) for n, pair in enumerate(pairs)])
     assert header == b.header_at(built) == b.plain_header(built)
 
