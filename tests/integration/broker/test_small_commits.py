@@ -36,7 +36,7 @@ async def ready(all_, *replicas):
 async def store(groups, asked):
     """Until all are stored: while the disk is slow they would not be at once."""
     async with asyncio.timeout(40):
-        while asked := [one for one, done in zip(asked, groups.commit_at_once(asked), strict=True) if not done]:
+        while asked := [one for one, done in zip(asked, groups.commit_at_once(asked), strict=True) if not done]:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
