@@ -290,7 +290,7 @@ def build(
     base_timestamp = first.timestamp if base_timestamp is None else base_timestamp
     for row in rows:
         record = _record(row, row.offset - first.offset, row.timestamp - base_timestamp)
-        body += _varint(len(record)) + record
+        body += varint(len(record)) + record
     stored = compress(codec, body)
     header = BatchHeader(
         base_offset=first.offset,
@@ -432,7 +432,8 @@ def _wrapped(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """Return a zigzag varint, as a record's sizes and deltas are."""
     rest = ((number << 1) ^ (number >> 63)) & (2**64 - 1)
     out = bytearray()
     while rest > 0x7F:
@@ -443,18 +444,18 @@ def _varint(number: int) -> bytes:
 
 
 def _sized(data: bytes | None) -> bytes:
-    return _varint(-1) if data is None else _varint(len(data)) + data
+    return varint(-1) if data is None else varint(len(data)) + data
 
 
 def _record(row: Record, offset_delta: int, timestamp_delta: int) -> bytes:
     parts = [
         b"\x00",
-        _varint(_wrapped(timestamp_delta)),
-        _varint(offset_delta),
+        varint(_wrapped(timestamp_delta)),
+        varint(offset_delta),
         _sized(row.key),
         _sized(row.value),
     ]
-    parts.append(_varint(len(row.headers)))
+    parts.append(varint(len(row.headers)))
     for key, value in row.headers:
         parts += (_sized(key.encode()), _sized(value))
     return b"".join(parts)

@@ -28,6 +28,7 @@ from replication.broker.handlers.data import DataHandlers
 from replication.broker.handlers.log_dirs import LogDirHandlers
 from replication.broker.handlers.offsets import PositionHandlers
 from replication.broker.handlers.reassignments import ReassignmentHandlers
+from replication.broker.handlers.small_commits import SmallCommitHandler
 from replication.broker.handlers.small_produce import SmallProduceHandler
 from replication.broker.handlers.strangers import Strangers
 from replication.broker.handlers.topics import TopicHandlers
@@ -48,6 +49,7 @@ from replication.model.cluster import BrokerInfo
 from replication.network.admission import SocketServerSettings
 from replication.network.client import Clients
 from replication.network.server import Server
+from replication.network.turn import TurnHandler
 from replication.network.work import Handler
 from replication.protocol.apis import ApiKey
 from replication.replica.manager import ReplicaManager
@@ -127,7 +129,7 @@ class Broker:
             self._handlers(cluster_id, data, strangers),
             self.config.part(SocketServerSettings),
             observer=self.metrics.times.request_done,
-            produce_turn=SmallProduceHandler(self.replicas, data).produce,
+            turns=self._turns(data),
         )
         self.metrics.admission = self.server.admission
         port = await self._listen("listeners", self.server, self.config.listener.port)
@@ -174,6 +176,10 @@ class Broker:
         self.state_changes.flush()
         if self._is_told.is_set():  # otherwise it never started
             logger.info("[Kafka Server %d], shut down completed", self.config.broker_id)
+
+    def _turns(self, data: DataHandlers) -> Mapping[ApiKey, TurnHandler]:
+        commits = SmallCommitHandler(self.replicas.metadata, self.coordinators.groups, self.env.clock)
+        return {**SmallProduceHandler(self.replicas, data).turns(), **commits.turns()}
 
     def _handlers(self, cluster_id: str, data: DataHandlers, strangers: Strangers) -> Mapping[ApiKey, Handler]:
         metadata = self.replicas.metadata

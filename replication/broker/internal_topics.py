@@ -12,8 +12,10 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from logstore.log.validation import AppendInfo
 from logstore.records import batch
 from logstore.records.marker import ControlMarker, marker_of
+from logstore.records.plain import PlainHeader
 from replication.coordinators.terms import Loading, Written
 from replication.errors import ErrorCode, KafkaError
 from replication.model.cluster import TopicPartition
@@ -88,6 +90,16 @@ class InternalTopic:
             if not is_in_transaction:
                 return Written(ErrorCode.INVALID_TXN_STATE)
         return begin(self._append(tp, records, timeout_ms))
+
+    def append_now(self, leadership: _Leadership, records: bytearray, header: PlainHeader) -> int | None:
+        leader = leadership.role
+        if not leader.commits_by_append() or not leader.has_enough_replicas():
+            return None
+        done = leader.append_each([(memoryview(records), header)], has_keys=True)
+        self._replicas.look()
+        if not done or leader.is_over or not isinstance(done[0], AppendInfo):
+            return None
+        return done[0].first_offset
 
     async def _append(self, tp: TopicPartition, records: bytearray, timeout_ms: int) -> Written:
         done = await self._replicas.append({tp: records}, acks=ALL_IN_SYNC, timeout_ms=timeout_ms, has_keys=True)

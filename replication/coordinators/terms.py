@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from logstore.env import Env
+from logstore.records.plain import PlainHeader
 from replication.coordinators.partitioning import PartitionMapping
 from replication.errors import ErrorCode, KafkaError
 
@@ -70,6 +71,12 @@ class InternalTopic(Protocol):
         """Append a batch whose records have keys; the outcome is known when all replicas in sync have it, or it failed.
 
         `producer` (id and epoch): its transaction must hold the partition, else INVALID_TXN_STATE.
+        """
+
+    def append_now(self, leadership: Any, records: bytearray, header: PlainHeader) -> int | None:
+        """Append such a batch where that commits it; return the offset of its first record.
+
+        None: it would not, may take longer, or failed: nothing of it is there, and `append` says why.
         """
 
     async def load(self, leadership: Any, into: Loading) -> bool:
@@ -172,7 +179,11 @@ class Terms(Generic[Slot]):
 
         Raises: KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS.
         """
-        term = self._look_at(self.partition_of(name))
+        number = self.partition_of(name)
+        term = self._terms.get(number)
+        if term is not None and term.loading is None and not term.leadership.is_over:
+            return term
+        term = self._look_at(number)
         if term is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"another broker keeps {name!r}")
         if term.loading is not None or term.leadership.is_over:

@@ -7,7 +7,7 @@ those of one turn of the event loop together.
 - Requests of one connection are dispatched one after the other, each once the one before it is answered, as Kafka does
   it; but Produces that follow each other at once. A handler does what must be in order before it returns its awaitable;
   the first steps of coroutines run in the order of the requests, too.
-- Produces that come in one turn of the event loop are *gathered*, and handled together at its end: see `turn`.
+- What writes to logs and comes in one turn of the event loop is *gathered*, and handled together: see `turn`.
 - A handler returns None for a request that gets no response (acks=0), and raises ProtocolError to close the
   connection. Any other exception closes it as well, and is logged: a failure that has a code is a response.
 - A handler that only waits from here on (for replicas, say) calls `context.park()`: the request no longer counts as
@@ -57,11 +57,11 @@ class Service:
         handlers: Mapping[ApiKey, Handler],
         admission: Admission,
         observer: RequestObserver | None,
-        produce_turn: TurnHandler | None = None,
+        turns: Mapping[ApiKey, TurnHandler],
     ) -> None:
         self.admission = admission
         self.observer = observer
-        self.turn = None if produce_turn is None else Turn(produce_turn)
+        self.turns = {int(key): Turn(key, handler) for key, handler in turns.items()}
         keys = frozenset(handlers)
         self.handlers: dict[ApiKey, Handler] = {
             **handlers,
@@ -163,11 +163,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, frame: Frame, held_bytes: int, now_s: float) -> bool:
         """Dispatch a request, or gather it; False: there will be no more."""
-        turn = self._service.turn
-        if turn is None or frame[0] or frame[1] != _PRODUCE:
+        turn = self._service.turns.get(frame[0] << 8 | frame[1])
+        if turn is None:
             return self._dispatch(frame, held_bytes, now_s)
         self._gathered += 1
-        turn.gather(Gathered(self, frame, held_bytes, now_s))
+        self._exclusive += turn.key is not _PRODUCE
+        turn.gather(Gathered(self, turn.key, frame, held_bytes, now_s))
         return not self._is_winding_up
 
     def _dispatch(self, frame: Frame, held_bytes: int, now_s: float) -> bool:
@@ -285,7 +286,9 @@ class Connection(asyncio.BufferedProtocol):
         response = handler(work, request.body)
         if hasattr(response, "__await__"):
             response = await response
-        return None if response is None else Encoded(await long.encode(request, response))
+        if response is None or type(response) is Encoded:
+            return response
+        return Encoded(await long.encode(request, response))
 
     def _settled(self, work: Work, future: asyncio.Future[Any]) -> None:
         if future.cancelled():  # nobody wants the answer any more
@@ -342,12 +345,14 @@ class Connection(asyncio.BufferedProtocol):
     def dispatch(self, request: Gathered) -> None:
         """Have the handler of single requests do it."""
         self._gathered -= 1
+        self._exclusive -= request.key is not _PRODUCE
         self._dispatch(request.frame, request.held_bytes, request.started_s)
         self._after_gathered()
 
     def answer(self, request: Gathered, data: Buffer) -> None:
         """Send the response behind those of earlier requests."""
         self._gathered -= 1
+        self._exclusive -= request.key is not _PRODUCE
         if request.held_bytes:
             self._admission.hold(-request.held_bytes)
         transport = self._transport
@@ -363,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._count_unsent(transport.get_write_buffer_size())
         self._last_active_s = now_s = self._time()
         if self._service.observer is not None:
-            self._service.observer(_PRODUCE, now_s - request.started_s)
+            self._service.observer(request.key, now_s - request.started_s)
         self._after_gathered()
 
     def keep(self, request: Gathered, version: int, correlation_id: int) -> Work:
@@ -386,11 +391,11 @@ class Connection(asyncio.BufferedProtocol):
     def broke(self, error: Exception) -> None:
         """Close, since nobody has foreseen this."""
         self._gathered = 0
-        logger.error("client=%s api=%s failed, connection closed", self.host, _PRODUCE.name, exc_info=error)
+        logger.error("client=%s failed, connection closed", self.host, exc_info=error)
         self.abort()
 
     def _work_of(self, request: Gathered, version: int, correlation_id: int) -> Work:
-        named = Request(_PRODUCE, version, correlation_id, None, None)
+        named = Request(request.key, version, correlation_id, None, None)
         return Work(self._admission, named, self.host, self.id, request.held_bytes, request.started_s)
 
     def _after_gathered(self) -> None:

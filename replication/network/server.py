@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import cast
 
 from replication.network.admission import Admission, SocketServerSettings
@@ -32,11 +33,11 @@ class Server:
         limits: SocketServerSettings | None = None,
         *,
         observer: RequestObserver | None = None,
-        produce_turn: TurnHandler | None = None,
+        turns: Mapping[ApiKey, TurnHandler] = MappingProxyType({}),
     ) -> None:
         self.admission = Admission(limits or SocketServerSettings())
         self.connections = cast("set[Connection]", self.admission.connections)
-        self._service = Service(handlers, self.admission, observer, produce_turn)
+        self._service = Service(handlers, self.admission, observer, turns)
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 

@@ -1,7 +1,7 @@
-"""Turn: the small Produce requests that came in one turn of the event loop, handled together at its end.
+"""Turn: the requests of one kind that came in one turn of the event loop, handled together at its end.
 
-A log takes ten small batches in one write for little more than one of them. So they wait for the end of the turn, some
-microseconds away. A request of another kind on the same connection ends the turn early.
+A log takes ten small batches in one write for little more than one of them. So what writes to logs waits for the end of
+the turn, some microseconds away.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from replication.network.work import Work
+from replication.protocol.apis import ApiKey
 from replication.protocol.framing import Frame
 from replication.protocol.wire import Buffer
 
@@ -42,10 +43,11 @@ class Asker(Protocol):
 class Gathered:
     """A request as it came: `frame` without its size."""
 
-    __slots__ = ("asker", "frame", "held_bytes", "started_s")
+    __slots__ = ("asker", "frame", "held_bytes", "key", "started_s")
 
-    def __init__(self, asker: Asker, frame: Frame, held_bytes: int, started_s: float) -> None:
+    def __init__(self, asker: Asker, key: ApiKey, frame: Frame, held_bytes: int, started_s: float) -> None:
         self.asker = asker
+        self.key = key
         self.frame = frame
         self.held_bytes = held_bytes
         self.started_s = started_s
@@ -58,7 +60,8 @@ TurnHandler: TypeAlias = Callable[[Sequence[Gathered]], None]
 class Turn:
     """See the module."""
 
-    def __init__(self, handler: TurnHandler) -> None:
+    def __init__(self, key: ApiKey, handler: TurnHandler) -> None:
+        self.key = key
         self._handler = handler
         self._gathered: list[Gathered] = []
         self._size_bytes = 0

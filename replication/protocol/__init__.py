@@ -2,6 +2,7 @@
 
 From the ground up: `wire`, the primitive values; `messages`, Produce and Fetch as values; `decoding` and `encoding`
 of those by hand, since they carry the records; `interbroker`, the requests between controllers and brokers;
-`kio_entities`, `kio_reader` and `kio_pieces`, all other messages as entities of kio's: built, read, written item by
-item; `framing`, frames out of a stream; `apis`, the table of served APIs; `bounds`, the cost of one request.
+`small_messages`, what clients send most often of the rest, by hand, too; `kio_entities`, `kio_reader` and
+`kio_pieces`, all other messages as entities of kio's: built, read, written item by item; `framing`, frames out of a
+stream; `apis`, the table of served APIs; `bounds`, the cost of one request.
 """

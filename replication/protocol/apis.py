@@ -1,7 +1,8 @@
 """The APIs and their versions; requests out of frames, responses into frames, and the reverse.
 
-A frame is what follows the four bytes of its size. Produce and Fetch are values of `messages`, all others entities of
-`kio` or `interbroker`. The handlers of a broker decide which of the APIs it serves and advertises.
+A frame is what follows the four bytes of its size. Produce and Fetch are values of `messages`, some requests values of
+`small_messages`, all others entities of `kio` or `interbroker`. The handlers of a broker decide which of the APIs it
+serves and advertises.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import re
 import struct
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, Self
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_writer
 
 from replication.errors import ErrorCode, ProtocolError
-from replication.protocol import decoding, encoding, interbroker, kio_pieces, kio_reader
+from replication.protocol import decoding, encoding, interbroker, kio_pieces, kio_reader, small_messages
 from replication.protocol.kio_entities import build
 from replication.protocol.wire import COMPACT, INT32, ITEMS_MAX, LEGACY, MALFORMED, Buffer
 
@@ -154,10 +155,7 @@ def decode_request(frame: memoryview, *, items_max: int = ITEMS_MAX) -> Request:
                 _, at = COMPACT.tags(frame, at)
             else:
                 at += 1
-        if key is ApiKey.PRODUCE:
-            body: Any = decoding.produce_request(version, frame, at, items_max)
-        else:
-            body = decode_request_body(key, version, frame, at, items_max)
+        body = decode_request_body(key, version, frame, at, items_max)
         return Request(key, version, correlation_id, client_id, body)
     except _UNREADABLE as exc:
         raise ProtocolError(f"not a request: {exc or type(exc).__name__}") from exc
@@ -187,6 +185,24 @@ def decode_produce_one(frame: memoryview) -> tuple[int, int, int, int, str, int,
     return None if one is None else (version, correlation_id, *one)
 
 
+def decode_commit_one(frame: memoryview) -> tuple[int, int, small_messages.OneOffset] | None:
+    """Return version, correlation id and the rest of an OffsetCommit of one partition; None for every other request."""
+    try:
+        _, version, correlation_id, size = _ONE_HEAD.unpack_from(frame)
+        if not _COMMITTED_FIRST <= version <= _COMMITTED_LAST:
+            return None
+        at = _ONE_HEAD.size + max(0, size)
+        str(frame[_ONE_HEAD.size : at], "ascii")
+        if version >= small_messages.COMMIT_FLEXIBLE:
+            if frame[at]:
+                return None
+            at += 1
+        one = small_messages.commit_one(version, frame, at)
+    except _UNREADABLE:
+        return None
+    return None if one is None else (version, correlation_id, one)
+
+
 @cache
 def _known(number: int, version: int) -> tuple[ApiKey | None, bool]:
     """Return the API of a request, and whether its header has tags; None for ApiVersions of an unknown version.
@@ -206,14 +222,37 @@ def _known(number: int, version: int) -> tuple[ApiKey | None, bool]:
 
 _KEYS = {key.value: key for key in SERVED}
 _PRODUCED_FIRST, _PRODUCED_LAST = SERVED[ApiKey.PRODUCE]
+_COMMITTED_FIRST, _COMMITTED_LAST = SERVED[ApiKey.OFFSET_COMMIT]
 
 
 def decode_request_body(key: ApiKey, version: int, frame: memoryview, at: int, items_max: int = ITEMS_MAX) -> Any:
-    if key is ApiKey.PRODUCE:
-        return decoding.produce_request(version, frame, at, items_max)
-    if key is ApiKey.FETCH:
-        return decoding.fetch_request(version, frame, at, items_max)
+    if key in _REPEATED and len(frame) - at <= min(items_max, REPEATED_BYTES_MAX):  # an item has a byte at least
+        return _repeated_body(key, version, bytes(frame[at:]))
+    walk = _REQUEST_WALKS.get(key)
+    if walk is not None:
+        return walk(version, frame, at, items_max)
     return kio_reader.read(request_class(key, version), frame, at, items_max)[0]
+
+
+# What a client sends again and again with the same bytes: decoded once.
+_REPEATED = frozenset({ApiKey.METADATA, ApiKey.HEARTBEAT, ApiKey.API_VERSIONS})
+REPEATED_BYTES_MAX, REPEATED_MAX = 300, 5000
+
+
+@lru_cache(maxsize=REPEATED_MAX)
+def _repeated_body(key: ApiKey, version: int, data: bytes) -> Any:
+    """Decode a body that is all of `data`. The value is frozen."""
+    if key is ApiKey.METADATA:
+        return small_messages.metadata_request(version, data, 0)
+    return kio_reader.read(request_class(key, version), data, 0)[0]
+
+
+_REQUEST_WALKS: Mapping[ApiKey, Callable[[int, memoryview, int, int], Any]] = {
+    ApiKey.PRODUCE: decoding.produce_request,
+    ApiKey.FETCH: decoding.fetch_request,
+    ApiKey.METADATA: small_messages.metadata_request,
+    ApiKey.OFFSET_COMMIT: small_messages.offset_commit_request,
+}
 
 
 @cache

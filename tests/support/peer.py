@@ -117,9 +117,9 @@ class Hand:
 
 
 @contextlib.asynccontextmanager
-async def serving(handlers, *, observer=None, produce_turn=None, **limits):
+async def serving(handlers, *, observer=None, turns=None, **limits):
     """(server, port) of a running server."""
-    server = Server(handlers, SocketServerSettings(**limits), observer=observer, produce_turn=produce_turn)
+    server = Server(handlers, SocketServerSettings(**limits), observer=observer, turns=turns or {})
     port = await server.start("127.0.0.1", 0)
     try:
         yield server, port

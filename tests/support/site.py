@@ -83,7 +83,7 @@ class Broker:
         families = data, PositionHandlers(self.replicas)
         self.server = Server(
             {key: handler for f in families for key, handler in f.handlers().items()},
-            produce_turn=SmallProduceHandler(self.replicas, data).produce,
+            turns=SmallProduceHandler(self.replicas, data).turns(),
         )
         self.port = await self.server.start("127.0.0.1", self.port)
         if lost_writes is None:

@@ -2,7 +2,7 @@
 
 `data`: Produce and Fetch; `small_produce`: the Produces of one batch, all of one turn of the loop. `offsets`:
 ListOffsets, OffsetForLeaderEpoch, DeleteRecords. `coordinators`: who keeps what. `groups` and `commits`: consumer
-groups and their offsets. `transactions`: producers that use them. `topics`, `configs`, `cluster`, `log_dirs` and
-`reassignments`: administration. `controller`: requests of a controller to this broker, and to this broker as the
-controller. `strangers`: protection against guessed epochs.
+groups and their offsets; `small_commits`: what is committed at once, all of one turn. `transactions`: producers that
+use them. `topics`, `configs`, `cluster`, `log_dirs` and `reassignments`: administration. `controller`: requests of a
+controller to this broker, and to this broker as the controller. `strangers`: protection against guessed epochs.
 """

@@ -19,6 +19,7 @@ from replication.network.work import Handler, Work
 from replication.protocol import apis
 from replication.protocol.apis import ApiKey, EncodedBody
 from replication.protocol.kio_pieces import Rows
+from replication.protocol.small_messages import MetadataRequest, MetadataTopic
 
 Response: TypeAlias = Mapping[str, Any]
 Question: TypeAlias = tuple[int, tuple[Any, ...] | None]
@@ -47,24 +48,31 @@ class ClusterHandlers:
         self._changes += 1
         self._answers.clear()
 
-    def metadata(self, context: Work, body: Any) -> Awaitable[EncodedBody | Response] | EncodedBody | Response:
+    def metadata(
+        self, context: Work, body: MetadataRequest
+    ) -> Awaitable[EncodedBody | Response] | EncodedBody | Response:
         """Return brokers, controller and the named topics, each once; all topics if none are named."""
+        topics = body.topics
+        if topics and len(topics) <= TOPICS_KEPT:
+            answer = self._answers.get((context.version, topics))
+            if answer is not None:
+                return answer
         return begin(self._asked(context, body))
 
-    async def _asked(self, context: Work, body: Any) -> EncodedBody | Response:
+    async def _asked(self, context: Work, body: MetadataRequest) -> EncodedBody | Response:
         asked = body.topics
         if asked is None or (not asked and context.version == 0):
             return await self._everything(context)
-        wanted: dict[tuple[str | None, Any], None] = {}
+        wanted: dict[MetadataTopic, None] = {}
         async for chunk in in_steps(asked):
-            wanted.update(((topic.name, getattr(topic, "topic_id", None)), None) for topic in chunk)
+            wanted.update((topic, None) for topic in chunk)
         is_short = len(wanted) <= TOPICS_KEPT
         question = context.version, tuple(wanted) if is_short else None
         if is_short and (answer := self._answers.get(question)) is not None:
             return answer
         changes = self._changes
         refused: Mapping[str, ErrorCode] = {}
-        if getattr(body, "allow_auto_topic_creation", True) and self._config.auto_create_topics_enable:
+        if body.allow_auto_topic_creation and self._config.auto_create_topics_enable:
             context.park()
             missing = [name for name, _ in wanted if name is not None and self._metadata.topic(name) is None]
             refused = dict(zip(missing, await all_of(self._make, missing), strict=True))

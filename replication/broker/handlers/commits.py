@@ -17,6 +17,7 @@ from replication.network.steps import begin, in_steps, step
 from replication.network.work import Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
+from replication.protocol.small_messages import OffsetCommitRequest
 from replication.replica.manager import ReplicaManager
 
 SEVERAL_GROUPS_FROM = 8  # OffsetFetch
@@ -45,12 +46,12 @@ class CommitHandlers:
             ApiKey.OFFSET_DELETE: self.delete,
         }
 
-    def commit(self, context: Work, body: Any) -> Awaitable[Response] | Response:
+    def commit(self, context: Work, body: OffsetCommitRequest) -> Awaitable[Response] | Response:
         """OffsetCommit: answered when all replicas in sync have the offsets; with one replica, mostly at once."""
         context.park()
         return begin(self._commit(body))
 
-    async def _commit(self, body: Any) -> Response:
+    async def _commit(self, body: OffsetCommitRequest) -> Response:
         wanted = await self._wanted(body)
         codes = await self._change(
             body.group_id,
@@ -59,8 +60,8 @@ class CommitHandlers:
                 request=request,
                 offsets={tp: wanted[tp] for tp in known},
                 member_id=body.member_id,
-                generation=body.generation_id_or_member_epoch,
-                instance_id=getattr(body, "group_instance_id", None),
+                generation=body.generation_id,
+                instance_id=body.group_instance_id,
             ),
         )
         return {"topics": _by_topic(body.topics, codes)}
@@ -99,8 +100,7 @@ class CommitHandlers:
 
     async def _wanted(self, body: Any) -> dict[TopicPartition, Committed]:
         now_ms = self._clock.now_ms()
-        keep = getattr(body, "retention_time", None)
-        keep_ms = -1 if keep is None else round(keep.total_seconds() * 1000)
+        until_ms = expire_ms(now_ms, getattr(body, "retention_ms", -1))
         wanted: dict[TopicPartition, Committed] = {}
         async for chunk in in_steps((topic.name, row) for topic in body.topics for row in topic.partitions):
             for name, row in chunk:
@@ -109,7 +109,7 @@ class CommitHandlers:
                     getattr(row, "committed_leader_epoch", -1),
                     row.committed_metadata or "",
                     now_ms,
-                    now_ms + keep_ms if keep_ms >= 0 else NO_TIME,
+                    until_ms,
                 )
         return wanted
 
@@ -236,6 +236,10 @@ async def _fetched(group: Group | None, topics: Any, *, is_stable: bool) -> Rows
         return {"name": name, "partitions": Rows(len(numbers), rows)}
 
     return Rows(len(names), (topic_row(name, numbers) for name, numbers in names.items()))
+
+
+def expire_ms(now_ms: int, retention_ms: int) -> int:
+    return now_ms + retention_ms if retention_ms >= 0 else NO_TIME
 
 
 def _row(partition: int, committed: Committed, code: ErrorCode = ErrorCode.NONE) -> Mapping[str, Any]:

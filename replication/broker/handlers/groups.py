@@ -11,11 +11,13 @@ from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.state import Group, Phase
 from replication.errors import ErrorCode, KafkaError
 from replication.network.steps import all_of, begin, in_steps
-from replication.network.work import Handler, Work
+from replication.network.work import Encoded, Handler, Work
 from replication.protocol.apis import ApiKey
 from replication.protocol.kio_pieces import Rows
+from replication.protocol.small_messages import heartbeat_response
 
 IDS_KNOWN_FROM = 4  # JoinGroup: a new member is given an id first, and joins with it
+INSTANCES_FROM = 3  # Heartbeat
 LEAVES_TOGETHER_FROM = 3  # LeaveGroup: several members, with an error each
 LEAVING_AT_ONCE = 100  # members in one event for the group
 
@@ -109,8 +111,15 @@ class GroupHandlers:
             "assignment": answer.assignment,
         }
 
-    def heartbeat(self, context: Work, body: Any) -> Awaitable[Response] | Response:
+    def heartbeat(self, context: Work, body: Any) -> Awaitable[Response] | Encoded | Response:
         """Heartbeat: no error while the group is being loaded, since nobody is expelled before it is."""
+        instance_id = body.group_instance_id if context.version >= INSTANCES_FROM else None
+        try:
+            is_heard = self._groups.hear(body.group_id, body.member_id, body.generation_id, instance_id)
+        except KafkaError:
+            is_heard = False
+        if is_heard:
+            return Encoded((heartbeat_response(context.version, context.correlation_id, 0),))
         return begin(self._heartbeat(body))
 
     async def _heartbeat(self, body: Any) -> Response:

@@ -6,7 +6,7 @@ the requests. A test holds both to the same answers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -18,9 +18,10 @@ from logstore.records.plain import PlainHeader, plain_header
 from replication.broker.handlers.data import PRODUCE_ZSTD, DataHandlers
 from replication.errors import ErrorCode
 from replication.model.cluster import INTERNAL_TOPICS
-from replication.network.turn import Gathered
+from replication.network.turn import Gathered, TurnHandler
 from replication.network.work import Encoded, Work
 from replication.protocol import apis
+from replication.protocol.apis import ApiKey
 from replication.protocol.encoding import produced_one
 from replication.protocol.framing import Frame
 from replication.replica.leader.leader import NOT_LEADER, Leader
@@ -41,6 +42,9 @@ class SmallProduceHandler:
     def __init__(self, replicas: ReplicaManager, data: DataHandlers) -> None:
         self._replicas = replicas
         self._data = data
+
+    def turns(self) -> Mapping[ApiKey, TurnHandler]:
+        return {ApiKey.PRODUCE: self.produce}
 
     def produce(self, requests: Sequence[Gathered]) -> None:
         """Append and answer all of them. Records of one connection are in the log in the order of its requests."""

@@ -9,35 +9,84 @@ import asyncio
 import itertools
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from logstore.env import SYSTEM, Env
-from logstore.records import batch
+from logstore.records.batch import TRANSACTIONAL, Record, build
+from logstore.records.keyed import build_keyed
 from replication.config.broker import BrokerConfig
 from replication.coordinators.groups.machine import events
-from replication.coordinators.groups.machine.records import Loaded, records_of
-from replication.coordinators.groups.machine.state import Group, GroupSettings, Now, deadline_ms
+from replication.coordinators.groups.machine.records import Loaded, offset_key, offset_value, records_of
+from replication.coordinators.groups.machine.standing import caught_up, is_plain_commit, is_plain_heartbeat
+from replication.coordinators.groups.machine.state import Committed, Group, GroupSettings, NewOffset, Now, deadline_ms
 from replication.coordinators.groups.machine.step import resume, step
 from replication.coordinators.partitioning import PartitionMapping
 from replication.coordinators.terms import LOADED_AT_ONCE, InternalTopic, Term, Terms, Written
-from replication.errors import ErrorCode
+from replication.errors import ErrorCode, KafkaError
+from replication.model.cluster import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 
+# Of commits that come together: more are several batches.
+BATCH_BYTES_MAX = 16 * 1024
+_BLANK = Group(id="")
+
+
+class Commit(NamedTuple):
+    """Offsets that a consumer wants stored, outside of a transaction."""
+
+    group_id: str
+    member_id: str
+    generation: int
+    instance_id: str | None
+    offsets: Mapping[TopicPartition, NewOffset]
+
+
 class _Slot:
-    __slots__ = ("due_ms", "group", "timer")
+    """A group: as it was after its last event, who was `heard` since then, and what was `stored` since then."""
+
+    __slots__ = ("due_ms", "heard", "standing", "stored", "timer")
 
     def __init__(self, group: Group) -> None:
-        self.group = group
+        self.standing = group
+        self.heard: dict[str, int] = {}
+        self.stored: dict[TopicPartition, tuple[NewOffset, int]] = {}  # with its place in the log
         self.timer: asyncio.TimerHandle | None = None
         self.due_ms = 0
+
+    @property
+    def group(self) -> Group:
+        if self.heard or self.stored:
+            stored = {tp: Committed(*new, position) for tp, (new, position) in self.stored.items()}
+            self.standing = caught_up(self.standing, self.heard, stored)
+            self.heard, self.stored = {}, {}
+        return self.standing
 
     def disarm(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+
+
+class _Batch:
+    """Commits for groups of one partition, by their numbers, and the records of them all."""
+
+    def __init__(self, term: Term[_Slot]) -> None:
+        self.term = term
+        self.commits: list[tuple[int, Commit]] = []
+        self.rows: list[tuple[bytes, bytes]] = []
+        self.size_bytes = 0
+
+    def add(self, number: int, commit: Commit) -> None:
+        self.commits.append((number, commit))
+        group_id = commit[0]
+        for tp, new in commit[4].items():
+            key, value = offset_key(group_id, tp), offset_value(new)
+            self.rows.append((key, value))
+            self.size_bytes += len(key) + len(value)
 
 
 class GroupCoordinator:
@@ -95,6 +144,75 @@ class GroupCoordinator:
         body: events.Body = await answer
         return body
 
+    def hear(self, group_id: str, member_id: str, generation: int, instance_id: str | None) -> bool:
+        """Note a heartbeat to which there is no error; False: nothing was done, `ask` for the answer.
+
+        Raises: KafkaError: as `Terms.term_of`.
+        """
+        term = self.terms.term_of(group_id)
+        slot = term.slots.get(group_id)
+        if slot is None or not is_plain_heartbeat(slot.standing, member_id, generation, instance_id):
+            return False
+        self._hear(term, slot, member_id)
+        return True
+
+    def _hear(self, term: Term[_Slot], slot: _Slot, member_id: str) -> None:
+        now_ms = self._env.clock.monotonic_ms()
+        slot.heard[member_id] = now_ms
+        due_ms = now_ms + slot.standing.members[member_id].session_timeout_ms
+        if slot.timer is None or due_ms < slot.due_ms:
+            self._arm(term, slot)
+
+    def commit_at_once(self, commits: Sequence[Commit]) -> list[bool]:
+        """Store what is committed as soon as it is appended; False: nothing was done, `ask` for the answer.
+
+        Commits for groups of one partition are one batch.
+        """
+        stored = [False] * len(commits)
+        batches: dict[int, _Batch] = {}
+        for number, commit in enumerate(commits):
+            try:
+                term = self.terms.term_of(commit[0])
+            except KafkaError:
+                continue
+            group_id, member_id, generation, instance_id, offsets = commit
+            slot = term.slots.get(group_id)
+            group = _BLANK if slot is None else slot.standing
+            if not is_plain_commit(group, member_id, generation, instance_id) or not self._has_short_texts(offsets):
+                continue
+            batch = batches.get(term.partition)
+            if batch is None or batch.size_bytes > BATCH_BYTES_MAX:
+                if batch is not None:
+                    self._store(batch, stored)
+                batch = batches[term.partition] = _Batch(term)
+            batch.add(number, commit)
+        for batch in batches.values():
+            self._store(batch, stored)
+        return stored
+
+    def _has_short_texts(self, offsets: Mapping[TopicPartition, NewOffset]) -> bool:
+        length_max = self._limits.offset_metadata_max_bytes // 4
+        for new in offsets.values():  # noqa: SIM110  (a generator takes longer)
+            if len(new.metadata) > length_max:
+                return False
+        return True
+
+    def _store(self, batch: _Batch, stored: list[bool]) -> None:
+        term, now_ms = batch.term, self._env.clock.now_ms()
+        position = self._topic.append_now(term.leadership, *build_keyed(batch.rows, now_ms))
+        if position is None:
+            return
+        for number, (group_id, member_id, _, _, offsets) in batch.commits:
+            slot = term.slots.get(group_id)
+            if slot is None:
+                slot = term.slots[group_id] = _Slot(Group(id=group_id))
+            for tp, new in offsets.items():
+                slot.stored[tp] = new, position
+            position += len(offsets)
+            if member_id in slot.standing.members:
+                self._hear(term, slot, member_id)
+            stored[number] = True
+
     def transaction_ended(self, partition: int, producer_id: int, *, commits: bool) -> None:
         """Tell the groups of a partition of the offsets topic that it has the marker of this producer."""
         term = self.terms.term(partition)
@@ -140,7 +258,7 @@ class GroupCoordinator:
         return Now(self._env.clock.monotonic_ms(), self._env.clock.now_ms())
 
     def _post(self, term: Term[_Slot], slot: _Slot, event: events.Event) -> None:
-        slot.group, effects = step(slot.group, event, self._now(), self._limits)
+        slot.standing, effects = step(slot.group, event, self._now(), self._limits)
         self._perform(term, slot, effects)
 
     def _perform(self, term: Term[_Slot], slot: _Slot, effects: tuple[events.Effect, ...]) -> None:
@@ -191,11 +309,11 @@ class GroupCoordinator:
         now_ms = self._env.clock.now_ms()
         rows = records_of(slot.group.id, append)
         producer = append.write.producer if isinstance(append.write, events.NewOffsets) else None
-        items = [batch.Record(n, now_ms, key, value) for n, (key, value) in enumerate(rows)]
         if producer is None:
-            records = batch.build(items)
+            records, _ = build_keyed(rows, now_ms)
         else:
-            records = batch.build(items, attributes=batch.TRANSACTIONAL, producer=(*producer, -1))
+            items = [Record(n, now_ms, key, value) for n, (key, value) in enumerate(rows)]
+            records = build(items, attributes=TRANSACTIONAL, producer=(*producer, -1))
         timeout_ms = self._config.offsets_commit_timeout_ms
         found = self._topic.append(term.partition, records, timeout_ms=timeout_ms, producer=producer)
         if isinstance(found, Written):

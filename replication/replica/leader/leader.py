@@ -223,16 +223,16 @@ class Leader:
         elif self.is_over:
             request.settle(replica.tp, NOT_LEADER)
         else:
-            self._settle(records, acks, request, outcome, is_committed=self._is_committed_by_append())
+            self._settle(records, acks, request, outcome, is_committed=self.commits_by_append())
 
-    def append_each(self, batches: Sequence[Plain]) -> Sequence[AppendInfo | AppendResult]:
+    def append_each(self, batches: Sequence[Plain], *, has_keys: bool = False) -> Sequence[AppendInfo | AppendResult]:
         """Append plain batches; return what became of the first ones. The others may take longer, and were not tried.
 
         The caller looks (see `Host.look`) before it acknowledges them. With acks=all they wait for the high watermark:
-        `wait_for_commit`.
+        `wait_for_commit`. `has_keys` is as in `append`.
         """
         replica, disk = self.replica, self.replica.host.disk
-        is_plain = self._group is None and not replica.log.config.is_compacted
+        is_plain = self._group is None and (has_keys or not replica.log.config.is_compacted)
         if not is_plain or not replica.host.is_sound() or not disk.begin_write(replica.queue):
             return ()
         try:
@@ -262,7 +262,8 @@ class Leader:
         result = AppendResult(ErrorCode.NONE, info.first_offset, info.append_time_ms, self.replica.start)
         self._waits.add(CommitWait(info.next_offset, result, request))
 
-    def _is_committed_by_append(self) -> bool:
+    def commits_by_append(self) -> bool:
+        """Is what is appended now committed by that, since no other replica is in sync, and nothing waits before it?"""
         return self.state.is_alone and not self._waits
 
     def _write(self, records: bytearray | memoryview, *, has_keys: bool = False) -> Outcome | None:
@@ -293,7 +294,7 @@ class Leader:
         replica.note(replica.offsets())
         if self.is_over:
             return
-        is_alone = self._is_committed_by_append()
+        is_alone = self.commits_by_append()
         if is_alone:
             self.state = isr.append_alone(self.state, max(replica.end, self.state.log_end_offset))
         if not self._is_advancing and not (is_alone and not replica.followers and not replica.consumers):

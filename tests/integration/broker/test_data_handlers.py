@@ -111,8 +111,8 @@ async def client_of(tmp_path, *, brokers=(1,), **config):
             **PositionHandlers(one.replicas).handlers(),
             **coordinators.handlers(None),
         }
-        turn = SmallProduceHandler(one.replicas, data).produce
-        async with serving(handlers, produce_turn=turn) as (server, port):
+        turns = SmallProduceHandler(one.replicas, data).turns()
+        async with serving(handlers, turns=turns) as (server, port):
             client = (await Client.connect(port)).keep(site)
             client.server = server
             await client.inform()

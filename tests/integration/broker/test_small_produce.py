@@ -112,8 +112,8 @@ async def tried(site, one, topic, sent):
         await site.create(tp, replicas=(1,), config={"message.timestamp.after.max.ms": "1000000"})
     data = DataHandlers(one.config, one.replicas, Strangers(), coordinators_of(one).verification)
     handlers = {**data.handlers(), **PositionHandlers(one.replicas).handlers()}
-    turn = SmallProduceHandler(one.replicas, data).produce if topic[0] == "t" else None
-    async with serving(handlers, produce_turn=turn) as (_, port):
+    turns = SmallProduceHandler(one.replicas, data).turns() if topic[0] == "t" else {}
+    async with serving(handlers, turns=turns) as (_, port):
         peer = await Peer.connect(port)
         frames, asked = [], 0
         for number, each in enumerate(sent):

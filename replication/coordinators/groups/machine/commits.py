@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 from replication.coordinators.groups.machine import events
 from replication.coordinators.groups.machine.draft import WorkingState
 from replication.coordinators.groups.machine.joining import who_is
+from replication.coordinators.groups.machine.standing import take_in
 from replication.coordinators.groups.machine.state import NO_TIME, Committed, Phase
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
@@ -69,17 +70,8 @@ def offsets_stored(draft: WorkingState, write: events.NewOffsets, outcome: event
         before = draft.uncommitted.get(producer_id, {})
         draft.uncommitted = {**draft.uncommitted, producer_id: {**before, **stored}}
     elif ended:
-        _take_in(draft, stored)
+        draft.offsets = take_in(draft.offsets, stored)
     draft.answer(write.request, events.OffsetsDone(refused=write.refused))
-
-
-def _take_in(draft: WorkingState, stored: Mapping[TopicPartition, Committed]) -> None:
-    offsets = dict(draft.offsets)
-    for tp, new in stored.items():
-        old = offsets.get(tp)
-        if old is None or old.position <= new.position:
-            offsets[tp] = new
-    draft.offsets = offsets
 
 
 def transaction_ended(draft: WorkingState, event: events.TransactionEnded) -> None:
@@ -88,7 +80,7 @@ def transaction_ended(draft: WorkingState, event: events.TransactionEnded) -> No
     stored = left.pop(event.producer_id, {})
     draft.uncommitted = left
     if event.commits:
-        _take_in(draft, stored)
+        draft.offsets = take_in(draft.offsets, stored)
     draft.in_transactions = {
         request: (producer_id, event.commits if producer_id == event.producer_id else ended)
         for request, (producer_id, ended) in draft.in_transactions.items()

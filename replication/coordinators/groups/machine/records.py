@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from replication.coordinators.binary import INT, LONG, SHORT, Cursor, UnknownRecordError, nullable, string
 from replication.coordinators.groups.machine.events import Append
-from replication.coordinators.groups.machine.state import NO_TIME, Committed, Group, Member, Phase
+from replication.coordinators.groups.machine.state import NO_TIME, Committed, Group, Member, NewOffset, Phase
 from replication.model.cluster import TopicPartition
 
 OFFSET_KEY, GROUP_KEY = 1, 2  # the versions of keys that are written
 OFFSET_VERSION, EXPIRING_OFFSET_VERSION, GROUP_VERSION = 3, 1, 3
 
 _OFFSET_HEAD = struct.Struct(">hqi")
+_PLAIN_OFFSET = struct.Struct(">hqihq")  # without a text
 
 
 class OffsetKey(NamedTuple):
@@ -103,6 +105,7 @@ class Loaded:
 # ------------------------------------------------------------------------ keys
 
 
+@lru_cache(maxsize=8192)  # most groups commit offsets of the same partitions again and again
 def offset_key(group: str, tp: TopicPartition) -> bytes:
     return SHORT.pack(OFFSET_KEY) + string(group) + string(tp.topic) + INT.pack(tp.partition)
 
@@ -125,7 +128,9 @@ def read_key(data: bytes) -> Key:
 # ---------------------------------------------------------------------- values
 
 
-def offset_value(stored: Committed) -> bytes:
+def offset_value(stored: Committed | NewOffset) -> bytes:
+    if not stored.metadata and stored.expire_ms == NO_TIME:
+        return _PLAIN_OFFSET.pack(OFFSET_VERSION, stored.offset, stored.leader_epoch, 0, stored.commit_ms)
     text = string(stored.metadata)
     if stored.expire_ms != NO_TIME:
         head = SHORT.pack(EXPIRING_OFFSET_VERSION) + LONG.pack(stored.offset)

@@ -79,6 +79,16 @@ class Member:
         return not self.is_new and (self.joining is not None or self.syncing is not None)
 
 
+class NewOffset(NamedTuple):
+    """An offset that is to be committed: what `Committed` has, but for its place in the log."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class Committed:
     """A committed offset. `expire_ms`: given by old clients. `position`: the offset of its record in the log."""

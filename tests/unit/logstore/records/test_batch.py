@@ -2,11 +2,14 @@ import struct
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from logstore.records import batch as b
 from logstore.records.batch import Record, build
 from logstore.records.compression import Codec
+from logstore.records.keyed import build_keyed
 from logstore.records.marker import ControlMarker, control_marker
+from logstore.records.plain import placed, plain_header
 from tests.support.records import INT64, numbered, record_lists
 
 
@@ -29,6 +32,14 @@ def test_a_header_says_what_is_in_the_batch(codec):
 def test_offsets_of_a_compacted_batch_have_gaps():
     records = [r for r in numbered(10) if r.offset in (0, 4, 9)]
     assert [r.offset for r in b.records(build(records))] == [0, 4, 9]
+
+
+@given(st.lists(st.tuples(st.binary(max_size=1100), st.none() | st.binary(max_size=70)), min_size=1, max_size=70))
+def test_a_batch_of_keys_and_values_is_what_is_built_of_such_records(pairs):
+    built, header = build_keyed(pairs, 1_700_000_000_123)
+    assert built == build([Record(n, 1_700_000_000_123, *pair) for n, pair in enumerate(pairs)])
+    assert header == plain_header(built)
+    assert placed(header, 0, b.NO_LEADER_EPOCH) == b.header_at(built)
 
 
 def test_stamping_moves_offsets_and_leaves_the_crc_right():

@@ -1,0 +1,86 @@
+"""OffsetCommits that are stored as they come: those of one turn of the event loop are appended and answered together.
+
+All others go to `commits`, one after the other. A test holds both to the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from logstore.env import Clock
+from replication.broker.handlers.commits import CHANGED_AT_ONCE, expire_ms
+from replication.coordinators.groups.coordinator import Commit, GroupCoordinator
+from replication.coordinators.groups.machine.state import NewOffset
+from replication.errors import ProtocolError
+from replication.model.cluster import TopicPartition
+from replication.model.metadata import Metadata
+from replication.network.turn import Gathered, TurnHandler
+from replication.protocol import apis, bounds
+from replication.protocol.apis import ApiKey
+from replication.protocol.framing import Frame
+from replication.protocol.small_messages import offset_commit_response, one_offset_committed
+
+
+class SmallCommitHandler:
+    def __init__(self, metadata: Metadata, groups: GroupCoordinator, clock: Clock) -> None:
+        self._metadata = metadata
+        self._groups = groups
+        self._clock = clock
+
+    def turns(self) -> Mapping[ApiKey, TurnHandler]:
+        return {ApiKey.OFFSET_COMMIT: self.commit}
+
+    def commit(self, requests: Sequence[Gathered]) -> None:
+        """Store and answer all of them, or have others do it."""
+        now_ms = self._clock.now_ms()
+        asked, commits = list[tuple[Gathered, Callable[[], bytes]]](), list[Commit]()
+        for request in requests:
+            found = self._read_one(request.frame, now_ms) or self._read(request.frame, now_ms)
+            if found is None:
+                request.asker.dispatch(request)
+            else:
+                asked.append((request, found[0]))
+                commits.append(found[1])
+        stored = self._groups.commit_at_once(commits)
+        for (request, answer), is_stored in zip(asked, stored, strict=True):
+            if is_stored:
+                request.asker.answer(request, answer())
+            else:
+                request.asker.dispatch(request)
+
+    def _read_one(self, frame: Frame, now_ms: int) -> tuple[Callable[[], bytes], Commit] | None:
+        found = apis.decode_commit_one(memoryview(frame)) if len(frame) <= bounds.SHORT_BYTES else None
+        if found is None:
+            return None
+        version, correlation_id, one = found
+        group_id, generation, member_id, retention_ms, name, partition, offset, leader_epoch, text = one
+        topic = self._metadata.topic(name)
+        if topic is None or partition not in topic.partitions:
+            return None
+        new = NewOffset(offset, leader_epoch, text, now_ms, expire_ms(now_ms, retention_ms))
+        answer = partial(one_offset_committed, version, correlation_id, name, partition)
+        return answer, Commit(group_id, member_id, generation, None, {TopicPartition(name, partition): new})
+
+    def _read(self, frame: Frame, now_ms: int) -> tuple[Callable[[], bytes], Commit] | None:
+        """A commit of few partitions, all of which there are, each once."""
+        try:
+            _, version, correlation_id, _, body = bounds.decode_short(memoryview(frame))
+        except (bounds.LongRequest, ProtocolError):
+            return None
+        group_id, generation, member_id, instance_id, retention_ms, topics = body
+        until_ms, offsets, count = expire_ms(now_ms, retention_ms), dict[TopicPartition, NewOffset](), 0
+        for name, rows in topics:
+            topic = self._metadata.topic(name)
+            count += len(rows)
+            if topic is None or count > CHANGED_AT_ONCE:
+                return None
+            for index, offset, leader_epoch, text in rows:
+                if index not in topic.partitions:
+                    return None
+                new = NewOffset(offset, leader_epoch, text or "", now_ms, until_ms)
+                offsets[TopicPartition(name, index)] = new
+        if len(offsets) != count or not count:
+            return None
+        answer = partial(offset_commit_response, version, correlation_id, topics)
+        return answer, Commit(group_id, member_id, generation, instance_id, offsets)

@@ -1,0 +1,54 @@
+"""Events that leave a group as it stands: the heartbeat of a member, and a commit that is stored as it comes.
+
+Nearly all events are of these two kinds. They need no working state: it is enough to note when a member was heard, and
+what is stored, until anything else happens. Law: a group that has `caught_up` is as if each had been a `step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from replication.coordinators.groups.machine.state import Committed, Group, Phase
+from replication.model.cluster import TopicPartition
+
+
+def is_plain_heartbeat(group: Group, member_id: str, generation: int, instance_id: str | None) -> bool:
+    """Is it answered without an error?"""
+    is_joined = group.phase is Phase.STABLE or group.phase is Phase.COMPLETING
+    return is_joined and _is_member(group, member_id, generation, instance_id)
+
+
+def is_plain_commit(group: Group, member_id: str, generation: int, instance_id: str | None) -> bool:
+    """May it be stored, outside of a transaction?"""
+    if generation < 0:
+        return group.phase is Phase.EMPTY
+    is_between = group.phase is Phase.COMPLETING or group.phase is Phase.DEAD
+    return not is_between and _is_member(group, member_id, generation, instance_id)
+
+
+def _is_member(group: Group, member_id: str, generation: int, instance_id: str | None) -> bool:
+    member = group.members.get(member_id)
+    is_known = member is not None and (instance_id is None or member.instance_id == instance_id)
+    return is_known and generation == group.generation
+
+
+def caught_up(group: Group, heard: Mapping[str, int], stored: Mapping[TopicPartition, Committed]) -> Group:
+    """Return the group after its members were heard at these times (monotonic), and these offsets were stored."""
+    members = {**group.members}
+    for member_id, at_ms in heard.items():
+        member = members[member_id]
+        members[member_id] = replace(member, deadline_ms=at_ms + member.session_timeout_ms)
+    return replace(group, members=members, offsets=take_in(group.offsets, stored))
+
+
+def take_in(
+    offsets: Mapping[TopicPartition, Committed], stored: Mapping[TopicPartition, Committed]
+) -> Mapping[TopicPartition, Committed]:
+    """Return the offsets with those that are new; of two for a partition, the later one in the log wins."""
+    taken = dict(offsets)
+    for tp, new in stored.items():
+        old = taken.get(tp)
+        if old is None or old.position <= new.position:
+            taken[tp] = new
+    return taken

@@ -1,0 +1,319 @@
+"""Heartbeat, OffsetCommit and Metadata, of which clients send very many: requests as values, answers by hand.
+
+One value serves all versions of a request. Kio's classes would take more time than all the rest of it. `buffer` and
+`at` are as in `decoding`.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+from replication.errors import ProtocolError
+from replication.protocol.wire import COMPACT, INT32, INT64, ITEMS_MAX, LEGACY, Buffer, Form, check_items, cut
+
+HEARTBEAT_FLEXIBLE, COMMIT_FLEXIBLE, METADATA_FLEXIBLE = 4, 8, 9  # the first versions that are
+# What a time may be, as in every other message: the milliseconds that a timedelta takes.
+TIME_MS_MIN, TIME_MS_MAX = -86_399_999_913_600_000, 86_399_999_999_999_999
+_NO_TAGS = b"\x00"
+
+
+# ------------------------------------------------------------------ Heartbeat
+
+
+_HEARD = (struct.Struct(">iih"), struct.Struct(">iiih"), struct.Struct(">iibihb"))  # size, correlation id, …
+
+
+def heartbeat_response(version: int, correlation_id: int, error_code: int) -> bytes:
+    """The whole answer, its size in front."""
+    if version == 0:
+        return _HEARD[0].pack(6, correlation_id, error_code)
+    if version < HEARTBEAT_FLEXIBLE:
+        return _HEARD[1].pack(10, correlation_id, 0, error_code)
+    return _HEARD[2].pack(12, correlation_id, 0, 0, error_code, 0)
+
+
+# --------------------------------------------------------------- OffsetCommit
+
+
+class CommitPartition(NamedTuple):
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int
+    committed_metadata: str | None
+
+
+class CommitTopic(NamedTuple):
+    name: str
+    partitions: Sequence[CommitPartition]
+
+
+class OffsetCommitRequest(NamedTuple):
+    """`retention_ms` is of old clients; -1: as long as the broker keeps offsets."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+    retention_ms: int
+    topics: Sequence[CommitTopic]
+
+
+_OFFSET = (struct.Struct(">iq"), struct.Struct(">iqi"))  # partition, offset, (leader epoch)
+_EPOCHS_FROM, _INSTANCES_FROM, _RETENTION_BELOW = 6, 7, 5
+
+
+def offset_commit_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> OffsetCommitRequest:
+    """Decode versions 2 to 9. Raises: TooManyItemsError: more topics and partitions than `items_max`."""
+    one = commit_one(version, buffer, at)
+    if one is not None:
+        topic = CommitTopic(one[4], (CommitPartition(*one[5:]),))
+        return OffsetCommitRequest(*one[:3], None, one[3], (topic,))
+    form, data = COMPACT if version >= COMMIT_FLEXIBLE else LEGACY, bytes(buffer)
+    group_id, at = form.string(data, at)
+    (generation_id,) = INT32.unpack_from(data, at)
+    member_id, at = form.string(data, at + 4)
+    instance_id, retention_ms = None, -1
+    if version >= _INSTANCES_FROM:
+        instance_id, at = form.nullable_string(data, at)
+    elif version < _RETENTION_BELOW:
+        (retention_ms,) = INT64.unpack_from(data, at)
+        at += 8
+        if not TIME_MS_MIN <= retention_ms <= TIME_MS_MAX:
+            raise ProtocolError(f"a time of {retention_ms} ms")
+    total, at = form.count(data, at, 6 if form is LEGACY else 3)
+    check_items(total, items_max)
+    topics = []
+    for _ in range(total):
+        topic, at = _commit_topic(version, form, data, at)
+        total += len(topic.partitions)
+        check_items(total, items_max)
+        topics.append(topic)
+    form.tags(data, at)
+    return OffsetCommitRequest(group_id, generation_id, member_id, instance_id, retention_ms, topics)
+
+
+_SIZE = struct.Struct(">h")
+_MEMBER = struct.Struct(">ih")  # generation, length of the member's id; or topics, length of the name
+_ONE_ROW = (struct.Struct(">iiqh"), struct.Struct(">iiqih"))  # partitions, what _OFFSET has, length of the metadata
+_ONE_COMPACT_ROW = struct.Struct(">BiqiB")  # the same; lengths are one more, and below 128
+
+
+# Group, generation, member, retention in ms, topic, partition, offset, leader epoch, metadata.
+OneOffset: TypeAlias = tuple[str, int, str, int, str, int, int, int, str]
+
+
+def commit_one(version: int, buffer: Buffer, at: int) -> OneOffset | None:
+    """What a commit for one partition says, by no static member; None: another one, see `offset_commit_request`."""
+    return _one_offset_compact(buffer, at) if version >= COMMIT_FLEXIBLE else _one_offset(version, buffer, at)
+
+
+def _one_offset(version: int, buffer: Buffer, at: int) -> OneOffset | None:
+    data = bytes(buffer)
+    try:
+        (size,) = _SIZE.unpack_from(data, at)
+        group = at + 2
+        group_end = group + size
+        generation_id, member_size = _MEMBER.unpack_from(data, group_end)
+        member = group_end + 6
+        member_end = at = member + member_size
+        retention_ms = -1
+        if version < _RETENTION_BELOW:
+            (retention_ms,) = INT64.unpack_from(data, at)
+            at += 8
+        elif version >= _INSTANCES_FROM:
+            if data[at : at + 2] != b"\xff\xff":  # a static member
+                return None
+            at += 2
+        topics, name_size = _MEMBER.unpack_from(data, at)
+        name = at + 6
+        name_end = name + name_size
+        layout = _ONE_ROW[version >= _EPOCHS_FROM]
+        partitions, *fields, text_size = layout.unpack_from(data, name_end)
+    except struct.error:
+        return None
+    text = name_end + layout.size
+    if (
+        topics != 1
+        or partitions != 1
+        or min(size, member_size, name_size, text_size) < 0
+        or text + text_size != len(data)
+        or not TIME_MS_MIN <= retention_ms <= TIME_MS_MAX
+    ):
+        return None
+    index, offset, epoch = fields if len(fields) == 3 else (*fields, -1)
+    return (
+        str(data[group:group_end], "utf-8"),
+        generation_id,
+        str(data[member:member_end], "utf-8"),
+        retention_ms,
+        str(data[name:name_end], "utf-8"),
+        index,
+        offset,
+        epoch,
+        str(data[text:], "utf-8"),
+    )
+
+
+def _one_offset_compact(buffer: Buffer, at: int) -> OneOffset | None:
+    data = bytes(buffer)
+    try:
+        group = at + 1
+        group_end = group + data[at] - 1
+        (generation_id,) = INT32.unpack_from(data, group_end)
+        member = group_end + 5
+        member_end = member + data[group_end + 4] - 1
+        no_instance, topics, name_size = data[member_end : member_end + 3]
+        name = member_end + 3
+        name_end = name + name_size - 1
+        partitions, index, offset, epoch, text_size = _ONE_COMPACT_ROW.unpack_from(data, name_end)
+    except (struct.error, IndexError, ValueError):
+        return None
+    text = name_end + _ONE_COMPACT_ROW.size
+    end = text + text_size - 1
+    sizes = data[at], data[group_end + 4], name_size, text_size
+    is_plain = no_instance == 0 and topics == partitions == 2 and min(sizes) > 0 and max(sizes) < 0x80
+    if not is_plain or data[end:] != bytes(3):  # no tags: of the partition, the topic, the request
+        return None
+    return (
+        str(data[group:group_end], "utf-8"),
+        generation_id,
+        str(data[member:member_end], "utf-8"),
+        -1,
+        str(data[name:name_end], "utf-8"),
+        index,
+        offset,
+        epoch,
+        str(data[text:end], "utf-8"),
+    )
+
+
+def _commit_topic(version: int, form: Form, data: bytes, at: int) -> tuple[CommitTopic, int]:
+    has_epoch, is_flexible = version >= _EPOCHS_FROM, form is COMPACT
+    layout = _OFFSET[has_epoch]
+    unpack, size = layout.unpack_from, layout.size
+    name, at = form.string(data, at)
+    count, at = form.count(data, at, size + 2)
+    partitions = []
+    for _ in range(count):
+        fields = unpack(data, at)
+        metadata, at = form.nullable_string(data, at + size)
+        if is_flexible:
+            _, at = form.tags(data, at)
+        index, offset, epoch = fields if has_epoch else (*fields, -1)
+        partitions.append(CommitPartition(index, offset, epoch, metadata))
+    if is_flexible:
+        _, at = form.tags(data, at)
+    return CommitTopic(name, partitions), at
+
+
+_STORED = struct.Struct(">ih")  # partition, error code
+
+
+def offset_commit_response(version: int, correlation_id: int, topics: Sequence[CommitTopic]) -> bytes:
+    """The whole answer to a request for these topics, its size in front: all is stored."""
+    is_flexible = version >= COMMIT_FLEXIBLE
+    end = _NO_TAGS if is_flexible else b""
+    parts = [_commit_head(version, len(topics))]
+    for name, rows in topics:
+        parts.append(_topic_head(is_flexible, name, len(rows)))
+        for row in rows:
+            parts.append(_STORED.pack(row[0], 0) + end)
+        parts.append(end)
+    parts.append(end)
+    body = b"".join(parts)
+    return _HEAD.pack(4 + len(body), correlation_id) + body
+
+
+def one_offset_committed(version: int, correlation_id: int, name: str, partition: int) -> bytes:
+    """The same for a commit of one partition."""
+    size_bytes, begin, end = _one_committed(version, name)
+    return b"".join((_HEAD.pack(size_bytes, correlation_id), begin, INT32.pack(partition), end))
+
+
+@lru_cache(maxsize=4096)
+def _one_committed(version: int, name: str) -> tuple[int, bytes, bytes]:
+    whole = offset_commit_response(version, 0, (CommitTopic(name, (CommitPartition(0, 0, 0, None),)),))
+    end = len(whole) - (2 if version < COMMIT_FLEXIBLE else 5)  # the error code, and the tags of all three
+    return len(whole) - INT32.size, whole[_HEAD.size : end - INT32.size], whole[end:]
+
+
+_HEAD = struct.Struct(">ii")  # size, correlation id
+
+
+@lru_cache(maxsize=256)
+def _commit_head(version: int, topics: int) -> bytes:
+    form = COMPACT if version >= COMMIT_FLEXIBLE else LEGACY
+    head = _NO_TAGS if form is COMPACT else b""
+    if version >= 3:
+        head += bytes(4)  # no throttling
+    return head + form.put_count(topics)
+
+
+@lru_cache(maxsize=4096)
+def _topic_head(is_flexible: bool, name: str, partitions: int) -> bytes:
+    form = COMPACT if is_flexible else LEGACY
+    return form.put_string(name) + form.put_count(partitions)
+
+
+# ------------------------------------------------------------------- Metadata
+
+
+class MetadataTopic(NamedTuple):
+    """Named by its name, or by its id from version 10 on."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+
+
+class MetadataRequest(NamedTuple):
+    """`topics` None: all of them. Nobody here asks for authorized operations."""
+
+    topics: tuple[MetadataTopic, ...] | None
+    allow_auto_topic_creation: bool = True
+
+
+_TOPIC_IDS_FROM = 10
+
+
+def metadata_request(version: int, buffer: Buffer, at: int, items_max: int = ITEMS_MAX) -> MetadataRequest:
+    """Decode versions 0 to 12. Raises: TooManyItemsError: more topics than `items_max`."""
+    form, data = COMPACT if version >= METADATA_FLEXIBLE else LEGACY, bytes(buffer)
+    has_id, is_flexible = version >= _TOPIC_IDS_FROM, form is COMPACT
+    item_bytes = 18 if has_id else 2
+    if version == 0:
+        count, at = form.count(data, at, item_bytes)
+    else:
+        found, at = form.nullable_count(data, at, item_bytes)
+        if found is None:
+            return MetadataRequest(None, _allows(version, form, data, at))
+        count = found
+    check_items(count, items_max)
+    topics = []
+    for _ in range(count):
+        topic_id = None
+        if has_id:
+            raw, at = cut(data, at, 16)
+            topic_id = uuid.UUID(bytes=bytes(raw)) if any(raw) else None
+            name, at = form.nullable_string(data, at)
+        else:
+            name, at = form.string(data, at)
+        if is_flexible:
+            _, at = form.tags(data, at)
+        topics.append(MetadataTopic(name, topic_id))
+    return MetadataRequest(tuple(topics), _allows(version, form, data, at))
+
+
+def _allows(version: int, form: Form, data: bytes, at: int) -> bool:
+    """Read what follows the topics: may they be created? Of authorized operations, the rest."""
+    if version < 4:
+        return True
+    flags, at = cut(data, at, _FLAGS[version])
+    form.tags(data, at)
+    return bool(flags[0])
+
+
+_FLAGS = dict.fromkeys(range(4, 8), 1) | dict.fromkeys(range(8, 11), 3) | dict.fromkeys(range(11, 13), 2)
