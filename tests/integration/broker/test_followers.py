@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import itertools
+from functools import partial
 
 from replication.errors import ErrorCode
 from replication.model.cluster import TopicPartition
@@ -57,14 +58,15 @@ async def far_behind(site):
 async def test_appends_that_fail_are_done_again(tmp_path):
     async with Site(tmp_path) as site:
         one, two, log = await far_behind(site)
-        append, calls = log.append_as_follower, itertools.count()
+        calls = itertools.count()
 
-        def now_and_then(records):
+        def now_and_then(append, records):
             if next(calls) % 3 == 1:
                 raise OSError(errno.EIO, "out of order")
             return append(records)
 
-        log.append_as_follower = now_and_then
+        for name in ("append_as_follower", "try_append_as_follower"):  # in a thread, and in the event loop
+            setattr(log, name, partial(now_and_then, getattr(log, name)))
         await site.tell(2, state=await site.stored())
         await until(lambda: 2 in one.role.state.isr)
         assert two.stored() == one.stored()
