@@ -1,6 +1,7 @@
 """Follower: the role of a replica that follows, for one leader epoch. It drives the machine, and changes the log.
 
-At most one request to the leader is open, and one append is queued; a small one is written by the event loop at once. Results are dropped once the role is over.
+At most one request to the leader is open, and one append is queued; the event loop writes a small one itself. Results
+are dropped once the role is over.
 Belongs to the event loop.
 """
 

@@ -189,7 +189,7 @@ def led(root, env, count=30, **settings):
 
 def test_a_follower_that_waits_for_nothing_has_the_same_files(tmp_path):
     env = Env()
-    leader, answers = led(tmp_path, env)
+    _, answers = led(tmp_path, env)
     del answers[5]  # compaction leaves gaps
     one, two = (make(tmp_path, env, name=n, segment_bytes=400, index_interval_bytes=100) for n in ("one-0", "two-0"))
     for log in (one, two):
@@ -248,8 +248,7 @@ def test_a_follower_waits_with_batches_of_a_leader_epoch_that_is_not_noted(tmp_p
     log, _ = followed(tmp_path, Env())
     end = log.log_end_offset
     known, new = (
-        bytes(build([Record(at, 1, None, b"x")], leader_epoch=epoch))
-        for at, epoch in ((end, 0), (end + 1, 1))
+        bytes(build([Record(at, 1, None, b"x")], leader_epoch=epoch)) for at, epoch in ((end, 0), (end + 1, 1))
     )
     assert log.try_append_as_follower(known + new) is None
     assert log.log_end_offset == end
