@@ -42,6 +42,34 @@ async def test_a_follower_that_comes_back_catches_up_and_joins_again(tmp_path):
         assert two.end == 502
 
 
+@on_loop
+async def test_small_appends_wait_for_no_thread_and_others_do(tmp_path):
+    async with Site(tmp_path) as site:
+        one, two, three = await with_three(site)
+        await one.produce(b"a")  # begins the leader epoch, with a fsync
+        log, disk, in_thread = two.role.replica.log, two.role.replica.host.disk, []
+        append, begin_write = log.append_as_follower, disk.begin_write
+
+        def noted(records):
+            in_thread.append(len(records))
+            return append(records)
+
+        log.append_as_follower = noted
+        for number in range(5):
+            await one.produce(b"%d" % number)
+        assert not in_thread
+        await one.produce(bytes(40_000))
+        assert len(in_thread) == 1
+        disk.begin_write = lambda queue: False  # it is slow
+        await one.produce(b"z")
+        assert len(in_thread) == 2
+        disk.begin_write = begin_write
+        await one.produce(b"y")
+        assert len(in_thread) == 2
+        assert one.stored() == two.stored() == three.stored()
+        await until(lambda: two.role.jobs == 0 and two.role.high_watermark == 9)
+
+
 async def far_behind(site):
     """Broker 1 leads, 2 was away for long and is here again, and is not told yet. Returns them, and the log of 2."""
     one, two = await site.start(1, 2, **{"replica.fetch.max.bytes": "2000"})
