@@ -144,3 +144,14 @@ async def test_what_fails_while_it_waits_is_told(tmp_path):
         await one.produce(b"x", acks=1)
         with pytest.raises(ValueError, match="cannot be said"):
             await waiting
+
+
+@on_loop
+async def test_what_a_quota_may_hold_back_is_left_to_the_other_way(tmp_path):
+    async with Site(tmp_path) as site:
+        (one,) = await site.start(1, **PATIENT)
+        config = {"leader.replication.throttled.replicas": "*"}
+        await site.create(replicas=(1, 3), isr=(1,), config=config)
+        await one.produce(b"x", acks=1)
+        assert followed(one, {T0: 0}, terms()) is None
+        assert followed(one, {T0: 1}, terms()) is not None  # there is nothing to hold back
