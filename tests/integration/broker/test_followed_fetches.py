@@ -9,7 +9,7 @@ from replication.model.cluster import TopicPartition
 from replication.protocol.messages import FetchPartition
 from replication.replica.leader.fetches import fetch, fetch_followed
 from replication.replica.leader.results import FetchTerms
-from tests.support.site import PATIENT, T0, Site, on_loop, until
+from tests.support.site import PATIENT, T0, Site, on_loop, until, write_at_once
 
 OTHER = TopicPartition("other", 0)
 ENOUGH = 1 << 20
@@ -63,7 +63,10 @@ async def test_it_says_what_any_other_fetch_says(tmp_path):
 async def test_it_waits_and_tells_all_that_came_in_one_turn(tmp_path):
     async with Site(tmp_path) as site:
         one = await led(site)
-        waiting = followed(one, {T0: 0, OTHER: 0}, terms(20_000))
+        for tp in (T0, OTHER):
+            await one.produce(b"a", tp=tp, acks=1)  # begins the leader epoch, with a fsync
+        write_at_once(one.replicas.leader(T0).replica.host.disk)
+        waiting = followed(one, {T0: 1, OTHER: 1}, terms(20_000))
         produced = [one.produce(b"x", tp=tp, acks=1) for tp in (T0, OTHER)]
         await asyncio.gather(*produced)
         found = await waiting

@@ -10,7 +10,7 @@ from replication.model.cluster import TopicPartition
 from replication.protocol.messages import FetchPartition
 from replication.replica.follower.follower import Follower
 from replication.replica.leader.results import FetchTerms
-from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, values_of, with_three
+from tests.support.site import PATIENT, T0, Site, batch, on_loop, until, values_of, with_three, write_at_once
 
 
 @on_loop
@@ -48,13 +48,14 @@ async def test_small_appends_wait_for_no_thread_and_others_do(tmp_path):
         one, two, three = await with_three(site)
         await one.produce(b"a")  # begins the leader epoch, with a fsync
         log, disk, in_thread = two.role.replica.log, two.role.replica.host.disk, []
-        append, begin_write = log.append_as_follower, disk.begin_write
+        append = log.append_as_follower
 
         def noted(records):
             in_thread.append(len(records))
             return append(records)
 
         log.append_as_follower = noted
+        write_at_once(disk)
         for number in range(5):
             await one.produce(b"%d" % number)
         assert not in_thread
@@ -63,7 +64,7 @@ async def test_small_appends_wait_for_no_thread_and_others_do(tmp_path):
         disk.begin_write = lambda queue: False  # it is slow
         await one.produce(b"z")
         assert len(in_thread) == 2
-        disk.begin_write = begin_write
+        write_at_once(disk)
         await one.produce(b"y")
         assert len(in_thread) == 2
         assert one.stored() == two.stored() == three.stored()
